@@ -356,7 +356,8 @@ def test_what_is_written_to_an_output_until_it_is_replaced_is_not_removed(
 ) -> None:
     """Between the comparison of the output and its replacement, however short that is."""
     begin_replacement(tmp_path, first=True)
-    publication, target, told = begin_replacement(tmp_path), tmp_path / "target", []
+    told: list[str] = []
+    publication, target = begin_replacement(tmp_path), tmp_path / "target"
     usual, rename = LocalFileSystem.exchange, LocalFileSystem.rename
 
     def exchange(self: LocalFileSystem, first: str, second: str) -> bool:
@@ -386,7 +387,8 @@ def test_what_is_written_to_an_output_until_it_is_replaced_is_not_removed(
 
 def test_an_output_is_locked_while_it_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin_replacement(tmp_path, first=True)
-    publication, target, told = begin_replacement(tmp_path), str(tmp_path / "target"), []
+    told: list[str] = []
+    publication, target = begin_replacement(tmp_path), str(tmp_path / "target")
     usual = LocalFileSystem.exchange
 
     def exchange(self: LocalFileSystem, first: str, second: str) -> bool:
