@@ -35,7 +35,7 @@ from compaction.certifier.checks.txn_checks import (
     check_retained,
 )
 from compaction.certifier.checks.violations import Findings
-from compaction.certifier.kept_files import KeptFiles, check_directories
+from compaction.certifier.kept_files import check_directories, check_logs
 from compaction.certifier.task_runner import TaskRunner
 from compaction.errors import StorageError
 
@@ -61,13 +61,11 @@ def certify_pairs(
     certificates: dict[int, LogCertificate] = {}
     findings: dict[int, Findings] = {}
     tasks: list[RangeTask] = []
-    kept = KeptFiles()
+    kept = check_logs({log: (pair, log_end(walks[log][0])) for log, pair in logs.items()})
     for log, pair in logs.items():
-        error, found = next((walk.error for walk in walks[log][0] if walk.error is not None), None), Findings()
-        try:
-            kept.check_log(pair, log_end(walks[log][0]), found)
-        except StorageError as refused:
-            error = error or str(refused)
+        error, found = next((walk.error for walk in walks[log][0] if walk.error is not None), None), kept[log]
+        if isinstance(found, StorageError):
+            error, found = error or str(found), Findings()
         if error is not None:
             certificates[log] = LogCertificate.failed(pair.topic_partition, error)
             continue

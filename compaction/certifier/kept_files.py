@@ -23,14 +23,15 @@ Tested by ``tests/certifier/test_kept_files.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from typing import Any, TypeVar
 
 from compaction.certifier.checks.log_pair import LONG_MAX, LogPair
 from compaction.certifier.checks.violations import Findings
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs, parse_offset_checkpoint, parse_partition_metadata
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
@@ -56,6 +57,8 @@ T = TypeVar("T")
 _HINT = "restore it"
 _METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _STEP_BYTES = 8 << 20
+_THREADS = 8
+Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
@@ -74,23 +77,25 @@ class DirectoryCertificate:
         return [f"{self.log_dir}: {what}" for what in self.violations]
 
 
-class KeptFiles:
-    """The files of all logs of a verification; each checkpoint is read once."""
+def check_logs(logs: Mapping[int, tuple[LogPair, int]]) -> dict[int, Findings | StorageError]:
+    """Check what lies beside the records of each log that was copied, some logs at a time.
 
-    def __init__(self) -> None:
-        self._offsets = cache(_read_offsets)
+    :param logs: both sides of a log, and its end
+    """
+    # each checkpoint is read once
+    offsets = cache(_read_offsets)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return dict(zip(logs, pool.map(lambda given: _check_log(offsets, *given), logs.values()), strict=True))
 
-    def check_log(self, pair: LogPair, end_offset: int, findings: Findings) -> None:
-        """Check what lies beside the records of one log that was copied.
 
-        :param end_offset: the log's end
-        """
-        old, new = _directories(pair)
-        if old == new:
-            return
-        fs, start = file_system([old, new]), pair.after.log_start_offset
+def _check_log(offsets: Callable[[str, str], Offsets | None], pair: LogPair, end_offset: int) -> Findings | StorageError:
+    findings, (old, new), start = Findings(), _directories(pair), pair.after.log_start_offset
+    if old == new:
+        return findings
+    fs = file_system([old, new])
+    try:
         for name in (HIGH_WATERMARKS, RECOVERY_POINTS):
-            before, after = (self._offsets(parent(path), name) for path in (old, new))
+            before, after = (offsets(parent(path), name) for path in (old, new))
             wrong = None if before is None else _entry_problem(pair.topic_partition, before, after)
             if wrong is not None:
                 findings.add(start, f"{name} {wrong}")
@@ -98,6 +103,9 @@ class KeptFiles:
             findings.add(start, what)
         for offset, what in _snapshot_problems(fs, pair):
             findings.add(offset, what)
+    except StorageError as error:
+        return error
+    return findings
 
 
 def check_directories(pairs: Iterable[LogPair]) -> tuple[DirectoryCertificate, ...]:
@@ -131,14 +139,12 @@ def _text(fs: FileSystem, path: str, encoding: str = "utf-8") -> str | None:
     return None if fs.stat(path) is None else read_small_text(fs, path, _HINT, encoding)
 
 
-def _read_offsets(log_dir: str, name: str) -> dict[TopicPartition, int] | None:
+def _read_offsets(log_dir: str, name: str) -> Offsets | None:
     path = join(log_dir, name)
     return _parsed(lambda fs, _: parse_offset_checkpoint(_text(fs, path) or "", path), file_system([log_dir]), log_dir)
 
 
-def _entry_problem(
-    log: TopicPartition, before: dict[TopicPartition, int], after: dict[TopicPartition, int] | None
-) -> str | None:
+def _entry_problem(log: TopicPartition, before: Offsets, after: Offsets | None) -> str | None:
     if after is None:
         return "is malformed"
     expected, found = before.get(log), after.get(log)

@@ -247,11 +247,13 @@ def _replace(disk: DiskFileSystem, staged: str, output_dir: str) -> None:
 
 
 def _names_of(output_dir: str) -> list[str]:
-    """The names in the manifest of an output, whatever its state."""
+    """The names in the manifest of an output, whatever its state; none if it is malformed."""
     path = join(output_dir, MANIFEST)
-    if stat_objects([path])[0] is None:
-        return []
-    return [entry.path for entry in Manifest.parse(read_whole(path), path).files]
+    try:
+        manifest = None if stat_objects([path])[0] is None else Manifest.parse(read_whole(path), path)
+    except CorruptLogError:
+        manifest = None
+    return [] if manifest is None else [entry.path for entry in manifest.files]
 
 
 def _to_be_replaced(output_dir: str, goal: Goal) -> str | None:
