@@ -45,7 +45,8 @@ Prove that the logs of --after are a valid result of cleaning those of --before.
 record equals its source byte by byte. Each missing record has a reason: superseded by a later
 record of the same key, a tombstone past its delete horizon, aborted, a transaction marker,
 without a key, below the log start, or expired. Offsets, CRCs, indexes, transactions,
-checkpoints and the active segment are checked too.
+checkpoints and the active segment are checked too; in a copy also leader epochs, topic ids,
+producer snapshots, and the broker's own files.
 
 Keys are compared byte by byte, and none of the cleaner's code that reads records is used. The
 directories are only read. docs/verify.md explains the result.
@@ -56,7 +57,7 @@ _EPILOG = f"""\
 exit status:
   0  all logs hold; with --why: the answer was printed
   1  at least one log is violated or could not be judged
-  2  the call is wrong (option, configuration, no such directory, a live broker holds the lock)
+  2  nothing to compare, or a wrong call (option, configuration, no such directory, a live broker)
 
 examples:
   Is a compacted copy valid?
@@ -238,12 +239,14 @@ def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int
 def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, only_summary: bool = False) -> int:
     """Print the report, with a line for each log that does not hold on standard error, and return the exit code."""
     _logging.end_steps()
-    lines = [line for log in report.logs for line in log.lines()]
+    lines = report.lines()
     for line in [report.summary()] if only_summary else [*lines, *report.versions(), report.summary()]:
         print_line(line)
     for log in report.logs:
-        if log.status is not Status.HOLDS:
+        if log.status in (Status.VIOLATED, Status.FAILED):
             _logging.print_error(error_line(log))
+    for each in report.directories:
+        _logging.print_error(each.lines()[0])
     return report.exit_code
 
 

@@ -5,10 +5,11 @@ The JSON document has ``schema_version`` 1:
 | field | meaning |
 | --- | --- |
 | ``as_of_ms`` | the time against which delete horizons were checked |
-| ``status`` | ``holds``, ``violated``, or ``failed`` (at least one log could not be judged, and none is violated) |
+| ``status`` | ``holds``, ``violated``, or ``failed`` (at least one log could not be judged, and nothing is violated) |
 | ``totals`` | logs by status, and sums of the record counts |
 | ``kafka_versions`` | how many logs were judged by the rules of which version, and why by that one |
 | ``logs`` | one object a log: the fields of ``LogCertificate`` |
+| ``directories`` | of the copied log directories with a violation, ``log_dir`` and ``violations`` (text) |
 | ``tool``, ``command``, ``options``, ``settings`` | what ran, and how it was called (``jobs._provenance``) |
 """
 
@@ -22,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from compaction.certifier.checks.violations import ERASED, ERASED_IN, Findings, Violation
+from compaction.certifier.kept_files import DirectoryCertificate
 from compaction.names import TopicPartition
 from compaction.printable import printable_json
 
@@ -42,6 +44,13 @@ class Status(str, enum.Enum):
     VIOLATED = "violated"
     #: the log cannot be verified
     FAILED = "failed"
+    #: in place: the last run replaced nothing of the log, or what it replaced is gone
+    NOT_COMPARED = "not_compared"
+
+    @property
+    def words(self) -> str:
+        """As people read it."""
+        return self.value.replace("_", " ")
 
 
 @dataclass(frozen=True)
@@ -50,8 +59,8 @@ class LogCertificate:
 
     ``missing``: records of ``before`` that ``after`` lacks, by reason; ``lost``: those without a reason. ``left``: retained
     records that could have been dropped, which is no violation. ``violations`` are the first of ``violation_count``, by offset.
-    ``reason``: why a failed log could not be judged. ``erased``: by base offset of the segment, the records that were erased
-    because of their keys.
+    ``reason``: why a log could not be judged, or was not compared. ``erased``: by base offset of the segment, the records that
+    were erased because of their keys.
     """
 
     topic: str
@@ -111,8 +120,8 @@ class LogCertificate:
 
     def lines(self) -> list[str]:
         """The result as lines of text, with the violations by topic, partition and offset."""
-        if self.status is Status.FAILED:
-            return [f"{self.name} failed: {self.reason}"]
+        if self.status in (Status.FAILED, Status.NOT_COMPARED):
+            return [f"{self.name} {self.status.words}: {self.reason}"]
         why = ", ".join(f"{n} {_WORDS.get(reason, reason)}" for reason, n in self.missing.items() if n)
         lost = f", {self.lost} LOST" if self.lost else ""
         lines = [f"{self.name} {self.status.value}: {self.records_before} -> {self.records_after} records{lost}"]
@@ -125,23 +134,24 @@ class LogCertificate:
 @dataclass(frozen=True)
 class VerifyReport:
     """The results for all logs; ``kafka_versions``: the number of logs that were judged by the rules of each version;
-    ``origin``: how the command was called, see ``jobs._provenance``."""
+    ``origin``: how the command was called, see ``jobs._provenance``; ``directories``: the log directories with a violation."""
 
     as_of_ms: int
     logs: tuple[LogCertificate, ...]
     seconds: float = 0.0
     kafka_versions: Mapping[str, int] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
+    directories: tuple[DirectoryCertificate, ...] = ()
 
     @property
     def status(self) -> Status:
-        """Violated if any log is, else failed if any is."""
-        found = {log.status for log in self.logs}
+        """Violated if any log or directory is, else failed if any log is."""
+        found = {log.status for log in self.logs} | ({Status.VIOLATED} if self.directories else set())
         return next((status for status in (Status.VIOLATED, Status.FAILED) if status in found), Status.HOLDS)
 
     @property
     def exit_code(self) -> int:
-        """0 if all logs hold, else 1."""
+        """0 if all logs that were compared hold, else 1."""
         return 0 if self.status is Status.HOLDS else 1
 
     def to_json(self) -> str:
@@ -150,7 +160,7 @@ class VerifyReport:
             "records_before": sum(log.records_before for log in self.logs),
             "records_after": sum(log.records_after for log in self.logs),
             "lost": sum(log.lost for log in self.logs),
-            "violations": sum(log.violation_count for log in self.logs),
+            "violations": sum([log.violation_count for log in self.logs] + [len(each.violations) for each in self.directories]),
             "missing": {reason: sum(log.missing.get(reason, 0) for log in self.logs) for reason in REASONS},
         }
         document = {
@@ -161,8 +171,14 @@ class VerifyReport:
             "totals": {"logs": len(self.logs), **self._by_status(), **sums, "seconds": round(self.seconds, 3)},
             "kafka_versions": dict(self.kafka_versions),
             "logs": [log.document() for log in self.logs],
+            "directories": [each.document() for each in self.directories],
         }
         return printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
+
+    def lines(self) -> list[str]:
+        """The results of the logs and the violations of their directories as lines of text."""
+        of_directories = [line for each in self.directories for line in each.lines()]
+        return [line for log in self.logs for line in log.lines()] + of_directories
 
     def versions(self) -> list[str]:
         """Whose rules applied, as lines of text."""
@@ -170,7 +186,7 @@ class VerifyReport:
 
     def summary(self) -> str:
         """The totals in one line."""
-        counts = ", ".join(f"{n} {status}" for status, n in self._by_status().items())
+        counts = ", ".join(f"{n} {Status(name).words}" for name, n in self._by_status().items() if n or name != "not_compared")
         return f"{len(self.logs)} logs: {counts}; {self.status.value} ({self.seconds:.1f} s)"
 
     def _by_status(self) -> dict[str, int]:

@@ -7,7 +7,8 @@ What is proved for each log:
    the cleaner checkpoint and not aborted, a tombstone past its delete horizon, aborted, a marker, without a key (Kafka:
    invalid), below the log start, or expired;
 3. start and end offsets, checkpoints, indexes, transactions and the active segment are consistent (``log_checks``,
-   ``index_checks``, ``txn_checks``).
+   ``index_checks``, ``txn_checks``);
+4. in a copy, what lies beside the records is that of before (``kept_files``).
 
 Tested by ``tests/certifier/test_corruptions.py`` and ``tests/certifier/test_random_logs.py``.
 """
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.checks.erased_keys import ErasedKeys
-from compaction.certifier.checks.log_checks import check_log
+from compaction.certifier.checks.log_checks import check_log, log_end
 from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.offset_ranges import RANGE_BYTES, Cutting, RangeTask, cut_into_ranges
 from compaction.certifier.checks.record_checks import RangeResult
@@ -34,7 +35,9 @@ from compaction.certifier.checks.txn_checks import (
     check_retained,
 )
 from compaction.certifier.checks.violations import Findings
+from compaction.certifier.kept_files import check_directories, check_logs
 from compaction.certifier.task_runner import TaskRunner
+from compaction.errors import StorageError
 
 #: the walks of ``before`` and of ``after``
 Walks = tuple[list[SegmentWalk], list[SegmentWalk]]
@@ -47,7 +50,7 @@ def certify_pairs(
     range_bytes: int = RANGE_BYTES,
     erased: ErasedKeys | None = None,
 ) -> VerifyReport:
-    """Certify all logs, in order. A log that could not be paired already has its certificate.
+    """Certify all logs, in order, and their log directories. A log that could not be paired already has its certificate.
 
     :param erased: the logs were not cleaned: these keys were erased from them
     """
@@ -58,18 +61,22 @@ def certify_pairs(
     certificates: dict[int, LogCertificate] = {}
     findings: dict[int, Findings] = {}
     tasks: list[RangeTask] = []
+    kept = check_logs({log: (pair, log_end(walks[log][0])) for log, pair in logs.items()})
     for log, pair in logs.items():
-        error = next((walk.error for walk in walks[log][0] if walk.error is not None), None)
+        error, found = next((walk.error for walk in walks[log][0] if walk.error is not None), None), kept[log]
+        if isinstance(found, StorageError):
+            error, found = error or str(found), Findings()
         if error is not None:
             certificates[log] = LogCertificate.failed(pair.topic_partition, error)
             continue
-        findings[log] = Findings()
+        findings[log] = found
         tasks += _check_walks(log, pair, walks[log], findings[log], cutting)
     results = runner.compare(tasks, {log: logs[log].rules.strict for log in findings}, erased)
     certificates |= _conclude(logs, findings, results)
     in_order = (certificates[log] if isinstance(pair, LogPair) else pair for log, pair in enumerate(pairs))
     versions = Counter(pair.rules.kafka_version for pair in logs.values())
-    return VerifyReport(now_ms, tuple(in_order), time.monotonic() - started, versions)
+    directories = check_directories(logs.values())
+    return VerifyReport(now_ms, tuple(in_order), time.monotonic() - started, versions, directories=directories)
 
 
 def walk_logs(runner: TaskRunner, logs: Mapping[int, LogPair]) -> dict[int, Walks]:

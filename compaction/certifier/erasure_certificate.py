@@ -66,7 +66,7 @@ def erasure_pairs(request: VerifyRequest, erased: ErasedKeys) -> list[LogPair | 
     """Both sides of each log. Without a copy of the state before, and not recorded by the run, its cleaner checkpoint counts as
     unchanged."""
     found: list[LogPair | LogCertificate] = []
-    for pair in find_pairs(request):
+    for pair in find_pairs(request, unreplaced=True):
         if isinstance(pair, LogCertificate):
             found.append(pair)
             continue
@@ -80,9 +80,7 @@ def erasure_pairs(request: VerifyRequest, erased: ErasedKeys) -> list[LogPair | 
     return found
 
 
-def certify_erased(
-    runner: TaskRunner, pairs: Sequence[LogPair | LogCertificate], erased: ErasedKeys, now_ms: int
-) -> Certified:
+def certify_erased(runner: TaskRunner, pairs: Sequence[LogPair | LogCertificate], erased: ErasedKeys, now_ms: int) -> Certified:
     """Certify all logs, in order."""
     report = certify_pairs(runner, pairs, now_ms, erased=erased)
     digests = _digests([side for pair in pairs if isinstance(pair, LogPair) for side in (pair.before, pair.after)])

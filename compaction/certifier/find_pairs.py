@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from compaction.certifier.certificate import LogCertificate
 from compaction.certifier.checks.log_pair import CleaningRules, LogPair
-from compaction.certifier.read_sides import pair_directories, pair_in_place
+from compaction.certifier.read_sides import compared, pair_directories, pair_in_place
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config.request import CompactionRequest
+from compaction.errors import UsageError
 from compaction.fs.filesystem import FileSystem
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
@@ -19,10 +20,11 @@ from compaction.names import LogLocation
 from compaction.stores.mixed import file_system
 
 
-def find_pairs(request: VerifyRequest) -> list[LogPair | LogCertificate]:
+def find_pairs(request: VerifyRequest, *, unreplaced: bool = False) -> list[LogPair | LogCertificate]:
     """Both sides of each log, or its certificate if they cannot be compared.
 
-    :raises UsageError: a partition that the request names does not exist
+    :param unreplaced: a log that is compared with itself counts, too, as one of which nothing had to be replaced
+    :raises UsageError: a partition that the request names does not exist, or there is nothing to compare
     :raises ConfigError: the settings of the call contradict each other
     """
     fs = file_system((*request.before, *request.after))
@@ -39,7 +41,12 @@ def find_pairs(request: VerifyRequest) -> list[LogPair | LogCertificate]:
     found = zip(sources, read_settings(fs, sources, run), strict=True)
     rules = {each: _rules(request, settings) if isinstance(settings, Settings) else settings for each, settings in found}
     if not request.before:
-        return pair_in_place(fs, rules)
+        found_in_place = pair_in_place(fs, rules)
+        return found_in_place if unreplaced else compared(found_in_place, request.after)
+    twice = set() if unreplaced else set(request.before) & set(request.after)
+    if twice:
+        hint = "give a copy of the state before, or --in-place for the .deleted files of the last run"
+        raise UsageError("nothing to compare: both sides are this directory", path=min(twice), hint=hint)
     # a partition that is missing here is a violation, not a wrong call
     return pair_directories(fs, rules, _locations(fs, request, request.after, Selector()))
 

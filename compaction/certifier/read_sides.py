@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from compaction.certifier.certificate import LogCertificate
+from compaction.certifier.certificate import LogCertificate, Status
 from compaction.certifier.checks.log_pair import CleaningRules, LogPair, SegmentFiles, Side
 from compaction.errors import CompactionError, CorruptLogError, UsageError, of_log
 from compaction.fs.filesystem import FileSystem, join
@@ -44,6 +44,28 @@ def pair_directories(fs: FileSystem, before: Rules, after: Sequence[LogLocation]
 def pair_in_place(fs: FileSystem, logs: Rules) -> list[LogPair | LogCertificate]:
     """Pair the logs of directories that were cleaned in place with the ``.deleted`` segments of the last run."""
     return [_pair(each, rules, partial(_sides_in_place, fs, each)) for each, rules in logs.items()]
+
+
+def compared(pairs: list[LogPair | LogCertificate], log_dirs: Sequence[str]) -> list[LogPair | LogCertificate]:
+    """The pairs in place, with a certificate for each log that would be compared with itself.
+
+    :raises UsageError: there is nothing to compare
+    """
+    found = [_not_compared(pair) if isinstance(pair, LogPair) and not _is_replaced(pair) else pair for pair in pairs]
+    if found and all(isinstance(pair, LogCertificate) and pair.status is Status.NOT_COMPARED for pair in found):
+        what = f"nothing to compare: no log here has {DELETED} files of the last run"
+        hint = "the next run, a broker's start or file.delete.delay.ms=0 removes them; give --before a copy of the state before"
+        raise UsageError(what, path=", ".join(log_dirs), hint=hint)
+    return found
+
+
+def _is_replaced(pair: LogPair) -> bool:
+    return any(segment.suffix for segment in pair.before.segments)
+
+
+def _not_compared(pair: LogPair) -> LogCertificate:
+    name = pair.topic_partition
+    return LogCertificate(name.topic, name.partition, Status.NOT_COMPARED, f"it has no {DELETED} files of the last run")
 
 
 def _pair(

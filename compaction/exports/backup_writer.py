@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.errors import UnsupportedLogError, UsageError
+from compaction.errors import CorruptLogError, UnsupportedLogError, UsageError
 from compaction.exports.export_target import UNCOMMITTED, TargetOptions
 from compaction.exports.new_export import new_export, require_empty
 from compaction.formats.backup_set.set_manifest import (
@@ -70,7 +70,8 @@ class SetWritten(NamedTuple):
 class BackupTarget:
     """Where a set is written, and how.
 
-    :param base: the set that the logs were made from, if any
+    :param base: the set that the logs were made from, if any, as it was before they were read
+    :param source: where that is
     :param selector: the logs of ``base`` that the new set has, if they have no records
     :param committed_only: a log with records after its committed end is written without these
     """
@@ -78,6 +79,7 @@ class BackupTarget:
     path: str
     compression: Compression = Compression.ZSTD
     base: BackupManifest | None = None
+    source: str | None = None
     selector: Selector = Selector()
     committed_only: bool = False
     segment_bytes: int = SEGMENT_BYTES
@@ -107,15 +109,19 @@ def backup_target(options: TargetOptions) -> BackupTarget:
     place = layout_path(options.source).place
     base = read_manifest(file_system([place]), place)
     known = Compression.__members__.get(str(base.document.get("compression")).upper(), Compression.ZSTD)
-    return BackupTarget(options.path, known, base, options.selector, committed_only)
+    return BackupTarget(options.path, known, base, place, options.selector, committed_only)
 
 
 def write_set(log_dir: str, target: BackupTarget, now_ms: int) -> SetWritten:
     """Write the logs of a log directory as a set.
 
     :raises UsageError: the target is not empty
+    :raises CorruptLogError: the set that the logs were made from has changed since
     :raises LogError: a log cannot be read, or has records that a set cannot have; or the file system refused. Nothing is left
     """
+    if target.source is not None and read_manifest(file_system([target.source]), target.source) != target.base:
+        what, hint = "this backup set has changed while it was read", "run the command again while nothing is written to it"
+        raise CorruptLogError(what, path=target.source, hint=hint)
     with new_export(target.path) as export:
         return _write(log_dir, target, export.files, export.place, now_ms)
 

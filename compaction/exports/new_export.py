@@ -1,12 +1,9 @@
 """Writes a new export, complete or not at all.
 
 On a disk it is written in a hidden directory beside its final name, and renamed. In a store the marker of unfinished outputs is
-written first and removed last: no command reads a prefix that has it. What a failed run has written is removed, the marker
-last; what a killed run leaves there has the marker.
-
-A store has no locks, and its clients have no conditional writes. Before a run writes there, it puts an object of its own there,
-its claim, and lists the prefix: if anything else is there, it removes its claim and fails. The claim is removed when the marker
-is there. As listings are consistent, of two runs the one that lists last finds the claim, the marker or objects of the other.
+written first and removed last: no command reads or overwrites a prefix that has it. What a failed run has written is removed,
+and nothing else; what a killed run leaves there has the marker. Of two runs that begin at once, at most one goes on
+(``compaction.stores.prefix_marks``).
 
 Tested by ``tests/exports/test_new_export.py``, ``tests/exports/test_backup_writer.py`` and
 ``tests/object_store/test_tiered_in_stores.py``.
@@ -29,11 +26,8 @@ from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import is_remote
 from compaction.stores.manifest import MARKER, marker
 from compaction.stores.object_output import OutputFileSystem, marked_by
+from compaction.stores.prefix_marks import ONE_RUN, put_marker
 from compaction.stores.streams import ObjectOutput
-
-#: what the name of a claim begins with; the run follows
-_CLAIM = "_claim-"
-_ONE_RUN = "let one run at a time write there"
 
 
 class NewExport(NamedTuple):
@@ -93,56 +87,44 @@ def _new_directory(path: str) -> Iterator[NewExport]:
 
 @contextmanager
 def _new_objects(path: str) -> Iterator[NewExport]:
-    files, run = OutputFileSystem(), uuid.uuid4().hex
+    files, run, made = OutputFileSystem(), uuid.uuid4().hex, list[str]()
+
+    def create(name: str) -> Output:
+        made.append(name)
+        return ObjectOutput(name)
+
     try:
-        _mark(files, path, run)
-        yield NewExport(files, path, ObjectOutput)
+        put_marker(files, path, run, marker(run))
+        yield NewExport(files, path, create)
         _require_own(path, run)
         files.unlink(join(path, MARKER))
     except BaseException:
         with suppress(StorageError):
             if marked_by(path) == run:
-                _remove(files, path)
+                _remove(files, path, [*made, *files.written])
         raise
-
-
-def _mark(files: FileSystem, path: str, run: str) -> None:
-    """Write the marker, if nothing else is there.
-
-    :raises UsageError: another run has begun to write there
-    """
-    claim = _CLAIM + run
-    files.mkdir(path)
-    try:
-        files.write_file(join(path, claim), marker(run))
-        _require_alone(files, path, claim)
-        files.write_file(join(path, MARKER), marker(run))
-    except BaseException:
-        with suppress(StorageError):
-            files.unlink(join(path, claim))
-        raise
-    files.unlink(join(path, claim))
-
-
-def _require_alone(files: FileSystem, path: str, claim: str) -> None:
-    if files.listdir(path) != [claim]:
-        raise UsageError("another run writes to --output-dir", path=path, hint=_ONE_RUN)
 
 
 def _require_own(path: str, run: str) -> None:
-    """A run that writes another kind of output removes what it takes for that of a killed run."""
     if marked_by(path) != run:
-        raise StorageError("another run writes to this directory", path=path, hint=_ONE_RUN)
+        raise StorageError("another run writes to this directory", path=path, hint=ONE_RUN)
 
 
-def _remove(files: FileSystem, path: str) -> None:
-    """Remove an unfinished export, its marker last. A run whose claim is removed with it does not find it, and fails."""
-    for name in files.listdir(path):
-        found = files.stat(join(path, name))
-        if found is not None and found.is_dir:
-            files.remove_tree(join(path, name))
-        elif name != MARKER:
-            files.unlink(join(path, name))
-    files.unlink(join(path, MARKER))
-    if not files.listdir(path):
+def _remove(files: FileSystem, path: str, made: Iterable[str]) -> None:
+    """Remove the objects of an unfinished export, its marker last, and directories that are then empty."""
+    marks = join(path, MARKER)
+    for name in {*made} - {marks}:
+        files.unlink(name)
+    files.unlink(marks)
+    _prune(files, path)
+
+
+def _prune(files: FileSystem, path: str) -> bool:
+    """Remove a directory that has no files; returns whether it had none."""
+    found = files.stat(path)
+    if found is None or not found.is_dir:
+        return found is None
+    left = [name for name in files.listdir(path) if not _prune(files, join(path, name))]
+    if not left:
         files.remove_tree(path)
+    return not left

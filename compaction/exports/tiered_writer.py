@@ -26,7 +26,8 @@ from compaction.logdir.discover import Selector, discover
 from compaction.names import TopicPartition
 from compaction.screen.amounts import counted
 from compaction.stores.layouts.layout_view import layout_at
-from compaction.stores.layouts.log_layout import StoredLog
+from compaction.stores.layouts.lineage import newest_lineage, within
+from compaction.stores.layouts.log_layout import StoredLog, StoredSegment
 from compaction.stores.mixed import MixedFileSystem
 
 _THREADS = 4
@@ -81,9 +82,16 @@ class TieredTarget:
 
     def _logs(self, log_dir: str) -> Iterator[_Log]:
         copy, files = LocalFileSystem(), MixedFileSystem()
+        again = None if self.source is None else layout_at(files, self.source)
         for location in discover(copy, [log_dir], Selector()):
             log, path = location.topic_partition, location.path
-            uploads = new_uploads(copy, log, path) if self.source is None else uploads_again(files, log, self._stored(log))
+            if again is None:
+                uploads = new_uploads(copy, log, path)
+            else:
+                stored = self._stored(log)
+                if stored.segments:
+                    _require_same(stored, again.stored(log), join(str(self.source), str(log)))
+                uploads = uploads_again(files, log, stored)
             yield _Log(log, CopiedLog(files, path), tuple(uploads))
 
     def _require_all_written(self, logs: Sequence[_Log]) -> None:
@@ -106,6 +114,32 @@ class TieredTarget:
     def _form(self, now_ms: int) -> Form:
         like_source = self.source is not None and layout_path(self.source).layout == self.layout
         return LocalTieredForm() if self.layout == LOCAL_TIERED else AivenForm(now_ms, like_source=like_source)
+
+
+def _require_same(listed: StoredLog, now: StoredLog, path: str) -> None:
+    """Check that what was read is that which was listed before: a segment's records are written under its listed id and epochs.
+
+    Uploads after the end of those that were listed may have come, if their leader continues the log.
+
+    :raises CorruptLogError: an upload has come that may have changed the listed offsets, or one has changed or is gone
+    """
+    before, after = ({segment.path: _identity(segment) for segment in each.segments} for each in (listed, now))
+    start = min((segment.start_offset for segment in listed.segments), default=0)
+    end = max((segment.end_offset for segment in listed.segments), default=0)
+    for segment in now.segments:
+        if segment.path not in before and segment.start_offset < end:
+            raise CorruptLogError("was uploaded while the logs were read", path=segment.path, hint=_HINT)
+    for gone in sorted(before.keys() - after.keys()) + [name for name in after if before.get(name, after[name]) != after[name]]:
+        raise CorruptLogError("was removed or changed while the logs were read", path=gone, hint=_HINT)
+    lineages = (newest_lineage(each.segments) for each in (listed, now))
+    if listed.topic_id != now.topic_id or len({within(lineage, start, end) for lineage in lineages}) > 1:
+        what = "a new leader, or a topic that was created again, has uploaded while the logs were read"
+        raise CorruptLogError(what, path=path, hint=_HINT)
+
+
+def _identity(segment: StoredSegment) -> tuple[object, ...]:
+    sizes = {kind: (file.size, file.mtime_ns) for kind, file in segment.files.items()}
+    return (segment.name, segment.start_offset, segment.end_offset, segment.epochs, segment.written_ms, sizes)
 
 
 def _write(export: NewExport, form: Form, upload: Upload, log: CopiedLog) -> int:

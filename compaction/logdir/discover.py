@@ -16,6 +16,7 @@ from pathlib import Path
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError, UsageError
 from compaction.fs.filesystem import FileStat, FileSystem, base_name, join
 from compaction.fs.uri import is_layout, is_remote, resolved
+from compaction.logdir.same_partition import require_one_directory
 from compaction.names import (
     CLEANER_OFFSETS,
     CLUSTER_METADATA_TOPIC,
@@ -92,7 +93,7 @@ def discover(fs: FileSystem, log_dirs: Iterable[str], selector: Selector) -> tup
     A directory with several names (links, mounts) is returned once.
 
     :param log_dirs: as :func:`check_log_dirs` returns them
-    :raises UsageError: a partition given by name is missing
+    :raises UsageError: a partition given by name is missing, or a selected one is in two log directories
     """
     every = [(location, key) for log_dir in log_dirs for location, key in _logs_of(fs, log_dir)]
     selected = [(location, key) for location, key in every if selector.matches(location.topic_partition)]
@@ -104,6 +105,7 @@ def discover(fs: FileSystem, log_dirs: Iterable[str], selector: Selector) -> tup
     missing = sorted(selector.partitions - {location.topic_partition for location in found})
     if missing:
         raise UsageError(f"{selector.option}: no such partition: {missing[0]}", hint=_nearest(missing[0], every))
+    require_one_directory(fs, found)
     return tuple(found)
 
 

@@ -1,8 +1,8 @@
 """Whether a directory is a finished output, of which request, and whether it still is what was written.
 
 A finished output in an object store has a manifest. On a disk it has a file of the same format, ``FINISHED``, if the run was
-given ``--replace`` or ``--if-done``; a broker ignores it. Only such an output is ever replaced, and only if names and sizes of
-its files are those that were written: otherwise it holds somebody's data, for example records that a broker has appended.
+given ``--replace`` or ``--if-done``; a broker ignores it. Only such an output is ever replaced, and only if it has what was
+written and nothing else: otherwise it holds somebody's data, for example records that a broker has appended.
 
 Whether an output is that of a request is decided by what the request says: sources, selection, configuration, options and time.
 What the sources contain is not compared; but an output that lacks a log which the request selects is incomplete.
@@ -10,6 +10,7 @@ What the sources contain is not compared; but an output that lacks a log which t
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import uuid
@@ -28,7 +29,7 @@ from compaction.fs.durable import replace_file
 from compaction.fs.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import is_remote
-from compaction.names import LogLocation
+from compaction.names import LOCK, LogLocation
 from compaction.stores.listings import is_missing, list_directory
 from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest
 from compaction.stores.mixed import MixedFileSystem
@@ -36,11 +37,14 @@ from compaction.stores.object_output import OutputFileSystem
 from compaction.stores.source_check import Sources, is_significant
 from compaction.stores.streams import ObjectFile
 
+_LOG = logging.getLogger(__name__)
 FINISHED = "_finished.json"
 #: suffixes of hidden directories beside an output: one being written, and one that is being replaced
 STAGED, RETIRED = ".partial", ".replaced"
 _HIDDEN = re.compile(rf"[0-9a-f]{{32}}({re.escape(STAGED)}|{re.escape(RETIRED)})")
 _THREADS = 8
+#: attributes of a link to nothing
+_NOTHING = FileStat(0, 0, 0, 0, 0, 0, is_dir=False, is_file=False)
 #: a name in the recorded request of an output that is not certified
 _CERTIFICATE = "certificate"
 
@@ -84,7 +88,7 @@ def read_finished(output_dir: str) -> Manifest | None:
     if not is_remote(output_dir):
         path, files = join(output_dir, FINISHED), LocalFileSystem()
         return None if files.stat(path) is None else Manifest.parse(files.read_bytes(path), path)
-    listed = _listed(output_dir)
+    listed = listed_objects(output_dir)
     # an unfinished output is replaced by any run
     return Sources().manifest(output_dir) if MANIFEST in listed and MARKER not in listed else None
 
@@ -117,8 +121,10 @@ def differences(written: Mapping[str, Any] | None, asked: Mapping[str, Any] | No
     return sorted(name for name in written.keys() | asked.keys() if written.get(name) != asked.get(name))
 
 
-def require_replaceable(fs: DiskFileSystem, output_dir: str) -> None:
-    """:raises UsageError: a directory on a disk is not a finished output, or has changed since it was written
+def require_replaceable(fs: DiskFileSystem, output_dir: str) -> dict[str, FileStat]:
+    """Check that a directory on a disk is a finished output, byte for byte as it was written; returns its files.
+
+    :raises UsageError: it is not
     :raises LockedError: a broker or a run uses it
     """
     path = join(output_dir, FINISHED)
@@ -126,23 +132,22 @@ def require_replaceable(fs: DiskFileSystem, output_dir: str) -> None:
     if found is None or not found.is_file:
         what = f"--replace: this directory has no {FINISHED}: it is not an output of a run with --replace or --if-done"
         raise UsageError(what, path=output_dir, hint="remove it yourself if it is not needed, or name a new directory")
-    manifest = Manifest.parse(fs.read_bytes(path), path)
     holder = fs.lock_holder(output_dir)
     if holder is not None:
         raise LockedError(f"--replace: {holder} uses this output", path=output_dir, hint="stop it, or name a new directory")
-    problem = _problem(manifest.files, _files_below(fs, output_dir))
-    if problem is not None:
-        hint = "it may hold data of others: remove it yourself, or name a new directory"
-        raise UsageError(f"--replace: this output has changed since it was written: {problem}", path=output_dir, hint=hint)
+    files = files_below(fs, output_dir)
+    require_as_written(output_dir, _disk_problem(fs, output_dir, files))
+    return files
 
 
-def require_replaceable_objects(output_dir: str) -> None:
-    """:raises UsageError: a prefix is not a finished output, or has changed since it was written"""
-    manifest = read_finished(output_dir)
-    if manifest is None:
-        what = f"--replace: this is not a finished output: it has no {MANIFEST}"
-        raise UsageError(what, path=output_dir, hint="remove it yourself if it is not needed, or name a new directory")
-    problem = _problem(manifest.files, _significant(output_dir, manifest))
+def _disk_problem(fs: FileSystem, output_dir: str, files: Mapping[str, FileStat]) -> str | None:
+    """The first difference of an output on a disk from what was written."""
+    path = join(output_dir, FINISHED)
+    return problem_of(fs, output_dir, Manifest.parse(fs.read_bytes(path), path), files)
+
+
+def require_as_written(output_dir: str, problem: str | None) -> None:
+    """:raises UsageError: there is a problem: the output must not be replaced"""
     if problem is not None:
         hint = "it may hold data of others: remove it yourself, or name a new directory"
         raise UsageError(f"--replace: this output has changed since it was written: {problem}", path=output_dir, hint=hint)
@@ -176,7 +181,20 @@ def remove_leftovers(fs: DiskFileSystem, output_dir: str) -> None:
         fs.rename(retired.pop(), output_dir)
         fs.fsync_dir(above)
     for path in retired:
-        fs.remove_tree(path)
+        problem = _retired_problem(fs, path)
+        if problem is None:
+            fs.remove_tree(path)
+        else:
+            _LOG.warning(
+                "%s: keeping this replaced output, as it has changed: %s; remove it if it is not needed", path, problem
+            )
+
+
+def _retired_problem(fs: FileSystem, path: str) -> str | None:
+    """What has changed in an output that a killed run replaced, before it compared and removed it."""
+    if fs.stat(join(path, FINISHED)) is None:
+        return f"it has no {FINISHED}"
+    return _disk_problem(fs, path, files_below(fs, path))
 
 
 def _is_own(fs: FileSystem, path: str) -> bool:
@@ -188,35 +206,44 @@ def _is_own(fs: FileSystem, path: str) -> bool:
 def _require_true(output_dir: str, manifest: Manifest) -> None:
     """:raises StorageError: files of the output are missing, others, or have other contents"""
     remote = is_remote(output_dir)
-    listed = _significant(output_dir, manifest) if remote else _files_below(LocalFileSystem(), output_dir)
-    problem = _problem(manifest.files, listed)
-    if problem is None:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            found = pool.map(lambda entry: _content_problem(join(output_dir, entry.path), entry), manifest.files)
-            problem = next((each for each in found if each is not None), None)
+    listed = _significant(output_dir, manifest) if remote else files_below(LocalFileSystem(), output_dir)
+    problem = problem_of(MixedFileSystem(), output_dir, manifest, listed)
     if problem is not None:
-        hint = "remove it and run again, or give --replace"
+        hint = "remove it and run again, or name a new directory"
         raise StorageError(f"the finished output is not what was written: {problem}", path=output_dir, hint=hint)
 
 
+def problem_of(fs: FileSystem, output_dir: str, manifest: Manifest, listed: Mapping[str, FileStat]) -> str | None:
+    """The first difference of an output, with these names, from what was written."""
+    problem = _problem(manifest.files, listed)
+    if problem is not None:
+        return problem
+    files = (entry for entry in manifest.files if not entry.path.endswith("/"))
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = pool.map(lambda entry: _content_problem(fs, join(output_dir, entry.path), entry), files)
+        return next((each for each in found if each is not None), None)
+
+
 def _problem(entries: Iterable[Entry], listed: Mapping[str, FileStat]) -> str | None:
-    """The first difference of names and sizes."""
+    """The first difference of names, kinds and sizes."""
     left = dict(listed)
     for entry in entries:
         found = left.pop(entry.path, None)
         if found is None:
             return f"{entry.path} is missing"
+        if not found.is_file and not entry.path.endswith("/"):
+            return f"{entry.path} is not a file"
         if found.size != entry.size:
             return f"{entry.path} has {found.size} bytes, {entry.size} were written"
     return next((f"{name} is new" for name in sorted(left)), None)
 
 
-def _content_problem(path: str, entry: Entry) -> str | None:
+def _content_problem(fs: FileSystem, path: str, entry: Entry) -> str | None:
     if is_remote(path) and entry.etag is not None:
         with closing(ObjectFile(path)) as file:
             return None if file.etag() == entry.etag else f"{entry.path} was replaced"
     content = xxhash.xxh3_128()
-    for block in read_range(MixedFileSystem(), FileRange(path, 0, entry.size)):
+    for block in read_range(fs, FileRange(path, 0, entry.size)):
         content.update(block)
     return None if content.hexdigest() == entry.xxh3_128 else f"{entry.path} has other contents"
 
@@ -230,10 +257,10 @@ def _lacking(manifest: Manifest, logs: Iterable[LogLocation]) -> list[str]:
 def _significant(output_dir: str, manifest: Manifest) -> dict[str, FileStat]:
     """The objects of an output, and all others that a broker would use: not late uploads of killed tasks."""
     names = {entry.path for entry in manifest.files}
-    return {name: stat for name, stat in _listed(output_dir).items() if name in names or is_significant(base_name(name))}
+    return {name: stat for name, stat in listed_objects(output_dir).items() if name in names or is_significant(base_name(name))}
 
 
-def _listed(output_dir: str) -> dict[str, FileStat]:
+def listed_objects(output_dir: str) -> dict[str, FileStat]:
     """The objects below a URI."""
     try:
         found = list_directory(output_dir, recursive=True)
@@ -244,13 +271,20 @@ def _listed(output_dir: str) -> dict[str, FileStat]:
     return {name: stat for name, stat in found.items() if stat.is_file and name}
 
 
-def _files_below(fs: FileSystem, directory: str, prefix: str = "") -> dict[str, FileStat]:
-    """The files below a directory on a disk, by relative path, but for ``FINISHED``."""
+def files_below(fs: FileSystem, directory: str, prefix: str = "") -> dict[str, FileStat]:
+    """What is below a directory on a disk, by relative path: files, links, and with a final ``/`` empty directories.
+
+    Not ``FINISHED`` and lock files, which have no content.
+    """
     found: dict[str, FileStat] = {}
     for name in fs.listdir(directory):
-        stat = fs.stat(join(directory, name))
-        if stat is not None and stat.is_dir:
-            found |= _files_below(fs, join(directory, name), f"{prefix}{name}/")
-        elif stat is not None and f"{prefix}{name}" != FINISHED:
-            found[f"{prefix}{name}"] = stat
+        path = join(directory, name)
+        stat = fs.stat(path)
+        if stat is None or os.path.islink(path):  # noqa: PTH114
+            found[prefix + name] = (stat or _NOTHING)._replace(is_file=False)
+        elif stat.is_dir:
+            below = files_below(fs, path, f"{prefix}{name}/")
+            found |= below or {f"{prefix}{name}/": stat._replace(size=0)}
+        elif prefix + name != FINISHED and (name, stat.size) != (LOCK, 0):
+            found[prefix + name] = stat
     return found

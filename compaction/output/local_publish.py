@@ -4,22 +4,35 @@ Files are written to a hidden directory beside the target, whose name cannot be 
 They are fsynced and read back; renaming the directory is the last step. A killed run leaves only the hidden directory, which
 the next run removes.
 
-An earlier output is replaced by one system call that exchanges the two names. If the file system has none, the earlier one is
-renamed to a second hidden name first; if a run is killed between these two renames, the next one renames it back.
+An earlier output is replaced if it is as it was written. It is compared by content when the run begins. When the new one is
+complete, the earlier one is locked as a broker locks it, and one system call exchanges the two names. Then no name leads to it,
+and its files are compared with those of the beginning, by inode, size and times. Only then it is removed; otherwise the names
+are exchanged back. If the file system has no such call, the earlier one is renamed to a second hidden name first; if a run is
+killed between these two renames, the next one renames it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from compaction.errors import StorageError, UsageError
 from compaction.fs.durable import write_verified
-from compaction.fs.filesystem import DiskFileSystem, join, parent
+from compaction.fs.filesystem import DiskFileSystem, FileStat, FileSystem, base_name, join, parent
 from compaction.fs.local import LocalFileSystem
 from compaction.locking.mounts import is_mount_point
-from compaction.names import segment_file
-from compaction.output.finished import FINISHED, RETIRED, STAGED, hidden_name, remove_leftovers, require_replaceable
+from compaction.names import parse_partition_dir, segment_file
+from compaction.output.finished import (
+    FINISHED,
+    RETIRED,
+    STAGED,
+    files_below,
+    hidden_name,
+    remove_leftovers,
+    require_as_written,
+    require_replaceable,
+)
 from compaction.output.publish import NEW_OUTPUT, Goal, Publication, layout, require_target
 from compaction.output.swap import SwapGroup
 from compaction.stores.manifest import Entry, Manifest
@@ -33,11 +46,11 @@ class LocalPublication(Publication):
         super().__init__(fs, fs, output_dir, layout(self._data, log_dirs))
         self._local, self._staging, self._goal = fs, staging, goal
         self._lock = fs.lock(staging)
+        #: the files of an output to be replaced, as they were when the run began
+        self._earlier: Mapping[str, FileStat] | None = None
 
     @classmethod
-    def begin(
-        cls, fs: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], goal: Goal = NEW_OUTPUT
-    ) -> LocalPublication:
+    def begin(cls, fs: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], goal: Goal = NEW_OUTPUT) -> LocalPublication:
         """Prepare to publish to ``output_dir``, which must be empty or missing, or an earlier output to be replaced.
 
         :raises UsageError: it is none of these, or is inside a log directory; two log directories have the same name
@@ -46,11 +59,13 @@ class LocalPublication(Publication):
         output_dir = str(Path(output_dir).absolute())
         require_target(output_dir, log_dirs)
         remove_leftovers(fs, output_dir)
-        _check_target(fs, output_dir, replace=goal.replace)
+        earlier = _check_target(fs, output_dir, replace=goal.replace)
         fs.mkdir(parent(output_dir))
         staging = hidden_name(output_dir, STAGED)
         fs.mkdir(staging, private=True)
-        return cls(fs, output_dir, staging, log_dirs, goal)
+        publication = cls(fs, output_dir, staging, log_dirs, goal)
+        publication._earlier = earlier
+        return publication
 
     def _adopt(self, target: str, group: SwapGroup) -> None:
         for written in group.files:
@@ -77,29 +92,57 @@ class LocalPublication(Publication):
 
     def _record(self) -> bytes:
         start = len(self._data) + 1
-        entries = (Entry(path[start:], size, 0, None, self._hashes[path]) for path, size in self._sizes.items())
-        return Manifest(tuple(entries), None, None, self._goal.call).to_json()
+        entries = [Entry(path[start:], size, 0, None, self._hashes[path]) for path, size in self._sizes.items()]
+        empty = [Entry(name, 0, 0) for name in files_below(self._fs, self._data) if name.endswith("/")]
+        return Manifest((*entries, *empty), None, None, self._goal.call).to_json()
 
     def _replace(self) -> None:
         """Put the output in the place of an earlier one, and remove that.
 
-        :raises UsageError: the earlier one has changed since the run began
+        :raises UsageError: the earlier one has changed since the run began; it is in place again
+        :raises LockedError: a broker or a run uses it
         :raises StorageError: the file system refused; one of the two is in place, and the next run removes the other
         """
-        output_dir = self._output_dir
-        require_replaceable(self._local, output_dir)
+        output_dir, fs = self._output_dir, self._fs
+        earlier = require_replaceable(self._local, output_dir) if self._earlier is None else self._earlier
         retired = hidden_name(output_dir, RETIRED)
-        if isinstance(self._local, LocalFileSystem) and self._local.exchange(self._data, output_dir):
-            self._fs.rename(self._data, retired)
-        else:
-            self._fs.rename(output_dir, retired)
-            try:
-                self._fs.rename(self._data, output_dir)
-            except StorageError:
-                self._fs.rename(retired, output_dir)
-                raise
-        self._fs.fsync_dir(parent(output_dir))
-        self._fs.remove_tree(retired)
+        with ExitStack() as locks:
+            for root in _roots(earlier):
+                if fs.stat(join(output_dir, root)) is not None:
+                    locks.callback(self._local.lock(join(output_dir, root).rstrip("/")).release)
+            if not self._exchange(retired, earlier):
+                fs.rename(output_dir, retired)
+                try:
+                    _require_same(fs, retired, output_dir, earlier)
+                    fs.rename(self._data, output_dir)
+                except (StorageError, UsageError):
+                    fs.rename(retired, output_dir)
+                    raise
+            fs.fsync_dir(parent(output_dir))
+            # under this name the next run removes it without a comparison
+            compared = hidden_name(output_dir, STAGED)
+            fs.rename(retired, compared)
+            fs.remove_tree(compared)
+
+    def _exchange(self, retired: str, earlier: Mapping[str, FileStat]) -> bool:
+        """Exchange the output, renamed to ``retired``, and the earlier one; ``False`` if the file system cannot do that."""
+        local, output_dir = self._local, self._output_dir
+        if not isinstance(local, LocalFileSystem):
+            return False
+        local.rename(self._data, retired)
+        try:
+            exchanged = local.exchange(retired, output_dir)
+            if exchanged:
+                try:
+                    _require_same(local, retired, output_dir, earlier)
+                except (StorageError, UsageError):
+                    exchanged = not local.exchange(retired, output_dir)
+                    raise
+        finally:
+            if not exchanged:
+                local.rename(retired, self._data)
+                local.fsync_dir(parent(retired))
+        return exchanged
 
     def abort(self) -> None:
         """Remove the hidden directory."""
@@ -107,14 +150,37 @@ class LocalPublication(Publication):
         self._fs.remove_tree(self._staging)
 
 
-def _check_target(fs: DiskFileSystem, output_dir: str, *, replace: bool) -> None:
-    """:raises UsageError: ``output_dir`` cannot be published to"""
+def _roots(files: Iterable[str]) -> list[str]:
+    """The log directories of an output, of the relative paths of its files."""
+    logs = {folder for folder in (name.rpartition("/")[0] for name in files) if parse_partition_dir(base_name(f"/{folder}"))}
+    return sorted({"", *(log.rpartition("/")[0] for log in logs)})
+
+
+def _require_same(fs: FileSystem, path: str, output_dir: str, earlier: Mapping[str, FileStat]) -> None:
+    """:raises UsageError: the output, now at ``path``, has other files than when they were compared with what was written"""
+    found = {name: _identity(stat) for name, stat in files_below(fs, path).items()}
+    before = {name: _identity(stat) for name, stat in earlier.items()}
+    changed = sorted(name for name in found.keys() | before.keys() if found.get(name) != before.get(name))
+    require_as_written(output_dir, f"{changed[0]} has changed during this run" if changed else None)
+
+
+def _identity(stat: FileStat) -> tuple[int, ...]:
+    """What changes when a file is written or replaced; of a directory nothing, as only its emptiness counts."""
+    return () if stat.is_dir else (stat.is_file, stat.inode, stat.size, stat.mtime_ns, stat.ctime_ns)
+
+
+def _check_target(fs: DiskFileSystem, output_dir: str, *, replace: bool) -> dict[str, FileStat] | None:
+    """The files of an earlier output, if there is one to be replaced.
+
+    :raises UsageError: ``output_dir`` cannot be published to
+    """
     found = fs.stat(output_dir)
-    if found is not None and (not found.is_dir or fs.listdir(output_dir)):
-        if not replace:
-            hint = "name a new directory, or give --replace if it is an earlier output"
-            raise UsageError("--output-dir exists and is not empty", path=output_dir, hint=hint)
-        require_replaceable(fs, output_dir)
     if found is not None and is_mount_point(output_dir):
         hint = "name a new directory below it: the output appears by a rename, which a mount point refuses"
         raise UsageError("--output-dir is a mount point", path=output_dir, hint=hint)
+    if found is None or (found.is_dir and not fs.listdir(output_dir)):
+        return None
+    if not replace:
+        hint = "name a new directory, or give --replace if it is an earlier output"
+        raise UsageError("--output-dir exists and is not empty", path=output_dir, hint=hint)
+    return require_replaceable(fs, output_dir)

@@ -2,22 +2,23 @@
 
 An object store has no rename that could put a directory in place (see ``compaction.stores.manifest``). Steps:
 
-1. The marker is written: these objects belong to an unfinished run, and the next run removes them.
+1. The marker is written: these objects belong to an unfinished run over these log directories. The next run over the same ones
+   removes them; any other one refuses the prefix (``compaction.output.unfinished``).
 2. Objects are written under their final prefix. Tasks write under temporary names; the store copies these to the final names.
-3. The listing is compared with what was written, by size. Objects that are not part of the output are removed, and the prefix
-   is listed again.
+3. The listing is compared with what was written, by size. Objects of stopped runs are removed, and the prefix is listed again.
 4. The manifest is written and read back.
 5. The marker is removed.
 
 An interruption before step 4 leaves a prefix without a manifest. A failed run removes what it has written and keeps the marker,
 because killed tasks may still upload: under temporary names, which readers of a finished output do not see and which the next
-run removes. An object store has no locks. If two runs write to the same prefix, the later one wins; the other finds a marker
+run removes. An object store has no locks. Of two runs that begin at an empty prefix, one goes on
+(``compaction.stores.prefix_marks``). If a run is repeated while it is at work, the later one wins: the other finds a marker
 that is not its own and fails before it writes its manifest.
 
 To replace a finished output, the new one is written and finished under a name beside it. Then a marker that names the new one
 is written to the old one, the store copies the new objects there, and steps 3 to 5 follow. Until the new output is finished
-nothing of the old one is touched; a run that finds such a marker completes the replacement. So there is a complete output at
-any time.
+nothing of the old one is touched, and only if it still is what was written; a run that finds such a marker completes the
+replacement. So there is a complete output at any time.
 """
 
 from __future__ import annotations
@@ -32,17 +33,25 @@ from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.fs.filesystem import DiskFileSystem, FileSystem, join, parent
 from compaction.fs.uri import split
 from compaction.names import LOG, LogLocation, segment_file
-from compaction.output.finished import STAGED, read_finished, require_replaceable_objects
+from compaction.output.finished import STAGED, read_finished
 from compaction.output.publish import NEW_OUTPUT, Copy, Goal, Publication, layout, require_target
 from compaction.output.swap import SwapGroup
+from compaction.output.unfinished import (
+    OwnNames,
+    is_taken_over,
+    marker_of,
+    remove_own,
+    require_replaceable_objects,
+    require_taken_over,
+)
 from compaction.stores.listings import list_directory, read_whole, stat_objects
 from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of, staged_of
 from compaction.stores.object_output import OutputFileSystem, WrittenObject, marked_by
+from compaction.stores.prefix_marks import CLAIM, ONE_RUN, put_marker
 from compaction.stores.streams import ObjectFile, delete_object, require_stored
 
 _LOG = logging.getLogger(__name__)
 _THREADS = 8
-_ONE_RUN = "let one run at a time write there"
 
 
 class ObjectPublication(Publication):
@@ -52,6 +61,7 @@ class ObjectPublication(Publication):
         self._output = OutputFileSystem()
         super().__init__(self._output, disk, output_dir, layout(output_dir, log_dirs))
         self._run, self._goal = run, goal
+        self._own = OwnNames(disk, output_dir, self._roots)
         self._tasks_may_write = False
         #: the output to be replaced by this one, and the run that wrote it
         self._replaced: tuple[str, str | None] | None = None
@@ -74,14 +84,15 @@ class ObjectPublication(Publication):
         if names and not _is_unfinished(output_dir, names):
             replaced = (output_dir, _to_be_replaced(output_dir, goal))
             place, names = f"{output_dir}.{run}{STAGED}", []
-            _remove_staged(output, output_dir)
-        if names:
-            _LOG.warning("%s: removing the unfinished output of an earlier run", output_dir)
-        output.mkdir(place)
-        output.write_file(join(place, MARKER), marker(run))
+            _remove_staged(output, output_dir, log_dirs)
         publication = cls(disk, place, log_dirs, run, goal)
         publication._replaced = replaced
-        publication._remove(name for name in names if name != MARKER)
+        if names:
+            require_taken_over(output_dir, names, publication._own, log_dirs)
+            output.write_file(join(place, MARKER), marker_of(run, log_dirs))
+            publication._remove(name for name in names if name != MARKER)
+        else:
+            put_marker(output, place, run, marker_of(run, log_dirs))
         return publication
 
     def log_path(self, location: LogLocation) -> str:
@@ -120,16 +131,17 @@ class ObjectPublication(Publication):
 
     def _require_own(self) -> None:
         if not self._is_own():
-            raise StorageError("another run writes to this directory", path=self._output_dir, hint=_ONE_RUN)
+            raise StorageError("another run writes to this directory", path=self._output_dir, hint=ONE_RUN)
 
     def _appear(self) -> None:
         self._finish()
         if self._replaced is None:
             return
         replaced, run = self._replaced
+        require_replaceable_objects(replaced)
         found = read_finished(replaced)
         if found is None or found.run != run:
-            raise StorageError("another run has replaced this output", path=replaced, hint=_ONE_RUN)
+            raise StorageError("another run has replaced this output", path=replaced, hint=ONE_RUN)
         self._replacing = True
         _replace(self._disk, self._output_dir, replaced)
 
@@ -152,7 +164,8 @@ class ObjectPublication(Publication):
             _LOG.warning("%s; the output is complete nevertheless", error)
 
     def _keep_only(self, paths: Mapping[str, str]) -> dict[str, int]:
-        """Check that the output's objects exist and remove all others; returns modification times, ns, by relative path.
+        """Check that the output's objects exist and remove others that a run has written; returns modification times, ns, by
+        relative path.
 
         :raises StorageError: an object is missing or has another size
         """
@@ -160,7 +173,8 @@ class ObjectPublication(Publication):
         files = {name: stat for name, stat in listed.items() if stat.is_file and name}
         for name, path in sorted(paths.items()):
             require_stored(path, files.get(name), self._sizes[path])
-        for name in files.keys() - paths.keys() - {MARKER}:
+        others = files.keys() - paths.keys() - {MARKER}
+        for name in others.difference(self._own.foreign(others)):
             delete_object(join(self._output_dir, name))
         return {name: files[name].mtime_ns for name in paths}
 
@@ -171,7 +185,7 @@ class ObjectPublication(Publication):
             path = paths[name]
             stored, file = self._output.written[path], ObjectFile(path)
             if file.size() != self._sizes[path]:
-                raise StorageError("was replaced by another writer", path=path, hint=_ONE_RUN)
+                raise StorageError("was replaced by another writer", path=path, hint=ONE_RUN)
             mtime_ms = (stored.mtime_ns or times[name]) // 1_000_000
             return Entry(name, self._sizes[path], mtime_ms, file.etag(), stored.xxh3_128)
 
@@ -199,13 +213,7 @@ class ObjectPublication(Publication):
             _LOG.warning("%s; the next run into this directory removes the rest", error)
 
     def _remove(self, names: Iterable[str]) -> None:
-        found = list_directory(self._output_dir)
-        for name in names:
-            path = join(self._output_dir, name)
-            if name in found and found[name].is_dir:
-                self._output.remove_tree(path)
-            else:
-                delete_object(path)
+        remove_own(self._output, self._output_dir, names, self._own)
 
 
 def complete_replacement(disk: DiskFileSystem, output_dir: str) -> None:
@@ -228,13 +236,24 @@ def _replace(disk: DiskFileSystem, staged: str, output_dir: str) -> None:
     """Replace the output at ``output_dir`` by the finished one at ``staged``, and remove that."""
     manifest = read_finished(staged)
     if manifest is None or manifest.run is None:
-        raise StorageError("the output to be put in place is unfinished", path=staged, hint=_ONE_RUN)
+        raise StorageError("the output to be put in place is unfinished", path=staged, hint=ONE_RUN)
     copy = ObjectPublication(disk, output_dir, (), manifest.run, Goal(manifest.request))
+    copy._own = OwnNames(disk, output_dir, {}, _names_of(output_dir))
     copy._output.write_file(join(output_dir, MARKER), marker(manifest.run, staged))
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(lambda entry: copy._take_over(staged, entry), manifest.files))
     copy._finish()
     copy._output.remove_tree(staged)
+
+
+def _names_of(output_dir: str) -> list[str]:
+    """The names in the manifest of an output, whatever its state; none if it is malformed."""
+    path = join(output_dir, MANIFEST)
+    try:
+        manifest = None if stat_objects([path])[0] is None else Manifest.parse(read_whole(path), path)
+    except CorruptLogError:
+        manifest = None
+    return [] if manifest is None else [entry.path for entry in manifest.files]
 
 
 def _to_be_replaced(output_dir: str, goal: Goal) -> str | None:
@@ -257,18 +276,18 @@ def _is_staged(name: str, output_dir: str) -> bool:
     return re.fullmatch(rf"{re.escape(output_dir)}\.[0-9a-f]{{32}}{re.escape(STAGED)}", name) is not None
 
 
-def _remove_staged(output: OutputFileSystem, output_dir: str) -> None:
-    """Remove what stopped runs left beside an output that they did not begin to replace."""
+def _remove_staged(output: OutputFileSystem, output_dir: str, log_dirs: Sequence[str]) -> None:
+    """Remove what stopped runs over these log directories left beside an output that they did not begin to replace."""
     above = parent(output_dir)
-    for name in output.listdir(above):
-        if _is_staged(join(above, name), output_dir):
-            output.remove_tree(join(above, name))
+    for place in (join(above, name) for name in output.listdir(above)):
+        if _is_staged(place, output_dir) and is_taken_over(place, output.listdir(place), log_dirs):
+            output.remove_tree(place)
 
 
 def _is_unfinished(output_dir: str, names: Sequence[str]) -> bool:
-    """Whether a directory holds an unfinished output: it has a marker, and no manifest of the same run."""
+    """Whether a directory holds an unfinished output: it has a marker, and no manifest of the same run; or only claims."""
     if MARKER not in names:
-        return False
+        return all(name.startswith(CLAIM) for name in names)
     if MANIFEST not in names:
         return True
     path = join(output_dir, MANIFEST)

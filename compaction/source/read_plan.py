@@ -18,25 +18,23 @@ from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.engine.sizing import pack
 from compaction.errors import UsageError
-from compaction.fs.filesystem import FileSystem, base_name, join, parent, real_file
-from compaction.fs.lock import require_unlocked
+from compaction.fs.filesystem import FileSystem, join, real_file
 from compaction.fs.overlay import OverlayFileSystem
-from compaction.fs.uri import add_tail, is_remote, parse_uri, resolved
+from compaction.fs.uri import add_tail, parse_uri
 from compaction.logdir.checkpoint_store import read_checkpoints
-from compaction.logdir.discover import Selector, check_log_dirs, discover
+from compaction.logdir.discover import Selector
 from compaction.logdir.read_log import ReadOptions, read_log
-from compaction.logdir.segments import segment_bases
 from compaction.logdir.slices import cut_segment
-from compaction.names import HIGH_WATERMARKS, LOG, LogLocation, TopicPartition, parse_partition_dir, segment_file
+from compaction.names import HIGH_WATERMARKS, LOG, LogLocation, TopicPartition, segment_file
 from compaction.recovery.recover import recover_log
 from compaction.source.latest import Latest, SliceRange
 from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
+from compaction.source.read_places import read_locations
 from compaction.source.seek import first_offset_since, positions_of
 from compaction.source.view_options import READ_COMMITTED, ViewOptions
 from compaction.stores.layouts.data_keys import add_private_keys
 from compaction.stores.mixed import file_system
-from compaction.stores.remote import require_finished
 
 READ_UNCOMMITTED = "read_uncommitted"
 SLICE_BYTES = 64 << 20
@@ -163,7 +161,8 @@ def plan_read(request: ReadRequest, pushed: PushedFilters, wanted: int) -> list[
     :raises LogError: a selected log cannot be read
     """
     fs, bounds = OverlayFileSystem(file_system(request.paths)), request.bounds.within(pushed.bounds)
-    found = (each for each in _locations(fs, request) if not bounds.empty and pushed.takes(each.topic_partition))
+    logs = read_locations(fs, request.paths, request.selector)
+    found = (each for each in logs if not bounds.empty and pushed.takes(each.topic_partition))
     return [task for location in found for task in plan_log(fs, location, replace(request, bounds=bounds), wanted)]
 
 
@@ -203,7 +202,8 @@ class ReadEnd(NamedTuple):
 def read_ends(request: ReadRequest) -> dict[TopicPartition, ReadEnd]:
     """Where the reads of the selected logs would end, and why. Errors are those of ``end_offsets``."""
     fs = OverlayFileSystem(file_system(request.paths))
-    return {location.topic_partition: _read_end(_view(fs, location), request) for location in _locations(fs, request)}
+    logs = read_locations(fs, request.paths, request.selector)
+    return {location.topic_partition: _read_end(_view(fs, location), request) for location in logs}
 
 
 def _read_end(view: LogView, request: ReadRequest) -> ReadEnd:
@@ -218,35 +218,6 @@ def _read_end(view: LogView, request: ReadRequest) -> ReadEnd:
 
 def _size(part: SliceRange) -> int:
     return part.end - part.start
-
-
-def _locations(fs: FileSystem, request: ReadRequest) -> Iterable[LogLocation]:
-    single = [path for path in request.paths if _is_partition(fs, path)]
-    for path in map(resolved, single):
-        name = parse_partition_dir(base_name(path))
-        _require_at_rest(parent(path))
-        if name is not None and request.selector.matches(name):
-            yield LogLocation(name, parent(path), path)
-    log_dirs = check_log_dirs(fs, [path for path in request.paths if path not in single])
-    for log_dir in log_dirs:
-        _require_at_rest(log_dir)
-    if log_dirs or not single:
-        yield from discover(fs, log_dirs, request.selector)
-
-
-def _require_at_rest(log_dir: str) -> None:
-    """:raises UsageError: a live broker holds the directory, or its output is unfinished"""
-    if is_remote(log_dir):
-        require_finished(log_dir)
-    else:
-        require_unlocked(log_dir)
-
-
-def _is_partition(fs: FileSystem, path: str) -> bool:
-    found = fs.stat(path)
-    if found is None or not found.is_dir or parse_partition_dir(base_name(resolved(path))) is None:
-        return False
-    return bool(segment_bases(fs, path))
 
 
 def _view(fs: FileSystem, location: LogLocation) -> LogView:

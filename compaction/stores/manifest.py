@@ -19,7 +19,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -127,25 +127,40 @@ def _checksum(document: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(covered, sort_keys=True, separators=(",", ":")).encode())
 
 
-def marker(run: str, staged: str | None = None) -> bytes:
-    """The content of a run's marker; ``staged`` is the finished output that is being copied here."""
-    return (json.dumps({"format": FORMAT, "run": run} | ({} if staged is None else {"staged": staged})) + "\n").encode()
+def marker(run: str, staged: str | None = None, sources: Sequence[str] | None = None) -> bytes:
+    """The content of a run's marker.
+
+    :param staged: the finished output that is being copied here
+    :param sources: the log directories that the run copies; ``None`` for an export, which no other run takes over
+    """
+    told = {"staged": staged, "sources": None if sources is None else sorted(sources)}
+    document = {"format": FORMAT, "run": run, **{name: value for name, value in told.items() if value is not None}}
+    return (json.dumps(document) + "\n").encode()
 
 
 def staged_of(data: bytes) -> str | None:
     """The finished output that is being copied to the place of a marker, if any; ``None`` if the marker is malformed."""
-    return _text_in(data, "staged")
+    return _text(_field(data, "staged"))
+
+
+def sources_of(data: bytes) -> list[str] | None:
+    """The log directories that a marker's run copies; ``None`` if it says none, or is malformed."""
+    found = _field(data, "sources")
+    return found if isinstance(found, list) else None
 
 
 def run_of(data: bytes) -> str | None:
     """The run of a marker; ``None`` if it is malformed."""
-    return _text_in(data, "run")
+    return _text(_field(data, "run"))
 
 
-def _text_in(data: bytes, name: str) -> str | None:
+def _field(data: bytes, name: str) -> object:
     try:
         document = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    found = document.get(name) if isinstance(document, dict) else None
+    return document.get(name) if isinstance(document, dict) else None
+
+
+def _text(found: object) -> str | None:
     return found if isinstance(found, str) else None

@@ -151,8 +151,7 @@ class Sources:
         :raises StorageError: the output is unfinished, or the store refused
         :raises CorruptLogError: a significant file is not listed
         """
-        file = parse_segment_file(base_name(path))
-        if file is not None and file.suffix:
+        if is_late(base_name(path)):
             return None
         governing = self.governing(parent(path))
         entry = None if governing is None else governing.entry(base_name(path))
@@ -235,3 +234,9 @@ def is_significant(name: str) -> bool:
     """Whether a broker or a run interprets files of this name."""
     file = parse_segment_file(name)
     return name in _SIGNIFICANT or (file is not None and not file.suffix) or _METADATA_SNAPSHOT.fullmatch(name) is not None
+
+
+def is_late(name: str) -> bool:
+    """Whether a killed task may have uploaded a file of this name after its run has ended."""
+    file = parse_segment_file(name)
+    return file is not None and bool(file.suffix)

@@ -11,4 +11,6 @@ from compaction.certifier.verify_request import VerifyRequest
 
 
 def certify(request: VerifyRequest, range_bytes: int = RANGE_BYTES, runner: TaskRunner | None = None) -> VerifyReport:
-    return certify_pairs(runner or LocalTaskRunner(), find_pairs(request), request.now_ms, range_bytes)
+    """In place also of logs of which nothing was replaced."""
+    pairs = find_pairs(request, unreplaced=True)
+    return certify_pairs(runner or LocalTaskRunner(), pairs, request.now_ms, range_bytes)

@@ -245,7 +245,8 @@ def test_what_brokers_know_of_transactions_and_producers_must_remain(tmp_path: P
     assert state_violations(tmp_path, before, after[1:]) == ["0: first batch of an open transaction is missing"]
     missing = "2: last batch of producer 2 is missing or differs"
     assert state_violations(tmp_path, before, [*after[:2], *after[3:]]) == [missing]
-    write_producers(tmp_path / "before" / "odd-0", 6, ())
+    for side in ("before", "after"):
+        write_producers(tmp_path / side / "odd-0", 6, ())
     assert violations((tmp_path / "before", tmp_path / "after"), erased_keys([b"k"])) == []
     before, after = state_batches(NOW_MS - 86_400_000)
     assert state_violations(tmp_path, before, [*after[:2], *after[3:]]) == []

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from compaction.errors import CompactionError, UnsupportedLogError, UsageError
+from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, UsageError
 from compaction.exports import new_export
 from compaction.exports.backup_writer import BackupTarget, write_set
 from compaction.exports.new_export import require_empty
@@ -120,6 +120,20 @@ def test_records_above_the_high_watermark_are_not_left_out_silently(tmp_path: Pa
         write_set(str(tmp_path / "logs"), BackupTarget(str(tmp_path / "b2")), 77)
     write_set(str(tmp_path / "logs"), BackupTarget(str(tmp_path / "b2"), committed_only=True), 77)
     assert contents(tmp_path / "b2") == {"orders-0": expected(first)}
+
+
+def test_a_set_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    """What it says of its segments would be written with records of others."""
+    some_log(tmp_path / "logs", "orders-0", batch(0, 5))
+    (tmp_path / "b1").mkdir()
+    (tmp_path / "b1" / "manifest.json").write_bytes(now := json.dumps({"backup_id": "b1", "topics": []}).encode())
+    target = BackupTarget(str(tmp_path / "b2"), base=parse_manifest(now), source=str(tmp_path / "b1"))
+    (tmp_path / "b1" / "manifest.json").write_text(json.dumps({"backup_id": "b1", "topics": [], "created_at": 7}))
+    with pytest.raises(CorruptLogError, match="this backup set has changed while it was read; run the command again"):
+        write_set(str(tmp_path / "logs"), target, 77)
+    assert not (tmp_path / "b2").exists()
+    (tmp_path / "b1" / "manifest.json").write_bytes(now)
+    write_set(str(tmp_path / "logs"), target, 77)
 
 
 def test_what_an_old_set_says_of_partitions_without_records_is_kept(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -81,6 +82,31 @@ def test_an_unfinished_swap_cannot_be_judged(story: Story, capsys: pytest.Captur
     (story.path / f"{0:020d}.log.swap").touch()
     assert call(story) == 1
     assert "a segment swap is unfinished; finish it first" in capsys.readouterr().err
+
+
+def test_in_place_without_sources_there_is_nothing_to_compare(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log compared with itself would hold."""
+    for given in (["--in-place", story.after], ["--before", story.after, "--after", story.after]):
+        assert verify.main([str(each) for each in (*given, *SETS)]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n"), "nothing to compare: " in err) == ("", 1, True)
+
+
+def test_in_place_a_log_of_which_nothing_was_replaced_is_not_compared(
+    story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(story.before / "story-0", story.before / "story-1")
+    assert compacted(story.before, "--partition", "story-0") == 0
+    capsys.readouterr()
+    report = tmp_path / "report.json"
+    given = ["--in-place", story.before, "--as-of-ms", NOW_MS, "--report", report, *SETS]
+    assert verify.main([str(each) for each in given]) == 0
+    out, err = capsys.readouterr()
+    assert "story-1 not compared: it has no .deleted files of the last run\n" in out
+    assert ("2 logs: 1 holds, 0 violated, 0 failed, 1 not compared; holds (" in out, err) == (True, "")
+    found = json.loads(report.read_text())
+    assert [log["status"] for log in found["logs"]] == ["holds", "not_compared"]
+    assert found["totals"]["not_compared"] == 1
 
 
 WHY = {

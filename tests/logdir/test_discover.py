@@ -101,11 +101,6 @@ def test_a_directory_given_twice_is_used_once(tmp_path: Path) -> None:
     assert found([log_dir, log_dir + "/", str(tmp_path / "link"), log_dir + "/../logs"]) == ["orders-0"]
 
 
-def test_two_directories_may_hold_the_same_partition(tmp_path: Path) -> None:
-    one, two = make(tmp_path / "one", "orders-0"), make(tmp_path / "two", "orders-0")
-    assert found([two, one]) == ["orders-0", "orders-0"]
-
-
 def test_invalid_log_directories_are_usage_errors(tmp_path: Path) -> None:
     make(tmp_path, "logs/orders-0")
     (tmp_path / "file").touch()
@@ -113,3 +108,57 @@ def test_invalid_log_directories_are_usage_errors(tmp_path: Path) -> None:
     for name, message in [("nowhere", "no such"), ("file", "not a directory"), ("logs/orders-0", "one partition's directory")]:
         with pytest.raises(UsageError, match=message):
             check_log_dirs(FS, [str(tmp_path / name)])
+
+
+TWICE = "/t-0: this partition is also in .*/b/t-0; "
+
+
+def two_directories(root: Path) -> tuple[Path, Path]:
+    """A broker's two disks with one partition on both."""
+    for name in ("a", "b"):
+        make(root / name, "t-0", f"only-{ord(name)}")
+        (root / name / "meta.properties").write_text("version=1\nnode.id=1\n")
+    return root / "a", root / "b"
+
+
+def test_a_partition_in_two_directories_is_an_error_that_names_both(tmp_path: Path) -> None:
+    dirs = [*map(str, two_directories(tmp_path))]
+    with pytest.raises(UsageError, match=rf"/a{TWICE}a broker starts on neither: move away the one whose disk has failed"):
+        found(dirs)
+    with pytest.raises(UsageError, match=TWICE):
+        found(dirs, partitions=["t-0"])
+    # what is not selected is not read twice
+    assert found(dirs, topics=["only"]) == ["only-97", "only-98"]
+
+
+@pytest.mark.parametrize("kept", ["a", "b"])
+def test_of_a_partition_that_a_broker_moved_the_one_is_named_that_it_would_keep(tmp_path: Path, kept: str) -> None:
+    first, second = two_directories(tmp_path)
+    other = {"a": second, "b": first}[kept]
+    (tmp_path / kept / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 7\n")
+    (other / "cleaner-offset-checkpoint").write_text("0\n0\n")
+    told = rf"would keep .*/{kept}/t-0, whose cleaner-offset-checkpoint has it: move {other}/t-0 away, or leave out its log"
+    with pytest.raises(UsageError, match=TWICE + ".*" + told):
+        found([str(first), str(second)])
+    (other / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 5\n")
+    with pytest.raises(UsageError, match="a broker starts on neither"):
+        found([str(first), str(second)])
+    (tmp_path / kept / "cleaner-offset-checkpoint").write_text("garbled")
+    with pytest.raises(UsageError, match=rf"would keep {other}/t-0"):
+        found([str(first), str(second)])
+
+
+def test_a_copy_of_a_partition_that_is_being_moved_is_no_second_one(tmp_path: Path) -> None:
+    log_dir = make(tmp_path / "a", "t-0")
+    assert found([log_dir, make(tmp_path / "b", "t-0.0123456789abcdef0123456789abcdef-future", "u-0")]) == ["t-0", "u-0"]
+
+
+def test_replicas_of_two_brokers_are_not_read_as_one_log(tmp_path: Path) -> None:
+    first, second = two_directories(tmp_path)
+    (second / "meta.properties").write_text("version=1\nnode.id=2\n")
+    with pytest.raises(UsageError, match="they are replicas of brokers 1 and 2: give the directories of one broker in a call"):
+        found([str(first), str(second)])
+    for text in ("version=9\n", "node.id"):
+        (second / "meta.properties").write_text(text)
+        with pytest.raises(UsageError, match="a broker starts on neither"):
+            found([str(first), str(second)])

@@ -182,7 +182,7 @@ def test_the_output_of_a_killed_run_is_refused_and_replaced_by_the_next_run(
     assert not [name for name in left if f"/{name}".endswith(at)]
     with pytest.raises(UsageError, match="unfinished"):
         run("--log-dir", any_bucket.address("out"), "--dry-run")
-    any_bucket.put("out/orders-0/left-over", b"of the run that was killed")
+    any_bucket.put(f"out/orders-0/{7:020d}.log.clean.left", b"of the run that was killed")
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
     assert published(any_bucket) == on_disk[0]
 

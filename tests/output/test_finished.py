@@ -145,7 +145,7 @@ def turn(target: Path) -> str:
 
 def add(target: Path) -> str:
     (target / "orders-0" / f"{9999:020d}.log").write_bytes(b"appended by a broker")
-    return f"{9999:020d}.log is new"
+    return f"orders-0/{9999:020d}.log is new"
 
 
 @pytest.mark.parametrize("harm", [lose, cut, turn, add])
@@ -160,12 +160,10 @@ def test_an_output_that_is_not_what_was_written_is_an_error(
     error = capsys.readouterr().err
     assert "the finished output is not what was written: " in error
     assert told in error
-    # other names or sizes may be somebody's data, flipped bits are not
-    code = run(logs, target, *SKIP, *REPLACE)
-    assert code == (0 if harm is turn else 2)
-    assert (tree(target) == before) == (harm is not turn)
-    if harm is not turn:
-        assert "this output has changed since it was written: " in capsys.readouterr().err
+    # it may be somebody's data
+    assert run(logs, target, *SKIP, *REPLACE) == 2
+    assert f"this output has changed since it was written: {told}" in capsys.readouterr().err
+    assert tree(target) == before
 
 
 def test_an_output_without_a_log_that_failed_is_not_complete(

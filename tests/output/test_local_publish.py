@@ -12,10 +12,12 @@ import pytest
 from compaction.errors import LockedError, StorageError, UsageError
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.local import LocalFileSystem
+from compaction.fs.lock import LogDirLock
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.read_log import read_segments
 from compaction.names import LogLocation, TopicPartition
+from compaction.output import local_publish
 from compaction.output.finished import FINISHED, remove_leftovers, require_replaceable
 from compaction.output.local_publish import LocalPublication
 from compaction.output.publish import Goal, Publication, layout
@@ -303,3 +305,153 @@ def test_a_replaced_output_is_exchanged_by_one_system_call(tmp_path: Path, monke
         publication.commit(OverlayFileSystem(FS))
     assert missing == [False]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
+
+
+SEGMENT = f"orders-0/{0:020d}.log"
+
+
+def turn(target: Path) -> str:
+    """A byte changes, the size does not, nor the time."""
+    path = target / SEGMENT
+    data, found = bytearray(path.read_bytes()), path.stat()
+    data[-1] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    return SEGMENT
+
+
+def put_link(target: Path) -> str:
+    (target / "notes").symlink_to("/nowhere")
+    return "notes"
+
+
+def put_link_for_a_file(target: Path) -> str:
+    path = target / SEGMENT
+    path.rename(target.parent / "moved.log")
+    path.symlink_to(target.parent / "moved.log")
+    return SEGMENT
+
+
+def put_directory(target: Path) -> str:
+    (target / "new").mkdir()
+    return "new/"
+
+
+def put_file(target: Path) -> str:
+    (target / "orders-0" / "sheet.xlsx").write_bytes(b"cells")
+    return "orders-0/sheet.xlsx"
+
+
+CHANGES = [turn, put_link, put_link_for_a_file, put_directory, put_file]
+
+
+def entries(target: Path) -> dict[str, tuple[int, bytes]]:
+    """All names below a directory, with inode and content."""
+    found = {str(path.relative_to(target)): path for path in target.rglob("*")}
+    return {name: (path.lstat().st_ino, path.read_bytes() if path.is_file() else b"") for name, path in found.items()}
+
+
+def begin_replacement(tmp_path: Path, *, first: bool = False) -> LocalPublication:
+    log_dir = str(tmp_path / "source") if not first else source_dir(tmp_path)
+    publication = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir], Goal({"first": first}, replace=True))
+    add(publication, OverlayFileSystem(FS), location(log_dir), [], end_offset=None)
+    if first:
+        publication.commit(OverlayFileSystem(FS))
+    return publication
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_output_with_any_change_is_not_replaced(tmp_path: Path, change: Callable[[Path], str]) -> None:
+    begin_replacement(tmp_path, first=True)
+    name = change(tmp_path / "target")
+    before = entries(tmp_path / "target")
+    with pytest.raises(UsageError, match=f"--replace: this output has changed since it was written: {name}"):
+        begin_replacement(tmp_path)
+    assert entries(tmp_path / "target") == before
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_written_to_an_output_until_it_is_replaced_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], str], exchanges: bool
+) -> None:
+    """Between the comparison of the output and its replacement, however short that is."""
+    begin_replacement(tmp_path, first=True)
+    told: list[str] = []
+    publication, target = begin_replacement(tmp_path), tmp_path / "target"
+    usual, rename = LocalFileSystem.exchange, LocalFileSystem.rename
+
+    def exchange(self: LocalFileSystem, first: str, second: str) -> bool:
+        if exchanges and not told:
+            told.append(change(target))
+        return exchanges and usual(self, first, second)
+
+    def renamed(self: LocalFileSystem, source: str, to: str) -> None:
+        if source == str(target) and not told:
+            told.append(change(target))
+        rename(self, source, to)
+
+    monkeypatch.setattr(LocalFileSystem, "exchange", exchange)
+    monkeypatch.setattr(LocalFileSystem, "rename", renamed)
+    with pytest.raises(UsageError, match="this output has changed since it was written: .* has changed during this run"):
+        publication.commit(OverlayFileSystem(FS))
+    publication.abort()
+    assert told and os.path.lexists(target / told[0])
+    changed = entries(target)
+    assert {path.name for path in tmp_path.iterdir()} - {"moved.log"} == {"source", "target"}
+    # and a run without the patches leaves it as it is, too
+    monkeypatch.undo()
+    with pytest.raises(UsageError, match="this output has changed"):
+        begin_replacement(tmp_path)
+    assert entries(target) == changed
+
+
+def test_an_output_is_locked_while_it_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_replacement(tmp_path, first=True)
+    told: list[str] = []
+    publication, target = begin_replacement(tmp_path), str(tmp_path / "target")
+    usual = LocalFileSystem.exchange
+
+    def exchange(self: LocalFileSystem, first: str, second: str) -> bool:
+        with pytest.raises(LockedError) as locked:
+            LogDirLock.acquire(target)
+        told.append(str(locked.value))
+        return usual(self, first, second)
+
+    monkeypatch.setattr(LocalFileSystem, "exchange", exchange)
+    publication.commit(OverlayFileSystem(FS))
+    assert len(told) == 1
+    LogDirLock.acquire(target).release()
+
+
+def test_a_replaced_output_that_no_run_has_compared_is_removed_only_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run is killed after the exchange."""
+    begin_replacement(tmp_path, first=True)
+    for change in (None, put_file):
+        publication = begin_replacement(tmp_path)
+        with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+            killed.setattr(local_publish, "_require_same", interrupt)
+            publication.commit(OverlayFileSystem(FS))
+        publication.abort()
+        [retired] = tmp_path.glob(".target.*.replaced")
+        if change is not None:
+            change(retired)
+        remove_leftovers(FS, str(tmp_path / "target"))
+        assert retired.exists() == (change is not None)
+    assert f"{retired}: keeping this replaced output, as it has changed: orders-0/sheet.xlsx is new" in caplog.text
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_output_with_an_empty_directory_is_replaced(tmp_path: Path) -> None:
+    for first in (True, False):
+        log_dir = source_dir(tmp_path) if first else str(tmp_path / "source")
+        publication = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir], Goal({}, replace=True))
+        Path(log_dir, str(OTHER)).mkdir(exist_ok=True)
+        publication.log_path(LogLocation(OTHER, log_dir, join(log_dir, str(OTHER))))
+        publication.commit(OverlayFileSystem(FS))
+        assert (tmp_path / "target" / str(OTHER)).is_dir()

@@ -20,6 +20,7 @@ from compaction.output import object_publish
 from compaction.output.object_publish import ObjectPublication
 from compaction.output.publish import Goal
 from compaction.output.swap import SwapGroup
+from compaction.output.unfinished import marker_of
 from compaction.stores.listings import list_directory, read_whole
 from compaction.stores.manifest import MANIFEST, MARKER, Manifest, marker, run_of
 from compaction.stores.mixed import MixedFileSystem
@@ -164,9 +165,11 @@ def test_an_upload_of_a_killed_run_after_the_manifest_is_hidden(bucket: Path, lo
 
 def test_the_objects_of_an_unfinished_run_are_removed(bucket: Path, log: str) -> None:
     begin(SOURCE, OUT)
-    (bucket / "out" / "left-over").write_bytes(b"x")
+    left_over = bucket / "out" / "gone-7" / f"{0:020d}.log.clean.dead"
+    left_over.parent.mkdir()
+    left_over.write_bytes(b"x")
     publish(SOURCE, OUT)
-    assert not (bucket / "out" / "left-over").exists()
+    assert not left_over.exists()
     assert (bucket / "out" / MANIFEST).exists()
     with pytest.raises(UsageError, match="exists and is not empty"):
         publish(SOURCE, OUT)
@@ -250,7 +253,7 @@ def test_a_manifest_beside_the_marker_of_another_run_is_unfinished(bucket: Path,
     require_finished(OUT)
     with pytest.raises(UsageError, match="exists and is not empty"):
         ObjectPublication.begin(OUT, [SOURCE], MixedFileSystem())
-    (bucket / "out" / MARKER).write_bytes(marker("another"))
+    (bucket / "out" / MARKER).write_bytes(marker_of("another", [SOURCE]))
     with pytest.raises(UsageError, match="unfinished"):
         require_finished(OUT)
     # a malformed manifest may belong to a finished output
@@ -411,9 +414,30 @@ def test_a_marker_that_names_something_else_is_not_believed(bucket: Path, log: s
     publish(SOURCE, OUT)
     publish(SOURCE, f"{PLACE}/other")
     for staged in (f"{PLACE}/other", f"{OUT}.{32 * 'a'}.partial"):
-        (bucket / "out" / MARKER).write_bytes(marker("somebody", staged))
+        (bucket / "out" / MARKER).write_bytes(marker("somebody", staged, [SOURCE]))
         with pytest.raises(UsageError, match="unfinished"):
             require_finished(OUT)
         publish(SOURCE, OUT)
     assert is_whole(bucket / "other")
     assert is_whole(bucket / "out")
+
+
+@pytest.mark.parametrize("change", ["same size", "new"])
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_an_output_with_a_change_is_not_replaced(bucket: Path, log: str, change: str, when: str) -> None:
+    """A changed byte of an object of the same size, and an object that no broker would use."""
+    publish(SOURCE, OUT)
+    out = bucket / "out"
+    publication, source = begin(SOURCE, OUT, REPLACE) if when == "meanwhile" else (None, None)
+    changed = out / (FIRST if change == "same size" else "sheet.xlsx")
+    data = bytearray(changed.read_bytes() if changed.exists() else b"data")
+    data[-1] ^= 1
+    changed.write_bytes(data)
+    before = {name: (out / name).read_bytes() for name in names(out)}
+    what = "was replaced" if change == "same size" else "is new"
+    with pytest.raises(UsageError, match=f"this output has changed since it was written: {changed.relative_to(out)} {what}"):
+        if publication is None or source is None:
+            begin(SOURCE, OUT, REPLACE)
+        else:
+            publication.commit(source)
+    assert {name: (out / name).read_bytes() for name in names(out)} == before

@@ -14,6 +14,7 @@ from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engine.clean import clean_logs
+from compaction.errors import UsageError
 from compaction.spark import certify_job as on_spark
 from compaction.spark.certify_job import SparkTaskRunner
 from tests.certifier.certify import certify
@@ -81,4 +82,5 @@ def test_large_logs_are_verified_on_spark(
 ) -> None:
     monkeypatch.setattr(on_spark, "WORTH_SPARK_BYTES", 0)
     assert on_spark.certify(lambda: spark, request_).status is Status.HOLDS
-    assert on_spark.certify(lambda: spark, replace(request_, before=(), after=request_.before)).status is Status.HOLDS
+    with pytest.raises(UsageError, match="nothing to compare: no log here has .deleted files"):
+        on_spark.certify(lambda: spark, replace(request_, before=(), after=request_.before))

@@ -152,9 +152,7 @@ class _After:
             self._previous = int(offsets[-1])
 
 
-def _compare(
-    source: _Sources, after: Chunk, first: int, end: int, result: RangeResult, erased: ErasedKeys | None
-) -> None:
+def _compare(source: _Sources, after: Chunk, first: int, end: int, result: RangeResult, erased: ErasedKeys | None) -> None:
     """Compare the records of batches ``[first, end)`` with their sources, which are flagged as found."""
     before, found, records = source.chunk, source.found, after.records
     records = records[(records["batch"] >= first) & (records["batch"] < end)]

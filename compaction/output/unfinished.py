@@ -1,0 +1,128 @@
+"""Whose an output in a store is, and which objects there can be of a run: what may be removed to make room for another.
+
+Only what a run can have written is ever removed: an unfinished output is taken over if its marker names the log directories of
+this run, that is by a repetition of the run that was stopped, and if every object there has a name that such a run writes: the
+files of a log, of a log directory, or a name that the source has, too. What belongs to a run over other log directories, to an
+export, or to nobody is refused, and stays. A finished output is only replaced as it was written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from compaction.errors import UsageError
+from compaction.fs.filesystem import ReadableFileSystem, base_name, join
+from compaction.fs.uri import resolved
+from compaction.names import parse_partition_dir, parse_segment_file
+from compaction.output.finished import listed_objects, problem_of, read_finished, require_as_written
+from compaction.stores.listings import list_directory, read_whole
+from compaction.stores.manifest import MANIFEST, MARKER, marker, sources_of
+from compaction.stores.mixed import MixedFileSystem
+from compaction.stores.object_output import OutputFileSystem
+from compaction.stores.prefix_marks import CLAIM
+from compaction.stores.source_check import is_late, is_significant
+from compaction.stores.streams import delete_object
+
+_LOG = logging.getLogger(__name__)
+_YOURSELF = "if no run is writing there, remove it yourself, or name another one"
+
+
+def marker_of(run: str, log_dirs: Sequence[str]) -> bytes:
+    """The marker of a run that copies these log directories."""
+    return marker(run, sources=[resolved(log_dir) for log_dir in log_dirs])
+
+
+class OwnNames:
+    """The names that objects of an output can have.
+
+    :param roots: by log directory, the URI that its output is written to
+    :param known: other names of the output's objects, relative to it
+    """
+
+    def __init__(self, disk: ReadableFileSystem, output_dir: str, roots: Mapping[str, str], known: Iterable[str] = ()) -> None:
+        self._disk, self._output_dir, self._roots, self._known = disk, output_dir, roots, frozenset(known)
+
+    def foreign(self, names: Iterable[str]) -> list[str]:
+        """Those of the names, relative to the output, that none of its objects has."""
+        return sorted(name for name in names if not self._has(name))
+
+    def _has(self, name: str) -> bool:
+        folder, file = join(self._output_dir, name).rsplit("/", 1)
+        if name in (MANIFEST, MARKER) or name.startswith(CLAIM) or name in self._known:
+            return True
+        # tasks may have written to a log that the source has no more
+        of_a_log = parse_segment_file(file) is not None and parse_partition_dir(base_name(folder)) is not None
+        of_a_directory = is_significant(file) and (folder in self._roots.values() or parse_partition_dir(base_name(folder)))
+        return bool(of_a_log or of_a_directory) or any(self._is_copied(log_dir, folder, file) for log_dir in self._roots)
+
+    def _is_copied(self, log_dir: str, folder: str, file: str) -> bool:
+        """Whether a log directory has a file that is copied to this name."""
+        root = self._roots[log_dir]
+        if folder != root and not folder.startswith(f"{root}/"):
+            return False
+        found = self._disk.stat(join(log_dir, *filter(None, (folder[len(root) + 1 :], file))))
+        return found is not None and found.is_file
+
+
+def require_taken_over(output_dir: str, names: Sequence[str], own: OwnNames, log_dirs: Sequence[str]) -> None:
+    """Check that an unfinished output is one of a run over the same log directories.
+
+    :param names: the entries of the output
+    :raises UsageError: it is another run's, or has objects of somebody else
+    """
+    if not is_taken_over(output_dir, names, log_dirs):
+        sources = _sources(output_dir, names)
+        whose = "an export, or of an earlier version" if sources is None else f"a run over {', '.join(map(str, sources))}"
+        raise UsageError(f"--output-dir is the unfinished output of {whose}", path=output_dir, hint=_YOURSELF)
+    foreign = own.foreign(_objects(output_dir))
+    if foreign:
+        what = f"--output-dir is an unfinished output with {foreign[0]}, which no run has written"
+        raise UsageError(what, path=output_dir, hint="move it away, or name another directory")
+    _LOG.warning("%s: removing the unfinished output of an earlier run", output_dir)
+
+
+def is_taken_over(output_dir: str, names: Sequence[str], log_dirs: Sequence[str]) -> bool:
+    """Whether an output is that of a run over the same log directories, by its marker; one without a marker is finished."""
+    marked = any(name == MARKER or name.startswith(CLAIM) for name in names)
+    return not marked or _sources(output_dir, names) == sorted(map(resolved, log_dirs))
+
+
+def _sources(output_dir: str, names: Sequence[str]) -> list[str] | None:
+    mark = MARKER if MARKER in names else next(name for name in names if name.startswith(CLAIM))
+    return sources_of(read_whole(join(output_dir, mark)))
+
+
+def remove_own(output: OutputFileSystem, output_dir: str, names: Iterable[str], own: OwnNames) -> None:
+    """Remove entries of an output, but for objects that no run has written."""
+    found, foreign = list_directory(output_dir), own.foreign(_objects(output_dir))
+    for name in names:
+        path = join(output_dir, name)
+        is_dir = name in found and found[name].is_dir
+        kept = [each for each in foreign if each == name or each.startswith(f"{name}/")]
+        if kept:
+            _LOG.warning("%s: keeping %s, which no run has written", output_dir, kept[0])
+        if is_dir and kept:
+            inside = [each for each in _objects(output_dir) if each.startswith(f"{name}/")]
+            for each in set(inside).difference(kept):
+                delete_object(join(output_dir, each))
+        elif is_dir:
+            output.remove_tree(path)
+        elif not kept:
+            delete_object(path)
+
+
+def require_replaceable_objects(output_dir: str) -> None:
+    """:raises UsageError: a prefix is not a finished output, or an object has changed or was added since it was written"""
+    manifest = read_finished(output_dir)
+    if manifest is None:
+        what = f"--replace: this is not a finished output: it has no {MANIFEST}"
+        raise UsageError(what, path=output_dir, hint="remove it yourself if it is not needed, or name a new directory")
+    names = {entry.path for entry in manifest.files} | {MANIFEST}
+    listed = {name: stat for name, stat in listed_objects(output_dir).items() if name in names or not is_late(base_name(name))}
+    del listed[MANIFEST]
+    require_as_written(output_dir, problem_of(MixedFileSystem(), output_dir, manifest, listed))
+
+
+def _objects(output_dir: str) -> list[str]:
+    return [name for name, stat in list_directory(output_dir, recursive=True).items() if stat.is_file and name]
