@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -185,13 +185,23 @@ def _user_conf(*jvm_options: str) -> SparkConf:
     return conf
 
 
-def warn_of_exposure(session: Session) -> None:
-    """Logs what others can do to a session, if its settings allow them anything."""
-    conf, jvm = session.sparkContext.getConf(), cast("Any", SparkContext._jvm)
+def submitted_settings() -> dict[str, str]:
+    """What ``spark-submit``, which has started this process, was told of masters and of what keeps others out."""
+    SparkContext._ensure_initialized()
+    return _settings_of_protection(SparkConf())
+
+
+def _settings_of_protection(conf: SparkConf) -> dict[str, str]:
     names = (MASTER, protection.AUTHENTICATE, protection.UI)
-    settings = {name: value for name in names if (value := conf.get(name)) is not None}
-    for line in protection.exposure(settings, jvm.System.getenv(protection.LOCAL_ADDRESS)):
-        _warn(line)
+    return {name: value for name in names if (value := conf.get(name)) is not None}
+
+
+def warn_of_exposures(session: Session) -> None:
+    """Logs what others can do to a session, if its settings allow them anything."""
+    jvm: Any = SparkContext._jvm
+    settings = _settings_of_protection(session.sparkContext.getConf())
+    for what, remedy in protection.exposures(settings, jvm.System.getenv(protection.LOCAL_ADDRESS)):
+        _warn(f"{what}; {remedy}")
 
 
 @cache

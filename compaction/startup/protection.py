@@ -13,7 +13,7 @@ On local masters, the driver is all of Spark, and nobody else needs to reach it:
 On all masters, Python workers do not import modules from their working directory (``PYTHONSAFEPATH``). Python 3.10 has no such
 switch: local sessions refuse to start where others could plant modules.
 
-On a cluster, the secret is the cluster's; :func:`exposure` says whether there is one.
+On a cluster, the secret is the cluster's; :func:`exposures` says whether there is one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from compaction.errors import UsageError
 from compaction.formats.properties import as_dict, parse_properties
@@ -62,18 +63,25 @@ def added(master: str | None) -> dict[str, str]:
     return {**EVERYWHERE, **(LOCAL if is_local(master) else {})}
 
 
-def exposure(settings: Mapping[str, str], pages_address: str | None) -> Iterator[str]:
-    """What others can do to a session with these settings, and the remedy, each as a line.
+class Exposure(NamedTuple):
+    """What others can do to a session, and the remedy."""
+
+    what: str
+    remedy: str
+
+
+def exposures(settings: Mapping[str, str], pages_address: str | None) -> Iterator[Exposure]:
+    """What others can do to a session with these settings.
 
     :param settings: those in effect
     :param pages_address: value of ``SPARK_LOCAL_IP`` of its JVM
     """
     master = settings.get(MASTER, LOCAL_MASTER)
     if settings.get(AUTHENTICATE) != "true":
-        remedy = f"set {AUTHENTICATE}=true, and on a cluster its secret (docs/security.md)"
-        yield f"{master} without authentication: whoever reaches the driver's ports can run code in this run; {remedy}"
+        what = f"{master} without authentication: whoever reaches the driver's ports can run code in this run"
+        yield Exposure(what, f"set {AUTHENTICATE}=true, and on a cluster its secret (docs/security.md)")
     if is_local(master) and settings.get(UI, "true") == "true" and pages_address != LOOPBACK:
-        yield f"Spark's pages have no password and are open to the network; set {LOCAL_ADDRESS}={LOOPBACK}"
+        yield Exposure("Spark's pages have no password and are open to the network", f"set {LOCAL_ADDRESS}={LOOPBACK}")
 
 
 def configured(environment: Mapping[str, str]) -> dict[str, str]:

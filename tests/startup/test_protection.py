@@ -16,7 +16,7 @@ from compaction.startup.protection import (
     UI,
     added,
     configured,
-    exposure,
+    exposures,
     in_effect,
     require_own_directory,
 )
@@ -28,28 +28,28 @@ def test_a_local_session_is_closed_to_others(master: str) -> None:
     assert settings[AUTHENTICATE] == "true"
     assert settings[UI] == "false"
     assert {settings["spark.driver.host"], settings["spark.driver.bindAddress"]} == {LOOPBACK}
-    assert list(exposure(settings, None)) == []
+    assert list(exposures(settings, None)) == []
 
 
 @pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host", "local-cluster[2,1,1024]"])
 def test_a_cluster_has_its_own_secret_and_addresses(master: str) -> None:
     assert not set(added(master)) & set(LOCAL)
     assert added(master)["spark.executorEnv.PYTHONSAFEPATH"] == "1"
-    (line,) = exposure({MASTER: master}, None)
-    assert line.startswith(f"{master} without authentication: ")
-    assert list(exposure({MASTER: master, AUTHENTICATE: "true"}, None)) == []
+    (found,) = exposures({MASTER: master}, None)
+    assert found.what.startswith(f"{master} without authentication: ")
+    assert list(exposures({MASTER: master, AUTHENTICATE: "true"}, None)) == []
 
 
 def test_a_session_whose_user_switched_authentication_off_is_told_so() -> None:
-    (line,) = exposure(in_effect({AUTHENTICATE: "false"}), None)
-    assert line.startswith("local[*] without authentication")
+    (found,) = exposures(in_effect({AUTHENTICATE: "false"}), None)
+    assert found.what.startswith("local[*] without authentication")
 
 
 def test_pages_are_on_loopback_or_said_to_be_open() -> None:
     settings = in_effect({UI: "true"})
-    assert list(exposure(settings, LOOPBACK)) == []
-    (line,) = exposure(settings, None)
-    assert line.endswith("set SPARK_LOCAL_IP=127.0.0.1")
+    assert list(exposures(settings, LOOPBACK)) == []
+    (found,) = exposures(settings, None)
+    assert found.remedy == "set SPARK_LOCAL_IP=127.0.0.1"
     assert settings["spark.ui.killEnabled"] == "false"
 
 
