@@ -28,6 +28,7 @@ from pathlib import Path
 
 from compaction.kernels.compiling.ownership import why_not_private
 from compaction.startup.import_path import drop_archives, module_command
+from compaction.startup.local_dirs import private_dirs
 
 #: environment variable with the socket of a preloaded process
 ADDRESS = "KAFKA_LOG_COMPACTION_PRELOADED"
@@ -63,7 +64,7 @@ class Preloaded:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._directory = tempfile.mkdtemp(prefix="kafka-log-compaction-")
+        self._directory = private_dirs(tempfile.gettempdir())
         reason = why_not_private(Path(self._directory))
         if reason:
             Path(self._directory).rmdir()

@@ -20,10 +20,8 @@ Under ``spark-submit`` and in a plain Python program it is the same; the latter 
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import shutil
 import sys
 import tempfile
 import zipfile
@@ -150,8 +148,7 @@ def ship_package(session: Session) -> None:
         # the driver itself runs the zip of --py-files, which executors have
         return
     # executors fetch it from the driver whenever they start: it is removed when the driver ends
-    scratch = tempfile.mkdtemp(prefix="kafka-log-compaction-")
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    scratch = private_dirs(tempfile.gettempdir())
     # a unique name, because --py-files may have added a package already; what is added last takes precedence
     package = str(Path(scratch) / "kafka-log-compaction-driver.zip")
     write_package(package)

@@ -1,9 +1,9 @@
-"""Private local directories for a session. Everyone may read what Spark writes to its own, and it remains if a run is killed:
-it is what is shuffled, which for some commands are whole keys.
+"""Private directories for the temporary files of a session. Everyone may read what Spark writes to its own, and it remains if a
+run is killed: it is what is shuffled, which for some commands are whole keys.
 
-So Spark is given directories that nobody else may enter. A lock says that the run has not ended. The next run of the same user
-removes directories that nobody has locked. Links, directories of others, and all where others could have renamed directories
-of this user, are left alone.
+So Spark is given directories that nobody else may enter; this package's own files are in such directories, too. A lock says
+that the run has not ended. The next run of the same user removes directories that nobody has locked. Links, directories of
+others, and all where others could have renamed directories of this user, are left alone.
 """
 
 from __future__ import annotations
