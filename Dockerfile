@@ -1,7 +1,12 @@
 # kafka-log-compaction with Java, Python, PySpark and compiled kernels, as a user without privileges:
 #   docker build -t kafka-log-compaction .
 #   docker run --rm -v /backup/kafka-1:/logs kafka-log-compaction compact --log-dir /logs --dry-run
-FROM debian:12-slim AS build
+# The base is a tag, which can change. Pin it by the digest that "docker buildx imagetools inspect debian:12-slim" prints:
+#   docker build --build-arg BASE=debian:12-slim@sha256:... -t kafka-log-compaction .
+ARG BASE=debian:12-slim
+
+# hadolint ignore=DL3006
+FROM ${BASE} AS build
 
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 # hadolint ignore=DL3008
@@ -13,7 +18,8 @@ COPY . .
 RUN python3 -m venv /opt/kafka-log-compaction \
     && /opt/kafka-log-compaction/bin/pip install --constraint constraints.txt .
 
-FROM debian:12-slim
+# hadolint ignore=DL3006
+FROM ${BASE}
 
 # the same Python at the same path: a virtual environment does not have the standard library
 # hadolint ignore=DL3008

@@ -118,13 +118,14 @@ def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({}))
     :raises UsageError: there is no Java that Spark runs on
     """
     require_java()
-    from compaction.spark.session import build_plain_session, ship_package
+    from compaction.spark.session import build_plain_session, ship_package, warn_of_exposures
 
     step("starting Spark")
     with _interrupt.deferred():
         spark = build_plain_session(name, settings)
         # executors are released before the driver exits
         atexit.register(spark.stop)
+    warn_of_exposures(spark)
     ship_package(spark)
     spark.sparkContext.environment.update(environment())
     return spark

@@ -25,7 +25,7 @@ from . import _logging
 
 _LINE = "interrupted; the next run completes or rolls back what this one left"
 _STANDARD_ERROR = 2
-_SESSION = "compaction.spark.session"
+_JVM = "compaction.spark.jvm"
 _told, _silenced = threading.Event(), threading.Event()
 
 
@@ -101,7 +101,7 @@ def _silence() -> None:
     logging.disable(logging.CRITICAL)
     threading.excepthook = _ignore
     # the module may be being imported
-    silence = getattr(sys.modules.get(_SESSION), "silence_jvm", None)
+    silence = getattr(sys.modules.get(_JVM), "silence_jvm", None)
     if silence is not None:
         silence()
 

@@ -73,7 +73,7 @@ class _ThroughJvm(io.StringIO):
     """Writes to the standard error of the JVM that started this process."""
 
     def write(self, text: str) -> int:
-        from compaction.spark.session import print_to_jvm_errors
+        from compaction.spark.jvm import print_to_jvm_errors
 
         print_to_jvm_errors(text)
         return len(text)

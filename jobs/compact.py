@@ -124,7 +124,7 @@ def verify_run(request: CompactionRequest, report: RunReport, arguments: argpars
     from .verify import show, verify
 
     print_line = _logging.print_line if arguments.output == _options.JSON else print
-    found = (verify(lambda: _command.start_session("compact"), each) for each in requests(request, report))
+    found = (verify(lambda: _command.start_session("compact", _command.ENCRYPTED), each) for each in requests(request, report))
     return max((show(each, print_line=print_line) for each in found), default=0)
 
 
@@ -149,7 +149,9 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
             from compaction.certifier.after_compact import require_sources
 
             require_sources(request)
-        report = run(lambda: _command.start_session("compact"), request)
+        # verification, by the same session, shuffles whole keys
+        settings = _command.ENCRYPTED if arguments.verify else {}
+        report = run(lambda: _command.start_session("compact", settings), request)
         code = _command.write_report(report, arguments)
         return max(code, verify_run(request, report, arguments)) if arguments.verify else code
 

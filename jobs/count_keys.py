@@ -215,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
 
     def body(arguments: argparse.Namespace) -> int:
-        return show(count(arguments, lambda: _command.start_session("count")), arguments)
+        return show(count(arguments, lambda: _command.start_session("count", _command.ENCRYPTED)), arguments)
 
     return _command.run_command(parser(), argv, body)
 

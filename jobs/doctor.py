@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from compaction.checkup.check import Check
 
 _DESCRIPTION = """\
-Check what runs depend on: Java, Python's packages, caches, memory, free space and the clock; with
---log-dir also log directories: locks, leftovers, unreadable logs, and logs whose cleaner has died.
-No file is changed.
+Check what runs depend on: Java, Python's packages, caches, memory, free space, the clock, and what
+other users can do to a run; with --log-dir also log directories: locks, leftovers, unreadable logs,
+and logs whose cleaner has died. No file is changed.
 
 A broker keeps in memory which partitions its cleaner has given up. At rest there are three signs:
 the broker's log names them (--broker-log); a batch in the cleanable range is damaged; or a log was
@@ -87,7 +88,7 @@ def examine(arguments: argparse.Namespace) -> Iterator[Check]:
     if cleaner is not None and not arguments.log_dir:
         raise UsageError("--broker-log needs --log-dir", hint="give the log directories of that broker")
     request = _arguments.read_request(arguments) if arguments.log_dir else None
-    yield from check_machine(_arguments.as_of_ms(arguments))
+    yield from check_machine(_arguments.as_of_ms(arguments), _spark_settings())
     for part in warm_up.status():
         state = State.OK if part.usable else State.NOTE
         yield Check(MACHINE, part.name, state, part.found, "" if part.usable else f"{_WARM_UP} makes it; runs work without it")
@@ -95,6 +96,17 @@ def examine(arguments: argparse.Namespace) -> Iterator[Check]:
         from compaction.checkup.log_health import check_log_dirs
 
         yield from check_log_dirs(request, cleaner, quick=arguments.quick)
+
+
+def _spark_settings() -> Mapping[str, str]:
+    """The user's settings of a session that a command would start here."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        from compaction.spark.session import submitted_settings
+
+        return submitted_settings()
+    from compaction.startup.protection import configured
+
+    return configured(os.environ)
 
 
 def _cleaner_log(paths: Sequence[str]) -> CleanerLog | None:

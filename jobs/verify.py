@@ -286,12 +286,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     def body(arguments: argparse.Namespace) -> int:
         call = read_call(arguments)
         if call.why is not None:
-            print("\n".join(explain(lambda: _command.start_session("verify"), call.request, call.why[1])))
+            print("\n".join(explain(_encrypted_session, call.request, call.why[1])))
             return 0
         if call.certificate is not None and call.erased is not None:
             report = verify_erasure(_encrypted_session, call.request, call.certificate, call.erased)
             return _finish(report, arguments)
-        return _finish(verify(lambda: _command.start_session("verify"), call.request), arguments)
+        return _finish(verify(_encrypted_session, call.request), arguments)
 
     return _command.run_command(parser(), argv, body)
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import compaction
 from compaction.errors import CompactionError
 from compaction.startup import archive, spark_env
+from compaction.startup.import_path import module_command
 
 from . import _command, _options
 
@@ -46,7 +46,6 @@ _NO_JAVA = "no Java or no Spark was found, or their layout is unknown"
 _TRAINING_LIMIT_S = 300.0
 #: after an attempt that failed
 _RETRY_S = 86_400.0
-_ROOT = Path(compaction.__file__).resolve().parent.parent
 
 
 def parser() -> _options.Parser:
@@ -94,10 +93,8 @@ def warm_up_later() -> None:
     file = None if found is None else archive.archive_file(found)
     if file is None or archive.usable_archive() is not None or time.time() - archive.last_attempt_s(file) < _RETRY_S:
         return
-    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     subprocess.Popen(  # noqa: S603 - this interpreter, this package
-        ["nice", "-n", "19", sys.executable, "-m", "compaction", "warm-up"],  # noqa: S607
-        env={**os.environ, "PYTHONPATH": path},
+        ["nice", "-n", "19", *module_command("compaction", "warm-up")],  # noqa: S607
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -116,9 +113,10 @@ def _train(versions: archive.Versions, environment: Mapping[str, str]) -> None:
     with tempfile.TemporaryDirectory(prefix="kafka-log-compaction-") as scratch:
         _write_log(Path(scratch, "training-0"))
         options = ("--set", "cleanup.policy=compact", "--set", "min.cleanable.dirty.ratio=0", "--include-active")
-        application = Path(__file__).with_name("compact.py")
+        application = Path(__file__).resolve().with_name("compact.py")
         done = subprocess.run(  # noqa: S603 - this Spark, this package
             [versions.spark_home / "bin" / "spark-submit", application, "--log-dir", scratch, *options],
+            cwd=scratch,
             env={
                 **os.environ,
                 **environment,

@@ -198,6 +198,44 @@ class TestManifests:
             assert called, manifest
             assert set(re.findall(r"--[a-z][a-z-]+", "\n".join(called))) <= known
 
+    CRON_JOB = (ROOT / "conf/kubernetes/cron-job.yaml").read_text().split("\n---\n")
+
+    def documents(self, kind: str) -> list[str]:
+        return [text for text in self.CRON_JOB if re.search(rf"^kind: {kind}$", text, re.MULTILINE)]
+
+    def test_the_role_changes_only_the_objects_that_the_job_replaces(self) -> None:
+        (role,), (objects,) = self.documents("Role"), self.documents("ConfigMap")
+        rules = re.split(r"^  - ", role, flags=re.MULTILINE)[1:]
+        named = [re.search(r"resourceNames: \[(.*)\]", rule) for rule in rules]
+        for rule, name in zip(rules, named, strict=True):
+            assert (name is None) == ("verbs: [create]" in rule), rule
+        made = re.findall(r"^    metadata:\n      name: (.*)$", objects, re.MULTILINE)
+        assert sorted(name[1] for name in named if name) == sorted(made)
+
+    def test_containers_have_no_privileges_and_a_run_has_no_token(self) -> None:
+        snapshot, compaction = self.documents("CronJob")
+        for job in (snapshot, compaction):
+            for setting in ("runAsNonRoot", "readOnlyRootFilesystem"):
+                assert job.count(f"{setting}: true") == job.count("image: ") == 1
+            assert job.count("allowPrivilegeEscalation: false") == job.count("drop: [ALL]") == 1
+        assert "automountServiceAccountToken: false" in compaction
+        assert "serviceAccountName" not in compaction
+
+    def test_a_retried_run_accepts_the_output_of_the_first_try(self) -> None:
+        (_, compaction) = self.documents("CronJob")
+        assert "backoffLimit: 2" in compaction
+        assert re.search(r"--output-dir .* --if-done skip", compaction)
+
+    def test_executors_authenticate(self) -> None:
+        text = (ROOT / "conf/kubernetes/spark-application.yaml").read_text()
+        assert 'spark.authenticate: "true"' in text
+
+    def test_the_base_of_the_image_can_be_pinned(self) -> None:
+        lines = (ROOT / "Dockerfile").read_text().splitlines()
+        assert [line for line in lines if line.startswith(("ARG", "FROM"))] == [
+            "ARG BASE=debian:12-slim", "FROM ${BASE} AS build", "FROM ${BASE}",
+        ]  # fmt: skip
+
 
 class TestExampleConfiguration:
     TOML = read_toml((ROOT / "conf/compaction.toml").read_text(), "conf/compaction.toml")

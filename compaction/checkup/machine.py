@@ -1,4 +1,5 @@
-"""Checks of the machine: Java, Python's packages, memory, free space for shuffle files, and the clock.
+"""Checks of the machine: Java, Python's packages, memory, free space for shuffle files, what other users can do to a run, the
+clock.
 
 Tested by ``tests/jobs/test_doctor.py``.
 """
@@ -9,7 +10,8 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from rich.filesize import decimal
 from compaction.checkup.check import Check, State
 from compaction.errors import CompactionError
 from compaction.fs.local import free_space
+from compaction.kernels.compiling.ownership import why_not_private
+from compaction.startup import protection
 from compaction.startup.java_version import find_java, major_version, require_java
 
 MACHINE = "machine"
@@ -35,13 +39,17 @@ _USED = Path("/sys/fs/cgroup/memory.current")
 _AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB", re.MULTILINE)
 
 
-def check_machine(now_ms: int) -> Iterator[Check]:
-    """The checks of this machine."""
+def check_machine(now_ms: int, settings: Mapping[str, str]) -> Iterator[Check]:
+    """The checks of this machine.
+
+    :param settings: the user's, of Spark
+    """
     yield Check(MACHINE, "Python", State.OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield _java()
     yield from _packages()
     yield _memory()
     yield _shuffle_space()
+    yield from _other_users(settings)
     if now_ms < _LEAST_CLOCK_MS:
         yield Check(MACHINE, "clock", State.BAD, f"{now_ms} ms since 1970", "set it: retention and horizons depend on it")
 
@@ -94,8 +102,28 @@ def _memory() -> Check:
     return Check(MACHINE, "memory", State.OK, f"{decimal(available)} available")
 
 
+def _shuffle_place() -> str:
+    return (os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")[0]
+
+
+def _other_users(settings: Mapping[str, str]) -> Iterator[Check]:
+    # a console command, which starts its JVM itself, has its pages on loopback
+    default = None if "PYSPARK_GATEWAY_PORT" in os.environ else protection.LOOPBACK
+    address = os.environ.get(protection.LOCAL_ADDRESS, default)
+    found = [*protection.exposures(protection.in_effect(settings), address)]
+    with suppress(OSError):
+        reason = why_not_private(Path(_shuffle_place()), shared=True)
+        if reason:
+            what = f"{reason}: they could replace what a run shuffles"
+            found.append(protection.Exposure(what, "set SPARK_LOCAL_DIRS to a directory of your own, or set its sticky bit"))
+    for what, remedy in found:
+        yield Check(MACHINE, "other users", State.NOTE, what, remedy)
+    if not found:
+        yield Check(MACHINE, "other users", State.OK, "authenticated, no pages open to the network, private files")
+
+
 def _shuffle_space() -> Check:
-    path = (os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")[0]
+    path = _shuffle_place()
     try:
         free = free_space(path).free_bytes
     except CompactionError as error:

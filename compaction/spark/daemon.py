@@ -27,7 +27,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from compaction.kernels.compiling.ownership import why_not_private
-from compaction.startup.import_path import drop_archives
+from compaction.startup.import_path import drop_archives, module_command
+from compaction.startup.local_dirs import private_dirs
 
 #: environment variable with the socket of a preloaded process
 ADDRESS = "KAFKA_LOG_COMPACTION_PRELOADED"
@@ -63,7 +64,7 @@ class Preloaded:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._directory = tempfile.mkdtemp(prefix="kafka-log-compaction-")
+        self._directory = private_dirs(tempfile.gettempdir())
         reason = why_not_private(Path(self._directory))
         if reason:
             Path(self._directory).rmdir()
@@ -78,7 +79,7 @@ class Preloaded:
     @staticmethod
     def _started(listener: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 - this interpreter, this package
-            [sys.executable, "-m", __name__, _PRELOAD, str(listener), _WORKER],
+            module_command("compaction.spark.daemon", _PRELOAD, str(listener), _WORKER),
             pass_fds=[listener],
             # portable_hash needs the same seed in all workers; Spark's default
             env={"PYTHONHASHSEED": "0", **os.environ, **environment},

@@ -13,47 +13,45 @@
 | ``spark.ui.liveUpdate.period`` | ``0`` | completed tasks count at once, not with the next heartbeat |
 | ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see ``compaction.kernels.compiling.cache`` | workers need not search for it |
 
+``compaction.startup.protection`` has those that keep other users out.
+
 Under ``spark-submit`` and in a plain Python program it is the same; the latter runs locally on all cores.
 """
 
 from __future__ import annotations
 
-import atexit
+import logging
 import os
-import shutil
 import sys
 import tempfile
-import threading
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from compaction.kernels.compiling.cache import process_cache_dir
 from compaction.kernels.compiling.place import CACHE_DIR, NO_CACHE
-from compaction.screen.steps import FOREIGN
 from compaction.spark import daemon
 from compaction.spark.daemon import Preloaded
-from compaction.startup.archive import C1_ONLY, USE, jvm_options, usable_archive
+from compaction.spark.jvm import LOCAL_DIRS, choose_jvm_options, start_jvm
+from compaction.startup import protection
+from compaction.startup.archive import C1_ONLY
+from compaction.startup.local_dirs import private_dirs
+from compaction.startup.protection import MASTER, is_local
 
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _EXECUTOR_CACHE_DIR = _EXECUTOR_ENVIRONMENT + CACHE_DIR
 _DAEMON_MODULE = "spark.python.daemon.module"
 _ROOT = Path(__file__).resolve().parents[2]
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
-#: "WARNING: Using incubator modules: jdk.incubator.vector", which Spark uses for linear algebra
-_MODULE_WARNING = "Using incubator modules"
-_LAST_WORDS_S = 5.0
-_LOG_FILE = Path(__file__).with_name("log4j2.properties")
-_LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
 
-_silent = threading.Event()
+_LOG = logging.getLogger(__name__)
 
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
@@ -122,9 +120,14 @@ def _job_conf(extra: Mapping[str, str], *jvm_options: str) -> SparkConf:
         conf.set(name, value)
     for name, value in DEFAULTS.items():
         conf.setIfMissing(name, value)
-    conf.setIfMissing("spark.master", "local[*]")
+    conf.setIfMissing(MASTER, protection.LOCAL_MASTER)
     _share_kernel_cache(conf)
-    if _is_local(conf):
+    for name, value in protection.added(conf.get(MASTER)).items():
+        conf.setIfMissing(name, value)
+    if is_local(conf.get(MASTER)):
+        protection.require_own_directory()
+        if LOCAL_DIRS not in os.environ:
+            conf.set("spark.local.dir", private_dirs(conf.get("spark.local.dir") or tempfile.gettempdir()))
         _use_this_python(conf)
         _preload_workers(conf)
     return conf
@@ -137,7 +140,7 @@ def ship_package(session: Session) -> None:
     ``conf/cluster``.
     """
     sc = session.sparkContext
-    if _is_local(sc.getConf()):
+    if is_local(sc.getConf().get(MASTER)):
         known = sc.environment.get("PYTHONPATH")
         sc.environment["PYTHONPATH"] = os.pathsep.join(path for path in (str(_ROOT), known) if path)
         return
@@ -145,8 +148,7 @@ def ship_package(session: Session) -> None:
         # the driver itself runs the zip of --py-files, which executors have
         return
     # executors fetch it from the driver whenever they start: it is removed when the driver ends
-    scratch = tempfile.mkdtemp(prefix="kafka-log-compaction-")
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    scratch = private_dirs(tempfile.gettempdir())
     # a unique name, because --py-files may have added a package already; what is added last takes precedence
     package = str(Path(scratch) / "kafka-log-compaction-driver.zip")
     write_package(package)
@@ -170,8 +172,8 @@ def _user_conf(*jvm_options: str) -> SparkConf:
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted and SparkContext._gateway is None:
         if "SPARK_CONF_DIR" not in os.environ:
-            _choose_jvm_options(*jvm_options)
-        _start_jvm()
+            choose_jvm_options(*jvm_options)
+        start_jvm()
     SparkContext._ensure_initialized()
     conf = SparkConf()
     if not submitted:
@@ -180,65 +182,35 @@ def _user_conf(*jvm_options: str) -> SparkConf:
     return conf
 
 
-def _start_jvm() -> None:
-    """Starts the JVM, and copies what it writes to standard error, except for its warning about a module that Spark's launcher
-    adds: no option suppresses that."""
-    read_end, write_end = os.pipe()
-    relay = threading.Thread(target=_relay_errors, args=(read_end,), name="standard error of the JVM", daemon=True)
-    relay.start()
-    try:
-        gateway = launch_gateway(popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
-        SparkContext._ensure_initialized(gateway=gateway)
-    finally:
-        os.close(write_end)
-        if SparkContext._gateway is None:
-            # it has not started: it has said why
-            relay.join(_LAST_WORDS_S)
-
-
-def silence_jvm() -> None:
-    """Drops what the JVM of this process writes to standard error from now on."""
-    _silent.set()
-
-
-def _relay_errors(read_end: int) -> None:
-    with os.fdopen(read_end, encoding="utf-8", errors="backslashreplace") as lines:
-        for line in lines:
-            if _MODULE_WARNING not in line and not _silent.is_set():
-                FOREIGN.warning("%s", line.rstrip("\n"))
-
-
-def print_to_jvm_errors(text: str) -> None:
-    """Writes to the standard error of the JVM that started this process (``spark-submit``)."""
+def submitted_settings() -> dict[str, str]:
+    """What ``spark-submit``, which has started this process, was told of masters and of what keeps others out."""
     SparkContext._ensure_initialized()
+    return _settings_of_protection(SparkConf())
+
+
+def _settings_of_protection(conf: SparkConf) -> dict[str, str]:
+    names = (MASTER, protection.AUTHENTICATE, protection.UI)
+    return {name: value for name in names if (value := conf.get(name)) is not None}
+
+
+def warn_of_exposures(session: Session) -> None:
+    """Logs what others can do to a session, if its settings allow them anything."""
     jvm: Any = SparkContext._jvm
-    jvm.System.err.print(text)
-    jvm.System.err.flush()
+    settings = _settings_of_protection(session.sparkContext.getConf())
+    for what, remedy in protection.exposures(settings, jvm.System.getenv(protection.LOCAL_ADDRESS)):
+        _warn(f"{what}; {remedy}")
 
 
-def _choose_jvm_options(*more: str) -> None:
-    """Sets options of the JVM to be started unless the user did: log errors only, from the first line, the class-data archive,
-    and ``more``."""
-    options = os.environ.get("SPARK_SUBMIT_OPTS", "")
-    archive = usable_archive()
-    if archive is not None and USE not in options:
-        options += f" {jvm_options(archive)}"
-    logging = f"{_LOG_CONFIGURATION}={_LOG_FILE.as_uri()}"
-    for option in (logging, *more):
-        if option.partition("=")[0] not in options:
-            options += f" {option}"
-    os.environ["SPARK_SUBMIT_OPTS"] = options.strip()
-
-
-def _is_local(conf: SparkConf) -> bool:
-    master = conf.get("spark.master", "") or ""
-    return master == "local" or master.startswith("local[")
+@cache
+def _warn(text: str) -> None:
+    """Once in a process."""
+    _LOG.warning("%s", text)
 
 
 def _share_kernel_cache(conf: SparkConf) -> None:
     """Local workers use the kernel cache of this process, or none; other executors choose their own. Each process checks that
     no other user can write to it."""
-    chosen = (process_cache_dir() or NO_CACHE) if _is_local(conf) else os.environ.get(CACHE_DIR)
+    chosen = (process_cache_dir() or NO_CACHE) if is_local(conf.get(MASTER)) else os.environ.get(CACHE_DIR)
     if chosen:
         conf.setIfMissing(_EXECUTOR_CACHE_DIR, str(chosen))
 
@@ -255,7 +227,7 @@ def _preloaded(conf: SparkConf) -> Preloaded | None:
     """The process from which local workers are forked, also set in ``conf``; none if the user chose another daemon or
     interpreter."""
     python = conf.get("spark.pyspark.python", os.environ.get("PYSPARK_PYTHON"))
-    if not _is_local(conf) or conf.get(_DAEMON_MODULE, "") != daemon.__name__ or python != sys.executable:
+    if not is_local(conf.get(MASTER)) or conf.get(_DAEMON_MODULE, "") != daemon.__name__ or python != sys.executable:
         return None
     names = [key for key, _ in conf.getAll() if key.startswith(_EXECUTOR_ENVIRONMENT)]
     try:

@@ -6,13 +6,11 @@ Tested by ``tests/spark/test_cold_start.py`` and ``tests/kernels/compiling/test_
 from __future__ import annotations
 
 import atexit
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from compaction.names import LogLocation
+from compaction.startup.import_path import module_command
 
 #: groups of kernels that the tasks of a compaction call, in that order; planning has compiled most of ``scan`` by then
 PASSES = ("first_pass", "second_pass", "scan")
@@ -22,7 +20,6 @@ ERASURE = ("matches", "second_pass", "scan")
 RARE = ("large_logs", "markers", "v0_v1")
 #: a string: importing this module defines all kernels, which takes a tenth of a second
 _COMPILER = "compaction.startup.kernel_groups"
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def compile_kernels(logs: Sequence[LogLocation], *groups: str) -> None:
@@ -38,10 +35,8 @@ def compile_kernels(logs: Sequence[LogLocation], *groups: str) -> None:
     missing = [group for group in groups if not is_compiled(group)]
     if not missing:
         return
-    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     compiler = subprocess.Popen(  # noqa: S603 - this interpreter, this package
-        [sys.executable, "-m", _COMPILER, *missing],
-        env={**os.environ, "PYTHONPATH": path},
+        module_command(_COMPILER, *missing),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

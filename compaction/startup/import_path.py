@@ -1,4 +1,9 @@
-"""Which copy of PySpark a process imports. Spark adds zip files of its modules, and jars, to ``sys.path`` of its Python
+"""Where a process imports modules from: not from the working directory, and from which copy of PySpark.
+
+``python -m`` looks in the working directory first, which may be another user's: whatever is planted there under the name of a
+module would be run.
+
+Spark adds zip files of its modules, and jars, to ``sys.path`` of its Python
 processes. Modules in a zip file are compiled in every process, which takes half a second, and every task re-reads the
 directories of the files. They are removed if the same modules are installed.
 
@@ -12,6 +17,17 @@ import sys
 from pathlib import Path
 
 _ARCHIVES = (".zip", ".jar")
+_ROOT = Path(__file__).resolve().parents[2]
+#: needs no module until the working directory, the empty entry, is removed; also in Python 3.10, which has no ``-P``
+_RUN = (
+    "import sys; root, name = sys.argv[1:3]; del sys.argv[1:3]; sys.path[:] = [root, *filter(None, sys.path)];"
+    "import runpy; runpy.run_module(name, run_name='__main__', alter_sys=True)"
+)
+
+
+def module_command(name: str, *arguments: str) -> list[str]:
+    """What runs a module of this package as ``python -m`` would, with this interpreter and in any working directory."""
+    return [sys.executable, "-c", _RUN, str(_ROOT), name, *arguments]
 
 
 def drop_archives() -> None:

@@ -1,13 +1,21 @@
-"""A driver and its workers import the installed PySpark, not the zip file of the same modules."""
+"""A driver and its workers import the installed PySpark, not the zip file of the same modules, and nothing from the working
+directory."""
 
 from __future__ import annotations
 
+import ast
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from compaction.startup.import_path import drop_archives, use_installed_spark
+from compaction.startup.import_path import drop_archives, module_command, use_installed_spark
+
+ROOT = Path(__file__).resolve().parents[2]
+#: of this package, of the standard library, and what Python imports by itself
+PLANTED = ("compaction", "numpy", "runpy", "json", "sitecustomize", "usercustomize")
 
 
 @pytest.fixture
@@ -56,3 +64,37 @@ def test_a_worker_without_an_installed_pyspark_keeps_them(home: Path, monkeypatc
     before = list(set_path(monkeypatch, home))
     drop_archives()
     assert sys.path == before
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """A directory with modules that leave a file where they are imported."""
+    for name in PLANTED:
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'a').write({name!r})")
+    return tmp_path
+
+
+def test_a_module_is_run_from_any_directory_without_importing_what_is_planted_there(planted: Path) -> None:
+    command = module_command("compaction", "--version")
+    done = subprocess.run(command, cwd=planted, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "kafka-log-compaction"), done.stderr
+    assert not (planted / "run").exists()
+
+
+def test_python_itself_imports_what_is_planted(planted: Path) -> None:
+    """Otherwise the test above shows nothing."""
+    subprocess.run([sys.executable, "-m", "compaction"], cwd=planted, capture_output=True, check=False)
+    assert (planted / "run").read_text() == "compaction"
+
+
+def lists(package: str) -> Iterator[tuple[Path, list[str]]]:
+    """The constants in each list of the modules of a package."""
+    for file in sorted((ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.List | ast.Tuple):
+                yield file, [each.value for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+
+
+@pytest.mark.parametrize("package", ["compaction", "jobs"])
+def test_no_process_is_started_with_a_module_by_name(package: str) -> None:
+    assert [file for file, words in lists(package) if "-m" in words] == []

@@ -1,0 +1,131 @@
+"""What keeps other users of the machine out of a session. Settings of the user take precedence.
+
+On local masters, the driver is all of Spark, and nobody else needs to reach it:
+
+| setting | value | why |
+| --- | --- | --- |
+| ``spark.authenticate`` | ``true`` | its ports give and take blocks: keys can be read, functions of workers replaced |
+| ``spark.driver.bindAddress``, ``spark.driver.host`` | ``127.0.0.1`` | its ports are not reachable from other machines |
+| ``spark.ui.enabled`` | ``false`` | its pages have no password, and show all settings |
+| ``spark.local.dir`` | private: see ``compaction.startup.local_dirs`` | everyone could read what Spark writes there |
+| ``spark.ui.killEnabled`` | ``false`` | if there are pages, they cannot end a run |
+
+On all masters, Python workers do not import modules from their working directory (``PYTHONSAFEPATH``). Python 3.10 has no such
+switch: local sessions refuse to start where others could plant modules.
+
+On a cluster, the secret is the cluster's; :func:`exposures` says whether there is one.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from compaction.errors import UsageError
+from compaction.formats.properties import as_dict, parse_properties
+from compaction.kernels.compiling.ownership import why_not_private
+
+MASTER = "spark.master"
+LOCAL_MASTER = "local[*]"
+LOOPBACK = "127.0.0.1"
+AUTHENTICATE = "spark.authenticate"
+#: the address of Spark's pages has no setting
+LOCAL_ADDRESS = "SPARK_LOCAL_IP"
+UI = "spark.ui.enabled"
+
+#: on all masters
+EVERYWHERE: Mapping[str, str] = MappingProxyType({"spark.executorEnv.PYTHONSAFEPATH": "1"})
+#: on local masters
+LOCAL: Mapping[str, str] = MappingProxyType(
+    {
+        AUTHENTICATE: "true",
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.driver.host": LOOPBACK,
+        UI: "false",
+        "spark.ui.killEnabled": "false",
+    }
+)
+
+
+def is_local(master: str | None) -> bool:
+    """Whether tasks run in the driver's JVM."""
+    return master == "local" or (master or "").startswith("local[")
+
+
+def added(master: str | None) -> dict[str, str]:
+    """The settings of a session that its user has not set."""
+    return {**EVERYWHERE, **(LOCAL if is_local(master) else {})}
+
+
+class Exposure(NamedTuple):
+    """What others can do to a session, and the remedy."""
+
+    what: str
+    remedy: str
+
+
+def exposures(settings: Mapping[str, str], pages_address: str | None) -> Iterator[Exposure]:
+    """What others can do to a session with these settings.
+
+    :param settings: those in effect
+    :param pages_address: value of ``SPARK_LOCAL_IP`` of its JVM
+    """
+    master = settings.get(MASTER, LOCAL_MASTER)
+    if settings.get(AUTHENTICATE) != "true":
+        what = f"{master} without authentication: whoever reaches the driver's ports can run code in this run"
+        yield Exposure(what, f"set {AUTHENTICATE}=true, and on a cluster its secret (docs/security.md)")
+    if is_local(master) and settings.get(UI, "true") == "true" and pages_address != LOOPBACK:
+        yield Exposure("Spark's pages have no password and are open to the network", f"set {LOCAL_ADDRESS}={LOOPBACK}")
+
+
+def configured(environment: Mapping[str, str]) -> dict[str, str]:
+    """The user's settings, before a JVM is started: those of ``spark-defaults.conf``, or of another file, and the options in
+    ``PYSPARK_SUBMIT_ARGS``.
+
+    :raises ConfigError: a file is malformed
+    """
+    words = shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", ""))
+    submit = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    options = dict(pairwise(submit))
+    file = Path(options.get("--properties-file") or _conf_dir(environment) / "spark-defaults.conf")
+    try:
+        found = as_dict(parse_properties(file.read_text(encoding="utf-8", errors="replace"), file))
+    except OSError:
+        found = {}
+    given = (value.partition("=") for option, value in pairwise(submit) if option in ("--conf", "-c"))
+    found.update({name: value for name, _, value in given})
+    if "--master" in options:
+        found[MASTER] = options["--master"]
+    return found
+
+
+def _conf_dir(environment: Mapping[str, str]) -> Path:
+    home = environment.get("SPARK_HOME")
+    if home is None:
+        spec = find_spec("pyspark")
+        home = str(Path(spec.origin).parent) if spec is not None and spec.origin else ""
+    return Path(environment.get("SPARK_CONF_DIR") or Path(home, "conf"))
+
+
+def in_effect(settings: Mapping[str, str]) -> dict[str, str]:
+    """The user's settings, completed as a session completes them."""
+    return {**added(settings.get(MASTER, LOCAL_MASTER)), **settings}
+
+
+def require_own_directory(version: tuple[int, int] = sys.version_info[:2]) -> None:
+    """Checks that nobody else can write to the working directory, if Python workers import modules from it.
+
+    :raises UsageError: somebody can
+    """
+    if version >= (3, 11):
+        return
+    reason = why_not_private(Path.cwd())
+    if reason:
+        what = f"{reason}, and Python 3.10 would run modules that others plant in the working directory"
+        raise UsageError(what, hint="change to a directory of your own (cd /), or use Python 3.11 or newer")
