@@ -8,6 +8,7 @@ Tested by ``tests/passes/test_single_task.py``, ``tests/passes/test_rounds.py`` 
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -86,6 +87,7 @@ class Findings:
         self.txn_rows = [np.empty(0, TXN_ROW)]
         self.keyless_rows = [np.empty(0, KEYLESS_ROW)]
         self.unranked = Counter[int]()
+        self._started_s = time.monotonic()
 
     def add_keyless(self, rows: NDArray[np.void], keyless: NDArray[np.int32]) -> None:
         """Add the number of records without a key of each of ``rows``."""
@@ -98,7 +100,7 @@ class Findings:
         txn_rows, keyless_rows = np.concatenate(self.txn_rows), np.concatenate(self.keyless_rows)
         return SliceSummary(
             slice_.log, messages, keyless, tombstones, txn_rows, keyless_rows,
-            slice_id=slice_.id, fingerprint=fingerprint, unranked=self.unranked,
+            slice_id=slice_.id, fingerprint=fingerprint, unranked=self.unranked, seconds=time.monotonic() - self._started_s,
         )  # fmt: skip
 
 
