@@ -126,6 +126,8 @@ class Outcome:
     expired: LogTotals = LogTotals()
     #: the removed records
     gone: Distribution = Distribution()
+    #: of the removed records, those that the delete policy removes, by age
+    expired_by_age: tuple[int, ...] = ()
     #: the rounds that a broker's cleaner needs with its dedupe buffer, 0 if the log is not compacted
     broker_rounds: int = 0
     #: a line of text per condition
