@@ -66,7 +66,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
     use_installed_spark()
     # Python collects garbage once more at its end: modules are none
     atexit.register(gc.freeze)
-    _streams.guard()
+    _streams.guard(_logging.without_status)
     given = list(sys.argv[1:] if argv is None else argv)
     verbose = "--verbose" in given
     _logging.configure(_log_format(given), verbose=verbose, quiet="--quiet" in given)
@@ -230,7 +230,7 @@ def screen(arguments: argparse.Namespace) -> Screen:
         colours=width is not None and "NO_COLOR" not in os.environ and os.environ.get("TERM", "") not in ("", "dumb"),
         all_rows=getattr(arguments, "all", False),
         details=arguments.verbose,
-        only_summary=arguments.quiet,
+        only_summary=getattr(arguments, "quiet", False),
     )
 
 

@@ -19,8 +19,8 @@ import os
 import select
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -32,16 +32,20 @@ class _Lenient(io.FileIO):
     """Loses what cannot be written. The first error of standard output is logged, unless that is a pipe without a reader."""
 
     strict = False
+    #: what standard output is written within
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def __init__(self, descriptor: int, *, closefd: bool = False) -> None:
         super().__init__(descriptor, "w", closefd=closefd)
         self._silent = descriptor != _OUT
+        self._around = nullcontext if descriptor != _OUT else lambda: _Lenient.around()
 
     def write(self, data: Any, /) -> int:
         try:
-            while (written := super().write(data)) is None:
-                # another process has set the stream to not block
-                select.select((), (self,), ())
+            with self._around():
+                while (written := super().write(data)) is None:
+                    # another process has set the stream to not block
+                    select.select((), (self,), ())
         except OSError as error:
             silent, self._silent = self._silent, True
             if self.strict:
@@ -52,9 +56,13 @@ class _Lenient(io.FileIO):
         return written
 
 
-def guard() -> None:
+def guard(around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
     """Makes the standard streams of this process lose what they cannot take. A closed one becomes the null device: the next
-    file to be opened would take its number, and this process and its children would print into it."""
+    file to be opened would take its number, and this process and its children would print into it.
+
+    :param around: what standard output is written within: the status line may be on the same terminal
+    """
+    _Lenient.around = staticmethod(around)
     for descriptor in (0, _OUT, _ERROR):
         try:
             os.fstat(descriptor)
