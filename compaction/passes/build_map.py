@@ -8,7 +8,6 @@ Tested by ``tests/passes/test_single_task.py``, ``tests/passes/test_rounds.py`` 
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -87,7 +86,6 @@ class Findings:
         self.txn_rows = [np.empty(0, TXN_ROW)]
         self.keyless_rows = [np.empty(0, KEYLESS_ROW)]
         self.unranked = Counter[int]()
-        self._started_s = time.monotonic()
 
     def add_keyless(self, rows: NDArray[np.void], keyless: NDArray[np.int32]) -> None:
         """Add the number of records without a key of each of ``rows``."""
@@ -100,7 +98,7 @@ class Findings:
         txn_rows, keyless_rows = np.concatenate(self.txn_rows), np.concatenate(self.keyless_rows)
         return SliceSummary(
             slice_.log, messages, keyless, tombstones, txn_rows, keyless_rows,
-            slice_id=slice_.id, fingerprint=fingerprint, unranked=self.unranked, seconds=time.monotonic() - self._started_s,
+            slice_id=slice_.id, fingerprint=fingerprint, unranked=self.unranked,
         )  # fmt: skip
 
 
@@ -136,6 +134,7 @@ class SliceScan:
     def emit(self, slice_: Slice) -> Generator[tuple[Key, list[Any]], None, Any]:
         """Scan one slice: yields what is spilled on the way; returns its summary, with the error if it cannot be read."""
         findings, position, next_offset = Findings(), slice_.start, slice_.first_offset
+        started_s = self._throttle.now_s()
         scans = {number: self._scans[number] for number in slice_.maps or (slice_.log,)}
         try:
             with SegmentReader(self._files, slice_.path, slice_.start, slice_.end) as reader:
@@ -147,7 +146,8 @@ class SliceScan:
                         next_offset = check_offsets(batches, next_offset, slice_.path, slice_.end_offset)
                         findings.txn_rows.append(summarise(batches.rows, slice_.segment_index))
                         yield from self._batches(scans, batches, decoder, findings)
-                return findings.summary(slice_, reader.fingerprint())
+                found = findings.summary(slice_, reader.fingerprint())
+                return replace(found, seconds=self._throttle.now_s() - started_s)
         except Exception as error:
             failure = str(of_log(error, slice_.path, position))
             return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=failure, slice_id=slice_.id)

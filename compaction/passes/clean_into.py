@@ -8,7 +8,6 @@ Tested by ``tests/passes/test_rounds.py``, ``tests/passes/test_metamorphic.py`` 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -185,7 +184,7 @@ class Rewriter:
 
     def run(self, slices: Sequence[Slice], writer: Writer | None) -> None:
         """Clean all slices of the part, in order; only count without ``writer``."""
-        started = time.monotonic()
+        started_s = self._throttle.now_s()
         for slice_ in slices:
             decoder, limits, floor = Decoder(slice_.path), self.limits(slice_), slice_.first_offset
             with SegmentReader(self._log.files, slice_.path, slice_.start, slice_.end) as reader:
@@ -203,7 +202,7 @@ class Rewriter:
                 if slice_.fingerprint is not None and reader.fingerprint() != slice_.fingerprint:
                     what = "segment is not the one that the first pass read"
                     raise CorruptLogError(what, path=slice_.path, position=slice_.start, hint=CHANGED)
-        self.seconds += time.monotonic() - started
+        self.seconds += self._throttle.now_s() - started_s
 
     def limits(self, slice_: Slice) -> Limits:
         """The ``limits`` of ``decide`` and ``rewrite`` for a slice."""
