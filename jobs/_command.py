@@ -172,6 +172,13 @@ def report_without_logs(request: CompactionRequest) -> RunReport | None:
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, logs=())
 
 
+def progress() -> Progress:
+    """The progress of a command's passes, on standard error."""
+    from compaction.spark.progress import Progress
+
+    return Progress(_logging.progress_stream(), status=_logging.status_line())
+
+
 class _Passes:
     """See ``compaction.engine.protocol.EarlyStart``."""
 

@@ -23,7 +23,8 @@ if not __package__:
 
 from compaction.locking.access import Purpose, access  # noqa: E402 - the checkout must be on the path first
 from compaction.printable import printable, printable_json  # noqa: E402
-from compaction.screen.amounts import size  # noqa: E402
+from compaction.screen.amounts import counted, size  # noqa: E402
+from compaction.screen.steps import step  # noqa: E402
 from compaction.screen.text_table import Column, Line, Row, Style, table  # noqa: E402
 from compaction.stores.mixed import file_system  # noqa: E402
 
@@ -112,13 +113,14 @@ def count(arguments: argparse.Namespace, session_factory: _command.SessionFactor
 
     log_dirs, logs = _arguments.find_logs(arguments, _arguments.read_selector(arguments))
     request = ReadRequest.parse({"paths": json.dumps(log_dirs), "isolation.level": arguments.isolation_level})
-    with access(file_system(log_dirs), log_dirs, Purpose.COPY):
+    with access(file_system(log_dirs), log_dirs, Purpose.COPY), _command.progress() as progress:
+        step(f"counting {counted(len(logs), 'log')}")
         plan = plan_count(logs, request)
         runner: CountRunner = LocalCountRunner()
         if sum(task.read.size_bytes for task in plan.tasks) >= _WORTH_SPARK_BYTES:
             from compaction.spark.count_job import SparkCountRunner
 
-            runner = SparkCountRunner(session_factory().sparkContext)
+            runner = SparkCountRunner(session_factory().sparkContext, progress)
         count_logs(runner, plan, Largest(arguments.top, arguments.by))
     return plan
 

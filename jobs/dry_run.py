@@ -131,9 +131,8 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
     session_factory = _command.start_early(session_factory, base.logs)
     background.compile_kernels(base.logs, *background.PASSES, "comparison")
     from compaction.compare.compare_policies import compare_with
-    from compaction.spark.progress import Progress
 
-    with Progress(_logging.progress_stream(), status=_logging.status_line()) as progress:
+    with _command.progress() as progress:
         return compare_with(_command.passes(session_factory, progress), request)
 
 

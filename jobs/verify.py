@@ -211,8 +211,8 @@ def verify(session_factory: SessionFactory, request: VerifyRequest) -> VerifyRep
     """Certify the logs. Spark is imported only here, so that a wrong call fails at once."""
     from compaction.spark import certify_job
 
-    with _shared_locks(request):
-        return certify_job.certify(session_factory, request)
+    with _shared_locks(request), _command.progress() as progress:
+        return certify_job.certify(session_factory, request, progress)
 
 
 def verify_erasure(
@@ -222,8 +222,8 @@ def verify_erasure(
     from compaction.certifier.erasure_certificate import compare
     from compaction.spark import certify_job
 
-    with _shared_locks(request):
-        found = certify_job.certify_erasure(session_factory, request, erased)
+    with _shared_locks(request), _command.progress() as progress:
+        found = certify_job.certify_erasure(session_factory, request, erased, progress)
     return compare(certificate, found, request.logs or frozenset(), with_before=bool(request.before))
 
 
@@ -231,8 +231,8 @@ def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int
     """What became of one record of the requested log, as lines of text."""
     from compaction.spark import certify_job
 
-    with _shared_locks(request):
-        return certify_job.explain(session_factory, request, offset)
+    with _shared_locks(request), _command.progress() as progress:
+        return certify_job.explain(session_factory, request, offset, progress)
 
 
 def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, only_summary: bool = False) -> int:

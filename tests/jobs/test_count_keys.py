@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -132,13 +133,15 @@ def test_random_logs_are_counted_with_little_memory(
 @pytest.mark.spark
 def test_spark_counts_what_one_process_counts(sample: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     from compaction.spark.count_job import SparkCountRunner
+    from compaction.spark.progress import Progress
 
     monkeypatch.setattr(counting, "PARTITION_BYTES", 40_000)
     monkeypatch.setattr(counting, "TASK_BYTES", 50_000)
     logs = [location(path) for path in sorted(sample.glob("*-[0-9]")) if not path.name.startswith("__cluster")]
     request = ReadRequest.parse({"path": str(sample), "slicebytes": "20000"})
     found: list[CountPlan] = []
-    for runner in (LocalCountRunner(), SparkCountRunner(spark.sparkContext)):
+    told = io.StringIO()
+    for runner in (LocalCountRunner(), SparkCountRunner(spark.sparkContext, Progress(told))):
         plan = plan_count(logs, request)
         assert {task.partitions for task in plan.tasks} > {1}
         count_logs(runner, plan, Largest(3, "records"))
@@ -146,6 +149,7 @@ def test_spark_counts_what_one_process_counts(sample: Path, spark: SparkSession,
     one, many = found
     assert (many.topics, many.logs) == (one.topics, one.logs)
     assert sum(topic.keys for topic in one.topics) > 1000
+    assert told.getvalue().startswith("count: ")
 
 
 class TestText:
