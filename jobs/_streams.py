@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any, ClassVar, TextIO
 
 _OUT, _ERROR = 1, 2
 _LOG = logging.getLogger("kafka_log_compaction")
@@ -33,16 +33,16 @@ class _Lenient(io.FileIO):
 
     strict = False
     #: what standard output is written within
-    around: Callable[[], AbstractContextManager[None]] = nullcontext
+    around: ClassVar[Callable[[], AbstractContextManager[None]]] = nullcontext
 
     def __init__(self, descriptor: int, *, closefd: bool = False) -> None:
         super().__init__(descriptor, "w", closefd=closefd)
-        self._silent = descriptor != _OUT
-        self._around = nullcontext if descriptor != _OUT else lambda: _Lenient.around()
+        self._is_output = descriptor == _OUT
+        self._silent = not self._is_output
 
     def write(self, data: Any, /) -> int:
         try:
-            with self._around():
+            with _Lenient.around() if self._is_output else nullcontext():
                 while (written := super().write(data)) is None:
                     # another process has set the stream to not block
                     select.select((), (self,), ())
