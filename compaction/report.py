@@ -6,14 +6,17 @@ The JSON document has ``schema_version`` 1:
 | --- | --- |
 | ``run_id``, ``as_of_ms``, ``dry_run`` | the run, its "now" in milliseconds, whether nothing was written |
 | ``status`` | ``done``, ``nothing_to_do`` (no log needed work), ``failed`` (at least one log failed; the others are done) |
-| ``totals`` | logs by status, logs with an unknown policy, and the sums of the counts below; ``seconds`` is that of the run |
+| ``schema_version`` | 1; fields are added, never renamed or removed |
+| ``totals`` | ``logs`` is their number, ``cleaned``, ``skipped`` and ``failed`` those of each status, ``policy_unknown`` those
+    with an unknown policy; the others are the sums of the counts below; ``seconds`` is the elapsed time of the run |
 | ``kafka_versions`` | whose rules applied, and to how many logs: the fields of ``VersionUsed`` |
 | ``erasure`` | only of a run that erased keys: what was given and found, by salted hashes |
 | ``logs`` | one object per log: the fields of ``LogReport`` |
 | ``tool``, ``command``, ``options``, ``settings`` | what ran, and how it was called (``jobs._provenance``) |
 
-There are two kinds of bytes. ``disk_bytes_*`` are those of all segments of a log; what people read has these. ``bytes_*`` and
-``records_*`` count the cleaned range, as Kafka's ``CleanerStats`` does. The figures of a dry run equal those of the real run.
+There are two kinds of bytes and of records. ``disk_bytes_*`` are those of all segments of a log, ``removed_records`` all that
+it has lost; what people read has these. ``bytes_*`` and ``records_*`` count what was read in the cleaned range, and kept, as
+Kafka's ``CleanerStats`` does. The figures of a dry run equal those of the real run.
 Bytes of a name that are not UTF-8 are escaped (``compaction.printable``).
 """
 
@@ -58,50 +61,74 @@ class RunStatus(str, enum.Enum):
 class LogReport:
     """The outcome of one log.
 
-    ``reason`` says why the log was cleaned, skipped or failed; that of a failure has file and position. The cleaned range is
-    ``[first_dirty_offset, end_offset)``, ``None`` if the log was not planned. ``keys`` counts the distinct keys of the dirty
-    section. ``expired_*`` count the segments that the delete policy deleted first. In a run of the delete policy alone, the
-    offsets are those of the deleted segments, bytes and segments those of the whole log, and records are not counted.
-    ``policy_unknown``: the topic's ``cleanup.policy`` is not known, so the log was not changed; ``reason`` says what to do.
-
-    ``reason_code`` is why a log was skipped or failed, in a word (``compaction.cleaning.skip_reasons``); empty if it was
-    cleaned. ``compacted``: the log was cleaned, not only shortened by the delete policy. ``disk_bytes_*`` are the bytes of all
-    ``.log`` files of the log, 0 if the log could not be read. ``deleted_bytes`` remain in ``.deleted`` files, with their
-    indexes, until the next run or a broker's start removes them. ``settings`` are the topic-level entries that are not Kafka's
-    defaults: each with its ``value`` and its ``source``. ``erased_records`` were dropped, or became tombstones, because their
-    keys were to be erased.
+    In a run of the delete policy alone, the offsets are those of the deleted segments, ``bytes_*`` and ``segments_*`` those of
+    the whole log, and records are not counted.
     """
 
+    #: name of the topic
     topic: str
+    #: number of the partition
     partition: int
+    #: the log directory that has the log
     log_dir: str
+    #: ``cleaned``, ``skipped`` or ``failed``
     status: LogStatus
+    #: why it was cleaned, skipped or failed; that of a failure has file and position
     reason: str
+    #: first offset of the cleaned range, ``null`` if the log was not planned
     first_dirty_offset: int | None = None
+    #: end of the cleaned range, exclusive, ``null`` if the log was not planned
     end_offset: int | None = None
+    #: bytes of the batches that were read in the cleaned segments, as Kafka's ``CleanerStats``
     bytes_before: int = 0
+    #: bytes of the batches in the output, as Kafka's ``CleanerStats``
     bytes_after: int = 0
+    #: records of the batches that were read, as Kafka's ``CleanerStats``: aborted data and markers are dropped unread
     records_before: int = 0
+    #: records in the output, as Kafka's ``CleanerStats``
     records_after: int = 0
+    #: cleaned segments
     segments_before: int = 0
+    #: segments in the output
     segments_after: int = 0
+    #: records dropped because a later one has their key
     superseded_records: int = 0
+    #: tombstones dropped because their delete horizon has passed
     tombstones_removed: int = 0
+    #: records dropped because they have no key
     invalid_records: int = 0
+    #: records dropped because their transaction was aborted
     aborted_records: int = 0
+    #: transaction markers dropped
     markers_removed: int = 0
+    #: distinct keys of the dirty section
     keys: int = 0
+    #: segments that the delete policy deleted, before the others were cleaned
     expired_segments: int = 0
+    #: bytes of their ``.log`` files
     expired_bytes: int = 0
+    #: time of the tasks that read and wrote the log, summed over tasks that run at the same time, and of the replacement of its
+    #: segments, during which other logs may be replaced, too; 0 in a comparison, which reads a log once for all policies
     seconds: float = 0.0
+    #: whether the topic's ``cleanup.policy`` is not known, so that the log was not changed; ``reason`` says what to do
     policy_unknown: bool = False
+    #: why it was skipped or failed, in a word (see the reason codes); empty if it was cleaned
     reason_code: str = ""
+    #: whether it was cleaned, not only shortened by the delete policy
     compacted: bool = False
+    #: bytes of all ``.log`` files before the run, 0 if the log could not be read
     disk_bytes_before: int = 0
+    #: bytes of all ``.log`` files after the run, without ``.deleted`` ones
     disk_bytes_after: int = 0
+    #: bytes that remain in ``.deleted`` files, with their indexes, until the next run or a broker's start removes them
     deleted_bytes: int = 0
+    #: the topic-level entries that are not Kafka's defaults, each with its ``value`` and its ``source``
     settings: Mapping[str, Any] = field(default_factory=dict)
+    #: records that were dropped, or became tombstones, because their keys were to be erased
     erased_records: int = 0
+    #: all records that the cleaned range has lost, whether their batches were read or not, with transaction markers; records of
+    #: expired segments are not counted
+    removed_records: int = 0
 
     @property
     def name(self) -> str:
@@ -111,12 +138,15 @@ class LogReport:
 
 @dataclass(frozen=True)
 class VersionUsed:
-    """A Kafka version whose rules applied to ``logs`` logs: ``source`` says why, ``rules`` are the values of the rules that
-    differ between versions (``compaction.cleaning.kafka_rules``)."""
+    """A Kafka version whose rules applied to logs of the run."""
 
+    #: the version, ``X.Y``
     version: str
+    #: why its rules applied
     source: str
+    #: the number of logs
     logs: int
+    #: the values of the rules that differ between versions (``compaction.cleaning.kafka_rules``)
     rules: Mapping[str, str | int | bool]
 
     def __str__(self) -> str:
@@ -134,7 +164,8 @@ class RunReport:
     """The outcome of one run.
 
     ``seconds`` is its elapsed time. ``origin`` says how it was called and what it ran on, see ``jobs._provenance``.
-    ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``.
+    ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``. ``copied``: the result is,
+    or would be, a copy beside the unchanged source.
     """
 
     run_id: str
@@ -145,6 +176,7 @@ class RunReport:
     kafka_versions: tuple[VersionUsed, ...] = ()
     origin: Mapping[str, Any] = field(default_factory=dict)
     erasure: Mapping[str, Any] = field(default_factory=dict)
+    copied: bool = False
 
     @property
     def status(self) -> RunStatus:

@@ -11,6 +11,7 @@ from importlib import import_module
 
 from compaction import __version__
 
+from . import _streams
 from ._options import PROGRAM
 
 _INTERRUPTED = 130
@@ -32,16 +33,17 @@ COMMANDS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command with ``argv`` (``None``: those of the process); returns its exit code, 2 for a usage error."""
+    _streams.guard()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments:
         print(_usage(), file=sys.stderr)
         return 2
     name, *rest = arguments
     if name in ("-h", "--help"):
-        print(_usage())
+        print(_usage(), flush=True)
         return 0
     if name == "--version":
-        print(f"{PROGRAM} {__version__}")
+        print(f"{PROGRAM} {__version__}", flush=True)
         return 0
     module = next((module for command, module, _ in COMMANDS if command == name), None)
     if module is None:

@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from compaction.config.request import CompactionRequest
-from compaction.errors import CompactionError, UsageError
+from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.fs.text_files import check_writable, write_text
 from compaction.fs.uri import any_remote, environment, is_remote
 from compaction.logdir.dirty_estimate import has_dirty_bytes
@@ -66,6 +66,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
     use_installed_spark()
     # Python collects garbage once more at its end: modules are none
     atexit.register(gc.freeze)
+    _streams.guard(_logging.without_status)
     given = list(sys.argv[1:] if argv is None else argv)
     verbose = "--verbose" in given
     _logging.configure(_log_format(given), verbose=verbose, quiet="--quiet" in given)
@@ -86,6 +87,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
         _logging.print_error(_error_text(error), trace=verbose)
         return USAGE if isinstance(error, UsageError) else FAILED
     finally:
+        sys.stdout.flush()
         _logging.close()
 
 
@@ -171,6 +173,13 @@ def report_without_logs(request: CompactionRequest) -> RunReport | None:
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, logs=())
 
 
+def progress() -> Progress:
+    """The progress of a command's passes, on standard error."""
+    from compaction.spark.progress import Progress
+
+    return Progress(_logging.progress_stream(), status=_logging.status_line())
+
+
 class _Passes:
     """See ``compaction.engine.protocol.EarlyStart``."""
 
@@ -206,10 +215,10 @@ def is_done(request: CompactionRequest, arguments: argparse.Namespace) -> bool:
     _logging.end_steps()
     report_file, origin = arguments.report, provenance(arguments)
     report = RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, (), origin=origin).to_json()
-    done = printable(f"{request.output_dir}: done already by the same request; nothing was written")
-    sys.stdout.write(report if arguments.output == _options.JSON else f"{done}\n")
     if report_file is not None and f'"as_of_ms": {request.as_of_ms},' not in _text_of(report_file):
         write_text(report_file, report)
+    done = printable(f"{request.output_dir}: done already by the same request; nothing was written")
+    sys.stdout.write(report if arguments.output == _options.JSON else f"{done}\n")
     return True
 
 
@@ -229,23 +238,43 @@ def screen(arguments: argparse.Namespace) -> Screen:
         colours=width is not None and "NO_COLOR" not in os.environ and os.environ.get("TERM", "") not in ("", "dumb"),
         all_rows=getattr(arguments, "all", False),
         details=arguments.verbose,
-        only_summary=arguments.quiet,
+        only_summary=getattr(arguments, "quiet", False),
     )
 
 
-def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
-    """Prints a report, writes it and its metrics to files; returns the exit code of the run."""
+def finish(files: Iterable[tuple[str | None, Callable[[], str]]], show: Callable[[], None], code: int) -> int:
+    """Ends a command: writes its files, then prints; returns the exit code. Files that cannot be written are errors, none of
+    which prevents another one or what is printed.
+
+    :param files: names, ``None`` for one that is not wanted, and what makes their texts
+    :param code: the exit code if all files are written
+    """
     _logging.end_steps()
+    errors = []
+    for path, text in files:
+        try:
+            if path is not None:
+                write_text(path, text())
+        except StorageError as error:
+            errors.append(error)
+    show()
+    for each in errors:
+        _logging.print_error(each.describe())
+    return FAILED if errors else code
+
+
+def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
+    """Writes a report and its metrics to files and prints it; returns the exit code of the run."""
     report = replace(report, origin=provenance(arguments))
-    if arguments.output == _options.JSON:
-        sys.stdout.write(report.to_json())
-    else:
-        print_report(report, screen(arguments))
-    for log in report.logs:
-        if log.status is LogStatus.FAILED:
-            _logging.print_error(f"{log.name}: {log.reason}")
-    if arguments.report is not None:
-        write_text(arguments.report, report.to_json())
-    if arguments.metrics is not None:
-        write_text(arguments.metrics, open_metrics(report))
-    return report.exit_code
+
+    def show() -> None:
+        if arguments.output == _options.JSON:
+            sys.stdout.write(report.to_json())
+        else:
+            print_report(report, screen(arguments))
+        for log in report.logs:
+            if log.status is LogStatus.FAILED:
+                _logging.print_error(f"{log.name}: {log.reason}")
+
+    files = ((arguments.report, report.to_json), (arguments.metrics, lambda: open_metrics(report)))
+    return finish(files, show, report.exit_code)

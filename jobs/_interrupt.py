@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -84,7 +84,8 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
     if "PYSPARK_GATEWAY_PORT" in os.environ and not _told.is_set():
         _told.set()
         # the interrupted code may be writing to the stream
-        os.write(_STANDARD_ERROR, f"{_line()}\n".encode())
+        with suppress(OSError):
+            os.write(_STANDARD_ERROR, f"{_line()}\n".encode())
     raise KeyboardInterrupt
 
 

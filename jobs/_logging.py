@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from typing import IO, TextIO
 
@@ -212,6 +213,12 @@ def progress_stream() -> IO[str]:
     if _State.quiet:
         return io.StringIO()
     return _Lines()
+
+
+def without_status() -> AbstractContextManager[None]:
+    """A block during which the status line is not on the terminal."""
+    status = _State.errors.status
+    return nullcontext() if status is None else status.paused()
 
 
 def status_line() -> StatusLine | None:

@@ -4,19 +4,101 @@
 own standard output. Here the log goes to the standard error of ``spark-submit`` instead: directly if that is a terminal or a
 pipe, else through the JVM, because a second writer to a file would overwrite what the JVM writes there.
 
-Tested by ``tests/jobs/test_logging.py`` and ``tests/jobs/test_terminal_output.py``.
+What is printed never decides how a command ends: a stream that is closed, full, or a pipe without a reader loses the text, and
+the command continues. Only the product of ``dump-log`` is printed with ``strict_output``.
+
+Tested by ``tests/jobs/test_lost_output.py``, ``tests/jobs/test_logging.py`` and ``tests/jobs/test_terminal_output.py``.
 """
 
 from __future__ import annotations
 
+import errno
 import io
+import logging
 import os
+import select
 import shutil
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Any, ClassVar, TextIO
 
 _OUT, _ERROR = 1, 2
+_LOG = logging.getLogger("kafka_log_compaction")
+
+
+class _Lenient(io.FileIO):
+    """Loses what cannot be written. The first error of standard output is logged, unless that is a pipe without a reader."""
+
+    strict = False
+    #: what standard output is written within
+    around: ClassVar[Callable[[], AbstractContextManager[None]]] = nullcontext
+
+    def __init__(self, descriptor: int, *, closefd: bool = False) -> None:
+        super().__init__(descriptor, "w", closefd=closefd)
+        self._is_output = descriptor == _OUT
+        self._silent = not self._is_output
+
+    def write(self, data: Any, /) -> int:
+        try:
+            with _Lenient.around() if self._is_output else nullcontext():
+                while (written := super().write(data)) is None:
+                    # another process has set the stream to not block
+                    select.select((), (self,), ())
+        except OSError as error:
+            silent, self._silent = self._silent, True
+            if self.strict:
+                raise
+            if not silent and error.errno != errno.EPIPE:
+                _LOG.error("standard output: %s; the rest of what is printed is lost, files are complete", error.strerror)
+            return len(memoryview(data).cast("B"))
+        return written
+
+
+def guard(around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    """Makes the standard streams of this process lose what they cannot take. A closed one becomes the null device: the next
+    file to be opened would take its number, and this process and its children would print into it.
+
+    :param around: what standard output is written within: the status line may be on the same terminal
+    """
+    _Lenient.around = staticmethod(around)
+    for descriptor in (0, _OUT, _ERROR):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdout, sys.stderr = _guarded(sys.stdout, _OUT), _guarded(sys.stderr, _ERROR)
+
+
+def _guarded(stream: TextIO | None, descriptor: int) -> TextIO:
+    """``stream``, if it leads to ``descriptor``, with a ``_Lenient`` below it."""
+    if stream is None:
+        return io.TextIOWrapper(io.BufferedWriter(_Lenient(descriptor)), encoding="utf-8", errors="backslashreplace")
+    buffer = getattr(stream, "buffer", None)
+    raw = getattr(buffer, "raw", buffer)
+    # tests replace the streams by others, which do not fail
+    if not isinstance(stream, io.TextIOWrapper) or type(raw) is not io.FileIO or raw.fileno() != descriptor:
+        return stream
+    lenient = io.BufferedWriter(_Lenient(descriptor))
+    return io.TextIOWrapper(lenient, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+
+
+@contextmanager
+def strict_output() -> Iterator[None]:
+    """In the block, standard output is the product of the command: what it cannot take is an error.
+
+    :raises OSError: in the block, from a write
+    """
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if not isinstance(raw, _Lenient):
+        yield
+        return
+    raw.strict = True
+    try:
+        yield
+    finally:
+        raw.strict = False
 
 
 def under_spark_submit() -> bool:
@@ -63,7 +145,8 @@ def _of_launcher(descriptor: int) -> TextIO | None:
     path = Path(f"/proc/{os.getppid()}/fd/{descriptor}")
     try:
         if path.is_fifo() or path.is_char_device():
-            return path.open("w", encoding="utf-8", errors="backslashreplace", buffering=1)
+            opened = _Lenient(os.open(path, os.O_WRONLY | os.O_CLOEXEC), closefd=True)
+            return io.TextIOWrapper(io.BufferedWriter(opened), "utf-8", "backslashreplace", line_buffering=True)
     except OSError:
         return None
     return None

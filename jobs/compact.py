@@ -110,9 +110,8 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
     session_factory = _command.start_early(session_factory, request.logs)
     background.compile_kernels(request.logs, *background.PASSES)
     from compaction.engine.clean import clean_logs
-    from compaction.spark.progress import Progress
 
-    with Progress(_logging.progress_stream(), status=_logging.status_line()) as progress:
+    with _command.progress() as progress:
         return clean_logs(_command.passes(session_factory, progress), request)
 
 

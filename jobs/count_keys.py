@@ -23,6 +23,9 @@ if not __package__:
 
 from compaction.locking.access import Purpose, access  # noqa: E402 - the checkout must be on the path first
 from compaction.printable import printable, printable_json  # noqa: E402
+from compaction.screen.amounts import counted, size  # noqa: E402
+from compaction.screen.steps import step  # noqa: E402
+from compaction.screen.text_table import Column, Line, Row, Style, table  # noqa: E402
 from compaction.stores.mixed import file_system  # noqa: E402
 
 from . import _arguments, _command, _logging, _options  # noqa: E402
@@ -32,8 +35,8 @@ if TYPE_CHECKING:
     from compaction.source.key_totals import KeyCount, RecordCounts
 
 _DESCRIPTION = """\
-Count the records of logs at rest, their distinct keys and tombstones, exactly, and name the largest
-keys. Logs are read as a consumer reads them: from the log start to the high watermark, without
+Count the records of logs at rest, their distinct keys and tombstones, exactly, and with --top name
+the largest keys. Logs are read as a consumer reads them: from the log start to the high watermark, without
 control records, and with --isolation-level read_committed without aborted data and open
 transactions. Keys are compared byte by byte. A key that several partitions of a topic have is one
 key of the topic. No file is changed.
@@ -41,12 +44,12 @@ key of the topic. No file is changed.
 
 _EPILOG = """\
 columns:
-  records     as a consumer would read them
-  keys        distinct keys; those of a topic are distinct in the topic
-  deleted     keys whose newest record in its partition is a tombstone
-  tombstones  records with a key and without a value
-  no key      records without a key
-  bytes       keys and values, uncompressed
+  records       as a consumer would read them
+  keys          distinct keys; those of a topic are distinct in the topic
+  deleted keys  keys whose newest record in its partition is a tombstone
+  tombstones    records with a key and without a value
+  no key        records without a key
+  data          keys and values, uncompressed; --output json has the number of bytes
 
 exit status:
   0  done
@@ -55,16 +58,16 @@ exit status:
 
 examples:
   How many keys do the topics have, and which are the largest?
-    spark-submit jobs/count_keys.py --log-dir /var/lib/kafka/data --topic 'orders.*'
+    spark-submit jobs/count_keys.py --log-dir /var/lib/kafka/data --topic 'orders.*' --top 5
 
-  Every partition, as JSON, without naming keys:
-    spark-submit jobs/count_keys.py --log-dir /var/lib/kafka/data --top 0 --output json
+  Every partition, as JSON:
+    spark-submit jobs/count_keys.py --log-dir /var/lib/kafka/data --output json
 """
 
-_COLUMNS = ("records", "keys", "deleted", "tombstones", "no key", "bytes")
-_NAME_WIDTH = 16
-#: of figures: a line has 80 characters
-_WIDTHS = (12, 11, 9, 11, 8, 13)
+_COLUMNS = (
+    Column("topic", right=False),
+    *(Column(title) for title in ("records", "keys", "deleted keys", "tombstones", "no key", "data")),
+)
 _KEY_CHARACTERS = 48
 #: with less, a session takes longer to start than the work
 _WORTH_SPARK_BYTES = 256 << 20
@@ -81,7 +84,8 @@ def parser() -> _options.Parser:
         help="read_committed: without aborted data, and only up to the last stable offset (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
-        "--top", metavar="N", type=_number, default=5, help="name the N largest keys of each topic (default: %(default)s)"
+        "--top", metavar="N", type=_number, default=0,
+        help="name the N largest keys of each topic; keys may be personal data (default: none)",
     )
     group.add_argument(
         "--by", choices=("bytes", "records"), default="bytes", help="what makes a key large (default: %(default)s)"
@@ -109,49 +113,41 @@ def count(arguments: argparse.Namespace, session_factory: _command.SessionFactor
 
     log_dirs, logs = _arguments.find_logs(arguments, _arguments.read_selector(arguments))
     request = ReadRequest.parse({"paths": json.dumps(log_dirs), "isolation.level": arguments.isolation_level})
-    with access(file_system(log_dirs), log_dirs, Purpose.COPY):
+    with access(file_system(log_dirs), log_dirs, Purpose.COPY), _command.progress() as progress:
+        step(f"counting {counted(len(logs), 'log')}")
         plan = plan_count(logs, request)
         runner: CountRunner = LocalCountRunner()
         if sum(task.read.size_bytes for task in plan.tasks) >= _WORTH_SPARK_BYTES:
             from compaction.spark.count_job import SparkCountRunner
 
-            runner = SparkCountRunner(session_factory().sparkContext)
+            runner = SparkCountRunner(session_factory().sparkContext, progress)
         count_logs(runner, plan, Largest(arguments.top, arguments.by))
     return plan
 
 
-def lines(plan: CountPlan, *, partitions: bool) -> Iterator[str]:
+def lines(plan: CountPlan, style: Style, *, partitions: bool) -> Iterator[Line]:
     """The result as text."""
-    width = max(map(len, ("topic", *(name for topic in plan.topics for name in _names(topic, partitions=partitions)))))
-    width = min(width, _NAME_WIDTH)
-    yield _line("topic", _COLUMNS, width)
+    rows = []
     for topic in plan.topics:
         deleted = sum(log.deleted_keys for log in topic.logs)
-        yield _line(topic.topic, ["failed"] if topic.failed else _figures(topic.counts, topic.keys, deleted), width)
-        if partitions:
-            for log in topic.logs:
-                figures = ["failed"] if log.error is not None else _figures(log.counts, log.keys, log.deleted_keys)
-                yield _line(f"  {log.location.topic_partition.partition}", figures, width)
+        rows.append(_row(topic.topic, topic.counts, topic.keys, deleted, failed=topic.failed))
+        for log in topic.logs if partitions else ():
+            name = f"  {log.location.topic_partition.partition}"
+            rows.append(_row(name, log.counts, log.keys, log.deleted_keys, failed=log.error is not None))
+    yield from table(_COLUMNS, rows, style)
     for topic in plan.topics:
         if topic.largest and not topic.failed:
-            yield ""
-            yield f"largest keys of {printable(topic.topic)}:"
-            yield from (f"{each.bytes:>15,} bytes {each.records:>12,} records  {_shown(each.key)}" for each in topic.largest)
+            yield Line("")
+            yield Line(f"largest keys of {printable(topic.topic)}:")
+            for each in topic.largest:
+                yield Line(f"{size(each.bytes):>12}  {each.records:>12,} records  {_shown(each.key)}")
 
 
-def _names(topic: TopicCount, *, partitions: bool) -> list[str]:
-    return [topic.topic, *(f"  {log.location.topic_partition.partition}" for log in topic.logs if partitions)]
-
-
-def _line(name: str, figures: Sequence[str], width: int) -> str:
-    """A line of the table; a longer name has its own line."""
-    name = printable(name)
-    head = f"{name:<{width}}" if len(name) <= width else f"{name}\n{'':<{width}}"
-    return head + "".join(f" {figure:>{size - 1}}" for figure, size in zip(figures, _WIDTHS, strict=False))
-
-
-def _figures(counts: RecordCounts, keys: int, deleted: int) -> list[str]:
-    return [f"{each:,}" for each in (counts.records, keys, deleted, counts.tombstones, counts.keyless, counts.bytes)]
+def _row(name: str, counts: RecordCounts, keys: int, deleted: int, *, failed: bool) -> Row:
+    if failed:
+        return Row([name, "failed", *[""] * (len(_COLUMNS) - 2)], "bold red")
+    figures = (counts.records, keys, deleted, counts.tombstones, counts.keyless)
+    return Row([name, *(f"{each:,}" for each in figures), size(counts.bytes)])
 
 
 def _shown(key: bytes) -> str:
@@ -198,14 +194,18 @@ def _encoded(key: bytes) -> dict[str, str]:
 
 def show(plan: CountPlan, arguments: argparse.Namespace) -> int:
     """Print the result and the errors; returns the exit code."""
-    if arguments.output == "json":
-        print(document(plan, arguments))
-    else:
-        print("\n".join(lines(plan, partitions=arguments.partitions)))
     failed = [log for log in plan.logs if log.error is not None]
-    for log in failed:
-        _logging.print_error(f"{log.location.topic_partition}: {log.error}")
-    return _command.FAILED if failed else 0
+
+    def print_it() -> None:
+        if arguments.output == "json":
+            print(document(plan, arguments))
+        else:
+            screen = _command.screen(arguments)
+            screen.print(lines(plan, screen.style, partitions=arguments.partitions))
+        for log in failed:
+            _logging.print_error(f"{log.location.topic_partition}: {log.error}")
+
+    return _command.finish((), print_it, _command.FAILED if failed else 0)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

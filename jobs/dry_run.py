@@ -27,7 +27,6 @@ from compaction.config import Policy  # noqa: E402
 from compaction.config.policy import CONFIGURED  # noqa: E402
 from compaction.config.request import ComparisonRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402
-from compaction.fs.text_files import write_text  # noqa: E402
 from compaction.logdir.discover import Selector  # noqa: E402
 
 from . import _arguments, _command, _logging, _options  # noqa: E402
@@ -132,9 +131,8 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
     session_factory = _command.start_early(session_factory, base.logs)
     background.compile_kernels(base.logs, *background.PASSES, "comparison")
     from compaction.compare.compare_policies import compare_with
-    from compaction.spark.progress import Progress
 
-    with Progress(_logging.progress_stream(), status=_logging.status_line()) as progress:
+    with _command.progress() as progress:
         return compare_with(_command.passes(session_factory, progress), request)
 
 
@@ -163,21 +161,30 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
 
 def _explain(request: ComparisonRequest, arguments: argparse.Namespace) -> int:
     logs = explain(request)
-    _logging.end_steps()
     document = explanations_to_json(logs, request.base.as_of_ms, provenance(arguments))
-    if arguments.output == _options.JSON:
-        sys.stdout.write(document)
-    else:
-        print_explanations(logs, _command.screen(arguments))
-    if arguments.report is not None:
-        write_text(arguments.report, document)
-    return _command.FAILED if any(log.error is not None for log in logs) else 0
+
+    def show() -> None:
+        if arguments.output == _options.JSON:
+            sys.stdout.write(document)
+        else:
+            print_explanations(logs, _command.screen(arguments))
+
+    code = _command.FAILED if any(log.error is not None for log in logs) else 0
+    return _command.finish([(arguments.report, lambda: document)], show, code)
 
 
 def _finish(comparison: Comparison, arguments: argparse.Namespace) -> int:
-    """Print a comparison, write the requested files, and return the exit code."""
-    _logging.end_steps()
+    """Write the requested files, print a comparison, and return the exit code."""
     comparison = replace(comparison, origin=provenance(arguments))
+    files = (
+        (arguments.report, lambda: to_json(comparison)),
+        (arguments.metrics, lambda: comparison_metrics(comparison)),
+        (arguments.html, lambda: to_html(comparison)),
+    )
+    return _command.finish(files, lambda: _show(comparison, arguments), comparison.exit_code)
+
+
+def _show(comparison: Comparison, arguments: argparse.Namespace) -> None:
     if arguments.output == _options.JSON:
         sys.stdout.write(to_json(comparison))
     else:
@@ -188,13 +195,6 @@ def _finish(comparison: Comparison, arguments: argparse.Namespace) -> int:
         for outcome in log.outcomes:
             if outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.REFUSED):
                 _logging.print_error(f"{log.name}, {outcome.policy}: {outcome.reason}")
-    if arguments.report is not None:
-        write_text(arguments.report, to_json(comparison))
-    if arguments.metrics is not None:
-        write_text(arguments.metrics, comparison_metrics(comparison))
-    if arguments.html is not None:
-        write_text(arguments.html, to_html(comparison))
-    return comparison.exit_code
 
 
 if __name__ == "__main__":

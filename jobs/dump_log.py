@@ -6,7 +6,6 @@ Run it with ``spark-submit jobs/dump_log.py --help``, or with ``python``: no Spa
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -20,11 +19,11 @@ if not __package__:
     if __package__ == "jobs":
         sys.path.insert(0, str(checkout))
 
-from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
+from compaction.errors import StorageError, UsageError  # noqa: E402 - the checkout must be on the path first
 from compaction.fs.uri import parse_uri  # noqa: E402
 from compaction.printable import TerminalOutput  # noqa: E402
 
-from . import _command, _logging, _options  # noqa: E402
+from . import _command, _logging, _options, _streams  # noqa: E402
 from ._exports import read_keys  # noqa: E402
 
 if TYPE_CHECKING:
@@ -290,12 +289,14 @@ def dump(request: DumpRequest) -> int:
 
     sys.stdout.flush()
     try:
-        valid = Dump(file_system(request.files), request, out, tell, fail).run(str(Path.cwd()))
-        out.flush()
+        with _streams.strict_output():
+            valid = Dump(file_system(request.files), request, out, tell, fail).run(str(Path.cwd()))
+            out.flush()
     except BrokenPipeError:
-        # the reader closed the pipe: the rest of the buffer is discarded when the process ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # the reader needs no more; what is in the buffer is lost
         return 0
+    except OSError as error:
+        raise StorageError(f"cannot be written: {error.strerror}", path="standard output") from error
     return 0 if valid else _command.FAILED
 
 

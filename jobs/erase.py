@@ -28,7 +28,7 @@ from compaction.names import LogLocation, TopicPartition  # noqa: E402
 from compaction.output.publish import layout  # noqa: E402
 from compaction.report import RunReport  # noqa: E402
 
-from . import _arguments, _command, _keys, _logging, _options, _output_layout  # noqa: E402
+from . import _arguments, _command, _keys, _options, _output_layout  # noqa: E402
 from ._command import SessionFactory  # noqa: E402
 from .verify import error_line  # noqa: E402
 
@@ -124,9 +124,8 @@ def erase(session_factory: SessionFactory, request: ErasureRequest) -> RunReport
     require_java()
     background.compile_kernels(request.base.logs, *background.ERASURE)
     from compaction.erasure.erase_keys import erase_keys
-    from compaction.spark.progress import Progress
 
-    with Progress(_logging.progress_stream(), status=_logging.status_line()) as progress:
+    with _command.progress() as progress:
         return erase_keys(_command.passes(session_factory, progress), request)
 
 
@@ -153,7 +152,8 @@ def _certifier(
         errors: dict[LogLocation, str] = {}
         logs: list[Mapping[str, Any]] = []
         for asked, by_name in _requests(base, [log for log in run if log.error is None]):
-            found = certify_erasure(session_factory, asked, erased)
+            with _command.progress() as progress:
+                found = certify_erasure(session_factory, asked, erased, progress)
             logs += ({**log, "resumed": TopicPartition(log["topic"], log["partition"]) in resumed} for log in found.logs)
             wrong = (log for log in found.report.logs if log.status is not Status.HOLDS)
             errors |= {by_name[log.topic_partition]: f"certificate: {error_line(log)}" for log in wrong}

@@ -23,7 +23,7 @@ if not __package__:
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport  # noqa: E402
 from compaction.certifier.verify_request import VerifyRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
-from compaction.fs.text_files import read_text, write_text  # noqa: E402
+from compaction.fs.text_files import read_text  # noqa: E402
 from compaction.fs.uri import parse_uri  # noqa: E402
 from compaction.locking.access import Purpose, access  # noqa: E402
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs  # noqa: E402
@@ -212,8 +212,8 @@ def verify(session_factory: SessionFactory, request: VerifyRequest) -> VerifyRep
     """Certify the logs. Spark is imported only here, so that a wrong call fails at once."""
     from compaction.spark import certify_job
 
-    with _shared_locks(request):
-        return certify_job.certify(session_factory, request)
+    with _shared_locks(request), _command.progress() as progress:
+        return certify_job.certify(session_factory, request, progress)
 
 
 def verify_erasure(
@@ -223,8 +223,8 @@ def verify_erasure(
     from compaction.certifier.erasure_certificate import compare
     from compaction.spark import certify_job
 
-    with _shared_locks(request):
-        found = certify_job.certify_erasure(session_factory, request, erased)
+    with _shared_locks(request), _command.progress() as progress:
+        found = certify_job.certify_erasure(session_factory, request, erased, progress)
     return compare(certificate, found, request.logs or frozenset(), with_before=bool(request.before))
 
 
@@ -232,8 +232,8 @@ def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int
     """What became of one record of the requested log, as lines of text."""
     from compaction.spark import certify_job
 
-    with _shared_locks(request):
-        return certify_job.explain(session_factory, request, offset)
+    with _shared_locks(request), _command.progress() as progress:
+        return certify_job.explain(session_factory, request, offset, progress)
 
 
 def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, only_summary: bool = False) -> int:
@@ -255,15 +255,16 @@ def _encrypted_session() -> Session:
 
 
 def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
-    """Print the report in the form that the options ask for, write the requested file, and return the exit code."""
+    """Write the requested file, print the report in the form that the options ask for, and return the exit code."""
     report = replace(report, origin=provenance(arguments))
     as_json = arguments.output == _options.JSON
-    code = show(report, _print_nothing if as_json else print, only_summary=arguments.quiet)
-    if as_json:
-        sys.stdout.write(report.to_json())
-    if arguments.report is not None:
-        write_text(arguments.report, report.to_json())
-    return code
+
+    def print_it() -> None:
+        show(report, _print_nothing if as_json else print, only_summary=arguments.quiet)
+        if as_json:
+            sys.stdout.write(report.to_json())
+
+    return _command.finish([(arguments.report, report.to_json)], print_it, report.exit_code)
 
 
 def _print_nothing(line: str) -> None:

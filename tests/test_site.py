@@ -8,17 +8,24 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from compaction.cleaning.skip_reasons import SkipCause
+from compaction.compare.figures import ComparedLog, Comparison, KeyFigures, Outcome, OutcomeStatus, RepetitionRange
+from compaction.compare.json_document import json_document
 from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES
-from compaction.report import LogReport
-from jobs import compact
+from compaction.erasure.erasure_report import erasure_document
+from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
+from compaction.formats.key_criteria import KeyCriteria
+from compaction.report import LogReport, LogStatus, RunReport, VersionUsed
+from jobs import compact, dry_run
+from jobs._provenance import provenance
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,10 +46,33 @@ def test_the_reference_has_every_option_setting_field_and_code(reference: Module
         re.findall(r"--?[\w-]+", options)
     )
     assert set(TOPIC_ENTRIES) | set(BROKER_ENTRIES) <= set(re.findall(r"^\| `([\w.]+)` \|", reference.settings(), re.MULTILINE))
-    described = set(re.findall(r"^\| `(\w+)` \|", reference.report_page(), re.MULTILINE))
-    assert {field.name for field in fields(LogReport)} <= described
     assert {cause.value for cause in SkipCause} <= set(re.findall(r"^\| `(.+?)` \| \w", reference.reasons(), re.MULTILINE))
     assert reference.metrics_page().count("kafka_log_compaction_") > 10
+
+
+def _names(value: object) -> set[str]:
+    """The names of all fields of a document."""
+    if isinstance(value, dict):
+        inner = (_names(each) for name, each in value.items() if name not in ("settings", "rules"))
+        return set(value).union(*inner)
+    return {name for each in value for name in _names(each)} if isinstance(value, list | tuple) else set()
+
+
+def test_each_field_of_a_report_has_a_meaning_on_its_page(reference: ModuleType) -> None:
+    log = LogReport("a", 0, "/data", LogStatus.CLEANED, "dirty")
+    versions = (VersionUsed("4.4", "given", 1, {}),)
+    erasure = Erasure(KeyCriteria(pa.array([], pa.binary()), ()), b"salt")
+    found = FoundKeys(np.array([b"hash"], HASHED), np.array([1]))
+    run = RunReport("r", 1, False, (log,), 1.0, versions, erasure=erasure_document(erasure, found, (), ()))
+    outcome = Outcome("configured", OutcomeStatus.CLEANED, "dirty", log)
+    keys = KeyFigures(1, 1, (RepetitionRange(1, 1, 1, 1),))
+    compared = ComparedLog("a", 0, "/data", keys=keys, outcomes=(outcome,))
+    comparison = Comparison("r", 1, ("configured",), (compared,), (0,), 1.0, versions)
+    called = provenance(dry_run.parser().parse_args(["--log-dir", "/data"]))
+    names = _names(run.document()) | _names(json_document(comparison)) | set(called)
+    rows = re.findall(r"^\| (.+?) \|(.+)\|$", reference.report_page(), re.MULTILINE)
+    described = {name for row in rows if row[1].strip() for name in re.findall(r"`(\w+)`", " ".join(row))}
+    assert names - described == set()
 
 
 def test_options_are_those_of_the_console_command(reference: ModuleType) -> None:

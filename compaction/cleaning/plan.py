@@ -27,7 +27,16 @@ from dataclasses import dataclass
 
 from compaction.cleaning.grouping import Group, group_segments, overflows
 from compaction.cleaning.kafka_rules import NEWEST, RULES, KafkaRules, LastBatch
-from compaction.cleaning.log_to_clean import MIN_LAG, LogToClean, first_dirty_offset, log_to_clean, segments_between
+from compaction.cleaning.log_to_clean import (
+    ACTIVE,
+    HIGH_WATERMARK,
+    LAST_STABLE,
+    MIN_LAG,
+    LogToClean,
+    first_dirty_offset,
+    log_to_clean,
+    segments_between,
+)
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
 from compaction.cleaning.skip_reasons import Condition, SkipCause, Verdict, duration, ratio_remedy, shown
@@ -35,6 +44,14 @@ from compaction.config import TopicConfig
 from compaction.config.entries import NO_RECORD_LIMIT
 from compaction.config.kinds import to_long
 from compaction.names import CLUSTER_METADATA_TOPIC, TopicPartition
+
+#: why a log is skipped if a cleaning bound leaves nothing dirty
+_HOLDS_BACK = {
+    ACTIVE: SkipCause.ACTIVE,
+    HIGH_WATERMARK: SkipCause.HELD,
+    LAST_STABLE: SkipCause.HELD,
+    MIN_LAG: SkipCause.LAG,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +153,7 @@ def plan_log(
         return _refused(view, config, refusal, basics)
     to_clean = log_to_clean(view, config, now_ms=now_ms, include_active=include_active)
     conditions = _conditions(to_clean, config)
-    cause, reason = _decision(to_clean, conditions, config)
+    cause, reason = _decision(to_clean, conditions, view.log_end_offset)
     cleaned = segments_between(view.segments, 0, to_clean.first_uncleanable_offset) if cause is None else ()
     return LogPlan(
         **vars(to_clean),
@@ -243,7 +260,7 @@ def _conditions(to_clean: LogToClean, config: TopicConfig) -> tuple[Condition, C
 
 
 def _decision(
-    to_clean: LogToClean, conditions: tuple[Condition, Condition, Condition], config: TopicConfig
+    to_clean: LogToClean, conditions: tuple[Condition, Condition, Condition], log_end_offset: int
 ) -> tuple[SkipCause | None, str]:
     """Why the log is skipped (``None``: it is cleaned), and the reason as text."""
     has_dirty, over_ratio, overdue = conditions
@@ -253,9 +270,11 @@ def _decision(
         return None, f"{_amount(to_clean)}: {overdue.setting} passed {duration(to_clean.overdue_ms)} ago ({overdue.source})"
     held = f"held back by {to_clean.bounds[0]}"
     if not has_dirty.holds:
-        by_lag = config.min_compaction_lag_ms > 0 and to_clean.bounds[0].name == MIN_LAG
-        cause = SkipCause.LAG if by_lag else SkipCause.RATIO
-        return cause, f"{cause.value}: nothing to clean from first dirty offset {to_clean.first_dirty_offset} on, {held}"
+        is_clean = to_clean.first_dirty_offset >= log_end_offset
+        cause = SkipCause.CLEAN if is_clean else _HOLDS_BACK[to_clean.bounds[0].name]
+        remedy = "; becomes cleanable once a broker rolls it, or in an export with --include-active"
+        why = f"nothing to clean from first dirty offset {to_clean.first_dirty_offset} on, {held}"
+        return cause, f"{cause.value}: {why}{remedy if cause is SkipCause.ACTIVE else ''}"
     bound = f"{shown(over_ratio.bound)} ({over_ratio.origin})"
     remedy = ratio_remedy(to_clean.clean_bytes, to_clean.dirty_bytes, float(over_ratio.bound))
     why = f"{_amount(to_clean)}, not over {bound}, and {overdue.setting} has not passed; {held}; {remedy}"

@@ -28,6 +28,12 @@ class SkipCause(enum.Enum):
     POLICY = "policy"
     #: there is nothing to clean or delete
     EMPTY = "empty"
+    #: nothing was appended since it was cleaned
+    CLEAN = "clean"
+    #: all of its dirty records are in the active segment, which is cleaned only with ``--include-active``
+    ACTIVE = "active"
+    #: its dirty records are in an open transaction, or above the high watermark
+    HELD = "held"
     #: its dirty records are younger than ``min.compaction.lag.ms``
     LAG = "lag"
     #: its dirty ratio is not above ``min.cleanable.dirty.ratio``

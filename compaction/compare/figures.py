@@ -17,16 +17,19 @@ from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed
 
 @dataclass(frozen=True)
 class LogTotals:
-    """The size of a log: ``bytes`` of its ``.log`` files, ``record_bytes`` of its records when uncompressed.
+    """The size of a log."""
 
-    Transaction markers count as records, as in Kafka's own statistics. ``keyless_records`` are data records without a key.
-    """
-
+    #: bytes of its ``.log`` files
     bytes: int = 0
+    #: its segments
     segments: int = 0
+    #: its records, with transaction markers, as in Kafka's own statistics
     records: int = 0
+    #: bytes of its records when uncompressed
     record_bytes: int = 0
+    #: its records with a key and without a value
     tombstones: int = 0
+    #: its data records without a key
     keyless_records: int = 0
 
     def __add__(self, other: LogTotals) -> LogTotals:
@@ -35,10 +38,13 @@ class LogTotals:
 
 @dataclass(frozen=True)
 class Distribution:
-    """Records by age, their uncompressed bytes by age, and records by place."""
+    """Records by age and by place."""
 
+    #: records by age, between the bounds of ``age_bounds_ms``
     by_age: tuple[int, ...] = ()
+    #: their uncompressed bytes by age
     bytes_by_age: tuple[int, ...] = ()
+    #: records by place, in equal ranges of offsets
     by_place: tuple[int, ...] = ()
 
     def __add__(self, other: Distribution) -> Distribution:
@@ -53,20 +59,27 @@ def _added(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class RepetitionRange:
-    """The number of ``keys`` that occur ``at_least`` to ``at_most`` times, and of their ``records``."""
+    """How many keys occur how often."""
 
+    #: the least number of records that such a key has
     at_least: int
+    #: the greatest number of records that such a key has
     at_most: int
+    #: the number of such keys
     keys: int
+    #: the number of their records
     records: int
 
 
 @dataclass(frozen=True)
 class KeyFigures:
-    """The keys of a log's data records; ``most_repeated`` is the number of records of the most frequent key."""
+    """The keys of a log's data records."""
 
+    #: distinct keys
     distinct: int = 0
+    #: the number of records of the most frequent key
     most_repeated: int = 0
+    #: how many keys occur how often
     repetition: tuple[RepetitionRange, ...] = ()
 
 
@@ -97,21 +110,27 @@ class OutcomeStatus(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """One log after cleaning under one policy.
+    """One log after cleaning under one policy."""
 
-    ``after``: what remains of the log; ``gone``: the removed records; ``expired``: what the delete policy removed. ``run`` is
-    the report of a real run. ``broker_rounds``: the rounds that a broker's cleaner needs with its dedupe buffer, 0 if the log
-    is not compacted. ``why``: a line of text per condition.
-    """
-
+    #: the policy
     policy: str
+    #: what a run would do to the log, see the reason codes
     status: OutcomeStatus
+    #: why, in a sentence
     reason: str
+    #: the report of a real run
     run: LogReport
+    #: what remains of the log
     after: LogTotals = LogTotals()
+    #: what the delete policy removes
     expired: LogTotals = LogTotals()
+    #: the removed records
     gone: Distribution = Distribution()
+    #: of the removed records, those that the delete policy removes, by age
+    expired_by_age: tuple[int, ...] = ()
+    #: the rounds that a broker's cleaner needs with its dedupe buffer, 0 if the log is not compacted
     broker_rounds: int = 0
+    #: a line of text per condition
     why: tuple[str, ...] = ()
 
     @property
@@ -130,15 +149,23 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ComparedLog:
-    """One log under all policies; ``error``: why it has no figures."""
+    """One log under all policies."""
 
+    #: name of the topic
     topic: str
+    #: number of the partition
     partition: int
+    #: the log directory that has the log
     log_dir: str
+    #: the log as it is
     before: LogTotals = LogTotals()
+    #: its records
     spread: Distribution = Distribution()
+    #: its keys
     keys: KeyFigures = KeyFigures()
+    #: the log under each policy, in the order of ``policies``; in the document this field is called ``policies``
     outcomes: tuple[Outcome, ...] = ()
+    #: why it has no figures; ``null`` if it has
     error: str | None = None
 
     @property
@@ -163,11 +190,18 @@ class ComparedLog:
 class PolicyTotals:
     """The sums over all logs with figures under one policy; a log that its run would not change counts as it is."""
 
+    #: the policy; in the document this field is called ``name``
     policy: str
+    #: the logs as they are
     before: LogTotals
+    #: what remains of them
     after: LogTotals
+    #: what the delete policy removes
     expired: LogTotals
+    #: the removed records
     gone: Distribution
+    #: the number of logs by status, ``cleaned``, ``skipped``, ``refused``, ``policy_unknown`` and ``failed``; in the document
+    #: this field is called ``logs``
     statuses: dict[str, int]
 
 

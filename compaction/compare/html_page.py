@@ -83,6 +83,7 @@ def _outcome(outcome: Outcome, explained: bool) -> dict[str, Any]:
         "after": _columns(outcome.after),
         "expired": _columns(outcome.expired),
         "ages": outcome.gone.by_age,
+        "expiredAges": outcome.expired_by_age,
         "places": outcome.gone.by_place,
         "rounds": outcome.broker_rounds,
     }

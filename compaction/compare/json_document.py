@@ -2,7 +2,8 @@
 
 | field | meaning |
 | --- | --- |
-| ``run_id``, ``as_of_ms``, ``status`` | as in the report of a run; ``dry_run`` is always true |
+| ``schema_version``, ``run_id``, ``as_of_ms``, ``status`` | as in the report of a run; ``dry_run`` is always true |
+| ``seconds`` | the elapsed time of the comparison |
 | ``kafka_versions``, ``tool``, ``command``, ``options``, ``settings`` | as in the report of a run |
 | ``age_bounds_ms``, ``places`` | the bounds of counts by age, the number of counts by place (``compaction.compare.figures``) |
 | ``policies`` | one object per policy, in the order given: the sums over all logs |

@@ -68,6 +68,7 @@ def compared(log: LogCases, results: PassResults) -> ComparedLog:
 def _outcome(case: PolicyCase, result: PlanResult | None, counts: LogCounts, total: Tally) -> Outcome:
     report, status = case.report, case.status
     expired, gone = _expired(case, counts)
+    expired_by_age = _distribution(gone).by_age
     view = case.plan.compaction.view
     after_bytes, after_segments, rounds = view.size_bytes, len(view.segments), 0
     if case.cleans and result is not None:
@@ -92,6 +93,7 @@ def _outcome(case: PolicyCase, result: PlanResult | None, counts: LogCounts, tot
         after=_log_totals(after_bytes, after_segments, total - gone),
         expired=expired,
         gone=_distribution(gone),
+        expired_by_age=expired_by_age,
         broker_rounds=rounds,
         why=case.why,
     )

@@ -41,7 +41,7 @@ from compaction.engine.sizing import Sizes, pack
 from compaction.errors import CompactionError, of_log
 from compaction.fs.durable import Steps
 from compaction.fs.filesystem import DiskFileSystem
-from compaction.fs.uri import is_remote
+from compaction.fs.uri import any_remote, is_remote
 from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
@@ -97,7 +97,8 @@ def clean_logs(
     reports += [failed_report(log.location, log.error) for log in prepared if log.error is not None]
     seconds = time.monotonic() - started
     used = versions_used(log.settings.kafka for log in prepared if log.settings is not None)
-    return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), seconds, used)
+    copied = request.output_dir is not None or any_remote(request.log_dirs)
+    return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), seconds, used, copied=copied)
 
 
 def parallel_read(start: Callable[[], Passes]) -> ParallelRead:
@@ -185,7 +186,7 @@ def _finish(output: Destination, log: LogCleaning) -> Steps[LogReport]:
         return failed_report(log.location, log.error, log.plan)
     if log.compaction.verdict is not Verdict.CLEAN:
         return skipped_report(log.plan)
-    return replace(cleaned_report(log.plan, log), seconds=time.monotonic() - started)
+    return replace(cleaned_report(log.plan, log), seconds=log.seconds + time.monotonic() - started)
 
 
 def finish_log(output: Destination, log: LogCleaning) -> Steps[None]:

@@ -138,6 +138,7 @@ class Cleaner:
         cleaned = self._passes.clean_into_groups(contexts, parts, dry_run=dry_run)
         for result in cleaned.results:
             self._logs[result.log].stats += result.stats
+            self._logs[result.log].seconds += result.seconds
         for log in logs:
             log.keys = cleaned.keys.get(log.number, 0)
         outputs = output_segments(logs, contexts, cleaned.results, self._passes.join_parts, dry_run=dry_run)
@@ -178,6 +179,7 @@ class Cleaner:
         for log in logs:
             found = by_log[log.number]
             log.totals = ScanTotals.of(found)
+            log.seconds += sum(each.seconds for each in found)
             log.error = next((each.error for each in found if each.error is not None), None)
             seen = {each.slice_id: each.fingerprint for each in found}
             log.slices = [replace(part, fingerprint=seen.get(part.id)) for part in log.slices]

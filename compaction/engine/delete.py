@@ -25,7 +25,7 @@ from compaction.errors import StorageError, of_log
 from compaction.fs.durable import Steps
 from compaction.fs.filesystem import DiskFileSystem, FileSystem
 from compaction.fs.overlay import OverlayFileSystem
-from compaction.fs.uri import is_remote, require_in_place
+from compaction.fs.uri import any_remote, is_remote, require_in_place
 from compaction.locking.access import Access, access
 from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import CheckpointFiles
@@ -85,7 +85,8 @@ def delete_old_segments(
         reports = note_logs_in_use(change_logs(target.disk, works, target.concurrency), held.in_use, views)
     if request.output_dir is not None:
         reports = [replace(report, deleted_bytes=0) for report in reports]
-    return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), time.monotonic() - started)
+    copied, seconds = request.output_dir is not None or any_remote(request.log_dirs), time.monotonic() - started
+    return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), seconds, copied=copied)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from compaction.config.entries import HEADER
 from compaction.engine.log_cleaning import LogCleaning, ScanTotals
 from compaction.errors import CompactionError, PolicyUnknownError
 from compaction.fs.local import LocalFileSystem
+from compaction.fs.uri import is_remote
 from compaction.logdir.changes import has_changed
 from compaction.logdir.settings.kafka_version import KafkaVersion
 from compaction.names import LogLocation
@@ -52,6 +53,7 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
         bytes_after=stats.bytes_kept,
         records_before=stats.messages_read,
         records_after=stats.messages_kept,
+        removed_records=stats.removed,
         segments_before=len(compaction.segments),
         segments_after=len(compaction.groups),
         superseded_records=stats.superseded(log.invalid),
@@ -102,12 +104,13 @@ def skipped_report(plan: PolicyPlan) -> LogReport:
 def _deleted_bytes(plan: PolicyPlan, replaced: Iterable[Segment] = ()) -> int:
     """The bytes that remain in ``.deleted`` files."""
     expired = () if plan.deletion is None else (removal.segment for removal in plan.deletion.removals)
-    return _bytes_of_files((*expired, *replaced), plan.compaction.config)
+    return _bytes_of_files((*expired, *replaced), plan.compaction.config, plan.compaction.view)
 
 
-def _bytes_of_files(segments: Iterable[Segment], config: TopicConfig) -> int:
-    """The size of the files that segments leave, with their indexes; 0 if they are removed at once."""
-    if config.file_delete_delay_ms == 0:
+def _bytes_of_files(segments: Iterable[Segment], config: TopicConfig, view: LogView) -> int:
+    """The size of the files that segments leave, with their indexes; 0 if they are removed at once, and in a store, where logs
+    are only copied."""
+    if config.file_delete_delay_ms == 0 or is_remote(view.log_dir):
         return 0
     return sum(each.size_bytes + each.index_bytes + each.time_index_bytes for each in segments)
 
@@ -165,7 +168,7 @@ def deletion_report(plan: DeletionPlan) -> LogReport:
         segments_after=len(plan.after.segments),
         expired_segments=len(plan.removals),
         expired_bytes=plan.removed_bytes,
-        deleted_bytes=_bytes_of_files((removal.segment for removal in plan.removals), plan.config),
+        deleted_bytes=_bytes_of_files((removal.segment for removal in plan.removals), plan.config, plan.view),
     )
 
 

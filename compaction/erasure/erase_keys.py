@@ -36,6 +36,7 @@ from compaction.erasure.find_matches import Erasure, FoundKeys
 from compaction.errors import CompactionError, of_log
 from compaction.fs.durable import Steps, names_in, run_alone
 from compaction.fs.filesystem import DiskFileSystem
+from compaction.fs.uri import any_remote
 from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
@@ -127,6 +128,7 @@ def erase_keys(
         time.monotonic() - started,
         versions_used(log.settings.kafka for log in prepared if log.settings is not None),
         erasure=erasure_document(request.erasure, found, taken_up, notes_of(base)),
+        copied=base.output_dir is not None or any_remote(base.log_dirs),
     )
 
 
@@ -171,7 +173,7 @@ def _finish(output: Destination, request: ErasureRequest, log: LogCleaning, reco
         yield from _remove_sources(output, log)
     if log.error is not None:
         return failed_report(log.location, log.error, log.plan)
-    return replace(erased_report(log, records), seconds=time.monotonic() - started)
+    return replace(erased_report(log, records), seconds=log.seconds + time.monotonic() - started)
 
 
 def _certified(

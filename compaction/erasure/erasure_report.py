@@ -6,7 +6,7 @@
 | ``salt`` | hexadecimal, drawn for the run |
 | ``keys_given``, ``patterns_given`` | distinct keys of the lists, and patterns |
 | ``keys_found`` | distinct keys that some record had |
-| ``keys`` | each found key as SHA-256 of salt and key, with its records; at most ``MOST_LISTED`` |
+| ``keys`` | each found key as SHA-256 of salt and key (``sha256``), with its ``records``; at most ``MOST_LISTED`` |
 | ``resumed`` | logs from which the run removed segments that an earlier run, possibly killed, or a broker had replaced |
 | ``notes`` | what was resumed, and copies of the records that the run cannot reach |
 

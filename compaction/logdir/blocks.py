@@ -16,6 +16,7 @@ from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.reading.batches import LOG_OVERHEAD, fold_heads, scan_batches
 from compaction.kernels.reading.tables import BATCH_ROW
+from compaction.logdir import read_counter
 
 #: makes the cost of the loop over blocks small, and stays in the caches
 BLOCK_BYTES = 4 << 20
@@ -82,6 +83,7 @@ class SegmentReader:
             scan = scan_batches(data, position, check_crc=check_crc, rows=self._rows)
             if len(scan.rows):
                 fold_heads(data, position, scan.rows, self._seen)
+                read_counter.count(scan.consumed)
                 yield Block(position, data[: scan.consumed], scan.rows)
                 position += scan.consumed
                 if scan.error is None:

@@ -134,6 +134,7 @@ class SliceScan:
     def emit(self, slice_: Slice) -> Generator[tuple[Key, list[Any]], None, Any]:
         """Scan one slice: yields what is spilled on the way; returns its summary, with the error if it cannot be read."""
         findings, position, next_offset = Findings(), slice_.start, slice_.first_offset
+        started_s = self._throttle.now_s()
         scans = {number: self._scans[number] for number in slice_.maps or (slice_.log,)}
         try:
             with SegmentReader(self._files, slice_.path, slice_.start, slice_.end) as reader:
@@ -145,7 +146,8 @@ class SliceScan:
                         next_offset = check_offsets(batches, next_offset, slice_.path, slice_.end_offset)
                         findings.txn_rows.append(summarise(batches.rows, slice_.segment_index))
                         yield from self._batches(scans, batches, decoder, findings)
-                return findings.summary(slice_, reader.fingerprint())
+                found = findings.summary(slice_, reader.fingerprint())
+                return replace(found, seconds=self._throttle.now_s() - started_s)
         except Exception as error:
             failure = str(of_log(error, slice_.path, position))
             return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=failure, slice_id=slice_.id)

@@ -96,12 +96,21 @@ def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Packed], *,
     suffix = None if dry_run else new_suffix()
     try:
         if _is_unchanged(part, log, work):
-            return PartResult(output.log, output.group, part.number, work.stats(), batches=work.batches, unchanged=True)
+            return _result(part, work, None, (), unchanged=True)
         written = yield from _write(part, log, work, suffix)
     except Exception as error:
         failure = of_log(error, *work.at)
         return PartResult(output.log, output.group, part.number, CleanStats(), None, str(failure))
-    return PartResult(output.log, output.group, part.number, work.stats(), suffix, batches=work.batches, written=written)
+    return _result(part, work, suffix, written)
+
+
+def _result(
+    part: OutputPart, work: Rewriter, suffix: str | None, written: tuple[FileDigest, ...], *, unchanged: bool = False
+) -> PartResult:
+    return PartResult(
+        part.output.log, part.output.group, part.number, work.stats(), suffix,
+        batches=work.batches, written=written, unchanged=unchanged, seconds=work.seconds,
+    )  # fmt: skip
 
 
 def _is_unchanged(part: OutputPart, log: CleanContext, work: Rewriter) -> bool:
@@ -153,6 +162,8 @@ class Rewriter:
         self.at: tuple[str, int | None] = (log.directory, None)
         #: batches in the output so far
         self.batches = 0
+        #: time that ``run`` took
+        self.seconds = 0.0
         self._counters = np.zeros(COUNTERS, np.int64)
         self._out = np.empty(_OUT_BYTES, np.uint8)
         self._kept = np.empty((_KEPT_ROWS, _KEPT_COLUMNS), np.int64)
@@ -174,6 +185,7 @@ class Rewriter:
 
     def run(self, slices: Sequence[Slice], writer: Writer | None) -> None:
         """Clean all slices of the part, in order; only count without ``writer``."""
+        started_s = self._throttle.now_s()
         for slice_ in slices:
             decoder, limits, floor = Decoder(slice_.path), self.limits(slice_), slice_.first_offset
             with SegmentReader(self._log.files, slice_.path, slice_.start, slice_.end) as reader:
@@ -191,6 +203,7 @@ class Rewriter:
                 if slice_.fingerprint is not None and reader.fingerprint() != slice_.fingerprint:
                     what = "segment is not the one that the first pass read"
                     raise CorruptLogError(what, path=slice_.path, position=slice_.start, hint=CHANGED)
+        self.seconds += self._throttle.now_s() - started_s
 
     def limits(self, slice_: Slice) -> Limits:
         """The ``limits`` of ``decide`` and ``rewrite`` for a slice."""

@@ -145,6 +145,8 @@ class SliceSummary:
     fingerprint: str | None = None
     #: of each map with ranks, the number of entries without one
     unranked: Mapping[int, int] = field(default_factory=dict)
+    #: how long the slice took
+    seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,6 +220,11 @@ class CleanStats:
     #: records of discarded batches that were read because their header is retained
     read_discarded: int = 0
 
+    @property
+    def removed(self) -> int:
+        """All records that are not in the output, whether their batches were read or not."""
+        return self.messages_read - self.messages_kept - self.read_discarded + self.aborted_records + self.markers_removed
+
     def superseded(self, keyless: int) -> int:
         """Records dropped because a later one has their key; ``keyless``: records dropped because they have no key."""
         others = self.tombstones_removed + self.read_discarded + keyless
@@ -246,3 +253,5 @@ class PartResult:
     written: tuple[FileDigest, ...] = ()
     #: the output would be its only source, which stays
     unchanged: bool = False
+    #: how long reading and writing took
+    seconds: float = field(default=0.0, compare=False)

@@ -36,8 +36,19 @@ def summary(report: RunReport) -> str:
     unknown = sum(log.policy_unknown for log in report.logs)
     tail = f", cleanup.policy of {unknown} unknown" if unknown else ""
     logs = f"{counted(len(report.logs), 'log')}: {_outcomes(report.logs, dry_run=report.dry_run)}{tail}"
+    return f"{start}{logs}; {_effect(report)}in {elapsed(report.seconds)}"
+
+
+def _effect(report: RunReport) -> str:
+    """Bytes before and after, and what holds only later."""
     before, after = _disk(report.logs)
-    return f"{start}{logs}; {change(before, after)} on disk, {share_freed(before, after)} freed, in {elapsed(report.seconds)}"
+    share, deleted = share_freed(before, after), sum(log.deleted_bytes for log in report.logs)
+    if report.copied:
+        return f"{change(before, after)} in the copy, {share} smaller, "
+    if not deleted:
+        return f"{change(before, after)} on disk, {share} freed, "
+    later = f"once .deleted files are removed; {size(after + deleted)} until then"
+    return f"{change(before, after)} on disk, {share} freed, {later}; "
 
 
 def outcome(log: LogReport) -> str:
@@ -77,7 +88,8 @@ def _notes(report: RunReport) -> Iterator[str]:
     expired = sum(log.expired_segments for log in report.logs)
     if expired:
         sizes = size(sum(log.expired_bytes for log in report.logs))
-        yield f"{counted(expired, 'segment')} of {sizes} {'would expire' if report.dry_run else 'expired'}"
+        uncounted = ", whose records are not counted" if any(log.expired_segments for log in compacted) else ""
+        yield f"{counted(expired, 'segment')} of {sizes} {'would expire' if report.dry_run else 'expired'}{uncounted}"
     for note in (IN_USE, CHANGED):
         noted = [log.name for log in report.logs if log.reason.endswith(f"({note})")]
         if noted:
@@ -102,7 +114,7 @@ def _table(report: RunReport, screen: Screen) -> list[Line]:
         Column(top.title, right=False),
         Column("on disk"),
         Column("after", rank=4),
-        Column("freed"),
+        Column("smaller"),
         Column("records", rank=3),
         Column("segments", rank=2),
         Column("keys", rank=1),
@@ -132,12 +144,19 @@ def _figures(logs: Sequence[LogReport]) -> list[str]:
     before, after = _disk(logs)
     if not changed:
         return [size(before) if before or not _unread(logs) else "", "", "", "", "", ""]
-    dropped = sum(log.records_before - log.records_after for log in changed)
     merged = sum(log.segments_before - log.segments_after for log in changed if log.compacted)
     segments = merged + sum(log.expired_segments for log in changed)
     keys = sum(log.keys for log in changed)
-    counts = (f"-{dropped:,}" if dropped else "", f"-{segments:,}" if segments else "", f"{keys:,}" if keys else "")
+    counts = (_records(changed), f"-{segments:,}" if segments else "", f"{keys:,}" if keys else "")
     return [size(before), size(after), share_freed(before, after), *counts]
+
+
+def _records(logs: Sequence[LogReport]) -> str:
+    """The records that logs lose; those of expired segments are not counted, so that others are the least number."""
+    removed = sum(log.removed_records for log in logs)
+    if any(log.expired_segments for log in logs):
+        return f">{removed:,}" if removed else ""
+    return f"-{removed:,}" if removed else ""
 
 
 def _unread(logs: Iterable[LogReport]) -> bool:
@@ -159,7 +178,7 @@ def _details(log: LogReport, *, named: bool) -> Iterator[str]:
     """The cleaned range, what was removed, and why."""
     prefix = f"{log.name}: " if named else ""
     if log.compacted:
-        records = f"{log.records_before:,} -> {counted(log.records_after, 'record')}"
+        records = f"{log.records_after + log.removed_records:,} -> {counted(log.records_after, 'record')}"
         segments = f"{log.segments_before} -> {counted(log.segments_after, 'segment')}"
         sizes = change(log.bytes_before, log.bytes_after)
         yield f"{prefix}offsets [{log.first_dirty_offset}, {log.end_offset}): {records}, {sizes}, {segments}"

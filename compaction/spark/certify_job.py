@@ -23,6 +23,9 @@ from compaction.certifier.find_pairs import find_pairs
 from compaction.certifier.task_runner import LocalTaskRunner, TaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.engine.sizing import pack
+from compaction.screen.amounts import counted
+from compaction.screen.steps import step
+from compaction.spark.progress import Progress
 from compaction.spark.session import Session
 from compaction.startup.freeze_gc import freeze_gc
 
@@ -36,22 +39,25 @@ Key = tuple[int, int]
 SessionFactory = Callable[[], Session]
 
 
-def certify(session_factory: SessionFactory, request: VerifyRequest) -> VerifyReport:
+def certify(session_factory: SessionFactory, request: VerifyRequest, progress: Progress) -> VerifyReport:
     """Certify the requested logs; the session is started only if they are large.
 
+    :param progress: shows the bytes that the tasks of each pass have read
     :raises UsageError: a partition that the request names does not exist
     """
     pairs = find_pairs(request)
-    return certify_pairs(_task_runner(session_factory, pairs), pairs, request.now_ms)
+    return certify_pairs(_task_runner(session_factory, pairs, progress), pairs, request.now_ms)
 
 
-def certify_erasure(session_factory: SessionFactory, request: VerifyRequest, erased: ErasedKeys) -> Certified:
+def certify_erasure(
+    session_factory: SessionFactory, request: VerifyRequest, erased: ErasedKeys, progress: Progress
+) -> Certified:
     """The certificates of logs from which keys were erased; the session is started only if they are large."""
     pairs = erasure_pairs(request, erased)
-    return certify_erased(_task_runner(session_factory, pairs), pairs, erased, request.now_ms)
+    return certify_erased(_task_runner(session_factory, pairs, progress), pairs, erased, request.now_ms)
 
 
-def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int) -> list[str]:
+def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int, progress: Progress) -> list[str]:
     """What became of one record of the only requested log, as lines of text.
 
     :raises UsageError: there is no such log
@@ -59,13 +65,18 @@ def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int
     pairs = find_pairs(request)
     if isinstance(pairs[0], LogCertificate):
         return pairs[0].lines()
-    return [explain_record(_task_runner(session_factory, pairs), pairs[0], offset)]
+    return [explain_record(_task_runner(session_factory, pairs, progress), pairs[0], offset)]
 
 
-def _task_runner(session_factory: SessionFactory, pairs: Sequence[LogPair | LogCertificate]) -> TaskRunner:
+def _task_runner(
+    session_factory: SessionFactory, pairs: Sequence[LogPair | LogCertificate], progress: Progress
+) -> TaskRunner:
     sides = [side for pair in pairs if isinstance(pair, LogPair) for side in (pair.before, pair.after)]
     size = sum(segment.size_bytes for side in sides for segment in side.segments)
-    return LocalTaskRunner() if size < WORTH_SPARK_BYTES else SparkTaskRunner(session_factory().sparkContext)
+    if size < WORTH_SPARK_BYTES:
+        step(f"verifying {counted(len(pairs), 'log')}")
+        return LocalTaskRunner()
+    return SparkTaskRunner(session_factory().sparkContext, progress)
 
 
 class SparkTaskRunner:
@@ -73,13 +84,15 @@ class SparkTaskRunner:
 
     most_partitions = 4096
 
-    def __init__(self, sc: SparkContext) -> None:
-        self._sc = sc
+    def __init__(self, sc: SparkContext, progress: Progress) -> None:
+        self._sc, self._progress = sc, progress
 
     def walk(self, tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
         packs = pack(tasks, lambda task: task.files.size_bytes, RANGE_BYTES)
-        self._sc.setJobDescription(f"verify: walk {len(tasks)} segments")
-        return self._sc.parallelize(packs, max(1, len(packs))).flatMap(lambda some: map(walk_segment, some)).collect()
+        walked = self._sc.parallelize(packs, max(1, len(packs))).flatMap(lambda some: map(walk_segment, some))
+        with self._progress.watched(self._sc, "segments", [sum(task.files.size_bytes for task in tasks) for tasks in packs]):
+            self._sc.setJobDescription(f"verify: walk {len(tasks)} segments")
+            return walked.collect()
 
     def compare(
         self, tasks: Sequence[RangeTask], strict: Mapping[int, bool], erased: ErasedKeys | None = None
@@ -108,12 +121,15 @@ class SparkTaskRunner:
             for (log, _), keys in joined.items():
                 yield RangeResult(log, *keys.conclude(strict=strict_of[log]))
 
-        self._sc.setJobDescription(f"verify: compare {len(tasks)} ranges of offsets")
         compared = self._sc.parallelize(packs, max(1, len(packs))).mapPartitions(compare_task)
         # consecutive partitions of a large log are joined by different reducers
         shuffled = compared.partitionBy(reducers, lambda key: (key[0] * 31 + key[1] + 1) % reducers)
-        return shuffled.mapPartitions(join_task).collect()
+        with self._progress.watched(self._sc, "records", [sum(task.size_bytes for task in tasks) for tasks in packs]):
+            self._sc.setJobDescription(f"verify: compare {len(tasks)} ranges of offsets")
+            return shuffled.mapPartitions(join_task).collect()
 
     def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[Last]:
-        self._sc.setJobDescription(f"verify: look up one key in {len(tasks)} ranges of offsets")
-        return self._sc.parallelize(list(tasks), max(1, len(tasks))).map(lambda task: last_of_key(task, key)).collect()
+        found = self._sc.parallelize(list(tasks), max(1, len(tasks))).map(lambda task: last_of_key(task, key))
+        with self._progress.watched(self._sc, "records of the key", [task.size_bytes for task in tasks]):
+            self._sc.setJobDescription(f"verify: look up one key in {len(tasks)} ranges of offsets")
+            return found.collect()

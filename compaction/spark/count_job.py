@@ -11,6 +11,7 @@ from pyspark import SparkContext
 
 from compaction.source.count_logs import CountTask, Emitted, KeysOf, TaskCounts, count_tasks, join_keys
 from compaction.source.key_totals import Largest
+from compaction.spark.progress import Progress
 from compaction.startup.freeze_gc import freeze_gc
 
 #: where counts of records are collected
@@ -18,10 +19,10 @@ _COUNTS = (-1, 0)
 
 
 class SparkCountRunner:
-    """Implements ``compaction.source.count_logs.CountRunner`` with one Spark job."""
+    """Implements ``compaction.source.count_logs.CountRunner`` with one Spark job, which ``progress`` shows."""
 
-    def __init__(self, sc: SparkContext) -> None:
-        self._sc = sc
+    def __init__(self, sc: SparkContext, progress: Progress) -> None:
+        self._sc, self._progress = sc, progress
 
     def count(self, packs: Sequence[Sequence[CountTask]], largest: Largest) -> list[TaskCounts | KeysOf]:
         keys = {(task.topic, part) for tasks in packs for task in tasks for part in range(task.partitions)}
@@ -37,7 +38,9 @@ class SparkCountRunner:
             freeze_gc()
             return join_keys((emitted for _, emitted in items), largest)
 
-        self._sc.setJobDescription(f"count: read {sum(map(len, packs))} byte ranges")
         emitted = self._sc.parallelize(packs, max(1, len(packs))).mapPartitions(read)
         # consecutive partitions of a large topic are joined by different reducers
-        return emitted.partitionBy(reducers, lambda key: (key[0] * 31 + key[1] + 31) % reducers).mapPartitions(join).collect()
+        joined = emitted.partitionBy(reducers, lambda key: (key[0] * 31 + key[1] + 31) % reducers).mapPartitions(join)
+        with self._progress.watched(self._sc, "count", [sum(task.read.size_bytes for task in tasks) for tasks in packs]):
+            self._sc.setJobDescription(f"count: read {sum(map(len, packs))} byte ranges")
+            return joined.collect()

@@ -22,6 +22,7 @@ from compaction.engine.protocol import CleanedParts, CleanInputs, Job, MapInputs
 from compaction.engine.sizing import assign_shards
 from compaction.passes.merge import KEYS, merge_lists, resolve_into_parts
 from compaction.passes.tasks import SUMMARY, Key
+from compaction.screen.steps import step
 from compaction.spark.progress import Progress
 from compaction.startup.freeze_gc import freeze_gc
 
@@ -58,14 +59,13 @@ class SparkPasses:
     def _displayed(self, job: Job) -> Iterator[None]:
         progress = None if job.name is None else self._progress
         if progress is None or job.name is None:
+            step(job.description)
             self._sc.setJobDescription(job.description)
             yield
         else:
-            progress.start(job.name, sum(job.task_bytes))
-            with progress.watch_job(self._sc, job.name, job.task_bytes):
+            with progress.watched(self._sc, job.name, job.task_bytes):
                 self._sc.setJobDescription(job.description)
                 yield
-            progress.done(job.name)
         if job.writes:
             _await_killed_attempts(self._sc)
 

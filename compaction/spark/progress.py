@@ -1,7 +1,8 @@
 """Shows the progress of a run: one bar per pass on a terminal, otherwise a line every ten seconds.
 
-A pass has a name and a size in bytes. Spark reports how many tasks of a stage have completed, not which; tasks start in order,
-so *n* completed tasks count as the first *n*. This is exact at the end; before, the error is less than the running tasks.
+A pass has a name and a size in bytes. Local tasks count the bytes that they read (``compaction.logdir.read_counter``). On a
+cluster, Spark reports how many tasks of a stage have completed, not which; tasks start in order, so *n* completed tasks count
+as the first *n*. This is exact at the end; before, the error is less than the running tasks.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import accumulate
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Protocol
 
+from compaction.logdir import read_counter
 from compaction.screen.amounts import elapsed, size
 from compaction.screen.status_line import StatusLine
 
@@ -104,14 +106,15 @@ class Progress:
 
     @contextmanager
     def watch_job(self, sc: SparkContext, job_group: str, bytes_per_task: Sequence[int]) -> Iterator[None]:
-        """Advances the latest pass as the tasks of a job complete, during the block.
+        """Advances the latest pass as the tasks of a job read or complete, during the block.
 
         Jobs of the block run in ``job_group``. Their last stage with ``len(bytes_per_task)`` tasks counts: earlier stages of
         that size may belong to another pass and be skipped by Spark. When the block ends without an error, all bytes count.
         """
         if sc.getLocalProperty("spark.jobGroup.id") != job_group:
             sc.setJobGroup(job_group, job_group)
-        watch = _StageWatch(sc.statusTracker(), job_group, bytes_per_task, self.advance)
+        counts = sc.environment.get(read_counter.VARIABLE)
+        watch = _StageWatch(sc.statusTracker(), job_group, bytes_per_task, self.advance, counts)
         stop = threading.Event()
         thread = threading.Thread(target=watch.run, args=(stop,), name=f"progress of {job_group}", daemon=True)
         thread.start()
@@ -122,18 +125,36 @@ class Progress:
             thread.join()
         watch.complete(len(bytes_per_task))
 
+    @contextmanager
+    def watched(self, sc: SparkContext, name: str, bytes_per_task: Sequence[int]) -> Iterator[None]:
+        """Shows a job, during the block, as pass ``name``; see :meth:`watch_job`."""
+        self.start(name, sum(bytes_per_task))
+        with self.watch_job(sc, name, bytes_per_task):
+            yield
+        self.done(name)
+
 
 class _StageWatch:
-    """Converts the number of completed tasks of a stage to bytes; a task counts once, even if Spark runs it again."""
+    """Converts the number of completed tasks of a stage to bytes; a task counts once, even if Spark runs it again.
+
+    :param counts: the directory in which tasks count the bytes that they read
+    """
 
     def __init__(
-        self, tracker: StatusTracker, job_group: str, bytes_per_task: Sequence[int], advance: Callable[[int], None]
+        self,
+        tracker: StatusTracker,
+        job_group: str,
+        bytes_per_task: Sequence[int],
+        advance: Callable[[int], None],
+        counts: str | None = None,
     ) -> None:
         self._tracker = tracker
         self._job_group = job_group
         self._bytes_up_to = list(accumulate(bytes_per_task, initial=0))
         self._advance = advance
-        self._tasks_done = 0
+        self._done_bytes = 0
+        self._counts = counts
+        self._counted_before = 0 if counts is None else read_counter.total(counts)
         self._earlier_jobs = frozenset(tracker.getJobIdsForGroup(job_group))
 
     def run(self, stop: threading.Event) -> None:
@@ -143,14 +164,21 @@ class _StageWatch:
         while not stop.wait(POLL_INTERVAL_S):
             try:
                 self.complete(self._finished_tasks())
+                if self._counts is not None:
+                    self._reach(read_counter.total(self._counts) - self._counted_before)
             except (Py4JError, OSError):
                 return
 
     def complete(self, tasks: int) -> None:
         """Counts the bytes of the first ``tasks`` tasks that were not counted before."""
-        if tasks > self._tasks_done:
-            self._advance(self._bytes_up_to[tasks] - self._bytes_up_to[self._tasks_done])
-            self._tasks_done = tasks
+        self._reach(self._bytes_up_to[tasks])
+
+    def _reach(self, done_bytes: int) -> None:
+        # what Spark runs again is read again
+        done_bytes = min(done_bytes, self._bytes_up_to[-1])
+        if done_bytes > self._done_bytes:
+            self._advance(done_bytes - self._done_bytes)
+            self._done_bytes = done_bytes
 
     def _finished_tasks(self) -> int:
         tasks = len(self._bytes_up_to) - 1

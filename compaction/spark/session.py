@@ -37,6 +37,7 @@ from pyspark.sql import SparkSession
 
 from compaction.kernels.compiling.cache import process_cache_dir
 from compaction.kernels.compiling.place import CACHE_DIR, NO_CACHE
+from compaction.logdir import read_counter
 from compaction.spark import daemon
 from compaction.spark.daemon import Preloaded
 from compaction.spark.jvm import LOCAL_DIRS, choose_jvm_options, start_jvm
@@ -136,13 +137,17 @@ def _job_conf(extra: Mapping[str, str], *jvm_options: str) -> SparkConf:
 def ship_package(session: Session) -> None:
     """Lets Python workers import the driver's package, whether or not it is installed on their machines.
 
-    Local workers use its directory, workers on a cluster a copy of its modules. Libraries are not shipped: see
-    ``conf/cluster``.
+    Local workers use its directory, and count what they read; workers on a cluster use a copy of its modules. Libraries are
+    not shipped: see ``conf/cluster``.
     """
     sc = session.sparkContext
     if is_local(sc.getConf().get(MASTER)):
         known = sc.environment.get("PYTHONPATH")
         sc.environment["PYTHONPATH"] = os.pathsep.join(path for path in (str(_ROOT), known) if path)
+        if read_counter.VARIABLE not in sc.environment:
+            counts = tempfile.mkdtemp(prefix="kafka-log-compaction-")
+            atexit.register(shutil.rmtree, counts, ignore_errors=True)
+            sc.environment[read_counter.VARIABLE] = counts
         return
     if _ROOT.is_file():
         # the driver itself runs the zip of --py-files, which executors have

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from enum import Enum
 from importlib import import_module
+from itertools import takewhile
 from types import MappingProxyType, ModuleType
 
 from compaction import metrics, report
@@ -21,6 +22,8 @@ from compaction.cleaning import segment_retention, skip_reasons
 from compaction.compare import comparison_metrics, figures, json_document
 from compaction.config import entries
 from compaction.config.entries import Entry
+from compaction.erasure import erasure_report
+from jobs import _provenance
 from jobs.__main__ import COMMANDS
 from jobs._options import PROGRAM
 
@@ -32,6 +35,16 @@ _CODES = (
     (segment_retention, segment_retention.DeletionCause),
     (figures, figures.OutcomeStatus),
     (certificate, certificate.Status),
+)
+#: what the report of a comparison is made of
+_OF_COMPARISONS = (
+    figures.PolicyTotals,
+    figures.ComparedLog,
+    figures.LogTotals,
+    figures.Distribution,
+    figures.KeyFigures,
+    figures.RepetitionRange,
+    figures.Outcome,
 )
 
 
@@ -73,18 +86,21 @@ def _names(entry: Entry) -> str:
 def report_page() -> str:
     """The fields of the reports of runs and comparisons."""
     parts = [
-        "# Report", "", markdown(report), "", *shape(report.LogReport),
+        "# Report", "", markdown(report), "", *shape(report, report.LogReport), *shape(report, report.VersionUsed),
+        "", "## Erasures", "", markdown(erasure_report),
+        "", "## Calls", "", markdown(_provenance),
         "", "## Comparisons of policies", "", markdown(json_document), "",
     ]  # fmt: skip
-    for found in (figures.ComparedLog, figures.LogTotals, figures.Distribution, figures.KeyFigures, figures.Outcome):
-        parts += shape(found)
+    for found in _OF_COMPARISONS:
+        parts += shape(figures, found)
     return "\n".join(parts)
 
 
-def shape(found: type) -> list[str]:
-    """A dataclass: its docstring, which describes the fields that need it, and a table of all fields."""
-    rows = [(f"`{each.name}`", f"`{each.type}`".replace("|", "or")) for each in fields(found)]
-    return [f"### {found.__name__}", "", described(found), "", *table(("field", "type"), rows), ""]
+def shape(module: ModuleType, found: type) -> list[str]:
+    """A dataclass: its docstring, and a table of its fields with their meanings."""
+    comments = members(module, found)
+    rows = [(f"`{each.name}`", f"`{each.type}`".replace("|", "or"), comments[each.name]) for each in fields(found)]
+    return [f"### {found.__name__}", "", described(found), "", *table(("field", "type", "meaning"), rows), ""]
 
 
 def metrics_page() -> str:
@@ -112,8 +128,8 @@ def described(found: type) -> str:
     return plain(inspect.getdoc(found) or "")
 
 
-def members(module: ModuleType, found: type[Enum]) -> dict[str, str]:
-    """The members of an enum, each with the ``#:`` comment above it, which describes it.
+def members(module: ModuleType, found: type) -> dict[str, str]:
+    """The members of an enum, or the fields of a dataclass, each with the ``#:`` comment above it, which describes it.
 
     :raises ValueError: one has no comment
     """
@@ -122,11 +138,12 @@ def members(module: ModuleType, found: type[Enum]) -> dict[str, str]:
     body = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == found.__name__).body
     comments = {}
     for node in body:
-        above = lines[node.lineno - 2].strip()
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if not above.startswith("#: "):
-                raise ValueError(f"{module.__name__}.{found.__name__}.{node.targets[0].id} has no #: comment above it")
-            comments[node.targets[0].id] = _row_text(plain(above.removeprefix("#: ")))
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
+        if isinstance(target, ast.Name):
+            above = list(takewhile(lambda line: line.startswith("#: "), map(str.strip, lines[node.lineno - 2 :: -1])))
+            if not above:
+                raise ValueError(f"{module.__name__}.{found.__name__}.{target.id} has no #: comment above it")
+            comments[target.id] = _row_text(plain(" ".join(line.removeprefix("#: ") for line in reversed(above))))
     return comments
 
 

@@ -40,8 +40,25 @@ def test_a_completely_dirty_log_is_not_over_a_bound_of_one() -> None:
 
 def test_nothing_dirty_is_not_over_a_bound_of_zero() -> None:
     plan = planned(half_dirty(cleaner_checkpoint=20), "min.cleanable.dirty.ratio=0", "max.compaction.lag.ms=1")
-    assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, SkipCause.RATIO)
+    assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, SkipCause.ACTIVE)
     assert "nothing to clean from first dirty offset 20 on, held back by active segment 20" in plan.reason
+
+
+@pytest.mark.parametrize(
+    ("view", "cause"),
+    [
+        (log(segment(0, 100), end=10), SkipCause.ACTIVE),
+        (half_dirty(cleaner_checkpoint=30), SkipCause.CLEAN),
+        (half_dirty(last_stable_offset=10), SkipCause.HELD),
+        (half_dirty(high_watermark=10, last_stable_offset=10), SkipCause.HELD),
+    ],
+)
+@pytest.mark.parametrize("ratio", ["0", "0.5"])
+def test_a_log_without_anything_to_clean_is_not_said_to_be_below_the_ratio(view: LogView, cause: SkipCause, ratio: str) -> None:
+    plan = planned(view, f"min.cleanable.dirty.ratio={ratio}")
+    assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, cause)
+    assert plan.reason.startswith(f"{cause.value}: nothing to clean ")
+    assert ("--include-active" in plan.reason) == (cause is SkipCause.ACTIVE)
 
 
 def test_max_compaction_lag_overrules_the_ratio() -> None:
@@ -177,4 +194,4 @@ def test_the_dirtiest_log_is_first_and_skipped_logs_are_last() -> None:
 
     plans = dirtiest_first([at(0, 20), at(3, 10), at(2, 10), at(1, None)])
     assert [each.view.topic_partition.partition for each in plans] == [1, 2, 3, 0]
-    assert str(plans[-1]).startswith("orders-0: skip, ratio: nothing to clean")
+    assert str(plans[-1]).startswith("orders-0: skip, active: nothing to clean")

@@ -52,6 +52,7 @@ def log(
                 POLICIES[1], OutcomeStatus.CLEANED, "2 of 9 segments expire",
                 LogReport(topic, int(partition), log_dir, LogStatus.CLEANED, "2 of 9 segments expire", expired_segments=2),
                 after=_held(size, left[1]), expired=_held(size, expired), gone=_spread(size, 100 - left[1]),
+                expired_by_age=_spread(size, min(expired, 100 - left[1])).by_age,
             ),
         ),
     )  # fmt: skip

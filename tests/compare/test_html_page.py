@@ -107,10 +107,41 @@ def test_bars_are_as_long_as_their_figures(browser: Browser) -> None:
 
 @pytest.mark.browser
 def test_columns_are_as_high_as_their_figures(browser: Browser) -> None:
-    script = "[...document.querySelectorAll('#ages-1 rect.compacted')].map(rect => rect.height.baseVal.value)"
-    heights = browser.show(PAGE, script).told
+    script = """return ['compacted', 'expired'].map(kind =>
+        [...document.querySelectorAll(`#ages-1 rect.${kind}`)].map(rect => rect.height.baseVal.value))"""
+    compacted, expired = browser.show(PAGE, script).told
+    heights = [one + other for one, other in zip(compacted, expired, strict=True)]
     by_age = [count for count in several().totals()[1].gone.by_age if count]
     assert [height / sum(heights) for height in heights] == pytest.approx([count / sum(by_age) for count in by_age], abs=0.01)
+
+
+@pytest.mark.browser
+def test_expired_records_have_the_colour_of_expired_ones_in_each_chart(browser: Browser) -> None:
+    page = to_html(comparison(log("orders-0", 100, left=(50, 80), expired=20)))
+    script = """return ['compacted', 'expired'].map(kind => ['ages-0', 'ages-1'].map(id =>
+        [...document.querySelectorAll(`#${id} rect.${kind}`)].filter(rect => rect.height.baseVal.value > 0).length))"""
+    compacted, expired = browser.show(page, script).told
+    # the first policy compacts, the second one only deletes
+    assert compacted == [2, 0]
+    assert expired == [0, 2]
+
+
+@pytest.mark.browser
+def test_a_label_above_a_column_says_what_the_higher_bar_is(browser: Browser) -> None:
+    script = "[...document.querySelectorAll('#ages-0 text')].map(text => text.textContent)"
+    labels = browser.show(PAGE, script).told
+    counts = [text for text in labels if re.fullmatch(r"(of )?[0-9,. kMGT]+( of [0-9,. kMGT]+)?", text)]
+    assert counts
+    assert all("of " in text or counts[number + 1].startswith("of ") for number, text in enumerate(counts))
+
+
+@pytest.mark.browser
+def test_a_refused_log_has_no_share_in_the_table(browser: Browser) -> None:
+    script = "[...document.querySelectorAll('tbody tr')].map(row => row.innerText)"
+    (row,) = [text for text in browser.show(PAGE, script).told if text.startswith("payments-0")]
+    assert "refused" in row
+    # that of the second policy
+    assert re.findall(r"[\d.]+ %", row) == ["40.0 %"]
 
 
 NAMES = "[...document.querySelectorAll('tbody td:first-child')].map(cell => cell.innerText.trim())"
@@ -124,8 +155,8 @@ NAMES = "[...document.querySelectorAll('tbody td:first-child')].map(cell => cell
         (["name"], ["broken-0", "orders-2", "orders-10", "payments-0"]),
         (["name", "name"], ["payments-0", "orders-10", "orders-2", "broken-0"]),
         (["before"], ["broken-0", "orders-2", "payments-0", "orders-10"]),
-        (["policy-0"], ["payments-0", "orders-2", "orders-10", "broken-0"]),
-        (["policy-0", "policy-0"], ["broken-0", "orders-10", "orders-2", "payments-0"]),
+        (["policy-0"], ["orders-2", "orders-10", "payments-0", "broken-0"]),
+        (["policy-0", "policy-0"], ["payments-0", "broken-0", "orders-10", "orders-2"]),
     ],
 )
 def test_the_table_is_sorted_by_the_selected_column(browser: Browser, clicks: list[str], order: list[str]) -> None:

@@ -1,21 +1,36 @@
-"""Dry runs note which logs changed while they were read."""
+"""What a report says of a log: the records that it has lost; which logs changed while a dry run read them."""
 
 from __future__ import annotations
 
+import io
+import json
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compaction.cleaning.log_view import LogView
-from compaction.engine.log_reports import note_logs_in_use, warn_of_changes
+from compaction.engine.clean import clean_logs
+from compaction.engine.log_reports import deletion_report, note_logs_in_use, warn_of_changes
 from compaction.engine.prepare import Sources, read_logs
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
-from compaction.report import LogReport, LogStatus
+from compaction.logdir.blocks import Block, SegmentReader
+from compaction.report import LogReport, LogStatus, RunStatus
+from compaction.screen.output_screen import Screen
+from compaction.screen.run_table import print_report
+from compaction.source.count_logs import LocalCountRunner, count_logs, plan_count
+from compaction.source.key_totals import Largest
+from compaction.source.read_plan import ReadRequest
+from tests.cleaning.test_segment_retention import planned
+from tests.cleaning.test_segment_retention import three as three_segments
 from tests.damage.valid_logs import NOW_MS, valid_log, write_log
-from tests.local_job import request_for
+from tests.golden import unpack_sample
+from tests.local_job import logs_in, request_for
+from tests.local_passes import LocalPasses
 
 VALID = valid_log("none")
 
@@ -59,3 +74,48 @@ def test_a_changed_log_is_distinguished_from_one_in_use(
     warn_of_changes({str(tmp_path)}, views)
     assert [record.getMessage() for record in caplog.records] == [f"{tmp_path}/moving-0: the log changed while it was read"]
     assert note_logs_in_use(reports, set(), views) == reports
+
+
+def data_records(log_dir: Path, topic: str) -> int:
+    """The records of a topic as a consumer reads them, with aborted ones."""
+    plan = plan_count(logs_in(log_dir, (topic,))[1], ReadRequest.parse({"paths": json.dumps([str(log_dir)])}))
+    count_logs(LocalCountRunner(), plan, Largest(0, "bytes"))
+    return plan.topics[0].counts.records
+
+
+def test_the_records_that_a_log_lost_include_aborted_ones(tmp_path: Path) -> None:
+    log_dir = unpack_sample(tmp_path)
+    before = data_records(log_dir, "payments")
+    request = request_for(log_dir, NOW_MS, {"payments": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}})
+    report = clean_logs(LocalPasses, request)
+    totals = report.totals
+    assert report.status is RunStatus.DONE
+    assert totals["removed_records"] - totals["markers_removed"] == before - data_records(log_dir, "payments")
+    # Kafka's statistics leave out what is dropped unread
+    assert totals["removed_records"] > totals["records_before"] - totals["records_after"] > 0
+    told = io.StringIO()
+    print_report(report, Screen(told, 120))
+    (total,) = (line for line in told.getvalue().splitlines() if line.startswith("total"))
+    assert f" -{totals['removed_records']:,} " in total
+
+
+def test_the_seconds_of_a_log_are_those_of_its_tasks_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir = unpack_sample(tmp_path)
+    read = SegmentReader.blocks
+
+    def slowly(self: SegmentReader, *, check_crc: bool) -> Iterator[Block]:
+        time.sleep(0.05)
+        yield from read(self, check_crc=check_crc)
+
+    monkeypatch.setattr(SegmentReader, "blocks", slowly)
+    request = request_for(log_dir, NOW_MS, {"payments": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}})
+    logs = clean_logs(LocalPasses, replace(request, dry_run=True)).logs
+    assert all(log.seconds >= 2 * 0.05 for log in logs)
+
+
+def test_a_dry_run_in_a_store_promises_no_deleted_files() -> None:
+    view = replace(three_segments(), log_dir="s3://backups/kafka")
+    plan = planned(view, "retention.ms=150")
+    assert plan.removals
+    assert deletion_report(plan).deleted_bytes == 0
+    assert deletion_report(replace(plan, view=replace(view, log_dir="/data"))).deleted_bytes > 0

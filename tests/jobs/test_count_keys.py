@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -132,13 +133,15 @@ def test_random_logs_are_counted_with_little_memory(
 @pytest.mark.spark
 def test_spark_counts_what_one_process_counts(sample: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     from compaction.spark.count_job import SparkCountRunner
+    from compaction.spark.progress import Progress
 
     monkeypatch.setattr(counting, "PARTITION_BYTES", 40_000)
     monkeypatch.setattr(counting, "TASK_BYTES", 50_000)
     logs = [location(path) for path in sorted(sample.glob("*-[0-9]")) if not path.name.startswith("__cluster")]
     request = ReadRequest.parse({"path": str(sample), "slicebytes": "20000"})
     found: list[CountPlan] = []
-    for runner in (LocalCountRunner(), SparkCountRunner(spark.sparkContext)):
+    told = io.StringIO()
+    for runner in (LocalCountRunner(), SparkCountRunner(spark.sparkContext, Progress(told))):
         plan = plan_count(logs, request)
         assert {task.partitions for task in plan.tasks} > {1}
         count_logs(runner, plan, Largest(3, "records"))
@@ -146,6 +149,7 @@ def test_spark_counts_what_one_process_counts(sample: Path, spark: SparkSession,
     one, many = found
     assert (many.topics, many.logs) == (one.topics, one.logs)
     assert sum(topic.keys for topic in one.topics) > 1000
+    assert told.getvalue().startswith("count: ")
 
 
 class TestText:
@@ -162,24 +166,26 @@ class TestText:
         return tmp_log_dir
 
     def test_it_fits_a_terminal_and_escapes_keys(self, log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert count_keys.main(["--log-dir", str(log_dir), "--partitions"]) == 0
+        assert count_keys.main(["--log-dir", str(log_dir), "--partitions", "--top", "5"]) == 0
         assert capsys.readouterr().out.splitlines() == [
-            "topic      records       keys  deleted tombstones  no key        bytes",
-            "orders           9          3        2          2       2        1,547",
-            "  0              5          3        1          1       1        1,027",
-            "  1              4          3        1          1       1          520",
+            "topic   records  keys  deleted keys  tombstones  no key    data",
+            "orders        9     3             2           2       2  1.5 kB",
+            "  0           5     3             1           1       1  1.0 kB",
+            "  1           4     3             1           1       1   520 B",
             "",
             "largest keys of orders:",
-            "          1,521 bytes            3 records  order-1",
-            "             14 bytes            2 records  0xff1b5b33316d",
-            "             10 bytes            2 records  gone\\x0a",
+            "      1.5 kB             3 records  order-1",
+            "        14 B             2 records  0xff1b5b33316d",
+            "        10 B             2 records  gone\\x0a",
         ]
 
     def test_keys_are_named_only_if_wanted(self, log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert count_keys.main(["--log-dir", str(log_dir), "--top", "0"]) == 0
+        assert count_keys.main(["--log-dir", str(log_dir)]) == 0
         out = capsys.readouterr().out
         assert "order-1" not in out
         assert len(out.splitlines()) == 2
+        (topic,) = counted(capsys, "--log-dir", log_dir)["topics"]
+        assert (topic["largest_keys"], [log["largest_keys"] for log in topic["partitions"]]) == ([], [[], []])
 
     def test_a_damaged_log_fails_with_its_topic_and_the_others_are_counted(
         self, log_dir: Path, capsys: pytest.CaptureFixture[str]
@@ -192,7 +198,7 @@ class TestText:
         assert count_keys.main(["--log-dir", str(log_dir), "--partitions"]) == 1
         out, err = capsys.readouterr()
         assert [line.split() for line in out.splitlines()[1:4]] == [
-            ["bad", "failed"], ["0", "failed"], ["orders", "9", "3", "2", "2", "2", "1,547"],
+            ["bad", "failed"], ["0", "failed"], ["orders", "9", "3", "2", "2", "2", "1.5", "kB"],
         ]  # fmt: skip
         assert err.startswith(f"error: bad-0: {made.path} at byte {made.positions[2]}: batch fails its CRC")
         document = counted(capsys, "--log-dir", log_dir, code=1)

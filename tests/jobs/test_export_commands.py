@@ -43,8 +43,8 @@ POLICIES = (
     "configured", "cleanup.policy=compact,min.cleanable.dirty.ratio=0", "cleanup.policy=delete,retention.bytes=3000",
     "cleanup.policy=[compact,delete],retention.ms=28800000,delete.retention.ms=0,min.cleanable.dirty.ratio=0",
 )  # fmt: skip
-#: of reports
-_OF_ONE_RUN = frozenset({"run_id", "seconds", "options", "salt", "sha256"})
+#: of reports; an export, which is only copied, has no .deleted files
+_OF_ONE_RUN = frozenset({"run_id", "seconds", "options", "salt", "sha256", "deleted_bytes"})
 
 
 class Place:

@@ -100,6 +100,14 @@ def test_expire_on_a_terminal(columns: int, sample: Path, request: pytest.Fixtur
     assert "looking for logs in " in seen.text
 
 
+@pytest.mark.parametrize(("command", "first"), [(("count",), "topic "), (("doctor", "--quick"), "machine")])
+def test_what_is_printed_does_not_stand_behind_the_status_line(sample: Path, command: tuple[str, ...], first: str) -> None:
+    seen = on_a_terminal(80, [sys.executable, "-m", "jobs", command[0], "--log-dir", sample, *command[1:]])
+    assert "looking for logs in " in seen.text
+    assert [line for line in seen.final if " ..." in line] == []
+    assert seen.final[0].startswith(first)
+
+
 def test_something_is_on_the_terminal_within_a_second(sample: Path) -> None:
     # other processes of a busy machine take their part
     limit_s = max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from compaction.engine.clean import clean_logs
 from compaction.errors import UsageError
 from compaction.spark import certify_job as on_spark
 from compaction.spark.certify_job import SparkTaskRunner
+from compaction.spark.progress import Progress
 from tests.certifier.certify import certify
 from tests.golden import unpack_sample
 from tests.local_job import logs_in
@@ -52,7 +54,10 @@ def test_spark_and_one_process_agree_on_logs_that_hold(
     monkeypatch.setattr(offset_ranges, "PARTITION_BYTES", range_bytes)
     local = certify(request_)
     assert local.status is Status.HOLDS
-    assert timeless(certify(request_, range_bytes, SparkTaskRunner(spark.sparkContext))) == timeless(local)
+    told = io.StringIO()
+    runner = SparkTaskRunner(spark.sparkContext, Progress(told))
+    assert timeless(certify(request_, range_bytes, runner)) == timeless(local)
+    assert [line.partition(":")[0] for line in told.getvalue().splitlines()] == ["segments", "records"]
 
 
 def test_spark_and_one_process_agree_on_logs_that_are_violated(
@@ -63,7 +68,7 @@ def test_spark_and_one_process_agree_on_logs_that_are_violated(
     turned = replace(request_, before=request_.after, after=request_.before)
     local = certify(turned)
     assert local.status is Status.VIOLATED
-    found = certify(turned, 2_000, SparkTaskRunner(spark.sparkContext))
+    found = certify(turned, 2_000, SparkTaskRunner(spark.sparkContext, Progress(io.StringIO())))
     assert [log.name for log in found.logs if log.status is Status.VIOLATED] == [
         log.name for log in local.logs if log.status is Status.VIOLATED
     ]
@@ -74,13 +79,14 @@ def test_small_logs_need_no_session(request_: VerifyRequest) -> None:
     def no_session() -> SparkSession:
         raise AssertionError("a session was started")
 
-    assert on_spark.certify(no_session, request_).status is Status.HOLDS
+    assert on_spark.certify(no_session, request_, Progress(io.StringIO())).status is Status.HOLDS
 
 
 def test_large_logs_are_verified_on_spark(
     spark: SparkSession, request_: VerifyRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(on_spark, "WORTH_SPARK_BYTES", 0)
-    assert on_spark.certify(lambda: spark, request_).status is Status.HOLDS
+    shown = Progress(io.StringIO())
+    assert on_spark.certify(lambda: spark, request_, shown).status is Status.HOLDS
     with pytest.raises(UsageError, match="nothing to compare: no log here has .deleted files"):
-        on_spark.certify(lambda: spark, replace(request_, before=(), after=request_.before))
+        on_spark.certify(lambda: spark, replace(request_, before=(), after=request_.before), shown)

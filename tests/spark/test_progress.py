@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from compaction.fs.local import LocalFileSystem
+from compaction.logdir import read_counter
+from compaction.logdir.blocks import SegmentReader
 from compaction.screen.status_line import StatusLine
 from compaction.spark.progress import LINE_INTERVAL_S, Progress
+from compaction.spark.session import ship_package
+from tests.dump.segments import write_segment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -183,6 +188,60 @@ def wait_for(gate: Path) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(gate)
         time.sleep(0.02)
+
+
+class LongTasks:
+    """A Spark context none of whose tasks has completed."""
+
+    def __init__(self, counts: Path) -> None:
+        self.environment = {read_counter.VARIABLE: str(counts)}
+
+    def getLocalProperty(self, name: str) -> str:  # noqa: N802
+        return "pass 1"
+
+    def statusTracker(self) -> LongTasks:  # noqa: N802
+        return self
+
+    def getJobIdsForGroup(self, group: str) -> list[int]:  # noqa: N802
+        return []
+
+
+def test_a_pass_advances_before_any_of_its_tasks_has_completed(tmp_path: Path) -> None:
+    counts = tmp_path / "counts"
+    counts.mkdir()
+    # of an earlier pass
+    (counts / "a").write_bytes((1000).to_bytes(8, "little"))
+    progress = Recorder()
+    with progress.watched(LongTasks(counts), "pass 1", [100, 100]):  # type: ignore[arg-type]
+        for total in (1030, 1070):
+            (counts / "a").write_bytes(total.to_bytes(8, "little"))
+            deadline = time.monotonic() + 30
+            while sum(progress.advanced) < total - 1000 and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert sum(progress.advanced) == total - 1000
+        # what is read again does not count twice
+        (counts / "a").write_bytes((9000).to_bytes(8, "little"))
+    assert sum(progress.advanced) == 200
+
+
+@pytest.mark.spark
+def test_tasks_of_a_session_count_what_they_read(spark: SparkSession, tmp_path: Path) -> None:
+    sc = spark.sparkContext
+    ship_package(spark)
+    made = write_segment(tmp_path / "long-0", batches=100)
+    size, gate = made.path.stat().st_size, tmp_path / "gate"
+    progress = Recorder()
+
+    def read_and_wait(path: str) -> int:
+        with SegmentReader(LocalFileSystem(), path, 0, size) as reader:
+            blocks = len(list(reader.blocks(check_crc=True)))
+        wait_for(gate)
+        return blocks
+
+    progress.start("pass 1", size)
+    with progress.opens(gate, size), progress.watch_job(sc, "reads", [size]):
+        assert sc.parallelize([str(made.path)], 1).map(read_and_wait).collect() == [1]
+    assert progress.before_the_gate == size
 
 
 @pytest.mark.spark

@@ -39,9 +39,10 @@ function bars(width, rows, whole, title) {
   return svg(width, Math.max(rows.length * ROW, 1), body, title);
 }
 
-/* Columns in front of grey ``ghosts`` on the same scale, with ``names`` below. */
-function columns(width, height, values, ghosts, names, kind, title) {
-  const foot = names.length ? 34 : 0, head = 16, most = Math.max(1, ...values, ...ghosts);
+/* Columns in front of grey ``ghosts`` on the same scale, with ``names`` below; ``expired`` is a part of each value.
+   A label stands above the higher of both: where there is a ghost, it says so, or there is none. */
+function columns(width, height, values, ghosts, names, kind, title, expired = []) {
+  const foot = names.length ? 34 : 0, head = names.length ? 30 : 16, most = Math.max(1, ...values, ...ghosts);
   const step = width / values.length, gap = step > 12 ? Math.min(step * .2, 10) : step > 4 ? 1 : 0;
   const floor = head + height;
   let body = "";
@@ -51,16 +52,24 @@ function columns(width, height, values, ghosts, names, kind, title) {
     const text = ghosts.length ? `${name}: ${count(value)} of ${count(ghosts[index])}` : `${name}: ${count(value)}`;
     const tall = (amount) => amount > 0 ? Math.max(height * amount / most, 1.5) : 0;
     if (ghosts.length) body += rect(x, floor - tall(ghosts[index]), wide, tall(ghosts[index]), "ghost", text);
-    body += rect(x, floor - tall(value), wide, tall(value), kind, text);
+    const gone = Math.min(tall(expired[index] || 0), tall(value));
+    body += rect(x, floor - tall(value), wide, tall(value) - gone, kind, text);
+    if (gone) body += rect(x, floor - gone, wide, gone, "expired", `${name}: ${count(expired[index])} expired`);
     const shown = ghosts.length ? Math.max(value, ghosts[index]) : value;
-    if (names.length && value > 0 && step >= 26) {
-      const both = ghosts.length && step >= 90 ? `${short(value)} of ${short(ghosts[index])}` : short(value);
-      body += label(x + wide / 2, floor - tall(shown) - 4, both, "middle", "faint");
-    }
+    if (names.length && value > 0) body += above(x + wide / 2, floor - tall(shown) - 4, value, ghosts[index], step);
   });
   body += `<line class="axis" x1="0" x2="${width}" y1="${floor + .5}" y2="${floor + .5}"/>`;
   names.forEach((name, index) => { body += below(index * step + step / 2, floor + 14, name, step); });
   return svg(width, floor + foot, body, title);
+}
+
+/* What a column and its ghost count, above both: on one line, or on two, or not at all. */
+function above(x, y, value, ghost, step) {
+  const fits = (text) => text.length * 6.6 <= step;
+  const whole = ghost === undefined ? "" : `of ${short(ghost)}`, one = `${short(value)} ${whole}`.trim();
+  if (fits(one)) return label(x, y, one, "middle", "faint");
+  if (!whole || !fits(whole) || !fits(short(value))) return "";
+  return label(x, y - 12, short(value), "middle", "faint") + label(x, y, whole, "middle", "faint");
 }
 
 /* A name below a column, on two lines if it is too wide for one. */

@@ -26,17 +26,19 @@ function chosen() {
 
 function orZero(held) { return held.length ? held : [0, 0, 0, 0, 0, 0]; }
 
+/* Whether a run would change a log, or find nothing to do; the figures of others are those of no run. */
+function changes(outcome) { return outcome.status === "cleaned" || outcome.status === "skipped"; }
+
 /* The sums of one policy over logs; one that its run would not change counts as it is. */
 function policy(name, pairs) {
   const sum = (pick) => pairs.reduce((total, pair) => added(total, pick(...pair)), []);
-  const changes = ([, outcome]) => outcome.status === "cleaned" || outcome.status === "skipped";
-  const removed = (pick) => pairs.filter(changes).reduce((total, [, outcome]) => added(total, pick(outcome)), []);
+  const removed = (pick) => pairs.filter(([, outcome]) => changes(outcome)).reduce((total, [, outcome]) => added(total, pick(outcome)), []);
   const states = {};
   for (const [, outcome] of pairs) states[outcome.words] = (states[outcome.words] || 0) + 1;
   return {
-    name, states, after: orZero(sum((log, outcome) => changes([log, outcome]) ? outcome.after : log.before)),
+    name, states, after: orZero(sum((log, outcome) => changes(outcome) ? outcome.after : log.before)),
     expired: orZero(removed((outcome) => outcome.expired)), ages: removed((outcome) => outcome.ages),
-    places: removed((outcome) => outcome.places), rounds: pairs.reduce((most, [, outcome]) => Math.max(most, outcome.rounds), 0),
+    expiredAges: removed((outcome) => outcome.expiredAges), places: removed((outcome) => outcome.places), rounds: pairs.reduce((most, [, outcome]) => Math.max(most, outcome.rounds), 0),
   };
 }
 
@@ -80,10 +82,13 @@ function cards(shown) {
   }).join("");
 }
 
+function legend(id, kinds) {
+  byId(`key-${id}`).innerHTML = kinds.map(([kind, text]) => `<span class="swatch ${kind}"></span>${text}`).join("");
+}
+
 /* Remaining, compacted and expired data: one bar per policy. */
 function split(id, shown, column, format) {
-  byId(`key-${id}`).innerHTML = [["left", "remaining"], ["compacted", "removed by compaction"], ["expired", "expired"]]
-    .map(([kind, text]) => `<span class="swatch ${kind}"></span>${text}`).join("");
+  legend(id, [["left", "remaining"], ["compacted", "removed by compaction"], ["expired", "expired"]]);
   const whole = shown.before[column];
   const rows = shown.policies.map((each, number) => {
     const left = each.after[column], expired = each.expired[column], compacted = Math.max(whole - left - expired, 0);
@@ -119,9 +124,11 @@ function keys(shown) {
 
 function ages(shown) {
   const used = DATA.ages.map((_, index) => index).filter((index) => (shown.ages[index] || 0) > 0);
+  legend("ages", [["compacted", "removed by compaction"], ["expired", "expired"], ["ghost", "all records"]]);
   multiples("ages", shown, (each, width) => columns(
     width, 110, used.map((index) => each.ages[index] || 0), used.map((index) => shown.ages[index]),
-    used.map((index) => DATA.ages[index]), "compacted", `records that ${each.name} removes, by age`));
+    used.map((index) => DATA.ages[index]), "compacted", `records that ${each.name} removes, by age`,
+    used.map((index) => each.expiredAges[index] || 0)));
 }
 
 function places(shown) {
@@ -176,7 +183,7 @@ function tableColumns() {
   ];
   return own.concat(DATA.policies.map((name, number) => ({
     id: `policy-${number}`, title: name, letter: letter(number),
-    value: (log) => log.error || log.outcomes[number].status === "failed" ? -1 : log.before[BYTES] - log.outcomes[number].after[BYTES],
+    value: (log) => log.error || !changes(log.outcomes[number]) ? -1 : log.before[BYTES] - log.outcomes[number].after[BYTES],
     text: (log) => freed(log, number),
   })));
 }
@@ -184,7 +191,7 @@ function tableColumns() {
 function freed(log, number) {
   const outcome = log.outcomes[number];
   if (log.error || !outcome) return `<span class="state failed">failed</span>`;
-  if (outcome.status === "failed" || outcome.status === "policy_unknown") {
+  if (!changes(outcome)) {
     return `<span class="state ${outcome.status}">${outcome.words}</span>`;
   }
   return `${share(log.before[BYTES] - outcome.after[BYTES], log.before[BYTES])}` +
