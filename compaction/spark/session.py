@@ -20,8 +20,10 @@ Under ``spark-submit`` and in a plain Python program it is the same; the latter 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import shutil
 import sys
 import tempfile
 import zipfile
