@@ -28,6 +28,8 @@ from typing import Any
 from compaction.printable import printable_json
 
 SCHEMA_VERSION = 1
+#: the status of the certificate of an erasure that has done what it was asked to
+HOLDS = "holds"
 #: notes that reasons of logs end with if something else was at work in their directory
 CHANGED, IN_USE = "the log changed while it was read", "in use; figures are a snapshot"
 
@@ -69,7 +71,7 @@ class LogReport:
     ``.log`` files of the log, 0 if the log could not be read. ``deleted_bytes`` remain in ``.deleted`` files, with their
     indexes, until the next run or a broker's start removes them. ``settings`` are the topic-level entries that are not Kafka's
     defaults: each with its ``value`` and its ``source``. ``erased_records`` were dropped, or became tombstones, because their
-    keys were to be erased.
+    keys were to be erased; ``remaining_records`` have such a key, but are in the last segment, which was not erased from.
     """
 
     topic: str
@@ -102,6 +104,7 @@ class LogReport:
     deleted_bytes: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
     erased_records: int = 0
+    remaining_records: int = 0
 
     @property
     def name(self) -> str:
@@ -134,7 +137,8 @@ class RunReport:
     """The outcome of one run.
 
     ``seconds`` is its elapsed time. ``origin`` says how it was called and what it ran on, see ``jobs._provenance``.
-    ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``.
+    ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``: if it has a ``certificate``
+    that does not hold, the exit code is 1.
     """
 
     run_id: str
@@ -156,8 +160,9 @@ class RunReport:
 
     @property
     def exit_code(self) -> int:
-        """0: done, or nothing to do. 1: at least one log failed."""
-        return 1 if self.status is RunStatus.FAILED else 0
+        """0: done, or nothing to do. 1: at least one log failed, or the certificate of an erasure does not hold."""
+        certified = self.erasure.get("certificate", {}).get("status", HOLDS) == HOLDS
+        return 1 if self.status is RunStatus.FAILED or not certified else 0
 
     @property
     def totals(self) -> dict[str, int | float]:

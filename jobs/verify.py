@@ -151,27 +151,32 @@ def read_call(arguments: argparse.Namespace) -> Call:
         if arguments.keys or arguments.where:
             raise UsageError("--keys and --where need --certificate", hint="see --help")
         return Call(request, why)
-    certificate, erased, names = _read_certificate(arguments, selector)
-    request = replace(request, logs=names, include_active=certificate["include_active"], now_ms=certificate["as_of_ms"])
-    return Call(request, why, certificate, erased)
+    return _with_certificate(arguments, request, why)
 
 
-def _read_certificate(
-    arguments: argparse.Namespace, selector: Selector
-) -> tuple[Mapping[str, Any], ErasedKeys, frozenset[TopicPartition]]:
-    """The certificate, the keys that it is about, and its selected logs.
+def _with_certificate(
+    arguments: argparse.Namespace, request: VerifyRequest, why: tuple[TopicPartition, int] | None
+) -> Call:
+    """The call with the certificate, the keys that it is about, and its selected logs.
 
     :raises UsageError: the file is not a certificate, or other keys are given
+    :raises CompactionError: it is not what was written
     """
+    from compaction.certifier.certificate_seal import require_sealed
     from compaction.certifier.checks.erased_keys import ErasedKeys
-    from compaction.certifier.erasure_certificate import TOMBSTONE, read_certificate, selected_logs
+    from compaction.certifier.erasure_certificate import TOMBSTONE, read_certificate, refused_logs, selected_logs
 
     path = arguments.certificate
     certificate, criteria = read_certificate(read_text(path), path), _keys.read_criteria(arguments)
-    if criteria.fingerprint(bytes.fromhex(certificate["salt"])) != certificate["keys_sha256"]:
-        what = "--certificate: it is of other keys than those given"
-        raise UsageError(what, path=path, hint="give the same --keys and --where as to erase")
-    return certificate, ErasedKeys(criteria, certificate["on_match"] == TOMBSTONE), selected_logs(certificate, selector)
+    require_sealed(certificate, criteria, path)
+    request = replace(
+        request,
+        logs=selected_logs(certificate, request.selector),
+        include_active=certificate["include_active"],
+        now_ms=certificate["as_of_ms"],
+        refused=refused_logs(certificate),
+    )
+    return Call(request, why, certificate, ErasedKeys(criteria, certificate["on_match"] == TOMBSTONE))
 
 
 def _log_dirs(arguments: argparse.Namespace, given: Sequence[str], option: str) -> tuple[str, ...]:
@@ -238,7 +243,7 @@ def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int
 def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, only_summary: bool = False) -> int:
     """Print the report, with a line for each log that does not hold on standard error, and return the exit code."""
     _logging.end_steps()
-    lines = [line for log in report.logs for line in log.lines()]
+    lines = [line for log in report.logs for line in log.lines()] + report.elsewhere_lines()
     for line in [report.summary()] if only_summary else [*lines, *report.versions(), report.summary()]:
         print_line(line)
     for log in report.logs:
@@ -268,6 +273,8 @@ def _print_nothing(line: str) -> None:
 
 
 def error_line(log: LogCertificate) -> str:
+    if log.status is Status.INCOMPLETE:
+        return f"{log.name}: {log.left_text}"
     if not log.violations:
         return f"{log.name} cannot be verified: {log.reason}"
     first = log.violations[0]

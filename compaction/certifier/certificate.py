@@ -5,10 +5,11 @@ The JSON document has ``schema_version`` 1:
 | field | meaning |
 | --- | --- |
 | ``as_of_ms`` | the time against which delete horizons were checked |
-| ``status`` | ``holds``, ``violated``, or ``failed`` (at least one log could not be judged, and none is violated) |
+| ``status`` | ``violated`` if a log is; else ``failed`` (at least one log could not be judged), ``incomplete``, ``holds`` |
 | ``totals`` | logs by status, and sums of the record counts |
 | ``kafka_versions`` | how many logs were judged by the rules of which version, and why by that one |
 | ``logs`` | one object a log: the fields of ``LogCertificate`` |
+| ``elsewhere`` | only of an erasure: files that it did not reach, with the records of its keys (``find_remains``) |
 | ``tool``, ``command``, ``options``, ``settings`` | what ran, and how it was called (``jobs._provenance``) |
 """
 
@@ -17,13 +18,15 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from compaction.certifier.checks.violations import ERASED, ERASED_IN, Findings, Violation
+from compaction.certifier.checks.violations import ERASED, ERASED_IN, MOST_NAMED, REMAINING, Findings, Violation
+from compaction.certifier.find_remains import Remains
 from compaction.names import TopicPartition
-from compaction.printable import printable_json
+from compaction.printable import printable, printable_json
+from compaction.screen.amounts import counted
 
 SCHEMA_VERSION = 1
 #: why a record may be missing
@@ -42,6 +45,17 @@ class Status(str, enum.Enum):
     VIOLATED = "violated"
     #: the log cannot be verified
     FAILED = "failed"
+    #: nothing was lost or changed, but records of erased keys remain where the run did not erase
+    INCOMPLETE = "incomplete"
+
+
+#: the worst first
+_RANKED = (Status.VIOLATED, Status.FAILED, Status.INCOMPLETE, Status.HOLDS)
+
+
+def worst(found: Collection[Status]) -> Status:
+    """The status of several."""
+    return next((status for status in _RANKED if status in found), Status.HOLDS)
 
 
 @dataclass(frozen=True)
@@ -51,7 +65,8 @@ class LogCertificate:
     ``missing``: records of ``before`` that ``after`` lacks, by reason; ``lost``: those without a reason. ``left``: retained
     records that could have been dropped, which is no violation. ``violations`` are the first of ``violation_count``, by offset.
     ``reason``: why a failed log could not be judged. ``erased``: by base offset of the segment, the records that were erased
-    because of their keys.
+    because of their keys; ``remaining``: the records of such keys that are left where nothing was to be erased, in the last
+    segment for example.
     """
 
     topic: str
@@ -66,6 +81,7 @@ class LogCertificate:
     violation_count: int = 0
     violations: tuple[Violation, ...] = ()
     erased: Mapping[int, int] = field(default_factory=dict)
+    remaining: int = 0
 
     @property
     def name(self) -> str:
@@ -91,10 +107,11 @@ class LogCertificate:
     def of(cls, name: TopicPartition, findings: Findings, counts: Counter[str]) -> LogCertificate:
         """The certificate of a log that was compared."""
         missing = {reason: counts[reason] for reason in REASONS}
+        without_violation = Status.INCOMPLETE if counts[REMAINING] else Status.HOLDS
         return cls(
             name.topic,
             name.partition,
-            Status.VIOLATED if findings.count else Status.HOLDS,
+            Status.VIOLATED if findings.count else without_violation,
             records_before=counts["records_before"],
             records_after=counts["records_after"],
             missing=missing,
@@ -103,7 +120,14 @@ class LogCertificate:
             violation_count=findings.count,
             violations=tuple(findings.named),
             erased={int(name.removeprefix(ERASED_IN)): n for name, n in counts.items() if name.startswith(ERASED_IN) and n},
+            remaining=counts[REMAINING],
         )
+
+    @property
+    def left_text(self) -> str:
+        """How many records of erased keys remain."""
+        remain = "remains" if self.remaining == 1 else "remain"
+        return f"{counted(self.remaining, 'record')} of the erased keys {remain}, where the run did not erase"
 
     def document(self) -> dict[str, Any]:
         """The log's object in the JSON document."""
@@ -117,6 +141,7 @@ class LogCertificate:
         lost = f", {self.lost} LOST" if self.lost else ""
         lines = [f"{self.name} {self.status.value}: {self.records_before} -> {self.records_after} records{lost}"]
         lines += [f"    missing: {why}"] if why else []
+        lines += [f"    {self.left_text}"] if self.remaining else []
         lines += [f"    {self.name}:{each.offset}: {each.what}" for each in self.violations]
         more = self.violation_count - len(self.violations)
         return lines + ([f"    and {more} more violations"] if more else [])
@@ -124,7 +149,8 @@ class LogCertificate:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """The results for all logs; ``kafka_versions``: the number of logs that were judged by the rules of each version;
+    """The results for all logs; ``elsewhere``: the files that an erasure did not reach.
+    ``kafka_versions``: the number of logs that were judged by the rules of each version;
     ``origin``: how the command was called, see ``jobs._provenance``."""
 
     as_of_ms: int
@@ -132,12 +158,12 @@ class VerifyReport:
     seconds: float = 0.0
     kafka_versions: Mapping[str, int] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
+    elsewhere: tuple[Remains, ...] = ()
 
     @property
     def status(self) -> Status:
-        """Violated if any log is, else failed if any is."""
-        found = {log.status for log in self.logs}
-        return next((status for status in (Status.VIOLATED, Status.FAILED) if status in found), Status.HOLDS)
+        """The worst of all logs; an erasure is also incomplete if a file elsewhere has its keys."""
+        return worst({*(log.status for log in self.logs), *(Status.INCOMPLETE for each in self.elsewhere if each.records)})
 
     @property
     def exit_code(self) -> int:
@@ -161,8 +187,15 @@ class VerifyReport:
             "totals": {"logs": len(self.logs), **self._by_status(), **sums, "seconds": round(self.seconds, 3)},
             "kafka_versions": dict(self.kafka_versions),
             "logs": [log.document() for log in self.logs],
+            **({"elsewhere": [each._asdict() for each in self.elsewhere]} if self.elsewhere else {}),
         }
         return printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
+
+    def elsewhere_lines(self) -> list[str]:
+        """The files that an erasure did not reach, as lines of text; first those that have records of its keys."""
+        found = sorted(self.elsewhere, key=lambda each: (not each.records, each.path))
+        lines = [f"    {printable(str(each))}" for each in found[:MOST_NAMED]]
+        return lines + ([f"    and {counted(len(found) - MOST_NAMED, 'more file')}"] if found[MOST_NAMED:] else [])
 
     def versions(self) -> list[str]:
         """Whose rules applied, as lines of text."""
@@ -170,7 +203,9 @@ class VerifyReport:
 
     def summary(self) -> str:
         """The totals in one line."""
-        counts = ", ".join(f"{n} {status}" for status, n in self._by_status().items())
+        # no log of other commands can be incomplete
+        shown = ((status, n) for status, n in self._by_status().items() if n or status != Status.INCOMPLETE.value)
+        counts = ", ".join(f"{n} {status}" for status, n in shown)
         return f"{len(self.logs)} logs: {counts}; {self.status.value} ({self.seconds:.1f} s)"
 
     def _by_status(self) -> dict[str, int]:

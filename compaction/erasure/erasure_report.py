@@ -8,6 +8,7 @@
 | ``keys_found`` | distinct keys that some record had |
 | ``keys`` | each found key as SHA-256 of salt and key, with its records; at most ``MOST_LISTED`` |
 | ``resumed`` | logs from which the run removed segments that an earlier run, possibly killed, or a broker had replaced |
+| ``certificate`` | only of a run with one: its ``path`` and ``status``; unless that is ``holds``, the exit code is 1 |
 | ``notes`` | what was resumed, and copies of the records that the run cannot reach |
 
 Tested by ``tests/erasure/test_erase_keys.py``.
@@ -28,6 +29,7 @@ from compaction.fs.uri import is_remote
 from compaction.locking.mounts import keeps_snapshots
 from compaction.names import LogLocation, marked_dirs_of
 from compaction.report import LogReport
+from compaction.screen.amounts import counted
 from compaction.stores.mixed import file_system
 
 #: keys that the report lists
@@ -36,13 +38,15 @@ NO_MATCH = "no_match"
 DROP, TOMBSTONE = "drop", "tombstone"
 
 
-def erased_report(log: LogCleaning, records: int) -> LogReport:
-    """A log from which ``records`` records were erased, or would be, or that has none of the keys."""
+def erased_report(log: LogCleaning, records: int, remaining: int) -> LogReport:
+    """A log from which ``records`` records were erased, or would be, or that has none of the keys; ``remaining`` are in its
+    last segment, which is not erased from."""
     plan = log.compaction
     tiered = " (tiered: what is in remote storage is not erased)" if plan.config.remote_storage_enable else ""
     if plan.verdict is Verdict.SKIP:
         skipped = skipped_report(log.plan)
-        return replace(skipped, reason=plan.reason + tiered, reason_code=skipped.reason_code or NO_MATCH)
+        code = skipped.reason_code or NO_MATCH
+        return replace(skipped, reason=plan.reason + tiered, reason_code=code, remaining_records=remaining)
     report = cleaned_report(log.plan, log)
     return replace(
         report,
@@ -50,6 +54,7 @@ def erased_report(log: LogCleaning, records: int) -> LogReport:
         superseded_records=0,
         tombstones_removed=0,
         erased_records=records,
+        remaining_records=remaining,
         deleted_bytes=0,
     )
 
@@ -76,14 +81,17 @@ def _resumed_note(log: LogLocation) -> str:
     return f"{log.path}: {earlier}; what was erased then is in no report or certificate of this run"
 
 
-def notes_of(request: CompactionRequest) -> list[str]:
-    """The copies of erased records that may remain."""
-    return list(_notes(request))
+def notes_of(request: CompactionRequest, logs: Sequence[LogReport]) -> list[str]:
+    """The copies of erased records that remain, or may."""
+    return list(_notes(request, logs))
 
 
-def _notes(request: CompactionRequest) -> Iterator[str]:
-    if not request.include_active:
-        yield "the last segment of each log was not examined: --include-active erases from it, too"
+def _notes(request: CompactionRequest, logs: Sequence[LogReport]) -> Iterator[str]:
+    remaining = [log.remaining_records for log in logs if log.remaining_records]
+    if remaining:
+        where = f"the last segment of {counted(len(remaining), 'log')}"
+        remain = "remains" if sum(remaining) == 1 else "remain"
+        yield f"{counted(sum(remaining), 'record')} of these keys {remain} in {where}: --include-active erases from it, too"
     if request.dry_run:
         return
     if request.output_dir is not None:

@@ -83,11 +83,19 @@ class KeyCriteria:
         return matching
 
     def fingerprint(self, salt: bytes) -> str:
-        """SHA-256 over the salted hashes of keys and patterns, in order of the hashes: equal for the same criteria and salt."""
+        """SHA-256 of the ``secret``, in hexadecimal: equal for the same criteria and salt. It may be shown."""
+        return hashlib.sha256(self.secret(salt)).hexdigest()
+
+    def secret(self, salt: bytes) -> bytes:
+        """32 bytes that only somebody can derive who has all keys and patterns, in any order.
+
+        scrypt derives them from the salted hashes: who sees the fingerprint can still guess a single telephone number, but each
+        guess takes 64 MiB and about a fifth of a second.
+        """
         # the kind is part of what is hashed: a key may read like a pattern
         hashes = [salted_hash(salt, b"key\0" + key) for key in self.keys.to_pylist()]
         hashes += [salted_hash(salt, f"{each.kind}\0{each.text}".encode()) for each in self.patterns]
-        return hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest()
+        return hashlib.scrypt("".join(sorted(hashes)).encode(), salt=salt, n=1 << 16, r=8, p=1, maxmem=80 << 20, dklen=32)
 
 
 def salted_hash(salt: bytes, key: bytes) -> str:

@@ -87,6 +87,8 @@ def _notes(report: RunReport) -> Iterator[str]:
         records = counted(sum(log.erased_records for log in report.logs), "record")
         yield f"{records} of {counted(report.erasure['keys_found'], 'key')} {'would be' if report.dry_run else 'were'} erased"
         yield from report.erasure["notes"]
+        if certificate := report.erasure.get("certificate"):
+            yield f"certificate: {certificate['status']}, {certificate['path']}"
     yield from map(str, report.kafka_versions)
     deleted = sum(log.deleted_bytes for log in report.logs)
     if deleted:

@@ -17,9 +17,10 @@ from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.offset_ranges import PARTITION_BYTES, RANGE_BYTES, RangeTask
 from compaction.certifier.checks.record_checks import Last, RangeResult, compare_range, last_of_key
 from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
-from compaction.certifier.erasure_certificate import Certified, certify_erased, erasure_pairs
+from compaction.certifier.erasure_certificate import Certified, certify_erased, erasure_pairs, search
 from compaction.certifier.explain_record import explain_record
 from compaction.certifier.find_pairs import find_pairs
+from compaction.certifier.find_remains import Remains, remains_in
 from compaction.certifier.task_runner import LocalTaskRunner, TaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.engine.sizing import pack
@@ -48,7 +49,8 @@ def certify(session_factory: SessionFactory, request: VerifyRequest) -> VerifyRe
 def certify_erasure(session_factory: SessionFactory, request: VerifyRequest, erased: ErasedKeys) -> Certified:
     """The certificates of logs from which keys were erased; the session is started only if they are large."""
     pairs = erasure_pairs(request, erased)
-    return certify_erased(_task_runner(session_factory, pairs), pairs, erased, request.now_ms)
+    runner = _task_runner(session_factory, pairs)
+    return search(runner, request, erased, certify_erased(runner, pairs, erased, request.now_ms))
 
 
 def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int) -> list[str]:
@@ -113,6 +115,10 @@ class SparkTaskRunner:
         # consecutive partitions of a large log are joined by different reducers
         shuffled = compared.partitionBy(reducers, lambda key: (key[0] * 31 + key[1] + 1) % reducers)
         return shuffled.mapPartitions(join_task).collect()
+
+    def search(self, files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remains]:
+        self._sc.setJobDescription(f"verify: look for keys in {len(files)} other files")
+        return self._sc.parallelize(list(files), max(1, len(files))).map(lambda each: remains_in(*each, erased)).collect()
 
     def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[Last]:
         self._sc.setJobDescription(f"verify: look up one key in {len(tasks)} ranges of offsets")

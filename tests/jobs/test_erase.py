@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,8 @@ def test_only_a_line_feed_ends_a_pattern_of_a_file(log_dir: Path, odd: str) -> N
         (["--where", "regex=customer: (secret"], "--where: a pattern is not a regular expression of RE2: missing )"),
         (["--where", "@MARKED"], "MARKED: --where: begins with a byte order mark"),
         (["--keys", "MARKED"], "MARKED: --keys: begins with a byte order mark of UTF-8"),
-        (["--keys", "KEYS", "--if-done", "skip"], "--replace and --if-done need --output-dir"),
+        (["--keys", "KEYS", "--if-done", "skip"], "--if-done needs --certificate"),
+        (["--keys", "KEYS", "--if-done", "skip", "--certificate", "KEYS"], "--replace and --if-done need --output-dir"),
     ],
 )
 def test_a_wrong_call_is_one_line_without_a_key(
@@ -184,7 +186,14 @@ def test_a_finished_copy_of_the_same_keys_is_skipped_and_of_others_refused(
     keys = log_dir.parent / "keys"
     keys.write_bytes(b"k")
     target = log_dir.parent / "copy"
-    call = ["--log-dir", str(log_dir), "--keys", str(keys), "--output-dir", str(target), "--as-of-ms", "1700000000000"]
+    file = log_dir.parent / "certificate.json"
+    call = [
+        "--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--output-dir", str(target),
+        "--as-of-ms", "1700000000000",
+    ]  # fmt: skip
+    assert erase.main([*call, "--if-done", "skip"], locally) == 2
+    assert "--if-done needs --certificate" in capsys.readouterr().err
+    call += ["--certificate", str(file)]
     assert erase.main([*call, "--replace"], locally) == 0
     assert erase.main([*call, "--if-done", "skip"], locally) == 0
     assert "done already by the same request" in capsys.readouterr().out
@@ -211,6 +220,42 @@ def test_a_certificate_is_written_and_verified(log_dir: Path, capsys: pytest.Cap
     assert verify.main(again) == 2
     assert "it is of other keys than those given" in capsys.readouterr().err
     assert verify.main(["--in-place", str(log_dir), "--keys", str(keys)]) == 2
+
+
+def changed(value: Any) -> Iterator[Any]:
+    """A JSON document with another value of the same type in each of its fields."""
+    for name in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        for other in changed(value[name]):
+            copy = value.copy()
+            copy[name] = other
+            yield copy
+    if isinstance(value, (dict, list)):
+        return
+    others = {"holds": "incomplete", "drop": "tombstone", True: False, False: True}
+    yield others[value] if value in others else value + 1 if isinstance(value, int) else f"{value}0"
+
+
+def test_no_field_of_a_certificate_can_be_changed_unnoticed(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
+    keys.write_bytes(b"k\n")
+    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
+    monkeypatch.setattr(KeyCriteria, "secret", lambda self, salt: salt + self.keys[0].as_py())
+    assert erase.main(call, locally) == 0
+    document = json.loads(file.read_text())
+    again = ["--in-place", str(log_dir), "--certificate", str(file), "--keys", str(keys)]
+    file.write_text(json.dumps(document, sort_keys=True))
+    assert verify.main(again) == 0
+    others = list(changed(document))
+    assert len(others) > 40 and document not in others
+    for other in others:
+        file.write_text(json.dumps(other))
+        assert verify.main(again) != 0, other
+    capsys.readouterr()
+    file.write_text(json.dumps({**document, "on_match": "tombstone"}))
+    assert verify.main(again) == 1
+    assert f"error: {file}: --certificate: it was changed after it was written" in capsys.readouterr().err
 
 
 def test_a_result_that_is_not_certified_fails_and_its_sources_remain(

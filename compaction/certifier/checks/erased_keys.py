@@ -19,7 +19,7 @@ from compaction.certifier.checks.key_tables import keys_of
 from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
 from compaction.certifier.checks.read_chunks import Chunk
 from compaction.certifier.checks.segment_walk import CONTROL
-from compaction.certifier.checks.violations import ERASED, ERASED_IN, Findings
+from compaction.certifier.checks.violations import ERASED, ERASED_IN, REMAINING, Findings
 from compaction.formats.key_criteria import KeyCriteria
 from compaction.names import parse_segment_file
 
@@ -34,10 +34,24 @@ class ErasedKeys:
     criteria: KeyCriteria
     tombstones: bool = False
 
-    def meant(self, chunk: Chunk, end_offset: int) -> Bools:
-        """Which records of a chunk below ``end_offset`` have such a key, bool[n]."""
+    def to_erase(self, chunk: Chunk, end_offset: int, counts: Counter[str]) -> Bools:
+        """Which records of a chunk below ``end_offset`` have such a key, bool[n]; the others that have one are counted."""
+        meant = self._meant(chunk)
+        below: Bools = meant & (chunk.records["offset"] < end_offset)
+        counts[REMAINING] += self._remaining(chunk, meant & ~below)
+        return below
+
+    def remaining(self, chunk: Chunk) -> int:
+        """The number of records in a chunk that an erasure of it would remove or change."""
+        return self._remaining(chunk, self._meant(chunk))
+
+    def _remaining(self, chunk: Chunk, meant: Bools) -> int:
+        # a record without value and headers is all that a tombstone would leave
+        return int(_have_content(chunk, chunk.records[meant]).sum() if self.tombstones else meant.sum())
+
+    def _meant(self, chunk: Chunk) -> Bools:
         control = (chunk.rows["magic"] >= 2) & ((chunk.rows["attributes"] & CONTROL) != 0)
-        some = ~control[chunk.records["batch"]] & (chunk.records["key_size"] >= 0) & (chunk.records["offset"] < end_offset)
+        some = ~control[chunk.records["batch"]] & (chunk.records["key_size"] >= 0)
         meant = np.zeros(len(chunk.records), np.bool_)
         meant[some] = self.criteria.matching(keys_of(chunk, chunk.records[some]))
         return meant
