@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     # imported when keys are read: most calls have none
     import pyarrow as pa
 
+    from compaction.certifier.checks.erased_keys import ErasedKeys
     from compaction.formats.key_criteria import KeyCriteria, KeyPattern
 
 _HIDDEN = "[hidden]"
@@ -37,7 +38,8 @@ def add_keys(group: argparse._ActionsContainer) -> None:
     group.add_argument("--keys-column", metavar="NAME", help="the keys are in this column of --keys, a .parquet or .csv file")
     _options.add_list(
         group, "--where", "PATTERN",
-        "keys to erase that match completely: prefix=TEXT, regex=EXPRESSION (RE2), or @FILE with one of these a line;"
+        "keys to erase that match completely: prefix=TEXT, regex=EXPRESSION (RE2, of keys that are UTF-8),"
+        " bytes=EXPRESSION (the same over bytes), or @FILE with one of these a line;"
         " may be repeated",
     )  # fmt: skip
 
@@ -63,6 +65,19 @@ def read_criteria(arguments: argparse.Namespace) -> KeyCriteria:
     if not len(criteria.keys) and not patterns:
         raise UsageError("no keys are given", hint="give --keys FILE with at least one key, or --where")
     return criteria
+
+
+def erased_keys(criteria: KeyCriteria, *, tombstones: bool) -> ErasedKeys:
+    """The keys as the certifier matches them.
+
+    :raises UsageError: it cannot judge a pattern
+    """
+    from compaction.certifier.checks.erased_keys import ErasedKeys
+
+    try:
+        return ErasedKeys(criteria, tombstones)
+    except FormatError as error:
+        raise UsageError(f"--certificate: a pattern {error.what}", hint="or erase without a certificate") from None
 
 
 def _patterns(text: str) -> list[str]:

@@ -156,12 +156,10 @@ def _certifier(
     session_factory: SessionFactory, request: ErasureRequest, path: str
 ) -> Certify:
     """Certifies the logs of a run and writes the certificate, also if all failed."""
-    from compaction.certifier.checks.erased_keys import ErasedKeys
-
     if request.base.dry_run:
         raise UsageError("--certificate: a dry run changes nothing that could be certified", hint="drop one of the two options")
     check_writable(path)
-    base, erased = request.base, ErasedKeys(request.erasure.criteria, request.erasure.tombstones)
+    base, erased = request.base, _keys.erased_keys(request.erasure.criteria, tombstones=request.erasure.tombstones)
 
     def certify(run: Sequence[ErasedLog]) -> Certification:
         from compaction.certifier.certificate import Status

@@ -163,7 +163,6 @@ def _with_certificate(
     :raises CompactionError: it is not what was written
     """
     from compaction.certifier.certificate_seal import require_sealed
-    from compaction.certifier.checks.erased_keys import ErasedKeys
     from compaction.certifier.erasure_certificate import TOMBSTONE, read_certificate, refused_logs, selected_logs
 
     path = arguments.certificate
@@ -176,7 +175,7 @@ def _with_certificate(
         now_ms=certificate["as_of_ms"],
         refused=refused_logs(certificate),
     )
-    return Call(request, why, certificate, ErasedKeys(criteria, certificate["on_match"] == TOMBSTONE))
+    return Call(request, why, certificate, _keys.erased_keys(criteria, tombstones=certificate["on_match"] == TOMBSTONE))
 
 
 def _log_dirs(arguments: argparse.Namespace, given: Sequence[str], option: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from compaction.certifier.checks import erased_keys
 from compaction.erasure import erase_keys as erase_keys_module
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.formats import key_list
@@ -29,7 +30,10 @@ from tests.fs.test_lock import held_elsewhere
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
+from tests.oracle.disk import write_partition
+from tests.oracle.segments import write_segment
 from tests.passes.random_cases import NOW_MS
+from tests.passes.rounds import INTERVAL_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -113,6 +117,7 @@ def test_only_a_line_feed_ends_a_pattern_of_a_file(log_dir: Path, odd: str) -> N
         (["--on-match", "drop", "prefix=secret"], "unrecognized arguments: a value belongs to no option"),
         (["--on-match", "prefix=secret"], "--on-match: invalid choice"),
         (["--dry-run=prefix=secret"], "--dry-run: ignored explicit argument"),
+        (["--where", "bytes=secreté"], "--where: a pattern has a character that is not ASCII, whose bytes are not known"),
         (["--where", "regex=(secret"], "--where: a pattern is not a regular expression of RE2: missing )"),
         (["--where", "regex=customer: (secret"], "--where: a pattern is not a regular expression of RE2: missing )"),
         (["--where", "@MARKED"], "MARKED: --where: begins with a byte order mark"),
@@ -202,6 +207,31 @@ def test_a_finished_copy_of_the_same_keys_is_skipped_and_of_others_refused(
     assert "the output of another request: it differs in keys" in capsys.readouterr().err
 
 
+def test_a_pattern_of_letters_outside_ascii_erases_what_it_names_and_nothing_else(log_dir: Path) -> None:
+    names = ["josé", "JOSÉ", "jose", "©", "½", "£", "à"]
+    records = [Record(at, NOW_MS, name.encode(), b"v") for at, name in enumerate(names)]
+    shutil.rmtree(log_dir)
+    file = log_dir.parent / "certificate.json"
+    for pattern, left in (("regex=[à-ÿ]+", names[:6]), ("regex=(?i)jos[eé]", names[3:]), (r"bytes=jos\xc3\xa9", names[1:])):
+        write_partition(log_dir / "odd-0", [write_segment(0, [Batch(records).encode()], INTERVAL_BYTES, NOW_MS)])
+        call = ["--log-dir", str(log_dir), "--include-active", "--where", pattern, "--certificate", str(file)]
+        assert erase.main(call, locally) == 0
+        assert [each.key.decode() for each in records_in(log_dir) if each.key is not None] == left
+        assert verify.main(["--in-place", str(log_dir), "--certificate", str(file), "--where", pattern]) == 0
+        shutil.rmtree(log_dir)
+
+
+def test_a_pattern_that_the_certifier_cannot_judge_is_refused_before_the_run(
+    log_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["--log-dir", str(log_dir), "--where", r"regex=\p{Greek}secret"]
+    assert erase.main([*call, "--certificate", str(log_dir.parent / "certificate.json")], Asked()) == 2
+    error = capsys.readouterr().err
+    assert r"--certificate: a pattern names a script by \p, which the certifier does not know" in error
+    assert "secret" not in error
+    assert erase.main(call, Asked()) == 0
+
+
 def test_a_certificate_is_written_and_verified(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
     keys.write_bytes(b"k\n")
@@ -263,7 +293,7 @@ def test_a_result_that_is_not_certified_fails_and_its_sources_remain(
 ) -> None:
     keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
     keys.write_bytes(b"k\n")
-    monkeypatch.setattr(KeyCriteria, "matching", lambda self, keys: np.zeros(len(keys), np.bool_))
+    monkeypatch.setattr(erased_keys, "matching", lambda criteria, keys: np.zeros(len(keys), np.bool_))
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
     assert erase.main(call, locally) == 1
     error = capsys.readouterr().err
