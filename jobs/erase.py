@@ -106,13 +106,14 @@ def read_request(arguments: argparse.Namespace) -> ErasureRequest:
     if arguments.if_done and arguments.certificate is None:
         what = "--if-done needs --certificate: an output does not say which keys were erased, its certificate does"
         raise UsageError(what, hint="give the same --certificate FILE to each call of the slot")
-    criteria, salt = _keys.read_criteria(arguments), secrets.token_bytes(16)
+    (criteria, places), salt = _keys.read_keys(arguments), secrets.token_bytes(16)
     base = _arguments.read_request(arguments)
     base = _arguments.with_output("erase", arguments, base)
     base = replace(_with_salt(base, salt), include_active=arguments.include_active)
     erasure = Erasure(criteria, salt, arguments.on_match == "tombstone")
     partitions = _arguments.read_selector(arguments).partitions
-    return ErasureRequest(base, erasure, frozenset((*arguments.topic, *(each.topic for each in partitions))))
+    internal = frozenset((*arguments.topic, *(each.topic for each in partitions)))
+    return ErasureRequest(base, erasure, internal, places=places)
 
 
 def _with_salt(base: CompactionRequest, salt: bytes) -> CompactionRequest:
@@ -183,7 +184,7 @@ def _certifier(
             errors |= {by_name[log.topic_partition]: f"certificate: {error_line(log)}" for log in wrong}
             elsewhere += found.report.elsewhere
             notes += (f"{log.name}: {log.left_text}" for log in found.report.logs if log.remaining)
-            notes += (line.strip() for line in found.report.elsewhere_lines())
+            notes += (str(each) for each in found.report.elsewhere if each.records)
         made = VerifyRequest((), (), base.as_of_ms, include_active=base.include_active)
 
         def write(failed: Mapping[LogLocation, str]) -> str:

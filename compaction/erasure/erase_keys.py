@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import PolicyPlan
@@ -30,9 +31,11 @@ from compaction.engine.protocol import Passes
 from compaction.engine.sizing import Sizes
 from compaction.erasure.certify_result import Certified, Certifier, Certify, ErasedLog, remove_sources
 from compaction.erasure.eraser import Eraser
-from compaction.erasure.erasure_report import erased_report, erasure_document, notes_of
+from compaction.erasure.erasure_report import erased_report, erasure_document, left_files, notes_of
 from compaction.erasure.erasure_rules import narrowed, plan_erasure
 from compaction.erasure.find_matches import Erasure, FoundKeys
+from compaction.erasure.missing_keys import missing_keys
+from compaction.formats.key_list import KeyPlaces
 from compaction.fs.durable import Steps
 from compaction.fs.filesystem import DiskFileSystem
 from compaction.locking.access import access
@@ -52,13 +55,15 @@ _INTERNAL = "__"
 @dataclass(frozen=True)
 class ErasureRequest:
     """``base`` selects the logs; ``erasure`` says what is erased from them. ``internal``: the internal topics that the call
-    names. ``certify`` is called with all logs, in place before the sources are removed; it writes the file ``certificate``."""
+    names. ``certify`` is called with all logs, in place before the sources are removed; it writes the file ``certificate``.
+    ``places``: where the keys of ``erasure`` were given."""
 
     base: CompactionRequest
     erasure: Erasure
     internal: frozenset[str] = frozenset()
     certify: Certify | None = None
     certificate: str | None = None
+    places: KeyPlaces | None = None
 
 
 def erase_keys(
@@ -79,7 +84,7 @@ def erase_keys(
     started, base = time.monotonic(), request.base
     certify = None if base.dry_run else request.certify
     files = files or file_system(base.log_dirs)
-    recorded = base if request.certify is None else uncertified(base)
+    recorded = replace(base if request.certify is None else uncertified(base), only_known_files=True)
     with access(files, base.log_dirs, purpose(base), runs) as held, destination(files, recorded, held) as output:
         resumed = _resumed(files, base)
         prepared = prepare(Sources(output.fs, output.disk, held), base, partial(_plan, request), parallel_read(start))
@@ -102,8 +107,7 @@ def erase_keys(
         certified = Certifier(base, certify, None, failed, resumed).judge(logs, reports)
         reports = certified.reports
     reports += [failed_report(log.location, log.error) for log in prepared if log.error is not None]
-    found = FoundKeys.joined(eraser.keys.values() if eraser is not None else ())
-    taken_up = [log.location for log in logs if log.location in resumed]
+    resumed_here = [log.location for log in logs if log.location in resumed]
     return RunReport(
         uuid.uuid4().hex,
         base.as_of_ms,
@@ -111,11 +115,22 @@ def erase_keys(
         tuple(reports),
         time.monotonic() - started,
         versions_used(log.settings.kafka for log in prepared if log.settings is not None),
-        erasure={
-            **erasure_document(request.erasure, found, taken_up, [*notes_of(base, reports), *certified.notes]),
-            **({} if certified.status is None else {"certificate": {"path": request.certificate, "status": certified.status}}),
-        },
+        erasure=_document(request, eraser, certified._replace(reports=reports), resumed_here),
     )
+
+
+def _document(
+    request: ErasureRequest, eraser: Eraser | None, certified: Certified, resumed: Sequence[LogLocation]
+) -> dict[str, Any]:
+    """The ``erasure`` of the report."""
+    base, nothing = request.base, FoundKeys.joined(())
+    erased, found = (nothing, nothing) if eraser is None else eraser.found()
+    left, missing = left_files(base), missing_keys(request.erasure, found, request.places)
+    notes = [*missing.notes, *notes_of(base, certified.reports, left), *certified.notes]
+    document = erasure_document(request.erasure, erased, resumed, notes) | missing.document() | {"left_files": left}
+    if certified.status is not None:
+        document["certificate"] = {"path": request.certificate, "status": certified.status}
+    return document
 
 
 def _resumed(files: DiskFileSystem, request: CompactionRequest) -> frozenset[LogLocation]:

@@ -104,6 +104,11 @@ class Eraser(Cleaner):
                 found[each.summary.log].append(each)
         self._each(lambda log: self._narrow(log, found[log.number]), self._unfailed())
 
+    def found(self) -> tuple[FoundKeys, FoundKeys]:
+        """The keys that are erased, and all that some record has."""
+        erased = FoundKeys.joined(self.keys.values())
+        return erased, FoundKeys.joined([erased, *self.left.values()])
+
     def counts(self, log: LogLocation) -> tuple[int, int]:
         """The records of a log that are erased, and those that remain in its last segment."""
         left = self.left.get(log)

@@ -145,7 +145,7 @@ def run_of(data: bytes) -> str | None:
 def _text_in(data: bytes, name: str) -> str | None:
     try:
         document = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     found = document.get(name) if isinstance(document, dict) else None
     return found if isinstance(found, str) else None
