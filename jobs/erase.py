@@ -23,12 +23,13 @@ if not __package__:
 from compaction.certifier.verify_request import VerifyRequest  # noqa: E402 - the checkout must be on the path first
 from compaction.config.request import CompactionRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402
-from compaction.fs.text_files import check_writable, read_text, write_text  # noqa: E402
+from compaction.fs.text_files import check_writable, write_text  # noqa: E402
 from compaction.names import LogLocation, TopicPartition  # noqa: E402
 from compaction.output.publish import layout  # noqa: E402
 from compaction.report import RunReport  # noqa: E402
 
 from . import _arguments, _command, _keys, _logging, _options, _output_layout  # noqa: E402
+from ._certificates import certified_salt  # noqa: E402
 from ._command import SessionFactory  # noqa: E402
 from .verify import error_line  # noqa: E402
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from compaction.certifier.find_remains import Remains
     from compaction.erasure.certify_result import Certification, Certify, ErasedLog
     from compaction.erasure.erase_keys import ErasureRequest
-    from compaction.formats.key_criteria import KeyCriteria
     from compaction.spark.session import Session
 
 _DESCRIPTION = """\
@@ -120,20 +120,6 @@ def _with_salt(base: CompactionRequest, salt: bytes) -> CompactionRequest:
     """The request whose output records the salt of its run in place of the keys, of which any hash could be guessed. Only the
     certificate with this salt says which keys they were."""
     return base if base.call is None else replace(base, call={**base.call, "keys": salt.hex()})
-
-
-def _certified_salt(arguments: argparse.Namespace, criteria: KeyCriteria) -> bytes:
-    """The salt of the run that wrote ``--certificate``; another one if there is no certificate of these keys."""
-    from compaction.certifier.certificate_seal import require_sealed
-    from compaction.certifier.erasure_certificate import read_certificate
-
-    path = arguments.certificate
-    try:
-        certificate = read_certificate(read_text(path), path)
-        require_sealed(certificate, criteria, path)
-    except UsageError:
-        return b""
-    return bytes.fromhex(certificate["salt"])
 
 
 def erase(session_factory: SessionFactory, request: ErasureRequest) -> RunReport:
@@ -234,7 +220,8 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Erasu
         request = read_request(arguments)
         base: CompactionRequest = request.base
         if arguments.if_done:
-            asked = _with_salt(base, _certified_salt(arguments, request.erasure.criteria))
+            salt = certified_salt(arguments.certificate, request.erasure.criteria)
+            asked = _with_salt(base, salt or request.erasure.salt)
             if _command.is_done(asked, arguments):
                 return 0
 

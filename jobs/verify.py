@@ -23,7 +23,7 @@ if not __package__:
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport  # noqa: E402
 from compaction.certifier.verify_request import VerifyRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
-from compaction.fs.text_files import read_text, write_text  # noqa: E402
+from compaction.fs.text_files import write_text  # noqa: E402
 from compaction.fs.uri import parse_uri  # noqa: E402
 from compaction.locking.access import Purpose, access  # noqa: E402
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs  # noqa: E402
@@ -32,6 +32,7 @@ from compaction.stores.mixed import file_system  # noqa: E402
 from compaction.stores.remote import require_finished  # noqa: E402
 
 from . import _arguments, _command, _keys, _logging, _options  # noqa: E402
+from ._certificates import with_certificate  # noqa: E402
 from ._command import SessionFactory  # noqa: E402
 from ._exports import join_tail  # noqa: E402
 from ._provenance import provenance  # noqa: E402
@@ -151,31 +152,8 @@ def read_call(arguments: argparse.Namespace) -> Call:
         if arguments.keys or arguments.where:
             raise UsageError("--keys and --where need --certificate", hint="see --help")
         return Call(request, why)
-    return _with_certificate(arguments, request, why)
-
-
-def _with_certificate(
-    arguments: argparse.Namespace, request: VerifyRequest, why: tuple[TopicPartition, int] | None
-) -> Call:
-    """The call with the certificate, the keys that it is about, and its selected logs.
-
-    :raises UsageError: the file is not a certificate, or other keys are given
-    :raises CompactionError: it is not what was written
-    """
-    from compaction.certifier.certificate_seal import require_sealed
-    from compaction.certifier.erasure_certificate import TOMBSTONE, read_certificate, refused_logs, selected_logs
-
-    path = arguments.certificate
-    certificate, criteria = read_certificate(read_text(path), path), _keys.read_criteria(arguments)
-    require_sealed(certificate, criteria, path)
-    request = replace(
-        request,
-        logs=selected_logs(certificate, request.selector),
-        include_active=certificate["include_active"],
-        now_ms=certificate["as_of_ms"],
-        refused=refused_logs(certificate),
-    )
-    return Call(request, why, certificate, _keys.erased_keys(criteria, tombstones=certificate["on_match"] == TOMBSTONE))
+    request, certificate, erased = with_certificate(arguments, request)
+    return Call(request, why, certificate, erased)
 
 
 def _log_dirs(arguments: argparse.Namespace, given: Sequence[str], option: str) -> tuple[str, ...]:
@@ -242,8 +220,9 @@ def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int
 def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, only_summary: bool = False) -> int:
     """Print the report, with a line for each log that does not hold on standard error, and return the exit code."""
     _logging.end_steps()
-    lines = [line for log in report.logs for line in log.lines()] + report.elsewhere_lines()
-    for line in [report.summary()] if only_summary else [*lines, *report.versions(), report.summary()]:
+    lines = [line for log in report.logs for line in log.lines()]
+    lines += [*report.elsewhere_lines(), *report.versions(), *report.certificate_lines()]
+    for line in [*([] if only_summary else lines), report.summary()]:
         print_line(line)
     for log in report.logs:
         if log.status is not Status.HOLDS:
@@ -293,7 +272,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if call.certificate is not None and call.erased is not None:
             report = verify_erasure(_encrypted_session, call.request, call.certificate, call.erased)
-            return _finish(report, arguments)
+            return _finish(replace(report, certificate=arguments.certificate), arguments)
         return _finish(verify(lambda: _command.start_session("verify"), call.request), arguments)
 
     return _command.run_command(parser(), argv, body)

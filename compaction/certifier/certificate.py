@@ -9,6 +9,7 @@ The JSON document has ``schema_version`` 1:
 | ``totals`` | logs by status, and sums of the record counts |
 | ``kafka_versions`` | how many logs were judged by the rules of which version, and why by that one |
 | ``logs`` | one object a log: the fields of ``LogCertificate`` |
+| ``certificate`` | only with one of an erasure: its ``path``, and whether all logs are what it says (``matches``) |
 | ``elsewhere`` | only of an erasure: files that it did not reach, with the records of its keys (``find_remains``) |
 | ``tool``, ``command``, ``options``, ``settings`` | what ran, and how it was called (``jobs._provenance``) |
 """
@@ -149,7 +150,8 @@ class LogCertificate:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """The results for all logs; ``elsewhere``: the files that an erasure did not reach.
+    """The results for all logs; ``elsewhere``: the files that an erasure did not reach;
+    ``certificate``: the file with which its results were compared.
     ``kafka_versions``: the number of logs that were judged by the rules of each version;
     ``origin``: how the command was called, see ``jobs._provenance``."""
 
@@ -159,6 +161,7 @@ class VerifyReport:
     kafka_versions: Mapping[str, int] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
     elsewhere: tuple[Remains, ...] = ()
+    certificate: str | None = None
 
     @property
     def status(self) -> Status:
@@ -187,6 +190,7 @@ class VerifyReport:
             "totals": {"logs": len(self.logs), **self._by_status(), **sums, "seconds": round(self.seconds, 3)},
             "kafka_versions": dict(self.kafka_versions),
             "logs": [log.document() for log in self.logs],
+            **({} if self.certificate is None else {"certificate": {"path": self.certificate, "matches": self.matches}}),
             **({"elsewhere": [each._asdict() for each in self.elsewhere]} if self.elsewhere else {}),
         }
         return printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
@@ -196,6 +200,16 @@ class VerifyReport:
         found = sorted(self.elsewhere, key=lambda each: (not each.records, each.path))
         lines = [f"    {printable(str(each))}" for each in found[:MOST_NAMED]]
         return lines + ([f"    and {counted(len(found) - MOST_NAMED, 'more file')}"] if found[MOST_NAMED:] else [])
+
+    @property
+    def matches(self) -> bool:
+        """Whether all logs are what the certificate says."""
+        return all(log.status in (Status.HOLDS, Status.INCOMPLETE) for log in self.logs)
+
+    def certificate_lines(self) -> list[str]:
+        """Whether the certificate matches, if there is one."""
+        matches = "matches" if self.matches else "does not match"
+        return [] if self.certificate is None else [f"certificate {matches}: {printable(self.certificate)}"]
 
     def versions(self) -> list[str]:
         """Whose rules applied, as lines of text."""

@@ -126,7 +126,7 @@ def _document(
     base, nothing = request.base, FoundKeys.joined(())
     erased, found = (nothing, nothing) if eraser is None else eraser.found()
     left, missing = left_files(base), missing_keys(request.erasure, found, request.places)
-    notes = [*missing.notes, *notes_of(base, certified.reports, left), *certified.notes]
+    notes = [*notes_of(base, certified.reports, left), *certified.notes]
     document = erasure_document(request.erasure, erased, resumed, notes) | missing.document() | {"left_files": left}
     if certified.status is not None:
         document["certificate"] = {"path": request.certificate, "status": certified.status}

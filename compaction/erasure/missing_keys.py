@@ -14,26 +14,15 @@ from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
 from compaction.formats.key_criteria import salted_digest
 from compaction.formats.key_list import KeyPlaces
 
-#: lines that a note names, and that the report lists
-_MOST_NAMED, _MOST_LISTED = 20, 10_000
+#: lines that the report lists
+_MOST_LISTED = 10_000
 
 
 class MissingKeys(NamedTuple):
-    """``number`` of ``given`` keys, by file and line."""
+    """``number`` keys, by file and line."""
 
     number: int
-    given: int
     lines: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def notes(self) -> list[str]:
-        """One line, if a key is missing."""
-        if not self.number:
-            return []
-        named = [f"line {line} of {path}" for path, line in self.lines[:_MOST_NAMED]]
-        more = [f"{self.number - len(named):,} more"] if named and self.number > len(named) else []
-        where = f": {', '.join([*named, *more])}" if named else ""
-        return [f"{self.number:,} of {self.given:,} keys {'was' if self.number == 1 else 'were'} not found{where}"]
 
     def document(self) -> dict[str, Any]:
         """The fields of the report."""
@@ -47,4 +36,4 @@ def missing_keys(erasure: Erasure, found: FoundKeys, places: KeyPlaces | None) -
     hashes = np.array([salted_digest(erasure.salt, key) for key in keys.to_pylist()], HASHED)
     missing = ~np.isin(hashes, found.hashes)
     lines = () if places is None else places.only(missing).by_file()
-    return MissingKeys(int(missing.sum()), len(keys), tuple((path, line) for path, of_file in lines for line in of_file))
+    return MissingKeys(int(missing.sum()), tuple((path, line) for path, of_file in lines for line in of_file))

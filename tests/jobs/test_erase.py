@@ -237,15 +237,18 @@ def test_a_certificate_is_written_and_verified(log_dir: Path, capsys: pytest.Cap
     keys.write_bytes(b"k\n")
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
     assert erase.main(call, locally) == 0
+    assert f"certificate: holds, {file}\n" in capsys.readouterr().out
     assert not list(log_dir.rglob("*.deleted"))
     assert "\"k\"" not in file.read_text()
     again = ["--in-place", str(log_dir), "--certificate", str(file), "--keys", str(keys)]
     assert verify.main(again) == 0
-    assert "odd-0 holds: 17 -> 17 records" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "odd-0 holds: 17 -> 17 records" in out and f"certificate matches: {file}\n" in out
     log = log_dir / "odd-0" / "00000000000000000020.log"
     log.write_bytes(log.read_bytes() + Batch([Record(27, NOW_MS, b"new", b"v")]).encode())
     assert verify.main(again) == 1
-    assert "odd-0:0: bytes_after of segment 20 is " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "odd-0:0: bytes_after of segment 20 is " in out and f"certificate does not match: {file}\n" in out
     keys.write_bytes(b"other\n")
     assert verify.main(again) == 2
     assert "it is of other keys than those given" in capsys.readouterr().err
