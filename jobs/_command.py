@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, UsageError
-from compaction.fs.text_files import check_writable, write_text
+from compaction.fs.text_files import NEW_FILE, PRIVATE, check_writable, write_text
 from compaction.fs.uri import any_remote, environment, is_remote
 from compaction.logdir.dirty_estimate import has_dirty_bytes
 from compaction.metrics import open_metrics
@@ -244,7 +244,9 @@ def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
         if log.status is LogStatus.FAILED:
             _logging.print_error(f"{log.name}: {log.reason}")
     if arguments.report is not None:
-        write_text(arguments.report, report.to_json())
+        # that of an erasure has salted hashes of keys, which can be guessed if they are short
+        mode = PRIVATE if report.erasure else NEW_FILE
+        write_text(arguments.report, report.to_json(), mode)
     if arguments.metrics is not None:
         write_text(arguments.metrics, open_metrics(report))
     return report.exit_code

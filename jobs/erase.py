@@ -23,7 +23,7 @@ if not __package__:
 from compaction.certifier.verify_request import VerifyRequest  # noqa: E402 - the checkout must be on the path first
 from compaction.config.request import CompactionRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402
-from compaction.fs.text_files import check_writable, write_text  # noqa: E402
+from compaction.fs.text_files import PRIVATE, check_writable, write_text  # noqa: E402
 from compaction.names import LogLocation, TopicPartition  # noqa: E402
 from compaction.output.publish import layout  # noqa: E402
 from compaction.report import RunReport  # noqa: E402
@@ -175,7 +175,8 @@ def _certifier(
 
         def write(failed: Mapping[LogLocation, str]) -> str:
             logs.update({log: failed_log(log.topic_partition, error) for log, error in failed.items()})
-            write_text(path, document(made, erased, request.erasure.salt, list(logs.values()), elsewhere))
+            text = document(made, erased, request.erasure.salt, list(logs.values()), elsewhere)
+            write_text(path, text, PRIVATE)
             return status_of(list(logs.values()), elsewhere).value
 
         status = write({log.location: log.error for log in run if log.error is not None})

@@ -172,6 +172,7 @@ def test_neither_keys_nor_patterns_are_in_any_output(log_dir: Path, capfd: pytes
     assert document["options"]["--where"]["value"] == ["[hidden]"]
     assert document["totals"]["erased_records"] == 8
     assert 'reason="erased"} 8\n' in metrics.read_text()
+    assert report.stat().st_mode & 0o777 == 0o600
     assert {each.key for each in records_in(log_dir)} == {None, b"", b"\x00\xff\n", b"k"}
 
 
@@ -232,12 +233,26 @@ def test_a_pattern_that_the_certifier_cannot_judge_is_refused_before_the_run(
     assert erase.main(call, Asked()) == 0
 
 
+def test_what_a_copy_records_of_its_request_does_not_let_keys_be_guessed(log_dir: Path) -> None:
+    keys, copies = log_dir.parent / "keys", [log_dir.parent / "one", log_dir.parent / "other"]
+    keys.write_bytes(b"k\n")
+    options = ["--include-active", "--where", "prefix=kkk", "--as-of-ms", "1700000000000", "--replace"]
+    recorded = []
+    for copy in copies:
+        assert erase.main(["--log-dir", str(log_dir), "--keys", str(keys), "--output-dir", str(copy), *options], locally) == 0
+        recorded.append(json.loads((copy / "_finished.json").read_text())["request"])
+    # a salt of each run, and nothing else that depends on the keys
+    assert recorded[0].pop("keys") != recorded[1].pop("keys")
+    assert recorded[0] == recorded[1] and recorded[0]["where"] == ["[hidden]"]
+
+
 def test_a_certificate_is_written_and_verified(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
     keys.write_bytes(b"k\n")
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
     assert erase.main(call, locally) == 0
     assert f"certificate: holds, {file}\n" in capsys.readouterr().out
+    assert file.stat().st_mode & 0o777 == 0o600
     assert not list(log_dir.rglob("*.deleted"))
     assert "\"k\"" not in file.read_text()
     again = ["--in-place", str(log_dir), "--certificate", str(file), "--keys", str(keys)]
