@@ -20,7 +20,8 @@ if not __package__:
     if __package__ == "jobs":
         sys.path.insert(0, str(checkout))
 
-from compaction.certifier.verify_request import VerifyRequest  # noqa: E402 - the checkout must be on the path first
+from compaction.certifier.certificate import Status  # noqa: E402 - the checkout must be on the path first
+from compaction.certifier.verify_request import VerifyRequest  # noqa: E402
 from compaction.config.request import CompactionRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402
 from compaction.fs.text_files import PRIVATE, check_writable, write_text  # noqa: E402
@@ -47,8 +48,9 @@ producers and consumers continue. Segments without such a record are not written
 
 The replaced files are removed at once, not after file.delete.delay.ms, and so are leftovers of
 earlier runs. The last segment of a log is its active one, and only erased from with
---include-active. Keys are compared byte by byte, and never printed: the report has them as SHA-256
-with a salt of the run. docs/erase.md says what is erased, and what no run can reach.
+--include-active; without it, the records of the keys in it are counted. Keys are compared byte by
+byte, and never printed: the report has them as SHA-256 with a salt of the run. docs/erase.md says
+what is erased, and what no run can reach.
 """
 
 _EPILOG = f"""\
@@ -87,7 +89,8 @@ def parser() -> _options.Parser:
     _options.add_kafka_version(options)
     group = _options.add_run_options(options)
     _options.add_output(group)
-    _options.add_file(group, "--certificate", "certify the result: write in JSON what was erased, and that nothing else was")
+    certificate = "certify the result: write in JSON what was erased, and that nothing else was; exit with 1 if records of the"
+    _options.add_file(group, "--certificate", f"{certificate} keys remain, also where the run did not erase")
     group.add_argument(
         "--include-active", action="store_true",
         help="erase from the last segment of each log, too; the result is one that a broker appends to",
@@ -139,9 +142,7 @@ def erase(session_factory: SessionFactory, request: ErasureRequest) -> RunReport
         return erase_keys(_command.passes(session_factory, progress), request)
 
 
-def _certifier(
-    session_factory: SessionFactory, request: ErasureRequest, path: str
-) -> Certify:
+def _certifier(session_factory: SessionFactory, request: ErasureRequest, path: str) -> Certify:
     """Certifies the logs of a run and writes the certificate, also if all failed."""
     if request.base.dry_run:
         raise UsageError("--certificate: a dry run changes nothing that could be certified", hint="drop one of the two options")
@@ -149,7 +150,6 @@ def _certifier(
     base, erased = request.base, _keys.erased_keys(request.erasure.criteria, tombstones=request.erasure.tombstones)
 
     def certify(run: Sequence[ErasedLog]) -> Certification:
-        from compaction.certifier.certificate import Status
         from compaction.certifier.erasure_certificate import document, failed_log, status_of
         from compaction.erasure.certify_result import Certification
         from compaction.spark.certify_job import certify_erasure
@@ -232,7 +232,13 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Erasu
         if arguments.certificate is not None:
             certify = _certifier(session, request, arguments.certificate)
             request = replace(request, certify=certify, certificate=arguments.certificate)
-        return _command.write_report(run(session, request), arguments)
+        report = run(session, request)
+        code = _command.write_report(report, arguments)
+        if report.erasure.get("certificate", {}).get("status") == Status.INCOMPLETE.value:
+            what = "records of the keys remain where the run did not erase"
+            hint = "the notes say where; --include-active erases from the last segments"
+            _logging.print_error(f"{arguments.certificate}: certificate: {what}; {hint}")
+        return code
 
     return _command.run_command(parser(), argv, lambda arguments: _output_layout.in_layout(arguments, body))
 

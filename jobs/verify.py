@@ -56,7 +56,7 @@ _EPILOG = f"""\
 {_options.CONFIGURATION_HELP}
 exit status:
   0  all logs hold; with --why: the answer was printed
-  1  at least one log is violated or could not be judged
+  1  at least one log is violated or could not be judged, or records of erased keys remain
   2  the call is wrong (option, configuration, no such directory, a live broker holds the lock)
 
 examples:
