@@ -9,14 +9,14 @@ Tested by ``tests/certifier/test_find_remains.py``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import NamedTuple
 
 from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.checks.log_pair import LONG_MAX
 from compaction.certifier.checks.offset_ranges import ByteRange
 from compaction.certifier.checks.read_chunks import read_chunks
-from compaction.errors import CompactionError
+from compaction.errors import CompactionError, StorageError
 from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.filesystem import ReadableFileSystem, join
 from compaction.locking.claim import is_claim
@@ -73,7 +73,7 @@ def unreached(
             found += [join(name, each) for each in left if replaced or not each.endswith(DELETED)]
         elif not (is_of_log_dir(name) or is_claim(name) or name in _OF_RUNS):
             found.append(name)
-    return [path + _DIRECTORY if _is_dir(fs, join(log_dir, path)) else path for path in found]
+    return [f"{path.rstrip(_DIRECTORY)}{_DIRECTORY}" if _is_dir(fs, join(log_dir, path)) else path for path in found]
 
 
 def remains_in(log_dir: str, path: str, erased: ErasedKeys) -> Remains:
@@ -99,8 +99,12 @@ def _has_no_records(name: str) -> bool:
     return name in _OF_RUNS or (is_log_file(name) if file is None else file.kind != LOG)
 
 
-def _listed(fs: ReadableFileSystem, path: str) -> Iterator[str]:
-    return iter(fs.listdir(path) if _is_dir(fs, path) else ())
+def _listed(fs: ReadableFileSystem, path: str) -> list[str]:
+    """The names in a directory; the empty one, for the directory itself, if it cannot be read."""
+    try:
+        return fs.listdir(path) if _is_dir(fs, path) else []
+    except StorageError:
+        return [""]
 
 
 def _is_dir(fs: ReadableFileSystem, path: str) -> bool:

@@ -9,7 +9,9 @@ import pytest
 
 from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.find_remains import Remains, remains_in, unreached
+from compaction.errors import StorageError
 from compaction.formats.key_criteria import KeyCriteria
+from compaction.fs.local import LocalFileSystem
 from compaction.names import TopicPartition
 from tests.erasure.test_erase_keys import write_odd
 from tests.kafka.encode import Batch, Record
@@ -60,6 +62,21 @@ def test_a_marked_directory_of_a_log_is_out_of_reach(log_dir: Path, kind: str) -
     for name in (FIRST, FIRST.replace(".log", ".index"), "partition.metadata"):
         (marked / name).write_bytes((log_dir / "odd-0" / FIRST).read_bytes())
     assert unreached(str(log_dir), {ODD}) == [f"{marked.name}/{FIRST}"]
+
+
+def test_a_directory_that_cannot_be_read_is_named(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marked = log_dir / f"odd-0{MARK}stray"
+    marked.mkdir()
+    listdir = LocalFileSystem.listdir
+
+    def refused(self: LocalFileSystem, path: str) -> list[str]:
+        if path == str(marked):
+            raise StorageError("cannot list: Permission denied", path=path)
+        return listdir(self, path)
+
+    monkeypatch.setattr(LocalFileSystem, "listdir", refused)
+    assert unreached(str(log_dir), {ODD}) == [f"{marked.name}/"]
+    assert remains_in(str(log_dir), f"{marked.name}/", erased(b"k")) == Remains(f"{marked}/")
 
 
 def test_all_segments_of_a_log_that_failed_are_out_of_reach(log_dir: Path) -> None:
