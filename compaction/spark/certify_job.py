@@ -118,7 +118,8 @@ class SparkTaskRunner:
 
     def search(self, files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remains]:
         self._sc.setJobDescription(f"verify: look for keys in {len(files)} other files")
-        return self._sc.parallelize(list(files), max(1, len(files))).map(lambda each: remains_in(*each, erased)).collect()
+        tasks = self._sc.parallelize(list(files), max(1, min(len(files), 4 * self._sc.defaultParallelism)))
+        return tasks.map(lambda each: remains_in(*each, erased)).collect()
 
     def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[Last]:
         self._sc.setJobDescription(f"verify: look up one key in {len(tasks)} ranges of offsets")
