@@ -35,9 +35,15 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
+#: what else a broker keeps in a partition directory; the last one in that of the metadata log (``FileQuorumStateStore``)
+_LOG_FILES = frozenset((LEADER_EPOCHS, PARTITION_METADATA, "quorum-state"))
+#: files beside the partition directories that a copy takes over as they are (``bootstrap.checkpoint``: ``BootstrapDirectory``)
+_LOG_DIR_FILES = frozenset((META_PROPERTIES, CLEAN_SHUTDOWN, "bootstrap.checkpoint"))
+_CHECKPOINTS = frozenset((RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS))
 _SEGMENT_FILE = re.compile(
     r"(?P<base>\d{20})(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(?P<suffix>(?:\.[\w-]+)*)"
 )
+_METADATA_SNAPSHOT = re.compile(r"\d{20}-\d{10}\.checkpoint")
 _MARKED_DIR = re.compile(r"\S+-\S+\.[0-9a-f]{32}-(?:delete|future|stray)")
 _PARTITION_DIR = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 
@@ -83,6 +89,25 @@ def parse_segment_file(name: str) -> SegmentFile | None:
     if match is None:
         return None
     return SegmentFile(int(match["base"]), match["kind"], match["suffix"])
+
+
+def is_log_file(name: str) -> bool:
+    """Whether a broker loads this file of a partition directory: not one that is temporary, renamed, or somebody else's."""
+    file = parse_segment_file(name)
+    if file is not None:
+        return not file.suffix
+    return name in _LOG_FILES or _METADATA_SNAPSHOT.fullmatch(name) is not None
+
+
+def is_log_dir_file(name: str) -> bool:
+    """Whether a broker reads this file beside the partition directories, and no run writes it."""
+    return name in _LOG_DIR_FILES
+
+
+def is_of_log_dir(name: str) -> bool:
+    """Whether a name beside the partition directories is a broker's: a file, or a directory of a log, also a marked one."""
+    known = name in _LOG_DIR_FILES or name in _CHECKPOINTS or name == LOCK
+    return known or parse_partition_dir(name) is not None or _MARKED_DIR.fullmatch(name) is not None
 
 
 def marked_dirs_of(names: Iterable[str], logs: Collection[TopicPartition]) -> list[str]:

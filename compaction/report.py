@@ -31,6 +31,8 @@ from typing import Any
 from compaction.printable import printable_json
 
 SCHEMA_VERSION = 1
+#: the status of the certificate of an erasure that has done what it was asked to
+HOLDS = "holds"
 #: notes that reasons of logs end with if something else was at work in their directory
 CHANGED, IN_USE = "the log changed while it was read", "in use; figures are a snapshot"
 
@@ -129,6 +131,8 @@ class LogReport:
     #: all records that the cleaned range has lost, whether their batches were read or not, with transaction markers; records of
     #: expired segments are not counted
     removed_records: int = 0
+    #: records with such a key in the last segment, which was not erased from
+    remaining_records: int = 0
 
     @property
     def name(self) -> str:
@@ -164,8 +168,8 @@ class RunReport:
     """The outcome of one run.
 
     ``seconds`` is its elapsed time. ``origin`` says how it was called and what it ran on, see ``jobs._provenance``.
-    ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``. ``copied``: the result is,
-    or would be, a copy beside the unchanged source.
+    ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``: if it has a ``certificate``
+    that does not hold, the exit code is 1. ``copied``: the result is, or would be, a copy beside the unchanged source.
     """
 
     run_id: str
@@ -188,8 +192,9 @@ class RunReport:
 
     @property
     def exit_code(self) -> int:
-        """0: done, or nothing to do. 1: at least one log failed."""
-        return 1 if self.status is RunStatus.FAILED else 0
+        """0: done, or nothing to do. 1: at least one log failed, or the certificate of an erasure does not hold."""
+        certified = self.erasure.get("certificate", {}).get("status", HOLDS) == HOLDS
+        return 1 if self.status is RunStatus.FAILED or not certified else 0
 
     @property
     def totals(self) -> dict[str, int | float]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, StorageError, UsageError
-from compaction.fs.text_files import check_writable, write_text
+from compaction.fs.text_files import NEW_FILE, PRIVATE, check_writable, write_text
 from compaction.fs.uri import any_remote, environment, is_remote
 from compaction.logdir.dirty_estimate import has_dirty_bytes
 from compaction.metrics import open_metrics
@@ -242,19 +242,22 @@ def screen(arguments: argparse.Namespace) -> Screen:
     )
 
 
-def finish(files: Iterable[tuple[str | None, Callable[[], str]]], show: Callable[[], None], code: int) -> int:
+def finish(
+    files: Iterable[tuple[str | None, Callable[[], str]]], show: Callable[[], None], code: int, mode: int = NEW_FILE
+) -> int:
     """Ends a command: writes its files, then prints; returns the exit code. Files that cannot be written are errors, none of
     which prevents another one or what is printed.
 
     :param files: names, ``None`` for one that is not wanted, and what makes their texts
     :param code: the exit code if all files are written
+    :param mode: permissions of the files
     """
     _logging.end_steps()
     errors = []
     for path, text in files:
         try:
             if path is not None:
-                write_text(path, text())
+                write_text(path, text(), mode)
         except StorageError as error:
             errors.append(error)
     show()
@@ -276,5 +279,7 @@ def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
             if log.status is LogStatus.FAILED:
                 _logging.print_error(f"{log.name}: {log.reason}")
 
+    # that of an erasure has salted hashes of keys, which can be guessed if they are short
+    mode = PRIVATE if report.erasure else NEW_FILE
     files = ((arguments.report, report.to_json), (arguments.metrics, lambda: open_metrics(report)))
-    return finish(files, show, report.exit_code)
+    return finish(files, show, report.exit_code, mode)

@@ -17,9 +17,15 @@ from . import _options
 
 if TYPE_CHECKING:
     # imported when keys are read: most calls have none
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
+    from compaction.certifier.checks.erased_keys import ErasedKeys
     from compaction.formats.key_criteria import KeyCriteria, KeyPattern
+    from compaction.formats.key_list import KeyPlaces
+
+    Listed = tuple[pa.Array, NDArray[np.int64]]
 
 _HIDDEN = "[hidden]"
 #: those of ``compaction.formats.key_list``
@@ -37,7 +43,8 @@ def add_keys(group: argparse._ActionsContainer) -> None:
     group.add_argument("--keys-column", metavar="NAME", help="the keys are in this column of --keys, a .parquet or .csv file")
     _options.add_list(
         group, "--where", "PATTERN",
-        "keys to erase that match completely: prefix=TEXT, regex=EXPRESSION (RE2), or @FILE with one of these a line;"
+        "keys to erase that match completely: prefix=TEXT, regex=EXPRESSION (RE2, of keys that are UTF-8),"
+        " bytes=EXPRESSION (the same over bytes), or @FILE with one of these a line;"
         " may be repeated",
     )  # fmt: skip
 
@@ -47,6 +54,11 @@ def read_criteria(arguments: argparse.Namespace) -> KeyCriteria:
 
     :raises UsageError: there are none, or a file or pattern cannot be read
     """
+    return read_keys(arguments)[0]
+
+
+def read_keys(arguments: argparse.Namespace) -> tuple[KeyCriteria, KeyPlaces]:
+    """The same, and where the keys were given."""
     import pyarrow as pa
 
     from compaction.formats import key_list
@@ -55,14 +67,28 @@ def read_criteria(arguments: argparse.Namespace) -> KeyCriteria:
     given = [each for text in arguments.where for each in _patterns(text)]
     patterns = tuple(_pattern(each) for each in given)
     arguments.where = [_HIDDEN] * len(arguments.where)
-    keys = [_read(path, arguments) for path in arguments.keys]
-    found = pa.chunked_array(keys, pa.binary())
+    files = {path: _read(path, arguments) for path in dict.fromkeys(arguments.keys)}
+    found = pa.chunked_array([keys for keys, _ in files.values()], pa.binary())
     if found.nbytes > key_list.MOST_BYTES:
         raise UsageError("--keys: more than 2 GiB of keys", hint="divide the list, and run once for each part")
-    criteria = KeyCriteria.of(found.combine_chunks(), patterns)
+    keys = found.combine_chunks()
+    criteria = KeyCriteria.of(keys, patterns)
     if not len(criteria.keys) and not patterns:
         raise UsageError("no keys are given", hint="give --keys FILE with at least one key, or --where")
-    return criteria
+    return criteria, key_list.KeyPlaces.of(keys, [(path, lines) for path, (_, lines) in files.items()])
+
+
+def erased_keys(criteria: KeyCriteria, *, tombstones: bool) -> ErasedKeys:
+    """The keys as the certifier matches them.
+
+    :raises UsageError: it cannot judge a pattern
+    """
+    from compaction.certifier.checks.erased_keys import ErasedKeys
+
+    try:
+        return ErasedKeys(criteria, tombstones)
+    except FormatError as error:
+        raise UsageError(f"--certificate: a pattern {error.what}", hint="or erase without a certificate") from None
 
 
 def _patterns(text: str) -> list[str]:
@@ -86,7 +112,8 @@ def _pattern(text: str) -> KeyPattern:
         raise UsageError(f"--where: a pattern {reason}", hint="e.g. --where 'prefix=user-17:'") from None
 
 
-def _read(path: str, arguments: argparse.Namespace) -> pa.Array:
+def _read(path: str, arguments: argparse.Namespace) -> Listed:
+    """The keys of a file, and the line of each."""
     from compaction.formats import key_list
 
     kind, column = arguments.keys_format, arguments.keys_column
@@ -96,29 +123,31 @@ def _read(path: str, arguments: argparse.Namespace) -> pa.Array:
         data = _bytes(path, "--keys")
         if len(data) > key_list.MOST_BYTES:
             raise UsageError("--keys: the file is larger than 2 GiB", path=path, hint="divide it, and run once for each part")
-        return key_list.read_lines(data, kind)
+        return key_list.read_lines(data, kind), key_list.line_numbers(data)
     except FormatError as error:
         raise UsageError(f"--keys: {error.what}", path=path, hint="correct it, or give another --keys-format") from None
 
 
-def _column(path: str, name: str, kind: str) -> pa.Array:
+def _column(path: str, name: str, kind: str) -> Listed:
     """The keys of a column: of strings, which are decoded as lines are, or of bytes."""
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     from compaction.formats import key_list
 
-    column = _read_column(path, name)
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-            return column.drop_null().cast(pa.binary()).combine_chunks()
+    column = _read_column(path, name).combine_chunks()
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if not is_text and not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
         what = f"--keys-column: {name} has the type {column.type}"
         raise UsageError(what, path=path, hint="give a column of strings or bytes")
-    cells = column.cast(pa.binary())
-    if kind == key_list.TEXT:
-        found = cells.drop_null().combine_chunks()
-        return found.filter(pc.greater(pc.binary_length(found), 0))
-    return key_list.decode(enumerate((cell or b"" for cell in cells.to_pylist()), 1), kind)
+    # an empty cell of text is no key; one of bytes is the empty key
+    given = column.is_valid() if not is_text else pc.greater(pc.fill_null(pc.binary_length(column), 0), 0)
+    rows = np.flatnonzero(given.to_numpy(zero_copy_only=False)) + 1
+    cells = column.filter(given).cast(pa.binary())
+    if not is_text or kind == key_list.TEXT:
+        return cells, rows
+    return key_list.decode(zip(rows.tolist(), cells.to_pylist(), strict=True), kind), rows
 
 
 def _read_column(path: str, name: str) -> pa.ChunkedArray:

@@ -236,7 +236,7 @@ def add_output(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--if-done", choices=("skip",), default=None,
         help="do nothing if --output-dir already has the complete result of the same request, and it is as it was written;"
-        " needs --as-of. For tasks that are repeated",
+        " needs --as-of, and to erase also --certificate. For tasks that are repeated",
     )  # fmt: skip
 
 

@@ -23,7 +23,6 @@ if not __package__:
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport  # noqa: E402
 from compaction.certifier.verify_request import VerifyRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
-from compaction.fs.text_files import read_text  # noqa: E402
 from compaction.fs.uri import parse_uri  # noqa: E402
 from compaction.locking.access import Purpose, access  # noqa: E402
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs  # noqa: E402
@@ -32,6 +31,7 @@ from compaction.stores.mixed import file_system  # noqa: E402
 from compaction.stores.remote import require_finished  # noqa: E402
 
 from . import _arguments, _command, _keys, _logging, _options  # noqa: E402
+from ._certificates import with_certificate  # noqa: E402
 from ._command import SessionFactory  # noqa: E402
 from ._exports import join_tail  # noqa: E402
 from ._provenance import provenance  # noqa: E402
@@ -56,7 +56,7 @@ _EPILOG = f"""\
 {_options.CONFIGURATION_HELP}
 exit status:
   0  all logs hold; with --why: the answer was printed
-  1  at least one log is violated or could not be judged
+  1  at least one log is violated or could not be judged, or records of erased keys remain
   2  nothing to compare, or a wrong call (option, configuration, no such directory, a live broker)
 
 examples:
@@ -152,27 +152,8 @@ def read_call(arguments: argparse.Namespace) -> Call:
         if arguments.keys or arguments.where:
             raise UsageError("--keys and --where need --certificate", hint="see --help")
         return Call(request, why)
-    certificate, erased, names = _read_certificate(arguments, selector)
-    request = replace(request, logs=names, include_active=certificate["include_active"], now_ms=certificate["as_of_ms"])
+    request, certificate, erased = with_certificate(arguments, request)
     return Call(request, why, certificate, erased)
-
-
-def _read_certificate(
-    arguments: argparse.Namespace, selector: Selector
-) -> tuple[Mapping[str, Any], ErasedKeys, frozenset[TopicPartition]]:
-    """The certificate, the keys that it is about, and its selected logs.
-
-    :raises UsageError: the file is not a certificate, or other keys are given
-    """
-    from compaction.certifier.checks.erased_keys import ErasedKeys
-    from compaction.certifier.erasure_certificate import TOMBSTONE, read_certificate, selected_logs
-
-    path = arguments.certificate
-    certificate, criteria = read_certificate(read_text(path), path), _keys.read_criteria(arguments)
-    if criteria.fingerprint(bytes.fromhex(certificate["salt"])) != certificate["keys_sha256"]:
-        what = "--certificate: it is of other keys than those given"
-        raise UsageError(what, path=path, hint="give the same --keys and --where as to erase")
-    return certificate, ErasedKeys(criteria, certificate["on_match"] == TOMBSTONE), selected_logs(certificate, selector)
 
 
 def _log_dirs(arguments: argparse.Namespace, given: Sequence[str], option: str) -> tuple[str, ...]:
@@ -239,8 +220,8 @@ def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int
 def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, only_summary: bool = False) -> int:
     """Print the report, with a line for each log that does not hold on standard error, and return the exit code."""
     _logging.end_steps()
-    lines = report.lines()
-    for line in [report.summary()] if only_summary else [*lines, *report.versions(), report.summary()]:
+    lines = [*report.lines(), *report.elsewhere_lines(), *report.versions(), *report.certificate_lines()]
+    for line in [*([] if only_summary else lines), report.summary()]:
         print_line(line)
     for log in report.logs:
         if log.status in (Status.VIOLATED, Status.FAILED):
@@ -272,6 +253,8 @@ def _print_nothing(line: str) -> None:
 
 
 def error_line(log: LogCertificate) -> str:
+    if log.status is Status.INCOMPLETE:
+        return f"{log.name}: {log.left_text}"
     if not log.violations:
         return f"{log.name} cannot be verified: {log.reason}"
     first = log.violations[0]
@@ -291,7 +274,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if call.certificate is not None and call.erased is not None:
             report = verify_erasure(_encrypted_session, call.request, call.certificate, call.erased)
-            return _finish(report, arguments)
+            return _finish(replace(report, certificate=arguments.certificate), arguments)
         return _finish(verify(_encrypted_session, call.request), arguments)
 
     return _command.run_command(parser(), argv, body)

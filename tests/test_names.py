@@ -10,6 +10,9 @@ from compaction.names import (
     SWAP,
     SegmentFile,
     TopicPartition,
+    is_log_dir_file,
+    is_log_file,
+    is_of_log_dir,
     parse_partition_dir,
     parse_segment_file,
     segment_file,
@@ -58,3 +61,32 @@ def test_a_partition_directory_is_a_topic_and_a_partition(name: str, expected: T
 def test_a_segment_file_is_a_base_offset_a_kind_and_a_suffix(name: str, expected: SegmentFile | None) -> None:
     assert parse_segment_file(name) == expected
     assert expected is None or segment_file(*expected) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "loaded"),
+    [
+        ("00000000000000000007.log", True),
+        ("00000000000000000007.timeindex", True),
+        ("00000000000000000007.snapshot", True),
+        ("00000000000000000007-0000000003.checkpoint", True),
+        ("leader-epoch-checkpoint", True),
+        ("partition.metadata", True),
+        ("quorum-state", True),
+        ("00000000000000000007.log.orig", False),
+        ("00000000000000000007.log.deleted", False),
+        ("00000000000000000007.log~", False),
+        (".00000000000000000007.log.swp", False),
+        ("leader-epoch-checkpoint.tmp", False),
+        ("core", False),
+    ],
+)
+def test_a_broker_loads_files_of_its_own_names_only(name: str, loaded: bool) -> None:
+    assert is_log_file(name) == loaded
+
+
+def test_what_lies_beside_partition_directories_is_a_brokers_or_somebody_elses() -> None:
+    copied = ["meta.properties", ".kafka_cleanshutdown", "bootstrap.checkpoint"]
+    others = [".lock", "cleaner-offset-checkpoint", "orders-0", "__cluster_metadata-0", f"orders-0.{HEX}-stray"]
+    assert [name for name in (*copied, *others, "keys.txt") if is_log_dir_file(name)] == copied
+    assert [name for name in (*copied, *others, "keys.txt", "lost+found", "x.hprof") if is_of_log_dir(name)] == copied + others

@@ -5,11 +5,13 @@ The JSON document has ``schema_version`` 1:
 | field | meaning |
 | --- | --- |
 | ``as_of_ms`` | the time against which delete horizons were checked |
-| ``status`` | ``holds``, ``violated``, or ``failed`` (at least one log could not be judged, and nothing is violated) |
+| ``status`` | the worst of logs and directories: ``violated``, ``failed`` (could not be judged), ``incomplete``, ``holds`` |
 | ``totals`` | logs by status, and sums of the record counts |
 | ``kafka_versions`` | how many logs were judged by the rules of which version, and why by that one |
 | ``logs`` | one object a log: the fields of ``LogCertificate`` |
 | ``directories`` | of the copied log directories with a violation, ``log_dir`` and ``violations`` (text) |
+| ``certificate`` | only with one of an erasure: its ``path``, and whether all logs are what it says (``matches``) |
+| ``elsewhere`` | only of an erasure: files that it did not reach, with the records of its keys (``find_remains``) |
 | ``tool``, ``command``, ``options``, ``settings`` | what ran, and how it was called (``jobs._provenance``) |
 """
 
@@ -18,14 +20,16 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from compaction.certifier.checks.violations import ERASED, ERASED_IN, Findings, Violation
+from compaction.certifier.checks.violations import ERASED, ERASED_IN, MOST_NAMED, REMAINING, Findings, Violation
+from compaction.certifier.find_remains import Remains
 from compaction.certifier.kept_files import DirectoryCertificate
 from compaction.names import TopicPartition
-from compaction.printable import printable_json
+from compaction.printable import printable, printable_json
+from compaction.screen.amounts import counted
 
 SCHEMA_VERSION = 1
 #: why a record may be missing
@@ -46,11 +50,22 @@ class Status(str, enum.Enum):
     FAILED = "failed"
     #: in place: the last run replaced nothing of the log, or what it replaced is gone
     NOT_COMPARED = "not_compared"
+    #: nothing was lost or changed, but records of erased keys remain where the run did not erase
+    INCOMPLETE = "incomplete"
 
     @property
     def words(self) -> str:
         """As people read it."""
         return self.value.replace("_", " ")
+
+
+#: the worst first
+_RANKED = (Status.VIOLATED, Status.FAILED, Status.INCOMPLETE, Status.HOLDS)
+
+
+def worst(found: Collection[Status]) -> Status:
+    """The status of several."""
+    return next((status for status in _RANKED if status in found), Status.HOLDS)
 
 
 @dataclass(frozen=True)
@@ -60,7 +75,8 @@ class LogCertificate:
     ``missing``: records of ``before`` that ``after`` lacks, by reason; ``lost``: those without a reason. ``left``: retained
     records that could have been dropped, which is no violation. ``violations`` are the first of ``violation_count``, by offset.
     ``reason``: why a log could not be judged, or was not compared. ``erased``: by base offset of the segment, the records that
-    were erased because of their keys.
+    were erased because of their keys; ``remaining``: the records of such keys that are left where nothing was to be erased, in
+    the last segment for example.
     """
 
     topic: str
@@ -75,6 +91,7 @@ class LogCertificate:
     violation_count: int = 0
     violations: tuple[Violation, ...] = ()
     erased: Mapping[int, int] = field(default_factory=dict)
+    remaining: int = 0
 
     @property
     def name(self) -> str:
@@ -100,10 +117,11 @@ class LogCertificate:
     def of(cls, name: TopicPartition, findings: Findings, counts: Counter[str]) -> LogCertificate:
         """The certificate of a log that was compared."""
         missing = {reason: counts[reason] for reason in REASONS}
+        without_violation = Status.INCOMPLETE if counts[REMAINING] else Status.HOLDS
         return cls(
             name.topic,
             name.partition,
-            Status.VIOLATED if findings.count else Status.HOLDS,
+            Status.VIOLATED if findings.count else without_violation,
             records_before=counts["records_before"],
             records_after=counts["records_after"],
             missing=missing,
@@ -112,7 +130,14 @@ class LogCertificate:
             violation_count=findings.count,
             violations=tuple(findings.named),
             erased={int(name.removeprefix(ERASED_IN)): n for name, n in counts.items() if name.startswith(ERASED_IN) and n},
+            remaining=counts[REMAINING],
         )
+
+    @property
+    def left_text(self) -> str:
+        """How many records of erased keys remain."""
+        remain = "remains" if self.remaining == 1 else "remain"
+        return f"{counted(self.remaining, 'record')} of the erased keys {remain}, where the run did not erase"
 
     def document(self) -> dict[str, Any]:
         """The log's object in the JSON document."""
@@ -126,6 +151,7 @@ class LogCertificate:
         lost = f", {self.lost} LOST" if self.lost else ""
         lines = [f"{self.name} {self.status.value}: {self.records_before} -> {self.records_after} records{lost}"]
         lines += [f"    missing: {why}"] if why else []
+        lines += [f"    {self.left_text}"] if self.remaining else []
         lines += [f"    {self.name}:{each.offset}: {each.what}" for each in self.violations]
         more = self.violation_count - len(self.violations)
         return lines + ([f"    and {more} more violations"] if more else [])
@@ -133,7 +159,9 @@ class LogCertificate:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """The results for all logs; ``kafka_versions``: the number of logs that were judged by the rules of each version;
+    """The results for all logs; ``elsewhere``: the files that an erasure did not reach;
+    ``certificate``: the file with which its results were compared.
+    ``kafka_versions``: the number of logs that were judged by the rules of each version;
     ``origin``: how the command was called, see ``jobs._provenance``; ``directories``: the log directories with a violation."""
 
     as_of_ms: int
@@ -142,12 +170,14 @@ class VerifyReport:
     kafka_versions: Mapping[str, int] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
     directories: tuple[DirectoryCertificate, ...] = ()
+    elsewhere: tuple[Remains, ...] = ()
+    certificate: str | None = None
 
     @property
     def status(self) -> Status:
-        """Violated if any log or directory is, else failed if any log is."""
+        """The worst of all logs and directories; an erasure is also incomplete if a file elsewhere has its keys."""
         found = {log.status for log in self.logs} | ({Status.VIOLATED} if self.directories else set())
-        return next((status for status in (Status.VIOLATED, Status.FAILED) if status in found), Status.HOLDS)
+        return worst(found | {Status.INCOMPLETE for each in self.elsewhere if each.records})
 
     @property
     def exit_code(self) -> int:
@@ -172,6 +202,8 @@ class VerifyReport:
             "kafka_versions": dict(self.kafka_versions),
             "logs": [log.document() for log in self.logs],
             "directories": [each.document() for each in self.directories],
+            **({} if self.certificate is None else {"certificate": {"path": self.certificate, "matches": self.matches}}),
+            **({"elsewhere": [each._asdict() for each in self.elsewhere]} if self.elsewhere else {}),
         }
         return printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
 
@@ -180,13 +212,31 @@ class VerifyReport:
         of_directories = [line for each in self.directories for line in each.lines()]
         return [line for log in self.logs for line in log.lines()] + of_directories
 
+    def elsewhere_lines(self) -> list[str]:
+        """The files that an erasure did not reach, as lines of text; first those that have records of its keys."""
+        found = sorted(self.elsewhere, key=lambda each: (not each.records, each.path))
+        lines = [f"    {printable(str(each))}" for each in found[:MOST_NAMED]]
+        return lines + ([f"    and {counted(len(found) - MOST_NAMED, 'more file')}"] if found[MOST_NAMED:] else [])
+
+    @property
+    def matches(self) -> bool:
+        """Whether all logs are what the certificate says."""
+        return all(log.status in (Status.HOLDS, Status.INCOMPLETE) for log in self.logs)
+
+    def certificate_lines(self) -> list[str]:
+        """Whether the certificate matches, if there is one."""
+        matches = "matches" if self.matches else "does not match"
+        return [] if self.certificate is None else [f"certificate {matches}: {printable(self.certificate)}"]
+
     def versions(self) -> list[str]:
         """Whose rules applied, as lines of text."""
         return [f"rules of {version} for {n} log{'' if n == 1 else 's'}" for version, n in self.kafka_versions.items()]
 
     def summary(self) -> str:
         """The totals in one line."""
-        counts = ", ".join(f"{n} {Status(name).words}" for name, n in self._by_status().items() if n or name != "not_compared")
+        # statuses that not every command can give are shown where they are
+        rare = ("not_compared", "incomplete")
+        counts = ", ".join(f"{n} {Status(name).words}" for name, n in self._by_status().items() if n or name not in rare)
         return f"{len(self.logs)} logs: {counts}; {self.status.value} ({self.seconds:.1f} s)"
 
     def _by_status(self) -> dict[str, int]:

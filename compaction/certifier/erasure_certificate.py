@@ -5,22 +5,29 @@
 | ``schema_version``, ``kind`` | 1, ``erasure`` |
 | ``as_of_ms``, ``on_match``, ``include_active`` | how keys were erased |
 | ``keys_given``, ``patterns_given`` | how many |
-| ``salt``, ``keys_sha256`` | SHA-256 over the salted hashes of all keys and patterns, in order |
-| ``status`` | ``holds`` if it does for all logs; else ``violated`` if one is, or ``failed``, also without any log |
+| ``salt``, ``keys_sha256`` | SHA-256 of a secret that only the same keys and patterns give (``KeyCriteria.secret``) |
+| ``status`` | ``violated`` or ``failed`` if a log is, ``failed`` also without any; else ``incomplete`` if records of the keys
+  remain in a log or ``elsewhere``; else ``holds`` |
 | ``logs`` | one object a log, as below |
+| ``elsewhere`` | files that were not erased from: each with its ``path`` and the ``records`` of the keys in it; ``null`` if it
+  cannot be read as record batches |
+| ``seal`` | binds all other fields to the keys (``certificate_seal``) |
 
 | field of a log | meaning |
 | --- | --- |
 | ``topic``, ``partition`` | the log |
-| ``status`` | ``holds``: everything else is byte-equal, and a full scan finds no key; else ``violated``, ``failed`` |
+| ``status`` | ``holds``: everything else is byte-equal, and a full scan finds no key; ``incomplete``: it finds some only
+  where nothing was to be erased, as in the last segment; else ``violated``, ``failed`` |
 | ``reason`` | why the log could not be erased from, or not be judged; then it has no segments and none of the following |
 | ``log_start_offset``, ``records_before``, ``records_after`` | of the log |
 | ``records_erased``, ``bytes_erased`` | records, and bytes of ``.log`` files |
+| ``erased_from``, ``records_remaining`` | whether the run erased from this log at all; the records of the keys that it has |
 | ``sha256_before``, ``sha256_after`` | over a line for each segment: base offset, bytes and SHA-256 of its ``.log`` file |
 | ``resumed`` | the run removed segments that an earlier run, possibly killed, or a broker had replaced: not judged here |
 | ``segments`` | each with base offset, erased records, bytes and SHA-256 before and after |
 
-It is signed by nothing, but reproducible: ``compare`` says in which fields another run's differs.
+It is signed by nothing, but reproducible: ``compare`` says in which fields another run's differs. What cannot be computed
+again, or was not, is bound by the seal: without the keys no field can be changed unnoticed.
 
 Tested by ``tests/certifier/test_erasure_certificate.py``.
 """
@@ -34,17 +41,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from compaction.certifier.certificate import LogCertificate, Status, VerifyReport
+from compaction.certifier.certificate import LogCertificate, Status, VerifyReport, worst
+from compaction.certifier.certificate_seal import sealed
 from compaction.certifier.certify import certify_pairs
 from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.checks.log_pair import LogPair, SegmentFiles, Side
 from compaction.certifier.find_pairs import find_pairs
+from compaction.certifier.find_remains import Remains, unreached
 from compaction.certifier.task_runner import TaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import UsageError
 from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
-from compaction.printable import printable_json
 from compaction.stores.mixed import MixedFileSystem
 
 SCHEMA_VERSION, KIND = 1, "erasure"
@@ -75,7 +83,10 @@ def erasure_pairs(request: VerifyRequest, erased: ErasedKeys) -> list[LogPair | 
             before = replace(before, cleaned_to=request.cleaned_to.get(pair.topic_partition, pair.after.cleaned_to))
         # up to Kafka 3.9 batches of magic 0 and 1 keep it, but tombstones are written as v2
         keeps_magic = pair.rules.keeps_magic and not erased.tombstones
-        rules = replace(pair.rules, erases=True, deletes=False, keeps_magic=keeps_magic, mtime_only=False)
+        refused = pair.topic_partition in request.refused
+        rules = replace(
+            pair.rules, erases=True, refused=refused, deletes=False, keeps_magic=keeps_magic, mtime_only=False
+        )
         found.append(replace(pair, before=before, rules=rules))
     return found
 
@@ -88,15 +99,37 @@ def certify_erased(runner: TaskRunner, pairs: Sequence[LogPair | LogCertificate]
     return Certified(report, tuple(logs))
 
 
+def search(runner: TaskRunner, request: VerifyRequest, erased: ErasedKeys, found: Certified) -> Certified:
+    """``found`` with the other files of the directories: those that have records of the keys, or may have."""
+    logs = {log.topic_partition for log in found.report.logs} | request.failed
+    files = [
+        (log_dir, path)
+        for log_dir in request.after
+        for path in unreached(log_dir, logs, request.failed, replaced=not request.sources_remain)
+    ]
+    elsewhere = tuple(each for each in runner.search(files, erased) if each.records != 0) if files else ()
+    return found._replace(report=replace(found.report, elsewhere=elsewhere))
+
+
 def failed_log(name: TopicPartition, reason: str) -> dict[str, Any]:
     """The object of a log that could not be erased from."""
     return _log(LogCertificate.failed(name, reason), LogCertificate.failed(name, reason), {})
 
 
-def document(request: VerifyRequest, erased: ErasedKeys, salt: bytes, logs: Sequence[Mapping[str, Any]]) -> str:
+def status_of(logs: Sequence[Mapping[str, Any]], elsewhere: Sequence[Remains] = ()) -> Status:
+    """The status of a certificate."""
+    found = {Status(log["status"]) for log in logs} or {Status.FAILED}
+    return worst(found | {Status.INCOMPLETE for each in elsewhere if each.records})
+
+
+def document(
+    request: VerifyRequest,
+    erased: ErasedKeys,
+    salt: bytes,
+    logs: Sequence[Mapping[str, Any]],
+    elsewhere: Sequence[Remains] = (),
+) -> str:
     """The certificate as JSON."""
-    found = {log["status"] for log in logs} or {Status.FAILED.value}
-    worst = next(each.value for each in (Status.VIOLATED, Status.FAILED, Status.HOLDS) if each.value in found)
     fields = {
         "schema_version": SCHEMA_VERSION,
         "kind": KIND,
@@ -107,10 +140,11 @@ def document(request: VerifyRequest, erased: ErasedKeys, salt: bytes, logs: Sequ
         "patterns_given": len(erased.criteria.patterns),
         "salt": salt.hex(),
         "keys_sha256": erased.criteria.fingerprint(salt),
-        "status": worst,
+        "status": status_of(logs, elsewhere).value,
         "logs": list(logs),
+        "elsewhere": [each._asdict() for each in elsewhere],
     }
-    return printable_json(json.dumps(fields, indent=2, ensure_ascii=False)) + "\n"
+    return sealed(fields, erased.criteria.secret(salt))
 
 
 def read_certificate(text: str, path: str) -> dict[str, Any]:
@@ -127,7 +161,7 @@ def read_certificate(text: str, path: str) -> dict[str, Any]:
             if found["logs"] and valid and all(map(_is_log, found["logs"])):
                 certificate: dict[str, Any] = found
                 return certificate
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         pass
     what = "--certificate: is not a certificate of an erasure, or has no logs"
     raise UsageError(what, path=path, hint="give the file that erase --certificate has written")
@@ -137,6 +171,12 @@ def _is_log(log: Mapping[str, Any]) -> bool:
     """:raises KeyError, TypeError: it is not one"""
     named = isinstance(log["topic"], str) and type(log["partition"]) is int
     return named and isinstance(log["segments"], list) and all(isinstance(each, dict) for each in log["segments"])
+
+
+def refused_logs(certificate: Mapping[str, Any]) -> frozenset[TopicPartition]:
+    """The logs of a certificate from which the run did not erase."""
+    refused = (log for log in certificate["logs"] if log.get("erased_from") is False)
+    return frozenset(TopicPartition(log["topic"], log["partition"]) for log in refused)
 
 
 def selected_logs(certificate: Mapping[str, Any], selector: Selector) -> frozenset[TopicPartition]:
@@ -162,7 +202,8 @@ def compare(
     logs = []
     for log, fields in zip(certified.report.logs, certified.logs, strict=True):
         expected = recorded.get((log.topic, log.partition), {})
-        wrong = [] if log.status is not Status.HOLDS else list(_differences(expected, fields, with_before=with_before))
+        judged = log.status in (Status.HOLDS, Status.INCOMPLETE)
+        wrong = [] if not judged else list(_differences(expected, fields, with_before=with_before))
         logs.append(replace(LogCertificate.violated(log.topic_partition, 0, wrong[0]), **_counts(log)) if wrong else log)
     missing = expected_logs - {log.topic_partition for log in logs}
     logs += [LogCertificate.violated(name, 0, "log is missing") for name in sorted(missing)]
@@ -170,7 +211,7 @@ def compare(
 
 
 def _counts(log: LogCertificate) -> dict[str, Any]:
-    return {name: getattr(log, name) for name in ("records_before", "records_after", "missing", "erased")}
+    return {name: getattr(log, name) for name in ("records_before", "records_after", "missing", "erased", "remaining")}
 
 
 def _differences(expected: Mapping[str, Any], found: Mapping[str, Any], *, with_before: bool) -> list[str]:
@@ -213,6 +254,8 @@ def _log(pair: LogPair | LogCertificate, log: LogCertificate, digests: Mapping[s
         "records_after": log.records_after,
         "records_erased": sum(log.erased.values()),
         "bytes_erased": _size(pair.before) - _size(pair.after),
+        "erased_from": not pair.rules.refused,
+        "records_remaining": log.remaining,
         "sha256_before": _log_digest(pair.before, digests),
         "sha256_after": _log_digest(pair.after, digests),
         "segments": segments,

@@ -13,6 +13,7 @@ from compaction.certifier.checks.key_tables import JoinedKeys
 from compaction.certifier.checks.offset_ranges import RangeTask
 from compaction.certifier.checks.record_checks import Last, RangeResult, compare_range, last_of_key
 from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
+from compaction.certifier.find_remains import Remains, remains_in
 
 
 class TaskRunner(Protocol):
@@ -27,6 +28,9 @@ class TaskRunner(Protocol):
         self, tasks: Sequence[RangeTask], strict: Mapping[int, bool], erased: ErasedKeys | None = None
     ) -> list[RangeResult]:
         """Compare each range, and join the keys of each log; ``strict`` is by log."""
+
+    def search(self, files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remains]:
+        """``remains_in`` each of ``files``: a log directory, and a path in it."""
 
     def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[Last]:
         """``last_of_key`` of each range."""
@@ -50,6 +54,9 @@ class LocalTaskRunner:
             for _, packed in keys.packed():
                 joined[task.log].add(packed)
         return results + [RangeResult(log, *keys.conclude(strict=strict[log])) for log, keys in joined.items()]
+
+    def search(self, files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remains]:
+        return [remains_in(*each, erased) for each in files]
 
     def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[Last]:
         return [last_of_key(task, key) for task in tasks]

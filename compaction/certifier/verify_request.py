@@ -19,8 +19,9 @@ class VerifyRequest:
 
     ``before`` and ``after`` are absolute paths of log directories. Without ``before``, those of ``after`` were cleaned in
     place. ``logs``: only these of the selected logs. ``cleaned_to``: their cleaner checkpoints before, ``None`` without an
-    entry, for directories that were cleaned in place. ``metadata_dirs``, ``kafka_version``: see ``CompactionRequest``. The
-    rest: see ``CleaningRules``.
+    entry, for directories that were cleaned in place. ``metadata_dirs``, ``kafka_version``: see ``CompactionRequest``.
+    ``refused``: logs that an erasure did not touch; ``failed``: logs of which no file was erased from; ``sources_remain``:
+    the run has yet to remove what it replaced. The rest: see ``CleaningRules``.
     """
 
     before: tuple[str, ...]
@@ -34,5 +35,8 @@ class VerifyRequest:
     metadata_dirs: tuple[str, ...] = ()
     kafka_version: str | None = None
     include_active: bool = False
+    refused: frozenset[TopicPartition] = frozenset()
+    failed: frozenset[TopicPartition] = frozenset()
+    sources_remain: bool = False
     several_rounds: bool = False
     strict: bool = False

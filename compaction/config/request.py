@@ -23,7 +23,7 @@ class CompactionRequest:
     directories. ``allow_keyless``: records without a key may be dropped. ``metadata_dirs`` are absolute: log directories or
     metadata logs that apply to log directories of the same cluster (``compaction.logdir.settings.metadata_sources``).
     ``replace``: ``output_dir`` may be a finished output, which the new one replaces. ``call`` is what the run was asked to do,
-    as an output records it (``compaction.output.finished``).
+    as an output records it (``compaction.output.finished``). ``only_known_files``: a copy has none that no broker loads.
     ``kafka_version`` is the version whose rules apply; ``None`` for that of each log's cluster
     (``compaction.logdir.settings.kafka_version``).
     """
@@ -38,6 +38,7 @@ class CompactionRequest:
     include_active: bool = False
     allow_keyless: bool = False
     replace: bool = False
+    only_known_files: bool = False
     call: Mapping[str, Any] | None = None
     kafka_version: str | None = None
 

@@ -222,7 +222,7 @@ def publication(files: DiskFileSystem, request: CompactionRequest, output_dir: s
 
     :raises UsageError: ``output_dir`` cannot be written to or is not empty
     """
-    goal = Goal(request.call, request.replace)
+    goal = Goal(request.call, request.replace, request.only_known_files)
     begun: Publication
     if is_remote(output_dir):
         begun = ObjectPublication.begin(output_dir, request.log_dirs, files, goal)

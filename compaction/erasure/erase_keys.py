@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import PolicyPlan
@@ -29,20 +29,21 @@ from compaction.engine.log_reports import failed_report, note_logs_in_use, versi
 from compaction.engine.prepare import Sources, prepare
 from compaction.engine.protocol import Passes
 from compaction.engine.sizing import Sizes
+from compaction.erasure.certify_result import Certified, Certifier, Certify, ErasedLog, remove_sources
 from compaction.erasure.eraser import Eraser
-from compaction.erasure.erasure_report import erased_report, erasure_document, notes_of
+from compaction.erasure.erasure_report import erased_report, erasure_document, left_files, notes_of
 from compaction.erasure.erasure_rules import narrowed, plan_erasure
 from compaction.erasure.find_matches import Erasure, FoundKeys
-from compaction.errors import CompactionError, of_log
-from compaction.fs.durable import Steps, names_in, run_alone
+from compaction.erasure.missing_keys import missing_keys
+from compaction.formats.key_list import KeyPlaces
+from compaction.fs.durable import Steps
 from compaction.fs.filesystem import DiskFileSystem
 from compaction.fs.uri import any_remote
 from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import LogLocation
-from compaction.output.finished import record_request, uncertified
-from compaction.output.segment_files import remove_deleted
+from compaction.output.finished import uncertified
 from compaction.output.swap import has_replaced_segments
 from compaction.report import LogReport, RunReport
 from compaction.screen.amounts import counted
@@ -50,33 +51,20 @@ from compaction.screen.steps import step
 from compaction.stores.mixed import file_system
 
 _INTERNAL = "__"
-_COPY_AWAY = "copy them away before the next run or a broker's start, which remove them"
-_LEFT = f"; the replaced segments remain as .deleted files: {_COPY_AWAY}"
-
-
-class ErasedLog(NamedTuple):
-    """A log of the run: its cleaner checkpoint when it was planned, and why it failed, if it did. ``resumed``: the run removed
-    segments that an earlier run, which may have been killed before its certificate, or a broker had replaced."""
-
-    location: LogLocation
-    checkpoint: int | None = None
-    error: str | None = None
-    resumed: bool = False
-
-
-Certify = Callable[[Sequence[ErasedLog]], Mapping[LogLocation, str]]
 
 
 @dataclass(frozen=True)
 class ErasureRequest:
     """``base`` selects the logs; ``erasure`` says what is erased from them. ``internal``: the internal topics that the call
-    names. ``certify`` is called with all logs, in place before the sources are removed; it returns why the result of a log
-    that did not fail is not what it must be."""
+    names. ``certify`` is called with all logs, in place before the sources are removed; it writes the file ``certificate``.
+    ``places``: where the keys of ``erasure`` were given."""
 
     base: CompactionRequest
     erasure: Erasure
     internal: frozenset[str] = frozenset()
     certify: Certify | None = None
+    certificate: str | None = None
+    places: KeyPlaces | None = None
 
 
 def erase_keys(
@@ -95,8 +83,9 @@ def erase_keys(
     :raises UsageError: a log directory is in use
     """
     started, base = time.monotonic(), request.base
+    certify = None if base.dry_run else request.certify
     files = files or file_system(base.log_dirs)
-    recorded = base if request.certify is None else uncertified(base)
+    recorded = replace(base if request.certify is None else uncertified(base), only_known_files=True)
     with access(files, base.log_dirs, purpose(base), runs) as held, destination(files, recorded, held) as output:
         resumed = _resumed(files, base)
         prepared = prepare(Sources(output.fs, output.disk, held), base, partial(_plan, request), parallel_read(start))
@@ -109,17 +98,17 @@ def erase_keys(
         eraser = _erase(start, request.erasure, selected, output, options) if selected else None
         if eraser is not None and not base.dry_run:
             step("replacing segments" if base.output_dir is None else "publishing the copy")
-        records = {} if eraser is None else eraser.records
-        works = [(log.location.path, _finish(output, request, log, records.get(log.location, 0))) for log in logs]
+        works = [(log.location.path, _finish(output, request, log, eraser)) for log in logs]
         reports = change_logs(output.disk, works, output.concurrency)
-        if base.output_dir is None:
-            reports = _certified(request, logs, reports, output, failed, resumed)
-        reports = note_logs_in_use(reports, held.in_use, (log.compaction.view for log in logs))
-    if base.output_dir is not None:
-        reports = _certified(request, logs, reports, None, failed, resumed)
+        certified = Certified(reports)
+        if certify is not None and base.output_dir is None:
+            certified = Certifier(base, certify, output, failed, resumed).judge(logs, reports)
+        reports = note_logs_in_use(certified.reports, held.in_use, (log.compaction.view for log in logs))
+    if certify is not None and base.output_dir is not None:
+        certified = Certifier(base, certify, None, failed, resumed).judge(logs, reports)
+        reports = certified.reports
     reports += [failed_report(log.location, log.error) for log in prepared if log.error is not None]
-    found = FoundKeys.joined(eraser.keys.values() if eraser is not None else ())
-    taken_up = [log.location for log in logs if log.location in resumed]
+    resumed_here = [log.location for log in logs if log.location in resumed]
     return RunReport(
         uuid.uuid4().hex,
         base.as_of_ms,
@@ -127,9 +116,23 @@ def erase_keys(
         tuple(reports),
         time.monotonic() - started,
         versions_used(log.settings.kafka for log in prepared if log.settings is not None),
-        erasure=erasure_document(request.erasure, found, taken_up, notes_of(base)),
+        erasure=_document(request, eraser, certified._replace(reports=reports), resumed_here),
         copied=base.output_dir is not None or any_remote(base.log_dirs),
     )
+
+
+def _document(
+    request: ErasureRequest, eraser: Eraser | None, certified: Certified, resumed: Sequence[LogLocation]
+) -> dict[str, Any]:
+    """The ``erasure`` of the report."""
+    base, nothing = request.base, FoundKeys.joined(())
+    erased, found = (nothing, nothing) if eraser is None else eraser.found()
+    left, missing = left_files(base), missing_keys(request.erasure, found, request.places)
+    notes = [*notes_of(base, certified.reports, left), *certified.notes]
+    document = erasure_document(request.erasure, erased, resumed, notes) | missing.document() | {"left_files": left}
+    if certified.status is not None:
+        document["certificate"] = {"path": request.certificate, "status": certified.status}
+    return document
 
 
 def _resumed(files: DiskFileSystem, request: CompactionRequest) -> frozenset[LogLocation]:
@@ -165,63 +168,13 @@ def _erase(
     return eraser
 
 
-def _finish(output: Destination, request: ErasureRequest, log: LogCleaning, records: int) -> Steps[LogReport]:
+def _finish(output: Destination, request: ErasureRequest, log: LogCleaning, eraser: Eraser | None) -> Steps[LogReport]:
     """Swaps in the result of a log, and removes what it replaces unless it is to be certified; its report."""
     started, in_place = time.monotonic(), request.base.output_dir is None and not request.base.dry_run
     yield from finish_log(output, log)
     if in_place and log.error is None and request.certify is None:
-        yield from _remove_sources(output, log)
+        yield from remove_sources(output, log)
     if log.error is not None:
         return failed_report(log.location, log.error, log.plan)
-    return replace(erased_report(log, records), seconds=log.seconds + time.monotonic() - started)
-
-
-def _certified(
-    request: ErasureRequest,
-    logs: Sequence[LogCleaning],
-    reports: Sequence[LogReport],
-    output: Destination | None,
-    failed: Sequence[ErasedLog],
-    resumed: frozenset[LogLocation],
-) -> list[LogReport]:
-    """The reports after the result is certified; then the sources of an erasure in place (to ``output``) are removed.
-
-    :param failed: the logs that could not be planned
-    """
-    if request.certify is None or request.base.dry_run:
-        return list(reports)
-    step("certifying the result")
-    planned = [
-        ErasedLog(log.location, log.compaction.view.cleaner_checkpoint, log.error, log.location in resumed) for log in logs
-    ]
-    errors = _errors(request.base, request.certify, [*planned, *failed])
-    certified = []
-    for log, report in zip(logs, reports, strict=True):
-        if log.location in errors:
-            log.error = errors[log.location] + (_LEFT if output is not None and log.groups else "")
-        elif log.error is None and output is not None:
-            run_alone(output.disk, _remove_sources(output, log))
-        certified.append(report if log.error is None else failed_report(log.location, log.error, log.plan))
-    return certified
-
-
-def _errors(base: CompactionRequest, certify: Certify, run: Sequence[ErasedLog]) -> Mapping[LogLocation, str]:
-    """Why the result of each log is not certified: all of them if certifying fails. If none, a copy is recorded as the finished
-    output of the call."""
-    try:
-        errors = certify(run)
-        if not errors and base.output_dir is not None and base.call is not None:
-            record_request(base.output_dir, base.call)
-    except Exception as error:
-        what = error.describe() if isinstance(error, CompactionError) else f"{type(error).__name__}: {error}"
-        line = CompactionError(f"certificate: it could not be made ({what})").describe()
-        return {log.location: line for log in run if log.error is None}
-    return errors
-
-
-def _remove_sources(output: Destination, log: LogCleaning) -> Steps[None]:
-    try:
-        remove_deleted(output.disk, log.location.path)
-        yield names_in(log.location.path)
-    except Exception as error:
-        log.error = str(of_log(error, log.location.path))
+    records, remaining = (0, 0) if eraser is None else eraser.counts(log.location)
+    return replace(erased_report(log, records, remaining), seconds=log.seconds + time.monotonic() - started)

@@ -87,6 +87,8 @@ class Eraser(Cleaner):
         self.keys: dict[LogLocation, FoundKeys] = {}
         #: the number of erased records of each log
         self.records: dict[LogLocation, int] = {}
+        #: the keys that were found where nothing is erased, in the last segment of each log
+        self.left: dict[LogLocation, FoundKeys] = {}
 
     def build_offset_map(self) -> None:
         """Pass 1: finds the matches, checks all batches, and narrows the plans."""
@@ -102,24 +104,40 @@ class Eraser(Cleaner):
                 found[each.summary.log].append(each)
         self._each(lambda log: self._narrow(log, found[log.number]), self._unfailed())
 
+    def found(self) -> tuple[FoundKeys, FoundKeys]:
+        """The keys that are erased, and all that some record has."""
+        erased = FoundKeys.joined(self.keys.values())
+        return erased, FoundKeys.joined([erased, *self.left.values()])
+
+    def counts(self, log: LogLocation) -> tuple[int, int]:
+        """The records of a log that are erased, and those that remain in its last segment."""
+        left = self.left.get(log)
+        return self.records.get(log, 0), 0 if left is None else int(left.records.sum())
+
     def _narrow(self, log: LogCleaning, found: Sequence[SliceMatches]) -> None:
-        """Keep the segments with matches.
+        """Keep the segments with matches that may be erased from.
 
         :raises CorruptLogError: reads of a segment, one for each shard, differ
         """
         slices = {each.id: each for each in log.slices}
         bases = [segment.base_offset for segment in log.compaction.view.segments]
         records: dict[int, int] = {}
+        reached, left = [], []
         for each in found:
             part = slices[each.summary.slice_id or SliceId(-1, -1, -1)]
             if each.error is not None or each.summary.fingerprint != part.fingerprint:
                 what = each.error or "repeated reads of the segment differ"
                 raise CorruptLogError(what, path=part.path, position=part.start, hint="nothing was changed: check the disk")
+            base = bases[part.segment_index]
+            if base >= log.compaction.first_uncleanable_offset:
+                left.append(each.keys)
+                continue
+            reached.append(each.keys)
             if each.records:
-                base = bases[part.segment_index]
                 records[base] = records.get(base, 0) + each.records
                 self._passes.matches.setdefault(part.id, []).append(each.packed)
-        self.keys[log.location] = FoundKeys.joined(each.keys for each in found)
+        self.keys[log.location] = FoundKeys.joined(reached)
+        self.left[log.location] = FoundKeys.joined(left)
         self.records[log.location] = sum(records.values())
         log.keys = self._passes.keys[log.number] = len(self.keys[log.location].hashes)
         plan = narrowed(log.compaction, frozenset(records), self._reason(log, records))
@@ -127,7 +145,8 @@ class Eraser(Cleaner):
         log.slices = [each for each in log.slices if bases[each.segment_index] in records]
 
     def _reason(self, log: LogCleaning, records: Mapping[int, int]) -> str:
-        examined = counted(len(log.compaction.segments), "segment")
+        end_offset = log.compaction.first_uncleanable_offset
+        examined = counted(sum(each.base_offset < end_offset for each in log.compaction.segments), "segment")
         if not records:
             return f"no match: no record of these keys in {examined}"
         done = "become tombstones" if self._erasure.tombstones else "erased"

@@ -5,9 +5,12 @@
 | ``on_match`` | ``drop`` or ``tombstone`` |
 | ``salt`` | hexadecimal, drawn for the run |
 | ``keys_given``, ``patterns_given`` | distinct keys of the lists, and patterns |
-| ``keys_found`` | distinct keys that some record had |
+| ``keys_found`` | distinct keys that some erased record had |
+| ``keys_not_found``, ``not_found`` | keys of the lists that no record has: how many, and each ``file`` and ``line`` |
 | ``keys`` | each found key as SHA-256 of salt and key (``sha256``), with its ``records``; at most ``MOST_LISTED`` |
 | ``resumed`` | logs from which the run removed segments that an earlier run, possibly killed, or a broker had replaced |
+| ``certificate`` | only of a run with one: its ``path`` and ``status``; unless that is ``holds``, the exit code is 1 |
+| ``left_files`` | files in the directories that no broker loads: they were neither erased from nor copied |
 | ``notes`` | what was resumed, and copies of the records that the run cannot reach |
 
 Tested by ``tests/erasure/test_erase_keys.py``.
@@ -19,30 +22,37 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from compaction.certifier.find_remains import unreached
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config.request import CompactionRequest
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.log_reports import cleaned_report, skipped_report
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
+from compaction.fs.filesystem import join
 from compaction.fs.uri import is_remote
 from compaction.locking.mounts import keeps_snapshots
 from compaction.names import LogLocation, marked_dirs_of
 from compaction.report import LogReport
+from compaction.screen.amounts import counted
 from compaction.stores.mixed import file_system
 
 #: keys that the report lists
 MOST_LISTED = 10_000
+#: files that a note names
+_MOST_NAMED = 20
 NO_MATCH = "no_match"
 DROP, TOMBSTONE = "drop", "tombstone"
 
 
-def erased_report(log: LogCleaning, records: int) -> LogReport:
-    """A log from which ``records`` records were erased, or would be, or that has none of the keys."""
+def erased_report(log: LogCleaning, records: int, remaining: int) -> LogReport:
+    """A log from which ``records`` records were erased, or would be, or that has none of the keys; ``remaining`` are in its
+    last segment, which is not erased from."""
     plan = log.compaction
     tiered = " (tiered: what is in remote storage is not erased)" if plan.config.remote_storage_enable else ""
     if plan.verdict is Verdict.SKIP:
         skipped = skipped_report(log.plan)
-        return replace(skipped, reason=plan.reason + tiered, reason_code=skipped.reason_code or NO_MATCH)
+        code = skipped.reason_code or NO_MATCH
+        return replace(skipped, reason=plan.reason + tiered, reason_code=code, remaining_records=remaining)
     report = cleaned_report(log.plan, log)
     return replace(
         report,
@@ -50,6 +60,7 @@ def erased_report(log: LogCleaning, records: int) -> LogReport:
         superseded_records=0,
         tombstones_removed=0,
         erased_records=records,
+        remaining_records=remaining,
         deleted_bytes=0,
     )
 
@@ -57,7 +68,7 @@ def erased_report(log: LogCleaning, records: int) -> LogReport:
 def erasure_document(
     erasure: Erasure, found: FoundKeys, resumed: Sequence[LogLocation], notes: Sequence[str]
 ) -> dict[str, Any]:
-    """The ``erasure`` of a run's report."""
+    """The ``erasure`` of a run's report, but for its certificate, ``left_files``, and what was not found."""
     listed = zip(found.hashes[:MOST_LISTED].tolist(), found.records[:MOST_LISTED].tolist(), strict=True)
     return {
         "on_match": TOMBSTONE if erasure.tombstones else DROP,
@@ -76,14 +87,17 @@ def _resumed_note(log: LogLocation) -> str:
     return f"{log.path}: {earlier}; what was erased then is in no report or certificate of this run"
 
 
-def notes_of(request: CompactionRequest) -> list[str]:
-    """The copies of erased records that may remain."""
-    return list(_notes(request))
+def notes_of(request: CompactionRequest, logs: Sequence[LogReport], left: Sequence[str] = ()) -> list[str]:
+    """The copies of erased records that remain, or may."""
+    return list(_notes(request, logs, left))
 
 
-def _notes(request: CompactionRequest) -> Iterator[str]:
-    if not request.include_active:
-        yield "the last segment of each log was not examined: --include-active erases from it, too"
+def _notes(request: CompactionRequest, logs: Sequence[LogReport], left: Sequence[str]) -> Iterator[str]:
+    remaining = [log.remaining_records for log in logs if log.remaining_records]
+    if remaining:
+        where = f"the last segment of {counted(len(remaining), 'log')}"
+        remain = "remains" if sum(remaining) == 1 else "remain"
+        yield f"{counted(sum(remaining), 'record')} of these keys {remain} in {where}: --include-active erases from it, too"
     if request.dry_run:
         return
     if request.output_dir is not None:
@@ -98,3 +112,22 @@ def _notes(request: CompactionRequest) -> Iterator[str]:
     for log_dir in request.log_dirs:
         for name in marked_dirs_of(files.listdir(log_dir), names):
             yield f"{log_dir}/{name} is a copy of a log that is being moved or deleted, and was not changed"
+    if left:
+        more = f", and {len(left) - _MOST_NAMED:,} more" if left[_MOST_NAMED:] else ""
+        done = "changed" if request.output_dir is None else "copied"
+        were = "was" if len(left) == 1 else "were"
+        what = f"{counted(len(left), 'other file')}, which no broker loads, {were} not examined and not {done}"
+        yield f"{what}: {', '.join(left[:_MOST_NAMED])}{more}"
+
+
+def left_files(request: CompactionRequest) -> list[str]:
+    """The files of the log directories that a run neither erases from nor copies, beside logs that are moved or deleted."""
+    if request.dry_run:
+        return []
+    names = {log.topic_partition for log in request.logs}
+    return [
+        join(log_dir, path)
+        for log_dir in request.log_dirs
+        for path in unreached(log_dir, names)
+        if not marked_dirs_of([path.partition("/")[0]], names)
+    ]

@@ -77,9 +77,9 @@ class ErasureRules(RoundRules):
 
 
 def plan_erasure(view: LogView, config: TopicConfig, rules: KafkaRules, *, include_active: bool) -> LogPlan:
-    """The plan to examine a log: all segments that may be erased from, each a group of its own."""
-    inactive = view.segments if include_active else view.segments[:-1]
-    examined = tuple(segment for segment in inactive if segment.size_bytes > 0)
+    """The plan to examine a log: all segments, each a group of its own. Those at or past its first uncleanable offset are not
+    erased from: without ``include_active`` the last one."""
+    examined = tuple(segment for segment in view.segments if segment.size_bytes > 0)
     return LogPlan(
         view=view,
         config=config,

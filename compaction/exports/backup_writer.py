@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError, UsageError
 from compaction.exports.export_target import UNCOMMITTED, TargetOptions
-from compaction.exports.new_export import new_export, require_empty
+from compaction.exports.new_export import NewExport, new_export, require_empty
 from compaction.formats.backup_set.set_manifest import (
     MANIFEST,
     BackupManifest,
@@ -33,7 +33,7 @@ from compaction.formats.backup_set.set_manifest import (
 )
 from compaction.formats.backup_set.set_segment import Compression, SegmentHeader, encode_segment
 from compaction.fs.durable import write_verified
-from compaction.fs.filesystem import FileSystem, base_name, join
+from compaction.fs.filesystem import base_name, join
 from compaction.fs.uri import BACKUP, is_layout, layout_path
 from compaction.kernels.reading.backup_records import BACKUP_ERRORS, COMPLETE, NO_SPACE, put_backup_records
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Columns
@@ -122,31 +122,31 @@ def write_set(log_dir: str, target: BackupTarget, now_ms: int) -> SetWritten:
     if target.source is not None and read_manifest(file_system([target.source]), target.source) != target.base:
         what, hint = "this backup set has changed while it was read", "run the command again while nothing is written to it"
         raise CorruptLogError(what, path=target.source, hint=hint)
-    with new_export(target.path) as export:
-        return _write(log_dir, target, export.files, export.place, now_ms)
+    with new_export(target.path, log_dir) as export:
+        return _write(log_dir, target, export, now_ms)
 
 
-def _write(log_dir: str, target: BackupTarget, files: FileSystem, place: str, now_ms: int) -> SetWritten:
+def _write(log_dir: str, target: BackupTarget, export: NewExport, now_ms: int) -> SetWritten:
     request = ReadRequest.parse({"path": log_dir, "isolation.level": READ_COMMITTED})
     ends = read_ends(request)
     left_out = _check_ends(ends, committed_only=target.committed_only)
     tasks: dict[TopicPartition, list[ReadTask]] = {log: [] for log in ends}
     for task in plan_read(request, PushedFilters(), KEYS | VALUES | HEADERS):
         tasks[task.topic_partition].append(task)
-    files.mkdir(place)
+    export.mkdir(export.place)
 
     def one(log: TopicPartition) -> BackupPartition:
         old = None if target.base is None else target.base.partitions.get(log)
         end = max(ends[log].offset, 0 if old is None else old.end_offset)
         start = old.segments[0].covered_start if old is not None and old.segments else None
-        return _LogWriter(files, place, log, target).write(tasks[log], start, end)
+        return _LogWriter(export, log, target).write(tasks[log], start, end)
 
     with ThreadPoolExecutor(_THREADS) as pool:
         partitions = {**_without_records(target), **dict(zip(tasks, pool.map(one, tasks), strict=True))}
     empty = () if target.base is None else filter(target.selects, target.base.empty_topics)
     compression = target.compression.name.lower()
     manifest = format_manifest(base_name(target.path), partitions, now_ms, target.base, compression, tuple(empty))
-    write_verified(files, join(place, MANIFEST), manifest)
+    write_verified(export.files, join(export.place, MANIFEST), manifest, like=export.like.file)
     segments = [segment for partition in partitions.values() for segment in partition.segments]
     return SetWritten(len(segments), sum(segment.record_count for segment in segments), left_out)
 
@@ -189,8 +189,8 @@ class _Open:
 class _LogWriter:
     """Writes the segments of one log."""
 
-    def __init__(self, files: FileSystem, place: str, log: TopicPartition, target: BackupTarget) -> None:
-        self._files, self._place, self._log, self._target = files, place, log, target
+    def __init__(self, export: NewExport, log: TopicPartition, target: BackupTarget) -> None:
+        self._export, self._log, self._target = export, log, target
         self._open = _Open(np.empty(target.segment_bytes, np.uint8))
         self._done: list[BackupSegment] = []
         self._covered = 0
@@ -199,13 +199,13 @@ class _LogWriter:
         """All records; the segments cover the offsets from ``start`` (by default the log start) to ``end``."""
         self._directory = join("topics", self._log.topic, f"partition={self._log.partition}")
         if tasks:
-            self._files.mkdir(join(self._place, self._directory))
+            self._export.mkdir(join(self._export.place, self._directory))
             self._covered = tasks[0].spec.bounds.first_offset if start is None else start
         for columns in _columns(tasks):
             self._add(columns)
         self._finish(end)
         if tasks:
-            self._files.fsync_dir(join(self._place, self._directory))
+            self._export.files.fsync_dir(join(self._export.place, self._directory))
         return BackupPartition(tuple(self._done), (), end - 1 if end else None)
 
     def _add(self, columns: Columns) -> None:
@@ -238,7 +238,7 @@ class _LogWriter:
         header = SegmentHeader(compression, segment.count, first, last)
         data = encode_segment(memoryview(segment.out[: segment.used]), header)
         key = join(self._directory, f"segment-{first:020d}.bin{compression.extension}")
-        write_verified(self._files, join(self._place, key), data)
+        write_verified(self._export.files, join(self._export.place, key), data, like=self._export.like.file)
         digest, covered = hashlib.sha256(data).hexdigest(), (self._covered, max(end, last + 1))
         times = segment.times[0], segment.times[-1]
         self._done.append(BackupSegment(key, first, last, *times, segment.count, segment.used, len(data), digest, covered))

@@ -21,13 +21,39 @@ import xxhash
 from compaction.errors import StorageError, UsageError
 from compaction.exports.staging import staging_directory
 from compaction.fs.contents import FileDigest, verify_file
-from compaction.fs.filesystem import Chunk, FileSystem, Output, join, parent, removed_on_failure
+from compaction.fs.filesystem import Chunk, FileSystem, Output, ReadableFileSystem, join, parent, removed_on_failure
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import is_remote
+from compaction.logdir.discover import Selector, discover
+from compaction.names import LOG
 from compaction.stores.manifest import MARKER, marker
 from compaction.stores.object_output import OutputFileSystem, marked_by
 from compaction.stores.prefix_marks import ONE_RUN, put_marker
 from compaction.stores.streams import ObjectOutput
+
+#: permissions
+_GROUP, _OTHERS = 0o070, 0o007
+
+
+class Like(NamedTuple):
+    """A directory and a file of the logs that are written, whose modes and owners an export on a disk takes: of several, those
+    that the fewest may read."""
+
+    directory: str | None = None
+    file: str | None = None
+
+    @classmethod
+    def of(cls, log_dir: str) -> Like:
+        """Those of a log directory on a disk."""
+        files = LocalFileSystem()
+        logs = [each.path for each in discover(files, [log_dir], Selector())]
+        segments = [join(path, name) for path in logs for name in files.listdir(path) if name.endswith(LOG)]
+        return cls(_most_private(files, [log_dir, *logs]), _most_private(files, segments))
+
+
+def _most_private(files: ReadableFileSystem, paths: Iterable[str]) -> str | None:
+    modes = {path: found.mode for path in paths if (found := files.stat(path)) is not None}
+    return min(modes, key=lambda path: (modes[path] & _OTHERS, modes[path] & _GROUP), default=None)
 
 
 class NewExport(NamedTuple):
@@ -39,6 +65,13 @@ class NewExport(NamedTuple):
     files: FileSystem
     place: str
     create: Callable[[str], Output]
+    like: Like = Like()
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory in ``place``, and those above it."""
+        if path != self.place:
+            self.mkdir(parent(path))
+        self.files.mkdir(path, self.like.directory)
 
     def write(self, path: str, blocks: Iterable[Chunk]) -> int:
         """Write a file, durable on return, and read it back; returns its size.
@@ -63,23 +96,24 @@ def require_empty(path: str) -> None:
         raise UsageError("--output-dir exists and is not empty", path=path, hint="name a new directory")
 
 
-def new_export(path: str) -> AbstractContextManager[NewExport]:
+def new_export(path: str, log_dir: str | None = None) -> AbstractContextManager[NewExport]:
     """An export that is complete when the block ends, and is not there if it fails.
 
+    :param log_dir: has the logs that are written, on a disk: what is written may be read by those who may read them
     :raises UsageError: the target is not empty
     :raises LockedError: another run writes to the same target
     """
     require_empty(path)
-    return _new_objects(path) if is_remote(path) else _new_directory(path)
+    return _new_objects(path) if is_remote(path) else _new_directory(path, Like() if log_dir is None else Like.of(log_dir))
 
 
 @contextmanager
-def _new_directory(path: str) -> Iterator[NewExport]:
+def _new_directory(path: str, like: Like) -> Iterator[NewExport]:
     files = LocalFileSystem()
     with staging_directory(files, path) as staging:
         place = join(staging, "export")
-        files.mkdir(place)
-        yield NewExport(files, place, lambda name: files.create(name, None))
+        files.mkdir(place, like.directory)
+        yield NewExport(files, place, lambda name: files.create(name, like.file), like)
         files.fsync_dir(place)
         files.rename(place, path)
         files.fsync_dir(parent(path))

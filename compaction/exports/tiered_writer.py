@@ -69,10 +69,10 @@ class TieredTarget:
         """See ``ExportTarget``."""
         logs, form = list(self._logs(log_dir)), self._form(now_ms)
         work = [(upload, log.copied) for log in logs for upload in log.uploads]
-        with new_export(self.path) as export:
+        with new_export(self.path, log_dir) as export:
             directories = {join(export.place, form.directory(upload.log)) for upload, _ in work}
             for directory in directories:
-                export.files.mkdir(directory)
+                export.mkdir(directory)
             with ThreadPoolExecutor(_THREADS) as pool:
                 sizes = list(pool.map(lambda each: _write(export, form, *each), work))
             self._require_all_written(logs)

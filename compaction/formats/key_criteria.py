@@ -1,7 +1,12 @@
 """Which keys are meant: those of a list, byte by byte, and those that match a prefix or a regular expression.
 
-An expression must match the complete key. It is that of RE2, over the key's bytes: ``.`` is one byte, and a letter that is not
-ASCII is matched as its UTF-8. It is applied to the distinct keys of an array.
+| pattern | keys that match |
+| --- | --- |
+| ``prefix=TEXT`` | those that begin with the UTF-8 of the text |
+| ``regex=EXPRESSION`` | those that are UTF-8, and match as text: ``.`` is a character. ``é`` is not ``e`` with an accent |
+| ``bytes=EXPRESSION`` | any that match as bytes: ``.`` is one, ``\\xe9`` another. The expression and ``(?i)`` are ASCII |
+
+An expression is one of RE2, and must match the complete key. It is applied to the distinct keys of an array.
 """
 
 from __future__ import annotations
@@ -16,33 +21,35 @@ from numpy.typing import NDArray
 
 from compaction.formats.primitives.malformed import FormatError
 
-PREFIX, REGEX = "prefix", "regex"
+PREFIX, REGEX, BYTES = KINDS = ("prefix", "regex", "bytes")
 _ARROW_PREFIX = "Invalid regular expression: "
 
 
 @dataclass(frozen=True)
 class KeyPattern:
-    """``kind`` is ``PREFIX`` or ``REGEX``. The text may be a part of somebody's key: ``repr`` hides it."""
+    """``kind`` is one of ``KINDS``. The text may be a part of somebody's key: ``repr`` hides it."""
 
     kind: str
     text: str = field(repr=False)
 
     @classmethod
     def parse(cls, given: str) -> KeyPattern:
-        """From ``prefix=TEXT`` or ``regex=EXPRESSION``.
+        """From ``prefix=TEXT``, ``regex=EXPRESSION`` or ``bytes=EXPRESSION``.
 
-        :raises FormatError: it is neither, is empty, or is not an expression
+        :raises FormatError: it is none of these, is empty, or is not an expression
         """
         kind, equals, text = given.partition("=")
-        if not equals or kind not in (PREFIX, REGEX):
-            raise FormatError(f"is neither {PREFIX}=TEXT nor {REGEX}=EXPRESSION")
+        if not equals or kind not in KINDS:
+            raise FormatError(f"is neither {PREFIX}=TEXT nor {REGEX}=EXPRESSION nor {BYTES}=EXPRESSION")
         if not text:
             raise FormatError("is empty, which would match every key")
+        if kind == BYTES and not text.isascii():
+            raise FormatError(rf"has a character that is not ASCII, whose bytes are not known: write \xNN, or give {REGEX}=")
         pattern, none = cls(kind, text), pa.array([b""], pa.binary())
         try:
-            if kind == REGEX:
+            if kind != PREFIX:
                 # by itself: brackets that close the added ones would let it match a part of a key
-                pc.match_substring_regex(none, pattern=text)
+                pc.match_substring_regex(none.cast(pa.string()) if kind == REGEX else none, pattern=text)
             pattern.matching(none)
         except pa.ArrowInvalid as error:
             # Arrow's prefix, RE2's reason, and a part of the pattern
@@ -53,11 +60,36 @@ class KeyPattern:
     def matching(self, keys: pa.Array) -> NDArray[np.bool_]:
         """bool[n]: which keys of a binary array match."""
         if self.kind == PREFIX:
-            found = pc.starts_with(keys, pattern=self.text)
-        else:
-            found = pc.match_substring_regex(keys, pattern=rf"\A(?s:{self.text})\z")
-        matching: NDArray[np.bool_] = found.to_numpy(zero_copy_only=False).astype(np.bool_)
-        return matching
+            return _bools(pc.starts_with(keys, pattern=self.text))
+        anchored = rf"\A(?s:{self.text})\z"
+        if self.kind == BYTES:
+            return _bools(pc.match_substring_regex(keys, pattern=anchored))
+        texts, is_text = _texts(keys)
+        # RE2 takes a string as text, and a binary value as bytes
+        is_text[is_text] = _bools(pc.match_substring_regex(texts, pattern=anchored))
+        return is_text
+
+
+def _texts(keys: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """The keys that are UTF-8, as strings, and which these are, bool[n]."""
+    try:
+        return keys.cast(pa.string()), np.ones(len(keys), np.bool_)
+    except pa.ArrowInvalid:
+        is_text = np.fromiter(map(_is_utf8, keys.to_pylist()), np.bool_, len(keys))
+        return keys.filter(pa.array(is_text)).cast(pa.string()), is_text
+
+
+def _is_utf8(key: bytes) -> bool:
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _bools(found: pa.Array) -> NDArray[np.bool_]:
+    bools: NDArray[np.bool_] = found.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return bools
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,11 +115,19 @@ class KeyCriteria:
         return matching
 
     def fingerprint(self, salt: bytes) -> str:
-        """SHA-256 over the salted hashes of keys and patterns, in order of the hashes: equal for the same criteria and salt."""
+        """SHA-256 of the ``secret``, in hexadecimal: equal for the same criteria and salt. It may be shown."""
+        return hashlib.sha256(self.secret(salt)).hexdigest()
+
+    def secret(self, salt: bytes) -> bytes:
+        """32 bytes that only somebody can derive who has all keys and patterns, in any order.
+
+        scrypt derives them from the salted hashes: who sees the fingerprint can still guess a single telephone number, but each
+        guess takes 64 MiB and about a fifth of a second.
+        """
         # the kind is part of what is hashed: a key may read like a pattern
         hashes = [salted_hash(salt, b"key\0" + key) for key in self.keys.to_pylist()]
         hashes += [salted_hash(salt, f"{each.kind}\0{each.text}".encode()) for each in self.patterns]
-        return hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest()
+        return hashlib.scrypt("".join(sorted(hashes)).encode(), salt=salt, n=1 << 16, r=8, p=1, maxmem=80 << 20, dklen=32)
 
 
 def salted_hash(salt: bytes, key: bytes) -> str:

@@ -16,8 +16,9 @@ import base64
 import binascii
 import codecs
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +51,39 @@ def read_lines(data: bytes, kind: str) -> pa.Array:
     return decode(((number, data[start:end]) for number, (start, end) in enumerate(bounds, 1)), kind)
 
 
+def line_numbers(data: bytes) -> NDArray[np.int64]:
+    """The number of the line of each key that ``read_lines`` finds, int64[n]."""
+    starts, ends = _lines(np.frombuffer(data, np.uint8))
+    numbers: NDArray[np.int64] = np.flatnonzero(ends > starts) + 1
+    return numbers
+
+
+class KeyPlaces(NamedTuple):
+    """Where distinct keys were first given: in which of the ``paths`` and lines (int64[n] each), from 1."""
+
+    paths: tuple[str, ...]
+    files: NDArray[np.int64]
+    lines: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, keys: pa.Array, given: Sequence[tuple[str, NDArray[np.int64]]]) -> KeyPlaces:
+        """Of the distinct keys among ``keys``, in the order of ``pc.unique``; ``given`` has the lines of all keys, by file."""
+        # codes are numbered as keys appear
+        _, first = np.unique(keys.dictionary_encode().indices.to_numpy(), return_index=True)
+        files = np.repeat(np.arange(len(given)), [len(lines) for _, lines in given])
+        lines = np.concatenate([np.empty(0, np.int64), *(lines for _, lines in given)])
+        return cls(tuple(path for path, _ in given), files[first], lines[first])
+
+    def only(self, chosen: NDArray[np.bool_]) -> KeyPlaces:
+        """Those of the chosen keys."""
+        return self._replace(files=self.files[chosen], lines=self.lines[chosen])
+
+    def by_file(self) -> list[tuple[str, list[int]]]:
+        """The lines in each file that has some."""
+        found = ((path, self.lines[self.files == number].tolist()) for number, path in enumerate(self.paths))
+        return [(path, lines) for path, lines in found if lines]
+
+
 def decode(lines: Iterable[tuple[int, bytes]], kind: str) -> pa.Array:
     """The keys of numbered lines, or cells of a column.
 
@@ -62,7 +96,7 @@ def decode(lines: Iterable[tuple[int, bytes]], kind: str) -> pa.Array:
             continue
         try:
             keys.append(decode_one(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise FormatError(f"line {number} is not a key in the format {kind}") from None
     return pa.array(keys, pa.binary())
 

@@ -22,7 +22,8 @@ MAX_INDEX_BYTES = 512 << 20
 #: reads of a file that a broker may be replacing
 _ATTEMPTS = 5
 _PERMISSIONS = 0o777
-_NEW_FILE = 0o666
+#: modes of new files: as the umask says, and readable by their owner only
+NEW_FILE, PRIVATE = 0o666, 0o600
 
 
 def read_text(path: str, encoding: str = "utf-8") -> str:
@@ -102,8 +103,10 @@ def check_writable(path: str) -> None:
         raise UsageError("its directory cannot be written to", path=path, hint="choose another directory")
 
 
-def write_text(path: str, text: str) -> None:
+def write_text(path: str, text: str, mode: int = NEW_FILE) -> None:
     """Write a file atomically: a reader sees either the old or the new content. A replaced file's mode is kept.
+
+    :param mode: of a new file, less what the umask forbids
 
     The temporary file has an unguessable name and must not exist: in a directory that others may write to, a link planted under
     a known name could lead to any file of this user.
@@ -113,7 +116,7 @@ def write_text(path: str, text: str) -> None:
     target = Path(path)
     beside = target.with_name(f".{secrets.token_hex(16)}.tmp")
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _NEW_FILE)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 _keep_mode(target, descriptor)

@@ -43,8 +43,8 @@ class LocalPublication(Publication):
 
     def __init__(self, fs: DiskFileSystem, output_dir: str, staging: str, log_dirs: Sequence[str], goal: Goal) -> None:
         self._data = join(staging, "data")
-        super().__init__(fs, fs, output_dir, layout(self._data, log_dirs))
-        self._local, self._staging, self._goal = fs, staging, goal
+        super().__init__(fs, fs, output_dir, layout(self._data, log_dirs), goal)
+        self._local, self._staging = fs, staging
         self._lock = fs.lock(staging)
         #: the files of an output to be replaced, as they were when the run began
         self._earlier: Mapping[str, FileStat] | None = None

@@ -59,8 +59,8 @@ class ObjectPublication(Publication):
 
     def __init__(self, disk: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], run: str, goal: Goal) -> None:
         self._output = OutputFileSystem()
-        super().__init__(self._output, disk, output_dir, layout(output_dir, log_dirs))
-        self._run, self._goal = run, goal
+        super().__init__(self._output, disk, output_dir, layout(output_dir, log_dirs), goal)
+        self._run = run
         self._own = OwnNames(disk, output_dir, self._roots)
         self._tasks_may_write = False
         #: the output to be replaced by this one, and the run that wrote it

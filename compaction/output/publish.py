@@ -40,6 +40,8 @@ from compaction.names import (
     TIMEINDEX,
     LogLocation,
     TopicPartition,
+    is_log_dir_file,
+    is_log_file,
     parse_segment_file,
     segment_file,
 )
@@ -69,10 +71,12 @@ class Copy(NamedTuple):
 
 class Goal(NamedTuple):
     """``call`` is recorded in the output, so that a later run can tell whether it is the output of the same request; ``None``:
-    nothing is recorded. ``replace``: an earlier output is replaced."""
+    nothing is recorded. ``replace``: an earlier output is replaced. ``only_known``: files that no broker loads are not copied:
+    they may have what was erased."""
 
     call: Mapping[str, Any] | None = None
     replace: bool = False
+    only_known: bool = False
 
 
 NEW_OUTPUT = Goal()
@@ -86,8 +90,10 @@ class Publication(ABC):
     :param roots: by log directory, the directory that its output is written to
     """
 
-    def __init__(self, fs: FileSystem, disk: DiskFileSystem, output_dir: str, roots: Mapping[str, str]) -> None:
-        self._fs, self._disk = fs, disk
+    def __init__(
+        self, fs: FileSystem, disk: DiskFileSystem, output_dir: str, roots: Mapping[str, str], goal: Goal = NEW_OUTPUT
+    ) -> None:
+        self._fs, self._disk, self._goal = fs, disk, goal
         self._output_dir = output_dir
         self._roots = dict(roots)
         #: by log directory: the published logs and the new cleaner checkpoint of each
@@ -137,7 +143,7 @@ class Publication(ABC):
                 self._fs.unlink(join(target, name))
         replaced = {base for group in groups for base in group.source_base_offsets}
         vanished = replaced - {group.base_offset for group in groups}
-        names = [name for name in source.listdir(location.path) if not _is_left_out(name, replaced, vanished)]
+        names = [name for name in self._log_files(source, location.path) if not _is_left_out(name, replaced, vanished)]
         valid = {segment_file(segment.base_offset, LOG): segment.size_bytes for segment in segments}
         used = valid | {segment_file(segment.base_offset, INDEX): segment.index_bytes for segment in segments}
         used |= {segment_file(segment.base_offset, TIMEINDEX): segment.time_index_bytes for segment in segments}
@@ -169,13 +175,18 @@ class Publication(ABC):
         for log_dir in self._roots:
             root = self._root(log_dir)
             for name in source.listdir(log_dir):
-                if name not in _NOT_COPIED and not name.endswith(TMP) and not is_claim(name):
+                known = is_log_dir_file(name) or not self._goal.only_known
+                if known and name not in _NOT_COPIED and not name.endswith(TMP) and not is_claim(name):
                     self._copy(source, Copy(join(log_dir, name), join(root, name)))
             self._copy_metadata_log(source, join(log_dir, METADATA_LOG), join(root, METADATA_LOG))
             self._write_checkpoints(source, log_dir, root)
             self._fs.fsync_dir(root)
         require_still_unlocked(self._disk, list(self._roots))
         self._appear()
+
+    def _log_files(self, source: FileSystem, path: str) -> list[str]:
+        """The files of a partition directory that may be copied."""
+        return [name for name in source.listdir(path) if is_log_file(name) or not self._goal.only_known]
 
     def _require_own(self) -> None:  # noqa: B027 - a local staging directory has no other writer
         """:raises StorageError: another run has begun to write to the output"""
@@ -219,7 +230,7 @@ class Publication(ABC):
         found = source.stat(path)
         if found is not None and found.is_dir:
             self._fs.mkdir(target, path)
-            self._copy_all(source, [Copy(join(path, name), join(target, name)) for name in source.listdir(path)])
+            self._copy_all(source, [Copy(join(path, name), join(target, name)) for name in self._log_files(source, path)])
             self._fs.fsync_dir(target)
 
     def _checkpoints(self, log_dir: str) -> dict[str, bytes | None]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, RunReport
 from compaction.screen.amounts import change, counted, elapsed, share_freed, size
@@ -98,12 +99,26 @@ def _notes(report: RunReport) -> Iterator[str]:
     if report.erasure:
         records = counted(sum(log.erased_records for log in report.logs), "record")
         yield f"{records} of {counted(report.erasure['keys_found'], 'key')} {'would be' if report.dry_run else 'were'} erased"
+        yield from _not_found(report.erasure)
         yield from report.erasure["notes"]
+        if certificate := report.erasure.get("certificate"):
+            yield f"certificate: {certificate['status']}, {certificate['path']}"
     yield from map(str, report.kafka_versions)
     deleted = sum(log.deleted_bytes for log in report.logs)
     if deleted:
         verb = "would remain" if report.dry_run else "remain"
         yield f"{size(deleted)} {verb} on disk as .deleted files: {_RELEASE}"
+
+
+def _not_found(erasure: Mapping[str, Any]) -> Iterator[str]:
+    """Keys that no record has, by their lines in the given files."""
+    missing: int = erasure.get("keys_not_found", 0)
+    if missing:
+        listed = [f"line {each['line']} of {each['file']}" for each in erasure["not_found"][:_MOST_NAMES]]
+        more = [f"{missing - len(listed):,} more"] if listed and missing > len(listed) else []
+        where = f": {', '.join([*listed, *more])}" if listed else ""
+        were = "was" if missing == 1 else "were"
+        yield f"{missing:,} of {counted(erasure['keys_given'], 'key')} {were} not found{where}"
 
 
 def _table(report: RunReport, screen: Screen) -> list[Line]:

@@ -80,7 +80,7 @@ def _offsets(given: Mapping[str, str], option: str, word: str) -> dict[TopicPart
             for topic, partitions in json.loads(text).items()
             for partition, offset in partitions.items()
         }
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         given_offsets = {TopicPartition("", 0): None}
     if any(type(offset) is not int or (offset < 0 and offset != special) for offset in given_offsets.values()):
         hint = f'e.g. {{"orders": {{"0": 23, "1": {special}}}}}, or {word}'

@@ -17,9 +17,10 @@ from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.offset_ranges import PARTITION_BYTES, RANGE_BYTES, RangeTask
 from compaction.certifier.checks.record_checks import Last, RangeResult, compare_range, last_of_key
 from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
-from compaction.certifier.erasure_certificate import Certified, certify_erased, erasure_pairs
+from compaction.certifier.erasure_certificate import Certified, certify_erased, erasure_pairs, search
 from compaction.certifier.explain_record import explain_record
 from compaction.certifier.find_pairs import find_pairs
+from compaction.certifier.find_remains import Remains, remains_in
 from compaction.certifier.task_runner import LocalTaskRunner, TaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.engine.sizing import pack
@@ -54,7 +55,8 @@ def certify_erasure(
 ) -> Certified:
     """The certificates of logs from which keys were erased; the session is started only if they are large."""
     pairs = erasure_pairs(request, erased)
-    return certify_erased(_task_runner(session_factory, pairs, progress), pairs, erased, request.now_ms)
+    runner = _task_runner(session_factory, pairs, progress)
+    return search(runner, request, erased, certify_erased(runner, pairs, erased, request.now_ms))
 
 
 def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int, progress: Progress) -> list[str]:
@@ -127,6 +129,11 @@ class SparkTaskRunner:
         with self._progress.watched(self._sc, "records", [sum(task.size_bytes for task in tasks) for tasks in packs]):
             self._sc.setJobDescription(f"verify: compare {len(tasks)} ranges of offsets")
             return shuffled.mapPartitions(join_task).collect()
+
+    def search(self, files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remains]:
+        self._sc.setJobDescription(f"verify: look for keys in {len(files)} other files")
+        tasks = self._sc.parallelize(list(files), max(1, min(len(files), 4 * self._sc.defaultParallelism)))
+        return tasks.map(lambda each: remains_in(*each, erased)).collect()
 
     def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[Last]:
         found = self._sc.parallelize(list(tasks), max(1, len(tasks))).map(lambda task: last_of_key(task, key))

@@ -20,7 +20,7 @@ from compaction.fs.filesystem import (
 )
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.local_output import LocalOutput
-from compaction.fs.uri import any_remote, is_layout, is_remote
+from compaction.fs.uri import any_remote, is_layout, is_remote, layout_path
 from compaction.stores.remote import RemoteFileSystem
 from compaction.stores.streams import ObjectOutput
 
@@ -86,7 +86,8 @@ class MixedFileSystem(LocalFileSystem):
             output.close(sync=False, mtime_ns=None if found is None else found.mtime_ns)
 
     def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
-        super().mkdir(path, None if like is None or is_remote(like) else like, private=private)
+        place = layout_path(like).place if like is not None and is_layout(like) else like
+        super().mkdir(path, None if place is None or is_remote(place) else place, private=private)
 
 
 _LOCAL = LocalFileSystem()

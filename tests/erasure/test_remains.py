@@ -66,3 +66,45 @@ def test_nothing_of_an_erased_record_is_in_any_file(
     assert len(remains(logs)) == 5
     assert erase(logs, [KEY], tombstones=tombstones, include_active=True).logs[0].erased_records == 3
     assert remains(tmp_path) == []
+
+
+def test_a_copy_has_only_files_that_a_broker_loads_and_the_others_are_named(tmp_path: Path) -> None:
+    logs, copy = tmp_path / "logs", tmp_path / "copy"
+    write_log(logs)
+    log = logs / "odd-0" / f"{0:020d}.log"
+    others = ["odd-0/core.4711", f"odd-0/{log.name}~", "keys.txt"]
+    others += [*(f"odd-0/{log.name}.{end}" for end in ("bak", "orig", "swp"))]
+    others += [f"__cluster_metadata-0/{log.name}~", "odd-0.2026-11-24.dump"]
+    loaded = ["meta.properties", ".kafka_cleanshutdown", "bootstrap.checkpoint", "odd-0/leader-epoch-checkpoint"]
+    loaded += ["odd-0/partition.metadata", f"__cluster_metadata-0/{log.name}", "__cluster_metadata-0/quorum-state"]
+    loaded += [f"__cluster_metadata-0/{log.name[:-4]}.index"]
+    (logs / "__cluster_metadata-0").mkdir()
+    for name in (*others, *loaded):
+        (logs / name).write_bytes(log.read_bytes() if name in others else b"0\n0\n" if "epoch" in name else b"")
+    (logs / f"odd-0.{'0' * 32}-future").mkdir()
+    (logs / "backup").mkdir()
+    report = erase(logs, [KEY], include_active=True, output_dir=copy)
+    assert report.logs[0].erased_records == 3, report.logs[0].reason
+    segments = {f"odd-0/{base:020d}{kind}" for base in (0, 10, 20) for kind in (".log", ".index", ".timeindex")}
+    copied = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
+    assert copied == {*segments, *loaded, f"odd-0/{22:020d}.snapshot"}
+    assert not [path for path in copy.rglob("*") if path.is_file() and KEY in path.read_bytes()]
+    expected = {str(logs / name) for name in others if "cluster" not in name} | {f"{logs}/backup/"}
+    left = {*report.erasure["left_files"]}
+    assert left == expected | {str(log.with_name(log.name + end)) for end in (".deleted", ".cleaned")}
+    (note,) = (note for note in report.erasure["notes"] if "other files" in note)
+    assert note.startswith("10 other files, which no broker loads, were not examined and not copied: ")
+    assert str(logs / "keys.txt") in note
+
+
+def test_an_erasure_in_place_names_the_files_that_it_leaves(tmp_path: Path) -> None:
+    write_log(tmp_path)
+    log = tmp_path / "odd-0" / f"{0:020d}.log"
+    for end in ("~", ".orig"):
+        log.with_name(log.name + end).write_bytes(log.read_bytes())
+    report = erase(tmp_path, [KEY], include_active=True)
+    left = [str(log.with_name(log.name + end)) for end in (".orig", "~")]
+    assert report.erasure["left_files"] == left
+    note = f"2 other files, which no broker loads, were not examined and not changed: {', '.join(left)}"
+    assert note in report.erasure["notes"]
+    assert all(KEY in Path(path).read_bytes() for path in left)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compaction.certifier.checks import erased_keys
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
-from compaction.formats.key_criteria import KeyCriteria
 from compaction.report import RunReport
 from jobs import erase
 from jobs._command import SessionFactory
@@ -100,7 +100,7 @@ def test_a_copy_that_is_not_certified_is_not_the_finished_output_of_the_call(
     call = certified(log_dir, "--output-dir", log_dir.parent / "copy", "--as-of-ms", NOW_MS)
     with monkeypatch.context() as patched:
         if how == "violated":
-            patched.setattr(KeyCriteria, "matching", lambda self, keys: np.zeros(len(keys), np.bool_))
+            patched.setattr(erased_keys, "matching", lambda criteria, keys: np.zeros(len(keys), np.bool_))
             assert run([*call, "--replace"]) == 1
         elif how == "error":
             patched.setattr(erase, "write_text", without_space)

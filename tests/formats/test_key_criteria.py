@@ -27,12 +27,33 @@ def test_listed_keys_are_meant_byte_by_byte() -> None:
 def test_a_pattern_matches_complete_keys_only() -> None:
     assert meant([], "prefix=user-1:") == [b"user-1:x"]
     assert meant([], "regex=a") == [b"a"]
-    assert meant([], "regex=a|ab|b.*") == [b"a", b"ab", b"b\n\xff"]
+    assert meant([], "bytes=a|ab|b.*") == [b"a", b"ab", b"b\n\xff"]
+    assert meant([], "regex=a|ab|b.*") == [b"a", b"ab"]
     assert meant([b"a"], "regex=é") == [b"a", "é".encode()]
     assert meant([], "regex=a{2,5}b?") == []
 
 
-@pytest.mark.parametrize("given", ["user", "glob=a*", "prefix=", "regex=", "regex=(a", "regex=a)|(b", "regex=[z-a]"])
+@pytest.mark.parametrize(
+    ("pattern", "keys"),
+    [
+        ("regex=[à-ÿ]+", ["àÿ"]), ("regex=jos[eé]", ["jose", "josé"]), ("regex=(?i)josé", ["josé", "JOSÉ"]),
+        ("regex=josé?", ["jos", "josé"]),
+        (r"regex=jos\x{e9}", ["josé"]), ("regex=.", ["©", "½", "£"]), ("prefix=josé", ["josé"]),
+        (r"bytes=jos\xc3\xa9", ["josé"]),
+    ],
+)  # fmt: skip
+def test_letters_outside_ascii_are_matched_as_characters_and_not_as_their_bytes(pattern: str, keys: list[str]) -> None:
+    given = ["jos", "jose", "josé", "JOSÉ", "©", "½", "£", "àÿ"]
+    for more in ([], [b"\xff"]):
+        array = pa.array([*(each.encode() for each in given), *more], pa.binary())
+        found = KeyPattern.parse(pattern).matching(array).tolist()
+        assert [key for key, is_meant in zip(given, found, strict=False) if is_meant] == keys
+        assert not any(found[len(given) :])
+
+
+@pytest.mark.parametrize(
+    "given", ["bytes=é", "bytes=", "user", "glob=a*", "prefix=", "regex=", "regex=(a", "regex=a)|(b", "regex=[z-a]"]
+)
 def test_what_is_no_pattern_is_refused_without_showing_it(given: str) -> None:
     with pytest.raises(FormatError) as error:
         KeyPattern.parse(given)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from compaction.formats.key_list import read_lines, shards
+from compaction.formats.key_list import KeyPlaces, line_numbers, read_lines, shards
 from compaction.formats.primitives.malformed import FormatError
 
 
@@ -22,6 +23,16 @@ from compaction.formats.primitives.malformed import FormatError
 )
 def test_a_list_has_a_key_in_each_line_that_is_not_empty(kind: str, data: bytes, keys: list[bytes]) -> None:
     assert read_lines(data, kind).to_pylist() == keys
+    assert len(line_numbers(data)) == len(keys)
+
+
+def test_the_first_line_of_each_key_is_known() -> None:
+    one, other = b"a\n\nb\na\n", b"\r\nb\nc"
+    keys = pa.concat_arrays([read_lines(one, "text"), read_lines(other, "text")])
+    places = KeyPlaces.of(keys, [("one", line_numbers(one)), ("other", line_numbers(other))])
+    assert places.by_file() == [("one", [1, 3]), ("other", [3])]
+    assert places.only(np.array([False, True, False])).by_file() == [("one", [3])]
+    assert KeyPlaces.of(keys[:0], []).by_file() == []
 
 
 @pytest.mark.parametrize(
@@ -29,6 +40,7 @@ def test_a_list_has_a_key_in_each_line_that_is_not_empty(kind: str, data: bytes,
     [
         ("hex", b"abc"), ("hex", b"zz"), ("base64", b"a"), ("base64", b"a b="), ("json", b"1"), ("json", b"{"),
         ("json", b'{"text": 1}'), ("json", b'{"other": "x"}'), ("json", b'"\xff"'),
+        ("json", b"[" * 100_000), ("json", b'{"text": ' * 100_000),
     ],
 )  # fmt: skip
 def test_a_malformed_line_is_named_by_its_number_and_not_shown(kind: str, line: bytes) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from compaction.certifier.checks import erased_keys
 from compaction.erasure import erase_keys as erase_keys_module
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.formats import key_list
@@ -28,7 +30,10 @@ from tests.fs.test_lock import held_elsewhere
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
+from tests.oracle.disk import write_partition
+from tests.oracle.segments import write_segment
 from tests.passes.random_cases import NOW_MS
+from tests.passes.rounds import INTERVAL_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -112,11 +117,13 @@ def test_only_a_line_feed_ends_a_pattern_of_a_file(log_dir: Path, odd: str) -> N
         (["--on-match", "drop", "prefix=secret"], "unrecognized arguments: a value belongs to no option"),
         (["--on-match", "prefix=secret"], "--on-match: invalid choice"),
         (["--dry-run=prefix=secret"], "--dry-run: ignored explicit argument"),
+        (["--where", "bytes=secreté"], "--where: a pattern has a character that is not ASCII, whose bytes are not known"),
         (["--where", "regex=(secret"], "--where: a pattern is not a regular expression of RE2: missing )"),
         (["--where", "regex=customer: (secret"], "--where: a pattern is not a regular expression of RE2: missing )"),
         (["--where", "@MARKED"], "MARKED: --where: begins with a byte order mark"),
         (["--keys", "MARKED"], "MARKED: --keys: begins with a byte order mark of UTF-8"),
-        (["--keys", "KEYS", "--if-done", "skip"], "--replace and --if-done need --output-dir"),
+        (["--keys", "KEYS", "--if-done", "skip"], "--if-done needs --certificate"),
+        (["--keys", "KEYS", "--if-done", "skip", "--certificate", "KEYS"], "--replace and --if-done need --output-dir"),
     ],
 )
 def test_a_wrong_call_is_one_line_without_a_key(
@@ -165,6 +172,7 @@ def test_neither_keys_nor_patterns_are_in_any_output(log_dir: Path, capfd: pytes
     assert document["options"]["--where"]["value"] == ["[hidden]"]
     assert document["totals"]["erased_records"] == 8
     assert 'reason="erased"} 8\n' in metrics.read_text()
+    assert report.stat().st_mode & 0o777 == 0o600
     assert {each.key for each in records_in(log_dir)} == {None, b"", b"\x00\xff\n", b"k"}
 
 
@@ -184,7 +192,14 @@ def test_a_finished_copy_of_the_same_keys_is_skipped_and_of_others_refused(
     keys = log_dir.parent / "keys"
     keys.write_bytes(b"k")
     target = log_dir.parent / "copy"
-    call = ["--log-dir", str(log_dir), "--keys", str(keys), "--output-dir", str(target), "--as-of-ms", "1700000000000"]
+    file = log_dir.parent / "certificate.json"
+    call = [
+        "--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--output-dir", str(target),
+        "--as-of-ms", "1700000000000",
+    ]  # fmt: skip
+    assert erase.main([*call, "--if-done", "skip"], locally) == 2
+    assert "--if-done needs --certificate" in capsys.readouterr().err
+    call += ["--certificate", str(file)]
     assert erase.main([*call, "--replace"], locally) == 0
     assert erase.main([*call, "--if-done", "skip"], locally) == 0
     assert "done already by the same request" in capsys.readouterr().out
@@ -193,24 +208,102 @@ def test_a_finished_copy_of_the_same_keys_is_skipped_and_of_others_refused(
     assert "the output of another request: it differs in keys" in capsys.readouterr().err
 
 
+def test_a_pattern_of_letters_outside_ascii_erases_what_it_names_and_nothing_else(log_dir: Path) -> None:
+    names = ["josé", "JOSÉ", "jose", "©", "½", "£", "à"]
+    records = [Record(at, NOW_MS, name.encode(), b"v") for at, name in enumerate(names)]
+    shutil.rmtree(log_dir)
+    file = log_dir.parent / "certificate.json"
+    for pattern, left in (("regex=[à-ÿ]+", names[:6]), ("regex=(?i)jos[eé]", names[3:]), (r"bytes=jos\xc3\xa9", names[1:])):
+        write_partition(log_dir / "odd-0", [write_segment(0, [Batch(records).encode()], INTERVAL_BYTES, NOW_MS)])
+        call = ["--log-dir", str(log_dir), "--include-active", "--where", pattern, "--certificate", str(file)]
+        assert erase.main(call, locally) == 0
+        assert [each.key.decode() for each in records_in(log_dir) if each.key is not None] == left
+        assert verify.main(["--in-place", str(log_dir), "--certificate", str(file), "--where", pattern]) == 0
+        shutil.rmtree(log_dir)
+
+
+def test_a_pattern_that_the_certifier_cannot_judge_is_refused_before_the_run(
+    log_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["--log-dir", str(log_dir), "--where", r"regex=\p{Greek}secret"]
+    assert erase.main([*call, "--certificate", str(log_dir.parent / "certificate.json")], Asked()) == 2
+    error = capsys.readouterr().err
+    assert r"--certificate: a pattern names a script by \p, which the certifier does not know" in error
+    assert "secret" not in error
+    assert erase.main(call, Asked()) == 0
+
+
+def test_what_a_copy_records_of_its_request_does_not_let_keys_be_guessed(log_dir: Path) -> None:
+    keys, copies = log_dir.parent / "keys", [log_dir.parent / "one", log_dir.parent / "other"]
+    keys.write_bytes(b"k\n")
+    options = ["--include-active", "--where", "prefix=kkk", "--as-of-ms", "1700000000000", "--replace"]
+    recorded = []
+    for copy in copies:
+        assert erase.main(["--log-dir", str(log_dir), "--keys", str(keys), "--output-dir", str(copy), *options], locally) == 0
+        recorded.append(json.loads((copy / "_finished.json").read_text())["request"])
+    # a salt of each run, and nothing else that depends on the keys
+    assert recorded[0].pop("keys") != recorded[1].pop("keys")
+    assert recorded[0] == recorded[1] and recorded[0]["where"] == ["[hidden]"]
+
+
 def test_a_certificate_is_written_and_verified(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
     keys.write_bytes(b"k\n")
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
     assert erase.main(call, locally) == 0
+    assert f"certificate: holds, {file}\n" in capsys.readouterr().out
+    assert file.stat().st_mode & 0o777 == 0o600
     assert not list(log_dir.rglob("*.deleted"))
     assert "\"k\"" not in file.read_text()
     again = ["--in-place", str(log_dir), "--certificate", str(file), "--keys", str(keys)]
     assert verify.main(again) == 0
-    assert "odd-0 holds: 17 -> 17 records" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "odd-0 holds: 17 -> 17 records" in out and f"certificate matches: {file}\n" in out
     log = log_dir / "odd-0" / "00000000000000000020.log"
     log.write_bytes(log.read_bytes() + Batch([Record(27, NOW_MS, b"new", b"v")]).encode())
     assert verify.main(again) == 1
-    assert "odd-0:0: bytes_after of segment 20 is " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "odd-0:0: bytes_after of segment 20 is " in out and f"certificate does not match: {file}\n" in out
     keys.write_bytes(b"other\n")
     assert verify.main(again) == 2
     assert "it is of other keys than those given" in capsys.readouterr().err
     assert verify.main(["--in-place", str(log_dir), "--keys", str(keys)]) == 2
+
+
+def changed(value: Any) -> Iterator[Any]:
+    """A JSON document with another value of the same type in each of its fields."""
+    for name in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        for other in changed(value[name]):
+            copy = value.copy()
+            copy[name] = other
+            yield copy
+    if isinstance(value, (dict, list)):
+        return
+    others = {"holds": "incomplete", "drop": "tombstone", True: False, False: True}
+    yield others[value] if value in others else value + 1 if isinstance(value, int) else f"{value}0"
+
+
+def test_no_field_of_a_certificate_can_be_changed_unnoticed(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
+    keys.write_bytes(b"k\n")
+    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
+    monkeypatch.setattr(KeyCriteria, "secret", lambda self, salt: salt + self.keys[0].as_py())
+    assert erase.main(call, locally) == 0
+    document = json.loads(file.read_text())
+    again = ["--in-place", str(log_dir), "--certificate", str(file), "--keys", str(keys)]
+    file.write_text(json.dumps(document, sort_keys=True))
+    assert verify.main(again) == 0
+    others = list(changed(document))
+    assert len(others) > 40 and document not in others
+    for other in others:
+        file.write_text(json.dumps(other))
+        assert verify.main(again) != 0, other
+    capsys.readouterr()
+    file.write_text(json.dumps({**document, "on_match": "tombstone"}))
+    assert verify.main(again) == 1
+    assert f"error: {file}: --certificate: it was changed after it was written" in capsys.readouterr().err
 
 
 def test_a_result_that_is_not_certified_fails_and_its_sources_remain(
@@ -218,7 +311,7 @@ def test_a_result_that_is_not_certified_fails_and_its_sources_remain(
 ) -> None:
     keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
     keys.write_bytes(b"k\n")
-    monkeypatch.setattr(KeyCriteria, "matching", lambda self, keys: np.zeros(len(keys), np.bool_))
+    monkeypatch.setattr(erased_keys, "matching", lambda criteria, keys: np.zeros(len(keys), np.bool_))
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
     assert erase.main(call, locally) == 1
     error = capsys.readouterr().err

@@ -169,3 +169,21 @@ def test_a_backup_set_can_become_tiered_storage_and_every_layout_is_written(tmp_
                 assert isinstance(batch, RecordBatch)
                 keys += [record.key for record in batch.records()]
     assert keys == [b"key-%d" % offset for offset in range(20)]
+
+
+@pytest.mark.parametrize(("directories", "files_of"), [(0o700, 0o600), (0o750, 0o640)])
+def test_an_export_on_a_disk_is_readable_by_those_only_who_may_read_the_source(
+    tmp_path: Path, directories: int, files_of: int
+) -> None:
+    for each in (range(10), range(10, 20)):
+        upload(tmp_path / "in", each)
+    for path in (tmp_path / "in", *(tmp_path / "in").rglob("*")):
+        path.chmod(directories if path.is_dir() else files_of)
+    outputs = {"plain": (), "aiven": ("--accept-loss",), "local-tiered": ("--accept-loss",), "backup": ("--accept-loss",)}
+    for source, name in ((f"local-tiered+file://{tmp_path}/in", "uploads"), (tmp_path / "uploads-plain", "logs")):
+        for layout, options in outputs.items():
+            target = tmp_path / f"{name}-{layout}"
+            chosen = () if layout == "plain" else ("--output-layout", layout, *options)
+            assert job("--log-dir", source, "--output-dir", target, *chosen) == 0
+            modes = {(each.is_dir(), each.stat().st_mode & 0o777) for each in (target, *target.rglob("*"))}
+            assert modes == {(True, directories), (False, files_of)}, target

@@ -7,19 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from compaction.certifier.certificate import Status, VerifyReport
 from compaction.certifier.checks import offset_ranges
+from compaction.certifier.checks.erased_keys import ErasedKeys
+from compaction.certifier.task_runner import LocalTaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engine.clean import clean_logs
 from compaction.errors import UsageError
+from compaction.formats.key_criteria import KeyCriteria, KeyPattern
 from compaction.spark import certify_job as on_spark
 from compaction.spark.certify_job import SparkTaskRunner
 from compaction.spark.progress import Progress
 from tests.certifier.certify import certify
+from tests.erasure.test_erase_keys import write_odd
 from tests.golden import unpack_sample
 from tests.local_job import logs_in
 from tests.local_passes import LocalPasses
@@ -90,3 +95,13 @@ def test_large_logs_are_verified_on_spark(
     assert on_spark.certify(lambda: spark, request_, shown).status is Status.HOLDS
     with pytest.raises(UsageError, match="nothing to compare: no log here has .deleted files"):
         on_spark.certify(lambda: spark, replace(request_, before=(), after=request_.before), shown)
+
+
+def test_spark_searches_files_for_keys_and_patterns(spark: SparkSession, tmp_path: Path) -> None:
+    write_odd(tmp_path)
+    (tmp_path / "notes.txt").write_text("no batches")
+    criteria = KeyCriteria.of(pa.array([b"k"], pa.binary()), (KeyPattern.parse("regex=кл.*"),))
+    files = [(str(tmp_path), f"odd-0/{base:020d}.log") for base in (0, 10, 20)] + [(str(tmp_path), "notes.txt")]
+    found = SparkTaskRunner(spark.sparkContext, Progress(io.StringIO())).search(files, ErasedKeys(criteria))
+    assert [each.records for each in found] == [2, 2, 2, None]
+    assert found == LocalTaskRunner().search(files, ErasedKeys(criteria))

@@ -1,7 +1,7 @@
 """What an erasure may have changed: exactly the records whose keys were meant are missing, or have lost value and headers. A
 batch without such a record has the bytes of its source.
 
-Keys are compared by Arrow, byte by byte; nothing of the code that erases is used.
+Keys are compared by Arrow, byte by byte, and patterns by ``key_patterns``; nothing of the code that erases is used.
 
 Tested by ``tests/certifier/test_erasure_certificate.py``.
 """
@@ -19,7 +19,8 @@ from compaction.certifier.checks.key_tables import keys_of
 from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
 from compaction.certifier.checks.read_chunks import Chunk
 from compaction.certifier.checks.segment_walk import CONTROL
-from compaction.certifier.checks.violations import ERASED, ERASED_IN, Findings
+from compaction.certifier.checks.violations import ERASED, ERASED_IN, REMAINING, Findings
+from compaction.certifier.key_patterns.key_matcher import matcher, matching
 from compaction.formats.key_criteria import KeyCriteria
 from compaction.names import parse_segment_file
 
@@ -34,12 +35,31 @@ class ErasedKeys:
     criteria: KeyCriteria
     tombstones: bool = False
 
-    def meant(self, chunk: Chunk, end_offset: int) -> Bools:
-        """Which records of a chunk below ``end_offset`` have such a key, bool[n]."""
+    def __post_init__(self) -> None:
+        """:raises FormatError: an expression cannot be judged"""
+        for pattern in self.criteria.patterns:
+            matcher(pattern)
+
+    def to_erase(self, chunk: Chunk, end_offset: int, counts: Counter[str]) -> Bools:
+        """Which records of a chunk below ``end_offset`` have such a key, bool[n]; the others that have one are counted."""
+        meant = self._meant(chunk)
+        below: Bools = meant & (chunk.records["offset"] < end_offset)
+        counts[REMAINING] += self._remaining(chunk, meant & ~below)
+        return below
+
+    def remaining(self, chunk: Chunk) -> int:
+        """The number of records in a chunk that an erasure of it would remove or change."""
+        return self._remaining(chunk, self._meant(chunk))
+
+    def _remaining(self, chunk: Chunk, meant: Bools) -> int:
+        # a record without value and headers is all that a tombstone would leave
+        return int(_have_content(chunk, chunk.records[meant]).sum() if self.tombstones else meant.sum())
+
+    def _meant(self, chunk: Chunk) -> Bools:
         control = (chunk.rows["magic"] >= 2) & ((chunk.rows["attributes"] & CONTROL) != 0)
-        some = ~control[chunk.records["batch"]] & (chunk.records["key_size"] >= 0) & (chunk.records["offset"] < end_offset)
+        some = ~control[chunk.records["batch"]] & (chunk.records["key_size"] >= 0)
         meant = np.zeros(len(chunk.records), np.bool_)
-        meant[some] = self.criteria.matching(keys_of(chunk, chunk.records[some]))
+        meant[some] = matching(self.criteria, keys_of(chunk, chunk.records[some]))
         return meant
 
     @staticmethod

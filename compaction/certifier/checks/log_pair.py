@@ -59,8 +59,8 @@ class CleaningRules:
     supersedes the others (``compaction.strategy``); with one other than ``offset`` the log's last record is always retained.
     ``kafka_version``: the version that has these rules, and why it applies.
 
-    ``erases``: keys were erased, and nothing was cleaned (``erased_keys``). ``producer_expiration_ms``: idle for this time at
-    ``now_ms``, a producer is forgotten.
+    ``erases``: keys were erased, and nothing was cleaned (``erased_keys``); ``refused``: not even that.
+    ``producer_expiration_ms``: idle for this time at ``now_ms``, a producer is forgotten.
     """
 
     now_ms: int
@@ -78,6 +78,7 @@ class CleaningRules:
     header: bytes = b""
     kafka_version: str = ""
     erases: bool = False
+    refused: bool = False
     producer_expiration_ms: int = 86_400_000
 
 
@@ -93,6 +94,8 @@ class LogPair:
     @property
     def changed_to(self) -> int:
         """No record at or past this offset may be missing: the cleaner checkpoint, or the end of what was erased from."""
+        if self.rules.refused:
+            return self.before.segments[0].base_offset
         if self.rules.erases:
             return LONG_MAX if self.rules.include_active else self.before.segments[-1].base_offset
         return self.after.log_start_offset if self.after.cleaned_to is None else self.after.cleaned_to

@@ -80,7 +80,7 @@ def _compare_sides(task: RangeTask, result: RangeResult, keys: KeyTables, erased
     after = _After(task, result)
     for before in read_chunks(task.before, task.first_offset, task.end_offset):
         found = np.zeros(len(before.records), np.bool_)
-        meant = np.zeros(len(found), np.bool_) if erased is None else erased.meant(before, task.cleaned_to)
+        meant = np.zeros(len(found), np.bool_) if erased is None else erased.to_erase(before, task.cleaned_to, result.counts)
         sources = _Sources(before, found, meant if erased is not None and erased.tombstones else np.zeros_like(meant))
         copied = np.zeros(len(before.rows), np.bool_)
         _require_ascending(before)

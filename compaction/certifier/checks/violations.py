@@ -12,6 +12,8 @@ from compaction.certifier.checks.log_pair import Int64s
 MOST_NAMED = 20
 #: the reason of records that are missing because their keys were erased
 ERASED = "erased"
+#: records of erased keys that are retained where nothing was to be erased
+REMAINING = "remaining"
 #: precedes the base offset of a segment in counts
 ERASED_IN = "erased in "
 

@@ -1,0 +1,112 @@
+"""Finds what an erasure does not reach in the log directories of its call: files that may have the erased records.
+
+These are the logs in directories marked ``-future``, ``-delete`` and ``-stray``, segments under other names (``.deleted``,
+``.orig``, ``~``), and files and directories that are no part of a log: backups, dumps, cores. Whatever reads as record batches
+is searched for the keys; the rest can only be named.
+
+Tested by ``tests/certifier/test_find_remains.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from compaction.certifier.checks.erased_keys import ErasedKeys
+from compaction.certifier.checks.log_pair import LONG_MAX
+from compaction.certifier.checks.offset_ranges import ByteRange
+from compaction.certifier.checks.read_chunks import read_chunks
+from compaction.errors import CompactionError, StorageError
+from compaction.formats.primitives.malformed import FormatError
+from compaction.fs.filesystem import ReadableFileSystem, join
+from compaction.locking.claim import is_claim
+from compaction.names import (
+    DELETED,
+    LOG,
+    TopicPartition,
+    is_log_file,
+    is_of_log_dir,
+    marked_dirs_of,
+    parse_partition_dir,
+    parse_segment_file,
+)
+from compaction.output.finished import FINISHED
+from compaction.output.journal import JOURNAL
+from compaction.screen.amounts import counted
+from compaction.stores.manifest import MANIFEST, MARKER
+from compaction.stores.mixed import file_system
+
+_OF_RUNS = frozenset((JOURNAL, FINISHED, MANIFEST, MARKER))
+_DIRECTORY = "/"
+
+
+class Remains(NamedTuple):
+    """A file, or a directory (with ``/``), that an erasure did not reach. ``records``: how many of the erased keys it has;
+    ``None``: it cannot be read as record batches, so that this is not known."""
+
+    path: str
+    records: int | None = None
+
+    def __str__(self) -> str:
+        if self.records is None:
+            return f"{self.path} was not erased from, and cannot be searched"
+        return f"{self.path} was not erased from, and has {counted(self.records, 'record')} of the keys"
+
+
+def unreached(
+    log_dir: str, logs: Collection[TopicPartition], unread: Collection[TopicPartition] = (), *, replaced: bool = True
+) -> list[str]:
+    """The files that may have records of ``logs`` although these were erased from; directories end with ``/``.
+
+    :param unread: logs of which no file was erased from
+    :param replaced: ``.deleted`` files are among them; the run itself removes them when it is certified
+    """
+    fs, found = file_system([log_dir]), []
+    names = fs.listdir(log_dir)
+    marked = frozenset(marked_dirs_of(names, logs))
+    for name in names:
+        of = parse_partition_dir(name)
+        if name in marked or of in unread:
+            found += [join(name, each) for each in _listed(fs, join(log_dir, name)) if not _has_no_records(each)]
+        elif of in logs:
+            left = [each for each in _listed(fs, join(log_dir, name)) if not (is_log_file(each) or _has_no_records(each))]
+            found += [join(name, each) for each in left if replaced or not each.endswith(DELETED)]
+        elif not (is_of_log_dir(name) or is_claim(name) or name in _OF_RUNS):
+            found.append(name)
+    return [f"{path.rstrip(_DIRECTORY)}{_DIRECTORY}" if _is_dir(fs, join(log_dir, path)) else path for path in found]
+
+
+def remains_in(log_dir: str, path: str, erased: ErasedKeys) -> Remains:
+    """A file of ``unreached``, searched for the keys."""
+    fs, full = file_system([log_dir]), join(log_dir, path)
+    records, complete = 0, False
+    try:
+        found = fs.stat(full)
+        if path.endswith(_DIRECTORY) or found is None or not found.is_file:
+            return Remains(full)
+        for chunk in read_chunks([ByteRange(full, 0, found.size, 0)], -LONG_MAX, LONG_MAX):
+            records += erased.remaining(chunk)
+        complete = True
+    except (CompactionError, FormatError):
+        # not a segment, or the torn end of one
+        complete = False
+    return Remains(full, records if complete or records else None)
+
+
+def _has_no_records(name: str) -> bool:
+    """Whether a file of a partition directory has no records, whatever its suffix is."""
+    file = parse_segment_file(name)
+    return name in _OF_RUNS or (is_log_file(name) if file is None else file.kind != LOG)
+
+
+def _listed(fs: ReadableFileSystem, path: str) -> list[str]:
+    """The names in a directory; the empty one, for the directory itself, if it cannot be read."""
+    try:
+        return fs.listdir(path) if _is_dir(fs, path) else []
+    except StorageError:
+        return [""]
+
+
+def _is_dir(fs: ReadableFileSystem, path: str) -> bool:
+    found = fs.stat(path)
+    return found is not None and found.is_dir

@@ -1,0 +1,1 @@
+"""Which keys are meant, decided a second time: RE2's expressions, matched without RE2."""

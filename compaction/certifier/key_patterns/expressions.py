@@ -1,0 +1,199 @@
+"""Translates an expression of RE2 into one of Python, which matches the same complete texts.
+
+The erasure matches with RE2. The certifier must not: what RE2, or a call of it, gets wrong would be wrong in both. Literals,
+classes and escapes are read here and become explicit sets of characters, with all cases that ``(?i)`` means; groups,
+alternatives and repetitions mean the same in both. As only complete texts are matched, greediness does not matter.
+
+Expressions that RE2 accepts are read without further checks. ``\\p`` is supported for general categories, not for scripts, and
+``\\C`` only where a character is a byte.
+
+Tested by ``tests/certifier/key_patterns/test_expressions.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from compaction.certifier.key_patterns import characters
+from compaction.certifier.key_patterns.characters import EVERY, PERL, POSIX, Ranges
+from compaction.formats.primitives.malformed import FormatError
+
+_GROUP_FLAGS = re.compile(r"\(\?([imsU]*)(?:-([imsU]*))?([:)])")
+_NAMED_GROUP = re.compile(r"\(\?P?<\w+>")
+_REPETITION = re.compile(r"([*+?]|\{\d+(?:,\d*)?\})\??")
+_POSIX_CLASS = re.compile(r"\[:(\^?)(\w+):\]")
+_CODE = re.compile(r"\\x\{([0-9A-Fa-f]+)\}|\\x([0-9A-Fa-f]{2})")
+_OCTAL = re.compile(r"\\([0-7]{1,3})")
+_PROPERTY = re.compile(r"\\([pP])(?:\{(\^?)(\w+)\}|(\w))")
+_CONTROLS = {"a": 7, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11}
+_IS_WORD = "[0-9A-Za-z_]"
+_ASSERTIONS = {
+    "A": r"\A",
+    "z": r"\Z",
+    "b": f"(?<={_IS_WORD})(?!{_IS_WORD})|(?<!{_IS_WORD})(?={_IS_WORD})",
+    "B": f"(?<={_IS_WORD})(?={_IS_WORD})|(?<!{_IS_WORD})(?!{_IS_WORD})",
+}
+
+
+class _Flags(NamedTuple):
+    """``i``: any case; ``m``: ``^`` and ``$`` match at lines; ``s``: ``.`` matches line feeds, as in each pattern of keys."""
+
+    i: bool = False
+    m: bool = False
+    s: bool = True
+
+
+def translated(expression: str, *, is_bytes: bool = False) -> str:
+    """The expression for Python.
+
+    :param is_bytes: a character is a byte; cases are those of ASCII
+    :raises FormatError: it names a script, or a byte within a character
+    """
+    reader = _Reader(expression, is_bytes)
+    return "".join(reader.parts())
+
+
+class _Reader:
+    def __init__(self, text: str, is_bytes: bool) -> None:
+        self._text, self._at, self._is_bytes = text, 0, is_bytes
+        self._flags, self._outer = _Flags(), list[_Flags]()
+
+    def parts(self) -> list[str]:
+        found = []
+        while self._at < len(self._text):
+            found.append(self._part())
+        return found
+
+    def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        found = pattern.match(self._text, self._at)
+        if found is not None:
+            self._at = found.end()
+        return found
+
+    def _next(self, count: int = 1) -> str:
+        taken = self._text[self._at : self._at + count]
+        self._at += count
+        return taken
+
+    def _part(self) -> str:
+        if repetition := self._take(_REPETITION):
+            return repetition[1]
+        character = self._text[self._at]
+        if character == "(":
+            return self._group()
+        if character == "\\":
+            return self._escape()
+        if character == "[":
+            return _one_of(self._class())
+        self._at += 1
+        if character == ")":
+            self._flags = self._outer.pop()
+        if character in ")|":
+            return character
+        if character == ".":
+            return _one_of(EVERY if self._flags.s else characters.without(characters.of("\n")))
+        if character in "^$":
+            lines = {"^": r"\A", "$": r"\Z"} if not self._flags.m else {"^": "(?m:^)", "$": "(?m:$)"}
+            return f"(?:{lines[character]})"
+        return self._literal(ord(character))
+
+    def _group(self) -> str:
+        flags = self._take(_GROUP_FLAGS)
+        if flags is not None and flags[3] == ")":
+            self._flags = self._changed(flags)
+            return ""
+        self._outer.append(self._flags)
+        if flags is not None:
+            self._flags = self._changed(flags)
+        elif not self._take(_NAMED_GROUP):
+            self._at += 1
+        return "(?:"
+
+    def _changed(self, flags: re.Match[str]) -> _Flags:
+        on, off = flags[1], flags[2] or ""
+        found = self._flags._asdict()
+        found.update({name: True for name in on if name != "U"})
+        found.update({name: False for name in off if name != "U"})
+        return _Flags(**found)
+
+    def _escape(self) -> str:
+        letter = self._text[self._at + 1]
+        if letter in _ASSERTIONS:
+            self._at += 2
+            return f"(?:{_ASSERTIONS[letter]})"
+        if letter == "Q":
+            self._at += 2
+            literal, end, _ = self._text[self._at :].partition(r"\E")
+            self._at += len(literal) + len(end)
+            return "".join(self._literal(ord(each)) for each in literal)
+        if letter == "C":
+            if not self._is_bytes:
+                raise FormatError(r"uses \C, which is a part of a character: give it as bytes=EXPRESSION")
+            self._at += 2
+            return _one_of(EVERY)
+        named = self._named()
+        return self._literal(self._code()) if named is None else _one_of(named)
+
+    def _literal(self, code: int) -> str:
+        return _one_of(self._any_case(((code, code),)))
+
+    def _named(self) -> Ranges | None:
+        r"""The set of ``\d`` or ``\p{…}`` and the like, with all cases; ``None`` if none is next."""
+        if found := self._take(_PROPERTY):
+            name = found[3] or found[4]
+            ranges = characters.category(name)
+            if ranges is None:
+                raise FormatError(r"names a script by \p, which the certifier does not know: name its range, as [а-я]")
+            return self._any_case(ranges, negated=(found[1] == "P") != bool(found[2]))
+        letter = self._text[self._at + 1 : self._at + 2]
+        if self._text[self._at] == "\\" and letter.lower() in PERL:
+            self._at += 2
+            return self._any_case(PERL[letter.lower()], negated=letter.isupper())
+        return None
+
+    def _code(self) -> int:
+        """The next character, which may be escaped."""
+        if found := self._take(_CODE):
+            return int(found[1] or found[2], 16)
+        if found := self._take(_OCTAL):
+            return int(found[1], 8)
+        if self._text[self._at] == "\\":
+            letter = self._next(2)[1]
+            return _CONTROLS.get(letter, ord(letter))
+        return ord(self._next())
+
+    def _class(self) -> Ranges:
+        """The set in brackets, with all cases."""
+        negated = self._next(2) == "[^"
+        if not negated:
+            self._at -= 1
+        sets: list[Ranges] = []
+        while not sets or self._text[self._at] != "]":
+            sets.append(self._item())
+        self._at += 1
+        ranges = characters.joined(*sets)
+        return characters.without(ranges) if negated else ranges
+
+    def _item(self) -> Ranges:
+        if found := self._take(_POSIX_CLASS):
+            return self._any_case(POSIX[found[2]], negated=bool(found[1]))
+        named = self._named()
+        if named is not None:
+            return named
+        first = last = self._code()
+        if self._text[self._at] == "-" and self._text[self._at + 1] != "]":
+            self._at += 1
+            last = self._code()
+        return self._any_case(((first, last),))
+
+    def _any_case(self, ranges: Ranges, *, negated: bool = False) -> Ranges:
+        if self._flags.i:
+            ranges = characters.folded(ranges, ascii_only=self._is_bytes)
+        return characters.without(ranges) if negated else ranges
+
+
+def _one_of(ranges: Ranges) -> str:
+    if not ranges:
+        return "(?!)"
+    return "[" + "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in ranges) + "]"

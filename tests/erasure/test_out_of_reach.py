@@ -1,0 +1,158 @@
+"""A certificate that leaves a record of its keys says so: in its status, on the screen and by the exit code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.erasure import certify_result
+from compaction.erasure.erase_keys import ErasureRequest, erase_keys
+from compaction.report import RunReport
+from jobs import erase, verify
+from jobs._command import SessionFactory
+from tests.erasure.test_erase_keys import records_in, write_odd
+from tests.local_passes import LocalPasses
+
+FIRST = "00000000000000000000.log"
+MARK = ".0123456789abcdef0123456789abcdef-"
+
+
+class Directory:
+    """A log directory with the log ``odd-0``; the key ``k`` is in each of its three segments, the last one included."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "data"
+        write_odd(self.path)
+        self.keys, self.certificate, self.report = (tmp_path / name for name in ("keys", "certificate.json", "report.json"))
+        self.keys.write_bytes(b"k\n")
+
+    def erase(self, *options: str) -> int:
+        def locally(_: SessionFactory, request: ErasureRequest) -> RunReport:
+            return erase_keys(LocalPasses, request)
+
+        files = ["--keys", str(self.keys), "--certificate", str(self.certificate), "--report", str(self.report)]
+        return erase.main(["--log-dir", str(self.path), *files, *options], locally)
+
+    def verify(self) -> int:
+        files = ["--keys", str(self.keys), "--certificate", str(self.certificate)]
+        return verify.main(["--in-place", str(self.path), *files])
+
+    def certified(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.certificate.read_text())
+        return found
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path)
+
+
+def test_a_key_that_is_left_in_the_last_segment_makes_the_certificate_incomplete(
+    directory: Directory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert directory.erase() == 1
+    out, error = capsys.readouterr()
+    told = f"error: {directory.certificate}: certificate: records of the keys remain where the run did not erase; "
+    assert told in error
+    assert "1 record of these keys remains in the last segment of 1 log: --include-active erases from it, too" in out
+    assert f"certificate: incomplete, {directory.certificate}" in out
+    found = directory.certified()
+    (log,) = found["logs"]
+    assert found["status"] == log["status"] == "incomplete"
+    assert (log["records_erased"], log["records_remaining"]) == (2, 1)
+    (log,) = json.loads(directory.report.read_text())["logs"]
+    assert (log["status"], log["remaining_records"]) == ("cleaned", 1)
+    assert not list(directory.path.rglob("*.deleted"))
+    assert directory.verify() == 1
+    assert "odd-0: 1 record of the erased keys remains, where the run did not erase" in capsys.readouterr().err
+    assert directory.erase("--include-active") == directory.verify() == 0
+    assert (directory.certified()["status"], directory.certified()["logs"][0]["records_remaining"]) == ("holds", 0)
+
+
+def test_a_last_segment_without_the_keys_lets_the_certificate_hold(directory: Directory) -> None:
+    assert directory.erase("--include-active") == 0
+    shutil.rmtree(directory.path)
+    write_odd(directory.path)
+    directory.keys.write_bytes(b"k" * 70_000)
+    log = directory.path / "odd-0" / "00000000000000000020.log"
+    log.write_bytes(log.read_bytes()[:-1])
+    assert directory.erase() == 1
+    directory.keys.write_bytes(b"missing")
+    assert directory.erase() == directory.verify() == 0
+
+
+def test_a_dry_run_says_what_would_remain(directory: Directory, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["--log-dir", str(directory.path), "--keys", str(directory.keys), "--dry-run"]
+    assert erase.main(call, lambda _, request: erase_keys(LocalPasses, request)) == 0
+    assert "1 record of these keys remains in the last segment of 1 log" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [f"odd-0{MARK}future/{FIRST}", f"odd-0{MARK}stray/{FIRST}", f"odd-0/{FIRST}~", f"{FIRST}.bak"])
+def test_a_key_that_is_left_elsewhere_makes_the_certificate_incomplete(
+    directory: Directory, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = directory.path / name
+    other.parent.mkdir(exist_ok=True)
+    other.write_bytes((directory.path / "odd-0" / FIRST).read_bytes())
+    assert directory.erase("--include-active") == 1
+    assert f"{other} was not erased from, and has 1 record of the keys" in capsys.readouterr().out
+    found = directory.certified()
+    assert (found["status"], [log["status"] for log in found["logs"]]) == ("incomplete", ["holds"])
+    assert found["elsewhere"] == [{"path": str(other), "records": 1}]
+    assert directory.verify() == 1
+    assert f"{other} was not erased from, and has 1 record of the keys" in capsys.readouterr().out
+    other.unlink()
+    assert directory.verify() == 0
+
+
+def test_segments_that_a_broker_has_replaced_since_are_searched(directory: Directory) -> None:
+    shutil.copytree(directory.path / "odd-0", directory.path.parent / "before")
+    assert directory.erase("--include-active") == 0
+    shutil.copy(directory.path.parent / "before" / FIRST, directory.path / "odd-0" / "00000000000000000900.log.deleted")
+    assert directory.verify() == 1
+
+
+def test_an_internal_topic_that_is_not_erased_from_makes_the_certificate_incomplete(
+    directory: Directory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory.path / "odd-0").rename(directory.path / "__odd-0")
+    assert directory.erase("--include-active") == 1
+    (log,) = directory.certified()["logs"]
+    assert (log["status"], log["erased_from"], log["records_erased"], log["records_remaining"]) == ("incomplete", False, 0, 3)
+    assert "__odd-0: 3 records of the erased keys remain, where the run did not erase" in capsys.readouterr().out
+    assert directory.verify() == 1
+    directory.keys.write_bytes(b"missing")
+    assert directory.erase("--include-active") == directory.verify() == 0
+
+
+def test_segments_of_a_failed_log_are_searched(directory: Directory) -> None:
+    shutil.copytree(directory.path / "odd-0", directory.path / "odd-1")
+    (directory.path / "cleaner-offset-checkpoint").write_text("0\n1\nodd 0 5\n")
+    log = directory.path / "odd-1" / "00000000000000000010.log"
+    log.write_bytes(log.read_bytes()[:30] + b"?" + log.read_bytes()[31:])
+    assert directory.erase("--include-active") == 1
+    found = directory.certified()
+    assert found["status"] == "failed"
+    assert [(each["path"], each["records"]) for each in found["elsewhere"]] == [
+        (str(directory.path / "odd-1" / FIRST), 1),
+        (str(log), None),
+        (str(directory.path / "odd-1" / "00000000000000000020.log"), 1),
+    ]
+
+
+def test_a_certificate_is_changed_when_a_replaced_segment_cannot_be_removed(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> int:
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(certify_result, "remove_deleted", refused)
+    assert directory.erase("--include-active") == 1
+    found = directory.certified()
+    assert (found["status"], found["logs"][0]["status"]) == ("failed", "failed")
+    assert "Permission denied" in found["logs"][0]["reason"]
+    assert records_in(directory.path)
