@@ -51,11 +51,12 @@ _NOT_COPIED = frozenset((LOCK, MANIFEST, MARKER, FINISHED, *_CHECKPOINTS))
 
 
 class Copy(NamedTuple):
-    """A file to be copied. Its first ``valid_bytes`` are batches, whose checksums must match."""
+    """A file to be copied; of a segment only the ``valid_bytes``, which are batches whose checksums must match, without a torn
+    tail."""
 
     path: str
     target: str
-    valid_bytes: int = 0
+    valid_bytes: int | None = None
 
 
 class Goal(NamedTuple):
@@ -130,7 +131,7 @@ class Publication(ABC):
         vanished = replaced - {group.base_offset for group in groups}
         names = [name for name in source.listdir(location.path) if not _is_left_out(name, replaced, vanished)]
         valid = {segment_file(segment.base_offset, LOG): segment.size_bytes for segment in segments}
-        copies = [Copy(join(location.path, name), join(target, name), valid.get(name, 0)) for name in names]
+        copies = [Copy(join(location.path, name), join(target, name), valid.get(name)) for name in names]
         self._copy_all(source, copies)
         self._fs.fsync_dir(target)
         if not is_remote(target):
@@ -191,7 +192,9 @@ class Publication(ABC):
             return
         extent = source.real_path(each.path)
         if extent is not None:
-            self._hashes[each.target] = copy_verified(source, self._fs, extent, each.target, each.valid_bytes)
+            if each.valid_bytes is not None:
+                extent = extent._replace(size=each.valid_bytes)
+            self._hashes[each.target] = copy_verified(source, self._fs, extent, each.target, each.valid_bytes or 0)
             self._sizes[each.target] = extent.size
             return
         data = source.read_bytes(each.path)

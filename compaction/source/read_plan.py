@@ -22,7 +22,7 @@ from compaction.fs.filesystem import FileSystem, base_name, join, parent, real_f
 from compaction.fs.lock import require_unlocked
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import add_tail, is_remote, parse_uri, resolved
-from compaction.logdir.checkpoint_store import read_checkpoints
+from compaction.logdir.checkpoint_store import read_checkpoints, read_directory_state
 from compaction.logdir.discover import Selector, check_log_dirs, discover
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import segment_bases
@@ -173,7 +173,7 @@ def plan_log(fs: FileSystem, location: LogLocation, request: ReadRequest, wanted
     :param fs: an overlay, in which the log is recovered
     :raises LogError: it cannot be read
     """
-    view = _view(fs, location)
+    view = _view(fs, location, request)
     spec = _read_spec(view, request, request.bounds.within(request.view.bounds_of(view.topic_partition)), wanted)
     if request.view.view is not None:
         slices = tuple(_slices(fs, view, spec.bounds, request.slice_bytes))
@@ -203,7 +203,7 @@ class ReadEnd(NamedTuple):
 def read_ends(request: ReadRequest) -> dict[TopicPartition, ReadEnd]:
     """Where the reads of the selected logs would end, and why. Errors are those of ``end_offsets``."""
     fs = OverlayFileSystem(file_system(request.paths))
-    return {location.topic_partition: _read_end(_view(fs, location), request) for location in _locations(fs, request)}
+    return {location.topic_partition: _read_end(_view(fs, location, request), request) for location in _locations(fs, request)}
 
 
 def _read_end(view: LogView, request: ReadRequest) -> ReadEnd:
@@ -249,8 +249,12 @@ def _is_partition(fs: FileSystem, path: str) -> bool:
     return bool(segment_bases(fs, path))
 
 
-def _view(fs: FileSystem, location: LogLocation) -> LogView:
-    recover_log(fs, location)
+def _view(fs: FileSystem, location: LogLocation, request: ReadRequest) -> LogView:
+    state = read_directory_state(fs, location.log_dir)
+    if request.committed:
+        # a snapshot lacks expired producers: every segment is searched for aborted transactions
+        state = state._replace(recovery_points={})
+    recover_log(fs, location, state=state)
     # now_ms=0: only producers expire by the clock, and a read does not need them
     return read_log(fs, location, read_checkpoints(fs, location.log_dir), ReadOptions(now_ms=0))
 
