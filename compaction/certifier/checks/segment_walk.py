@@ -212,18 +212,17 @@ def _offset_at(fs: FileSystem, files: SegmentFiles, position: int | None, expect
 
 def _read_txns(fs: FileSystem, task: WalkTask) -> Rows:
     """The transaction index; a malformed one of ``before`` has no entries, as a run rebuilds it."""
-    path, none = task.files.path(TXNINDEX), np.empty(0, TXN_ROW)
-    if fs.stat(path) is None:
-        return none
-    data = fs.read_bytes(path)
+    path = task.files.path(TXNINDEX)
+    data = b"" if fs.stat(path) is None else fs.read_bytes(path)
     try:
-        if len(data) % 34:
-            raise FormatError(f"{path}: {TXNINDEX} ends within an entry")
-        return read_txn_index(data)
+        entries = read_txn_index(data)
     except FormatError:
         if task.is_after:
             raise
-        return none
+        return np.empty(0, TXN_ROW)
+    if len(data) % 34 and task.is_after:
+        raise FormatError(f"{path}: {TXNINDEX} ends within an entry")
+    return entries
 
 
 def _same_files(fs: FileSystem, files: SegmentFiles, twin: SegmentFiles) -> bool:
