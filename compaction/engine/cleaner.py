@@ -196,9 +196,10 @@ class Cleaner:
 
         Recovery does not look for transactions below a snapshot without any, but a snapshot lacks expired producers, too.
         """
-        view = repaired_after_scan(self._fs, log.compaction.view, log.totals.txn_rows)
-        if view is not log.compaction.view:
-            log.plan = replace(log.plan, compaction=replace(log.compaction, view=view))
+        plan = log.compaction
+        view = repaired_after_scan(self._fs, plan.view, log.totals.txn_rows, plan.first_uncleanable_offset)
+        if view is not plan.view:
+            log.plan = replace(log.plan, compaction=replace(plan, view=view))
             self._find_aborted(log)
 
     def _find_aborted(self, log: LogCleaning) -> None:

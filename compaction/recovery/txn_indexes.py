@@ -80,12 +80,15 @@ def joined_rows(scans: Iterable[HeaderScan]) -> Rows:
     return np.concatenate([np.empty(0, TXN_ROW), *(scan.rows for scan in scans)])
 
 
-def _open_data(rows: Rows, log_start_offset: int) -> bool:
-    """Whether a transaction has no marker in ``rows``."""
+def _first_open(rows: Rows, log_start_offset: int) -> int:
+    """The first offset of the oldest transaction without a marker in ``rows``, of the data that is left; ``LONG_MAX`` without
+    one."""
     rows = _ordered(rows, log_start_offset)
-    is_last = np.ones(len(rows), np.bool_)
-    is_last[:-1] = rows["producer_id"][1:] != rows["producer_id"][:-1]
-    return bool((rows["kind"][is_last] == TxnKind.DATA).any())
+    producer, count = rows["producer_id"], len(rows)
+    following = np.minimum.accumulate(np.where(rows["kind"] == TxnKind.DATA, count, np.arange(count))[::-1])[::-1]
+    ended = following < count
+    ended[ended] = producer[following[ended]] == producer[ended]
+    return int(rows["first_offset"][~ended].min(initial=LONG_MAX))
 
 
 def _ordered(rows: Rows, log_start_offset: int) -> Rows:
@@ -176,19 +179,24 @@ def _searches_that_end_early(entries: Int64s) -> list[int]:
     return sorted(set(entries[early[0] :, 0].tolist())) if len(early) else []
 
 
-def repaired_after_scan(fs: FileSystem, view: LogView, rows: Rows) -> LogView:
+def repaired_after_scan(fs: FileSystem, view: LogView, rows: Rows, end_offset: int) -> LogView:
     """``view`` after the transaction indexes that contradict what pass 1 has read were rebuilt; the same object if none does.
 
     :param rows: ``TXN_ROW`` summaries of the log's first segments; if a transaction has no marker there, the others are read
+    :param end_offset: all transactions that begin below have ended, as far as the producer snapshots say
+    :raises CorruptLogError: one has not ended
     """
     segments, start = view.segments, view.log_start_offset
     if not len(rows) and not any(segment.aborted_txns for segment in segments):
         return view
     read = range(int(rows["segment_index"].max(initial=-1)) + 1)
-    if _open_data(rows, start):
+    if _first_open(rows, start) < end_offset:
         above = range(len(read), len(segments))
         found = scan_headers(fs, view.path, segments, above, start).values()
         rows, read = np.concatenate([rows, *(scan.rows for scan in found)]), range(len(segments))
+        if (first := _first_open(rows, start)) < end_offset:
+            what = f"a transaction is open from offset {first} on, but the producer snapshots do not have it"
+            raise CorruptLogError(what, path=view.path, hint="remove the .snapshot files of this log, and run again")
     broken = contradictions(segments, read, rows, start)
     return replace(view, segments=repair(fs, view.path, segments, rows, broken, start)) if broken else view
 

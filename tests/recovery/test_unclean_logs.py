@@ -96,6 +96,24 @@ def test_the_marker_of_aborted_data_is_found_in_the_active_segment(tmp_path: Pat
     assert (path / f"{2:020d}.txnindex").exists()
 
 
+def test_an_open_transaction_that_the_snapshots_do_not_have_fails_the_log(tmp_path: Path) -> None:
+    """Its records may yet be aborted, and must not supersede others."""
+    path = tmp_path / "t-0"
+    path.mkdir()
+    (path / f"{0:020d}.log").write_bytes(data_batch(0) + aborted_batch(1, b"key-0"))
+    (path / f"{2:020d}.log").write_bytes(data_batch(2))
+    for offset in (2, 3):
+        (path / f"{offset:020d}.snapshot").write_bytes(write_snapshot([]))
+    before = files(path)
+    report = clean_locally(tmp_path, NOW_MS, TOPICS)["t"]
+    assert report.status is LogStatus.FAILED
+    assert "a transaction is open from offset 1 on" in report.reason
+    assert files(path) == before
+    for snapshot in path.glob("*.snapshot"):
+        snapshot.unlink()
+    assert clean_locally(tmp_path, NOW_MS, TOPICS)["t"].status is LogStatus.SKIPPED
+
+
 def aborted_batch(offset: int, key: bytes) -> bytes:
     spec = BatchSpec(base_offset=offset, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     return encode_batch([Record(offset, NOW_MS - 9, key, b"aborted")], spec)
