@@ -254,9 +254,10 @@ def _view(fs: FileSystem, location: LogLocation, request: ReadRequest) -> LogVie
     if request.committed:
         # a snapshot lacks expired producers: every segment is searched for aborted transactions
         state = state._replace(recovery_points={})
-    recover_log(fs, location, state=state)
+    found = recover_log(fs, location, state=state)
+    checkpoints = read_checkpoints(fs, location.log_dir)
     # now_ms=0: only producers expire by the clock, and a read does not need them
-    return read_log(fs, location, read_checkpoints(fs, location.log_dir), ReadOptions(now_ms=0))
+    return read_log(fs, location, checkpoints, ReadOptions(now_ms=0), segments=found.segments)
 
 
 def _read_spec(view: LogView, request: ReadRequest, bounds: Bounds, wanted: int) -> ReadSpec:

@@ -13,6 +13,8 @@ from compaction.formats.producer_snapshot import write_snapshot
 from compaction.formats.record_batch.record import Record
 from compaction.names import CLEAN_SHUTDOWN
 from compaction.report import LogReport, LogStatus
+from compaction.source.pushed_filters import PushedFilters
+from compaction.source.read_plan import ReadRequest, plan_read
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.local_job import clean_locally, request_for
 from tests.local_passes import LocalPasses
@@ -117,3 +119,22 @@ def test_an_open_transaction_that_the_snapshots_do_not_have_fails_the_log(tmp_pa
 def aborted_batch(offset: int, key: bytes) -> bytes:
     spec = BatchSpec(base_offset=offset, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     return encode_batch([Record(offset, NOW_MS - 9, key, b"aborted")], spec)
+
+
+@pytest.mark.parametrize("expired", [False, True], ids=["no snapshots", "snapshots without the producer"])
+def test_aborted_records_are_not_read_as_committed(expired: bool, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "empty-txnindex" / "t-0", tmp_path / "t-0")
+    if expired:
+        expired_producers(tmp_path)
+    options = {"path": str(tmp_path)}
+    (task,) = plan_read(ReadRequest.parse({**options, "isolation.level": "read_committed"}), PushedFilters(), 0)
+    assert task.spec.aborted is not None
+    assert [column.tolist() for column in vars(task.spec.aborted).values()] == [[2], [2], [3]]
+    (latest,) = plan_read(ReadRequest.parse({**options, "view": "latest"}), PushedFilters(), 0)
+    assert latest.spec.aborted is not None and len(latest.spec.aborted) == 1
+
+
+def test_garbage_after_the_last_batch_is_not_read(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "garbage-tail" / "t-0", tmp_path / "t-0")
+    (task,) = plan_read(ReadRequest.parse({"path": str(tmp_path)}), PushedFilters(), 0)
+    assert sum(part.end - part.start for part in task.slices) == 376 + 388 + 388
