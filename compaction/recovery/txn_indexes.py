@@ -210,11 +210,13 @@ def repair(
     :raises CorruptLogError: a control batch cannot be read, or no index fits the markers
     """
     for snapshots in (True, False):
-        rebuilt = _rebuilt(fs, log_path, segments, sorted(broken), snapshots=snapshots)
-        found = tuple(
-            replace(segment, aborted_txns=_with_data(rebuilt[index], rows, log_start_offset)) if index in broken else segment
-            for index, segment in enumerate(segments)
-        )
+        found, least = list(segments), LONG_MAX
+        rebuilt = _rebuilt(fs, log_path, segments, sorted(broken), log_start_offset, snapshots=snapshots)
+        for index in reversed(range(len(segments))):
+            if index in broken:
+                entries = _with_data(rebuilt[index], rows, log_start_offset)
+                found[index] = replace(segments[index], aborted_txns=_bounded(entries, least))
+            least = min([least, *(txn.first_offset for txn in found[index].aborted_txns)])
         left = contradictions(found, broken, rows, log_start_offset)
         if not left:
             break
@@ -224,30 +226,49 @@ def repair(
         raise CorruptLogError(f"its {TXNINDEX} cannot be rebuilt: {what}", path=path, hint=_HINT)
     for index in broken:
         _write(fs, log_path, found[index])
-    return found
+    return tuple(found)
+
+
+def _bounded(entries: Sequence[AbortedTxn], least: int) -> tuple[AbortedTxn, ...]:
+    """Entries whose last stable offsets are not past the first offsets of later entries, of which ``least`` is the lowest in
+    later segments: cleaning may have removed the batch from which replay would know that they were open."""
+    found = []
+    for txn in reversed(entries):
+        found.append(txn._replace(last_stable_offset=min(txn.last_stable_offset, least)))
+        least = min(least, txn.first_offset)
+    return tuple(reversed(found))
 
 
 def _rebuilt(
-    fs: FileSystem, log_path: str, segments: Sequence[Segment], wanted: Sequence[int], *, snapshots: bool
+    fs: FileSystem,
+    log_path: str,
+    segments: Sequence[Segment],
+    wanted: Sequence[int],
+    log_start_offset: int,
+    *,
+    snapshots: bool,
 ) -> dict[int, tuple[AbortedTxn, ...]]:
     """The aborted transactions of the segments ``wanted``, by index, ascending."""
-    first, bounds = wanted[0], (-1, segments[wanted[0]].base_offset)
+    first, bounds = wanted[0], (log_start_offset, segments[wanted[0]].base_offset)
     states = replay_producers(fs, log_path, segments[:first], bounds, _UNEXPIRED, from_snapshots=snapshots)
     found = {}
     for index in range(first, wanted[-1] + 1):
         if index in wanted:
-            found[index] = _aborted_in(fs, log_path, segments[index], states)
+            found[index] = _aborted_in(fs, log_path, segments[index], states, log_start_offset)
         else:
-            replay_segment(fs, log_path, segments[index], (-1, LONG_MAX), states)
+            replay_segment(fs, log_path, segments[index], (log_start_offset, LONG_MAX), states)
     return found
 
 
-def _aborted_in(fs: FileSystem, log_path: str, segment: Segment, states: ProducerStates) -> tuple[AbortedTxn, ...]:
+def _aborted_in(
+    fs: FileSystem, log_path: str, segment: Segment, states: ProducerStates, log_start_offset: int
+) -> tuple[AbortedTxn, ...]:
     path = join(log_path, segment_file(segment.base_offset, LOG))
     data = view(fs, path)[: segment.size_bytes]
     marker_at = MarkerReader(data, path).at
     done = []
-    for rows in SegmentScan(data):
+    for batches in SegmentScan(data):
+        rows = batches[batches["last_offset"] >= log_start_offset]
         control = np.flatnonzero((rows["attributes"] & CONTROL) != 0)
         for part in np.split(rows, control + 1):
             states.append(part, marker_at)

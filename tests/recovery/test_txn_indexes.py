@@ -105,6 +105,18 @@ def test_an_entry_may_begin_before_the_first_batch_that_cleaning_left() -> None:
     assert recover_log(fs, HERE).actions == []
 
 
+def test_a_rebuilt_index_ends_no_search_before_an_entry_whose_first_batches_are_gone() -> None:
+    """Producer 8 began at offset 1: its entry of the next segment says so, and no batch does."""
+    first = build(0, [txn_batch(0, 7), marker(3, 7, commit=False)], txns=[AbortedTxn(7, 0, 3, 1)])
+    second = build(10, [txn_batch(10, 8), marker(11, 8, commit=False)], txns=[AbortedTxn(8, 1, 11, 12)])
+    fs = log_with(first, second, data_segment(20, [20]))
+    before = tree(fs, PATH)
+    assert recover_log(fs, HERE).actions == []
+    write_index(fs, 0, [])
+    assert len(recover_log(fs, HERE).actions) == 1
+    assert tree(fs, PATH) == before
+
+
 def test_nothing_is_concluded_from_data_below_the_log_start() -> None:
     """Cleaning removes the markers there, so older data must not be taken for that of the next transaction."""
     batches = [txn_batch(0, 7), txn_batch(6, 7), marker(7, 7, commit=False)]
