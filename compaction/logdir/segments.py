@@ -43,8 +43,8 @@ class SegmentState:
     """The state of one segment.
 
     ``segment`` is for planning. ``torn_bytes`` follow the last complete batch of an active segment, which begins at byte
-    ``last_position``. ``index_problem`` and ``txn_problem`` are the reasons to rebuild the offset and time index, or the
-    transaction index.
+    ``last_position``; ``ignored_damage`` is their error if only an unclean shutdown explains them. ``index_problem`` and
+    ``txn_problem`` are the reasons to rebuild the offset and time index, or the transaction index.
     """
 
     segment: Segment
@@ -52,6 +52,7 @@ class SegmentState:
     last_position: int = 0
     index_problem: str | None = None
     txn_problem: str | None = None
+    ignored_damage: str | None = None
 
     @property
     def overflows(self) -> bool:
@@ -109,7 +110,8 @@ def inspect_segment(
         aborted_txns=txns,
         identity=None if found is None or not found.inode else identity_of(found),
     )
-    return SegmentState(segment, len(data) - tail.scan.position, tail.scan.last_position, problem, txn_problem)
+    torn_bytes = len(data) - tail.scan.position
+    return SegmentState(segment, torn_bytes, tail.scan.last_position, problem, txn_problem, tail.ignored)
 
 
 def require_same_indexes(fs: ReadableFileSystem, log_path: str, segments: Iterable[Segment]) -> None:
@@ -209,7 +211,11 @@ class _Tail:
             if self.first_offset is None:
                 self.first_offset = int(rows["base_offset"][0])
             self.max_timestamp = max(self.max_timestamp, int(rows["max_timestamp"].max()))
-        damage = self.scan.damage(unclean=unclean)
+        damage = self.scan.damage()
+        #: the error of an end that is ignored because the broker was not shut down cleanly
+        self.ignored = damage if unclean else None
+        if unclean and damage is not None:
+            damage = self.scan.damage(unclean=True)
         if damage is not None:
             raise CorruptLogError(damage, path=path, position=self.scan.position, hint=_HINT)
 

@@ -16,6 +16,7 @@ carries out the repairs on the disk before it swaps the log (``write_repairs``).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -35,6 +36,7 @@ from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, rebuild_indexes
 from compaction.recovery.split import split_segment
 from compaction.recovery.txn_indexes import contradictions, joined_rows, repair, scan_headers
 
+_LOG = logging.getLogger(__name__)
 _HINT = "restore this segment from a replica or a backup"
 
 
@@ -93,6 +95,9 @@ def _repair(fs: FileSystem, location: LogLocation, index_interval_bytes: int, st
     report.torn_tail_bytes = states[-1].torn_bytes if states else 0
     if report.torn_tail_bytes:
         report.actions.append(f"ignored {report.torn_tail_bytes} bytes after the last complete batch")
+        if (damage := states[-1].ignored_damage) is not None:
+            what = "as a broker does without a clean shutdown"
+            _LOG.warning("%s: %s, %s: %s", location.path, report.actions[-1], what, damage)
     _repair_txn_indexes(fs, location, states, state, report)
     return report
 
