@@ -34,6 +34,7 @@ from compaction.logdir.slices import cut_segment
 from compaction.names import INDEX, LOG, segment_file
 from compaction.passes.build_map import dirty_records
 from compaction.passes.tasks import CleanContext, MapContext, MapSettings, PartResult, Slice, SliceSummary
+from compaction.recovery.txn_indexes import repaired_after_scan
 from compaction.stores.mixed import MixedFileSystem
 
 #: a task's map spills at this size, which bounds the memory of a worker
@@ -112,6 +113,14 @@ class Cleaner:
         """Pass 1: maps the hash of every key of each dirty section to its highest offset, and counts records."""
         self._each(self._slice, self._logs)
         self._read_transactions()
+        self._fill_maps()
+        before = [log.plan for log in self._logs]
+        self._each(self._check_txn_indexes, self._unfailed())
+        if any(log.plan is not plan for log, plan in zip(self._logs, before, strict=True)):
+            # keys of aborted data are in the maps
+            self._fill_maps()
+
+    def _fill_maps(self) -> None:
         contexts = {log.number: self._map_context(log) for log in self._unfailed()}
         if not contexts:
             return
@@ -183,6 +192,17 @@ class Cleaner:
             log.error = next((each.error for each in found if each.error is not None), None)
             seen = {each.slice_id: each.fingerprint for each in found}
             log.slices = [replace(part, fingerprint=seen.get(part.id)) for part in log.slices]
+
+    def _check_txn_indexes(self, log: LogCleaning) -> None:
+        """Rebuilds transaction indexes that contradict the markers that pass 1 has read.
+
+        Recovery does not look for transactions below a snapshot without any, but a snapshot lacks expired producers, too.
+        """
+        plan = log.compaction
+        view = repaired_after_scan(self._fs, plan.view, log.totals.txn_rows, plan.first_uncleanable_offset)
+        if view is not plan.view:
+            log.plan = replace(log.plan, compaction=replace(plan, view=view))
+            self._find_aborted(log)
 
     def _find_aborted(self, log: LogCleaning) -> None:
         plan, view, start = log.compaction, log.compaction.view, log.compaction.map_start_offset

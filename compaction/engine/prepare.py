@@ -21,7 +21,7 @@ from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import any_remote, is_remote, resolved
 from compaction.locking.access import Access
 from compaction.locking.mounts import mount_points
-from compaction.logdir.checkpoint_store import Checkpoints, read_checkpoints
+from compaction.logdir.checkpoint_store import Checkpoints, DirectoryState, read_checkpoints, read_directory_state
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import segment_bases
 from compaction.logdir.settings.log_settings import Settings, read_settings, require_policy
@@ -59,6 +59,7 @@ class LogReadTask(NamedTuple):
     settings: Settings
     checkpoints: Checkpoints
     now_ms: int
+    state: DirectoryState = DirectoryState()
 
 
 class ParallelRead(NamedTuple):
@@ -90,7 +91,7 @@ class Sources(NamedTuple):
 def read_without_recovery(fs: FileSystem, task: LogReadTask) -> LogView | CompactionError | None:
     """Reads a log and writes nothing: its view or its error, ``None`` if it needs recovery first."""
     overlay = OverlayFileSystem(fs)
-    recovered = _recover(Sources(overlay, overlay), task.location, task.settings)
+    recovered = _recover(Sources(overlay, overlay), task.location, task.settings, task.state)
     if overlay.changed:
         return None
     return recovered if isinstance(recovered, CompactionError) else _read(overlay, task, recovered)
@@ -173,6 +174,7 @@ def _recover_or_read(
     recovered: dict[LogLocation, RecoveryReport | CompactionError] = {}
     views: dict[LogLocation, LogView | CompactionError] = {}
     remote = any_remote(log.path for log in logs)
+    states = _directory_states(sources.fs, logs)
     counts = [0 if parallel_read is None else _segment_count(sources.fs, log) for log in logs]
     segments = sum(counts)
     for number, (location, settings) in enumerate(logs.items()):
@@ -180,7 +182,7 @@ def _recover_or_read(
             left = dict(islice(logs.items(), number, None))
             views, parallel_read = _read_many(sources.fs, left, now_ms, parallel_read), None
         if location not in views:
-            recovered[location] = _recover(sources, location, settings)
+            recovered[location] = _recover(sources, location, settings, states[location.log_dir])
         segments -= counts[number]
     return recovered, views
 
@@ -190,7 +192,10 @@ def _read_many(
 ) -> dict[LogLocation, LogView | CompactionError]:
     """Reads logs in parallel; those that need recovery first are missing."""
     checkpoints = _checkpoints(fs, logs)
-    tasks = [LogReadTask(log, settings, checkpoints[log.log_dir], now_ms) for log, settings in logs.items()]
+    states = _directory_states(fs, logs)
+    tasks = [
+        LogReadTask(log, settings, checkpoints[log.log_dir], now_ms, states[log.log_dir]) for log, settings in logs.items()
+    ]
     found = zip(logs, parallel_read.read(tasks), strict=True)
     return {log: view for log, view in found if view is not None}
 
@@ -224,10 +229,18 @@ def _checkpoints(fs: FileSystem, locations: Iterable[LogLocation]) -> dict[str, 
     return {log_dir: read_checkpoints(fs, log_dir) for log_dir in {location.log_dir for location in locations}}
 
 
-def _recover(sources: Sources, location: LogLocation, settings: Settings) -> RecoveryReport | CompactionError:
-    interval_bytes, owner = settings.topic.index_interval_bytes, sources.held.owner(location.log_dir)
+def _directory_states(fs: FileSystem, locations: Iterable[LogLocation]) -> dict[str, DirectoryState]:
+    return {log_dir: read_directory_state(fs, log_dir) for log_dir in {location.log_dir for location in locations}}
+
+
+def _recover(
+    sources: Sources, location: LogLocation, settings: Settings, state: DirectoryState
+) -> RecoveryReport | CompactionError:
+    interval_bytes, owner, disk = settings.topic.index_interval_bytes, sources.held.owner(location.log_dir), sources.disk
     try:
-        return recover_log(sources.fs, location, index_interval_bytes=interval_bytes, disk=sources.disk, owner=owner)
+        return recover_log(
+            sources.fs, location, index_interval_bytes=interval_bytes, disk=disk, owner=owner, state=state
+        )
     except Exception as error:
         return of_log(error, location.path)
 

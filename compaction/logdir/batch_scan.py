@@ -1,7 +1,8 @@
 """Scans the batches of a segment window by window; of large batches only the headers are read, unless checksums are verified.
 
 Also distinguishes a torn tail from damage. A tail is torn if the last batch extends past the end of the file, or if only zeros
-follow the last complete batch (a preallocated or never flushed end), and no valid batch follows. Anything else is damage.
+follow the last complete batch (a preallocated or never flushed end), and no valid batch follows. After an unclean shutdown it
+may have any bytes, if no valid batch follows. Anything else is damage.
 
 Tested by ``tests/logdir/test_read_log.py``, ``tests/fs/test_ranges.py`` and ``tests/damage/test_segments.py``.
 """
@@ -149,11 +150,14 @@ class SegmentScan:
         """Whether the batches fill the file."""
         return self.error is None and self.position == len(self.data)
 
-    def damage(self) -> str | None:
-        """The error of the bytes from ``position`` on; ``None`` if there are none or they are a torn tail."""
+    def damage(self, *, unclean: bool = False) -> str | None:
+        """The error of the bytes from ``position`` on; ``None`` if there are none or they are a torn tail.
+
+        :param unclean: the end of an active segment that a broker would truncate at its first invalid batch
+        """
         if self.complete or not self.data[self.position :].any():
             return None
-        if self.error is not None and (self._offsets_decrease or not self._ends_in_zeros()):
+        if self.error is not None and (self._offsets_decrease or not (unclean or self._ends_in_zeros())):
             return self.error
         if self._resumes():
             return self.error or "batch runs into the batches after it"

@@ -56,16 +56,34 @@ def read_checkpoints(fs: FileSystem, log_dir: str) -> Checkpoints:
         except LogError as error:
             damage.append(error)
             found.append({})
-    return Checkpoints(log_dir, found[0], found[1], found[2], tuple(damage), _recovery_points(fs, log_dir))
+    points = read_directory_state(fs, log_dir).recovery_points
+    return Checkpoints(log_dir, found[0], found[1], found[2], tuple(damage), points)
 
 
-def _recovery_points(fs: FileSystem, log_dir: str) -> Offsets | None:
-    if fs.stat(join(log_dir, RECOVERY_POINTS)) is None or fs.stat(join(log_dir, CLEAN_SHUTDOWN)) is not None:
-        return None
+class DirectoryState(NamedTuple):
+    """What a broker reads of a log directory before it loads the logs (Kafka: ``LogManager.loadLogs``).
+
+    Without a ``clean_shutdown`` the active segments may end in anything. ``recovery_points`` are those of ``Checkpoints``.
+    """
+
+    clean_shutdown: bool = False
+    recovery_points: Offsets | None = None
+    log_starts: Offsets = {}
+
+
+def read_directory_state(fs: FileSystem, log_dir: str) -> DirectoryState:
+    """The state of ``log_dir``; malformed log starts are reported when the checkpoints are read."""
+    clean = fs.stat(join(log_dir, CLEAN_SHUTDOWN)) is not None
+    has_points = not clean and fs.stat(join(log_dir, RECOVERY_POINTS)) is not None
+    # with a malformed file, a broker recovers every log from its start, too
+    points = _offsets_or_none(fs, log_dir, RECOVERY_POINTS) if has_points else None
+    return DirectoryState(clean, points, _offsets_or_none(fs, log_dir, LOG_STARTS))
+
+
+def _offsets_or_none(fs: FileSystem, log_dir: str, file_name: str) -> dict[TopicPartition, int]:
     try:
-        return read_offsets(fs, log_dir, RECOVERY_POINTS)
+        return read_offsets(fs, log_dir, file_name)
     except LogError:
-        # a broker recovers every log from its start, too
         return {}
 
 

@@ -5,9 +5,10 @@ Mirrors ``LogLoader.load``, ``UnifiedLog.rebuildProducerState`` and ``UnifiedLog
 1. log start = the checkpoint's, at least the first segment's base offset
 2. log end = the offset after the last complete batch
 3. high watermark = the checkpoint's, within [log start, log end]; the log end without a checkpoint (an export)
-4. producers = the newest valid snapshot in (log start, log end] and the batches after it; all batches without a snapshot. If
-   the broker was killed, it recovers the segments from the recovery point on: it uses no later snapshot, and before each of
-   these segments it forgets the producers that are expired
+4. producers = the newest valid snapshot in (log start, log end] and the batches after it; all batches without a snapshot. If a
+   newer snapshot is malformed, those are retained that have expired since: a broker forgets them at its next check only. If the
+   broker was killed, it recovers the segments from the recovery point on: it uses no later snapshot, and before each of these
+   segments it forgets the producers that are expired
 5. last stable offset = first offset of the oldest transaction that is open, or that ended at or past the high watermark; at
    most the high watermark. If that is below the log start, the base offset of the first batch that ends at or past the log
    start
@@ -78,6 +79,7 @@ def read_log(
     high_watermark = min(max(checkpoints.high_watermarks.get(name, log_end), log_start), log_end)
     replayed = [segment for segment in segments if segment.base_offset not in without_producers]
     bounds = log_start, log_end
+    expires = checkpoints.recovery_points is not None or not _newest_is_malformed(fs, location.path, *bounds)
     if checkpoints.recovery_points is None:
         states = replay_producers(fs, location.path, replayed, bounds, options)
     else:
@@ -87,7 +89,8 @@ def read_log(
     unstable = states.first_unstable_offset(high_watermark)
     if unstable is not None and unstable < log_start:
         unstable = _batch_at(fs, location.path, segments, log_start)
-    states.expire(options.now_ms, options.producer_id_expiration_ms)
+    if expires:
+        states.expire(options.now_ms, options.producer_id_expiration_ms)
     return LogView(
         topic_partition=name,
         log_dir=location.log_dir,
@@ -109,12 +112,18 @@ def read_segments(fs: ReadableFileSystem, log_path: str) -> tuple[Segment, ...]:
 
 
 def replay_producers(
-    fs: FileSystem, log_path: str, segments: Sequence[Segment], bounds: tuple[int, int], options: ReadOptions
+    fs: FileSystem,
+    log_path: str,
+    segments: Sequence[Segment],
+    bounds: tuple[int, int],
+    options: ReadOptions,
+    *,
+    from_snapshots: bool = True,
 ) -> ProducerStates:
     """The producers at ``bounds[1]``, from the newest valid snapshot in ``(bounds[0], bounds[1]]`` and the batches after it."""
     start, end = bounds
     states = ProducerStates()
-    snapshot = _newest_snapshot(fs, log_path, start, end)
+    snapshot = _newest_snapshot(fs, log_path, start, end) if from_snapshots else None
     if snapshot is not None:
         start, entries = snapshot
         states.load(entries, options.now_ms, options.producer_id_expiration_ms)
@@ -173,15 +182,30 @@ class MarkerReader:
 
 def snapshots(fs: FileSystem, log_path: str) -> Iterator[tuple[int, list[ProducerEntry]]]:
     """The valid producer snapshots of a log, newest first: offset (exclusive end) and entries. Malformed ones are skipped."""
-    for name in reversed(fs.listdir(log_path)):
-        file = parse_segment_file(name)
-        if file is None or file.kind != SNAPSHOT or file.suffix:
-            continue
-        try:
-            entries = read_snapshot(read_small(fs, join(log_path, name), "remove it"))
-        except (CorruptLogError, FormatError):
-            continue
-        yield file.base_offset, [ProducerEntry(*entry) for entry in entries]
+    for offset in _snapshot_offsets(fs, log_path):
+        entries = _read_snapshot(fs, log_path, offset)
+        if entries is not None:
+            yield offset, entries
+
+
+def _snapshot_offsets(fs: FileSystem, log_path: str) -> list[int]:
+    """Newest first."""
+    files = map(parse_segment_file, reversed(fs.listdir(log_path)))
+    return [file.base_offset for file in files if file is not None and file.kind == SNAPSHOT and not file.suffix]
+
+
+def _read_snapshot(fs: FileSystem, log_path: str, offset: int) -> list[ProducerEntry] | None:
+    """The entries of a snapshot; ``None`` if it is malformed."""
+    try:
+        entries = read_snapshot(read_small(fs, join(log_path, segment_file(offset, SNAPSHOT)), "remove it"))
+    except (CorruptLogError, FormatError):
+        return None
+    return [ProducerEntry(*entry) for entry in entries]
+
+
+def _newest_is_malformed(fs: FileSystem, log_path: str, start: int, end: int) -> bool:
+    newest = next((offset for offset in _snapshot_offsets(fs, log_path) if start < offset <= end), None)
+    return newest is not None and _read_snapshot(fs, log_path, newest) is None
 
 
 def _batch_at(fs: FileSystem, log_path: str, segments: Sequence[Segment], offset: int) -> int:

@@ -43,8 +43,8 @@ class SegmentState:
     """The state of one segment.
 
     ``segment`` is for planning. ``torn_bytes`` follow the last complete batch of an active segment, which begins at byte
-    ``last_position``. ``index_problem`` and ``txn_problem`` are the reasons to rebuild the offset and time index, or the
-    transaction index.
+    ``last_position``; ``ignored_damage`` is their error if only an unclean shutdown explains them. ``index_problem`` and
+    ``txn_problem`` are the reasons to rebuild the offset and time index, or the transaction index.
     """
 
     segment: Segment
@@ -52,6 +52,7 @@ class SegmentState:
     last_position: int = 0
     index_problem: str | None = None
     txn_problem: str | None = None
+    ignored_damage: str | None = None
 
     @property
     def overflows(self) -> bool:
@@ -66,11 +67,18 @@ def segment_bases(fs: ReadableFileSystem, log_path: str) -> list[int]:
 
 
 def inspect_segment(
-    fs: ReadableFileSystem, log_path: str, base_offset: int, *, active: bool, index_interval_bytes: int | None = None
+    fs: ReadableFileSystem,
+    log_path: str,
+    base_offset: int,
+    *,
+    active: bool,
+    unclean: bool = False,
+    index_interval_bytes: int | None = None,
 ) -> SegmentState:
     """Read one segment's indexes, first batch and last batches.
 
     :param active: whether a torn tail is permitted
+    :param unclean: whether that tail may have any bytes (``SegmentScan.damage``)
     :param index_interval_bytes: if given, detect truncated indexes: no batch may start more than twice this after the last
         entry
     :raises CorruptLogError: the end of the segment is malformed
@@ -80,7 +88,7 @@ def inspect_segment(
     offsets = _Index(fs, log_path, base_offset, INDEX)
     times = _Index(fs, log_path, base_offset, TIMEINDEX)
     start = offsets.start_in(data)
-    tail = _Tail(data, 0 if times.problem else start, path, check=active)
+    tail = _Tail(SegmentScan(data, 0 if times.problem else start, check_crc=active), path, unclean=active and unclean)
     tail.require_valid(base_offset, active=active)
     next_offset = base_offset if tail.scan.next_offset is None else tail.scan.next_offset
     first_timestamp = _first_timestamp(data)
@@ -102,7 +110,8 @@ def inspect_segment(
         aborted_txns=txns,
         identity=None if found is None or not found.inode else identity_of(found),
     )
-    return SegmentState(segment, len(data) - tail.scan.position, tail.scan.last_position, problem, txn_problem)
+    torn_bytes = len(data) - tail.scan.position
+    return SegmentState(segment, torn_bytes, tail.scan.last_position, problem, txn_problem, tail.ignored)
 
 
 def require_same_indexes(fs: ReadableFileSystem, log_path: str, segments: Iterable[Segment]) -> None:
@@ -114,7 +123,7 @@ def require_same_indexes(fs: ReadableFileSystem, log_path: str, segments: Iterab
     """
     last = max(segment_bases(fs, log_path), default=-1)
     for planned in segments:
-        state = inspect_segment(fs, log_path, planned.base_offset, active=planned.base_offset == last)
+        state = inspect_segment(fs, log_path, planned.base_offset, active=planned.base_offset == last, unclean=True)
         problem = state.index_problem or state.txn_problem
         if problem is not None or _index_entries(state.segment) != _index_entries(planned):
             path = join(log_path, segment_file(planned.base_offset, LOG))
@@ -193,9 +202,9 @@ class _Index:
 class _Tail:
     """The batches from the last index entry on."""
 
-    def __init__(self, data: View, start: int, path: str, *, check: bool) -> None:
+    def __init__(self, scan: SegmentScan, path: str, *, unclean: bool) -> None:
         self._path = path
-        self.scan = SegmentScan(data, start, check_crc=check)
+        self.scan = scan
         self.max_timestamp = NO_TIMESTAMP
         self.first_offset: int | None = None
         for rows in self.scan:
@@ -203,6 +212,10 @@ class _Tail:
                 self.first_offset = int(rows["base_offset"][0])
             self.max_timestamp = max(self.max_timestamp, int(rows["max_timestamp"].max()))
         damage = self.scan.damage()
+        #: the error of an end that is ignored because the broker was not shut down cleanly
+        self.ignored = damage if unclean else None
+        if unclean and damage is not None:
+            damage = self.scan.damage(unclean=True)
         if damage is not None:
             raise CorruptLogError(damage, path=path, position=self.scan.position, hint=_HINT)
 

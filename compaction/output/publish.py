@@ -60,12 +60,12 @@ _ENTRY_BYTES = 12
 
 
 class Copy(NamedTuple):
-    """A file to be copied. Its first ``valid_bytes`` are batches, whose checksums must match. Zeros that follow the first
-    ``used_bytes`` of a segment's file were preallocated, and are not copied; ``None`` for other files."""
+    """A file to be copied. Of a segment only the first ``valid_bytes`` are: batches whose checksums must match, without a torn
+    tail. Zeros that follow the first ``used_bytes`` of an index were preallocated, and are not copied. ``None`` for others."""
 
     path: str
     target: str
-    valid_bytes: int = 0
+    valid_bytes: int | None = None
     used_bytes: int | None = None
 
 
@@ -145,10 +145,10 @@ class Publication(ABC):
         vanished = replaced - {group.base_offset for group in groups}
         names = [name for name in self._log_files(source, location.path) if not _is_left_out(name, replaced, vanished)]
         valid = {segment_file(segment.base_offset, LOG): segment.size_bytes for segment in segments}
-        used = valid | {segment_file(segment.base_offset, INDEX): segment.index_bytes for segment in segments}
+        used = {segment_file(segment.base_offset, INDEX): segment.index_bytes for segment in segments}
         used |= {segment_file(segment.base_offset, TIMEINDEX): segment.time_index_bytes for segment in segments}
         paths = {name: (join(location.path, name), join(target, name)) for name in names}
-        copies = [Copy(*paths[name], valid.get(name, 0), used.get(name)) for name in names]
+        copies = [Copy(*paths[name], valid.get(name), used.get(name)) for name in names]
         self._copy_all(source, copies)
         self._fs.fsync_dir(target)
         if not is_remote(target):
@@ -214,8 +214,9 @@ class Publication(ABC):
             return
         extent = source.real_path(each.path)
         if extent is not None:
-            extent = extent._replace(size=_without_preallocated(source, each, extent.size))
-            self._hashes[each.target] = copy_verified(source, self._fs, extent, each.target, each.valid_bytes)
+            size = _without_preallocated(source, each, extent.size) if each.valid_bytes is None else each.valid_bytes
+            extent = extent._replace(size=size)
+            self._hashes[each.target] = copy_verified(source, self._fs, extent, each.target, each.valid_bytes or 0)
             self._sizes[each.target] = extent.size
             return
         data = source.read_bytes(each.path)

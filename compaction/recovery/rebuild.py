@@ -1,8 +1,8 @@
-"""Rebuilds the indexes of a segment from its batches.
+"""Rebuilds the offset and time index of a segment from its batches.
 
 Mirrors ``LogSegment.recover`` (Kafka 4.4.0): an offset index entry (last offset, position) for a batch that starts more than
 ``index.interval.bytes`` after the last entry's batch; with it a time index entry if the largest timestamp has grown; one more
-time index entry at the end. A transaction index entry for every abort marker that ends an open transaction.
+time index entry at the end.
 
 Difference: a batch that fails its CRC in an inactive segment is an error; Kafka truncates the log there.
 """
@@ -11,19 +11,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from compaction.cleaning.log_view import AbortedTxn, Segment
-from compaction.cleaning.producer_state import CompletedTxn
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
-from compaction.formats.record_batch.batch_header import CONTROL, TRANSACTIONAL
 from compaction.fs.durable import replace_file
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.ranges import view
-from compaction.kernels.reading.tables import ABORT
 from compaction.logdir.batch_scan import Rows, SegmentScan
-from compaction.logdir.read_log import MarkerReader, ReadOptions, replay_producers
-from compaction.logdir.segments import LONG_MAX, NO_TIMESTAMP
-from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
+from compaction.logdir.segments import NO_TIMESTAMP
+from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
 
 #: Kafka's default of ``index.interval.bytes``
 INDEX_INTERVAL_BYTES = 4096
@@ -73,7 +68,13 @@ class IndexBuilder:
 
 
 def rebuild_indexes(
-    fs: FileSystem, log_path: str, base_offset: int, *, active: bool, interval_bytes: int = INDEX_INTERVAL_BYTES
+    fs: FileSystem,
+    log_path: str,
+    base_offset: int,
+    *,
+    active: bool,
+    unclean: bool = False,
+    interval_bytes: int = INDEX_INTERVAL_BYTES,
 ) -> None:
     """Rebuild a segment's offset and time index; each file is replaced atomically, with the log's mode, owner and mtime.
 
@@ -84,80 +85,13 @@ def rebuild_indexes(
     builder = IndexBuilder(base_offset, interval_bytes)
     for rows in scan:
         builder.add(rows)
-    damage = scan.damage() or (None if active or scan.complete else "inactive segment ends within a batch")
+    damage = scan.damage(unclean=active and unclean)
+    if damage is None and not active and not scan.complete:
+        damage = "inactive segment ends within a batch"
     if damage is not None:
         raise CorruptLogError(damage, path=path, position=scan.position, hint=_HINT)
     for kind, data in zip((INDEX, TIMEINDEX), builder.finish(), strict=True):
         write_like_log(fs, log_path, base_offset, kind, data)
-
-
-def rebuild_txn_index(
-    fs: FileSystem,
-    log_path: str,
-    segments: tuple[Segment, ...],
-    base_offset: int,
-    *,
-    log_start_offset: int = 0,
-    missing: bool = False,
-) -> tuple[AbortedTxn, ...]:
-    """Rebuild a segment's transaction index from the newest snapshot before it and the batches since; returns its entries.
-
-    Transactions that ended before the log start are dropped, as cleaning drops them. Without aborted transactions there is no
-    file, as in Kafka.
-
-    :param missing: the index may be missing because cleaning has removed all data of its transactions: these are dropped
-    :raises CorruptLogError: a control batch cannot be read
-    """
-    earlier = tuple(segment for segment in segments if segment.base_offset < base_offset)
-    options = ReadOptions(now_ms=0, producer_id_expiration_ms=LONG_MAX)
-    states = replay_producers(fs, log_path, earlier, (-1, base_offset), options)
-    path = join(log_path, segment_file(base_offset, LOG))
-    data = view(fs, path)
-    marker_at = MarkerReader(data, path).at
-    done: list[CompletedTxn] = []
-    for rows in SegmentScan(data):
-        control = np.flatnonzero((rows["attributes"] & CONTROL) != 0)
-        for part in np.split(rows, control + 1):
-            states.append(part, marker_at)
-            done.extend(states.flush())
-    entries = tuple(txn.index_entry() for txn in done if txn.aborted)
-    entries = tuple(entry for entry in entries if entry.last_offset >= log_start_offset)
-    if missing and entries:
-        entries = _with_data(fs, log_path, segments, entries, log_start_offset)
-    _write_txn_index(fs, log_path, base_offset, entries)
-    return entries
-
-
-def _with_data(
-    fs: FileSystem, log_path: str, segments: tuple[Segment, ...], entries: tuple[AbortedTxn, ...], log_start_offset: int
-) -> tuple[AbortedTxn, ...]:
-    """The transactions of which the log still holds a readable batch.
-
-    Below the log start, cleaning keeps data of transactions but not their markers: this data must not be taken for that of a
-    later transaction.
-    """
-    found: set[AbortedTxn] = set()
-    first, last = min(entry.first_offset for entry in entries), max(entry.last_offset for entry in entries)
-    for segment in segments:
-        if segment.next_offset <= first or segment.base_offset > last:
-            continue
-        for rows in SegmentScan(view(fs, join(log_path, segment_file(segment.base_offset, LOG)))):
-            data = rows[(rows["attributes"] & (CONTROL | TRANSACTIONAL)) == TRANSACTIONAL]
-            data = data[data["last_offset"] >= log_start_offset]
-            for entry in entries:
-                within = (data["base_offset"] >= entry.first_offset) & (data["last_offset"] <= entry.last_offset)
-                if (within & (data["producer_id"] == entry.producer_id)).any():
-                    found.add(entry)
-    return tuple(entry for entry in entries if entry in found)
-
-
-def look_for_producers(fs: FileSystem, log_path: str, base_offset: int) -> tuple[bool, bool]:
-    """Whether a segment holds batches with a producer id, and whether it holds abort markers; reads headers only."""
-    producers = aborts = False
-    for rows in SegmentScan(view(fs, join(log_path, segment_file(base_offset, LOG)))):
-        producers = producers or bool((rows["producer_id"] >= 0).any())
-        aborts = aborts or bool((rows["control_type"] == ABORT).any())
-    return producers, aborts
 
 
 def write_like_log(fs: FileSystem, log_path: str, base_offset: int, kind: str, data: bytes) -> None:
@@ -166,12 +100,3 @@ def write_like_log(fs: FileSystem, log_path: str, base_offset: int, kind: str, d
     log = fs.stat(path)
     mtime_ns = None if log is None else log.mtime_ns
     replace_file(fs, join(log_path, segment_file(base_offset, kind)), data, like=path, mtime_ns=mtime_ns)
-
-
-def _write_txn_index(fs: FileSystem, log_path: str, base_offset: int, entries: tuple[AbortedTxn, ...]) -> None:
-    if entries:
-        data = indexes.write_txn_index(np.array(list(entries), indexes.TXN_ROW))
-        write_like_log(fs, log_path, base_offset, TXNINDEX, data)
-    else:
-        fs.unlink(join(log_path, segment_file(base_offset, TXNINDEX)))
-        fs.fsync_dir(log_path)

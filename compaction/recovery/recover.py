@@ -5,35 +5,38 @@ Mirrors ``LogLoader.load``, ``loadSegmentFiles`` and ``LocalLog.splitOverflowedS
 1. An interrupted swap is finished or undone, and leftover files are removed (``interrupted_swap``). All steps are
    rehearsed in memory before: a damaged log is not changed.
 2. Segments whose offsets overflow are split (``split``).
-3. Missing, stale or malformed indexes are rebuilt (``rebuild``).
+3. Missing, stale or malformed indexes are rebuilt (``rebuild``), and transaction indexes that contradict the log
+   (``txn_indexes``), as a broker does after an unclean shutdown from the recovery point on.
 
-Differences: the torn tail of the active segment is kept (a broker truncates it when it loads the log). A damaged inactive
-segment is an error; a broker truncates it and deletes every later segment. A run passes an ``OverlayFileSystem``; one in place
+Differences: the torn tail of the active segment is kept and ignored (a broker truncates it when it loads the log); without a
+clean shutdown it may have any bytes, but no valid batch. A damaged inactive segment is an error; a broker truncates it and
+deletes every later segment. A run passes an ``OverlayFileSystem``; one in place
 carries out the repairs on the disk before it swaps the log (``write_repairs``).
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from compaction.cleaning.log_view import Segment
 from compaction.errors import CorruptLogError
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.overlay import OverlayFileSystem
+from compaction.fs.uri import is_remote
 from compaction.locking.claim import NO_OWNER, Owner
-from compaction.logdir.checkpoint_store import read_offsets
+from compaction.logdir.checkpoint_store import DirectoryState, read_directory_state
 from compaction.logdir.read_log import snapshots
-from compaction.logdir.segments import SegmentState, inspect_segment, segment_bases
-from compaction.names import LOG, LOG_STARTS, TXNINDEX, LogLocation, segment_file
-from compaction.output.segment_files import exists, remove_deleted
+from compaction.logdir.segments import LONG_MAX, SegmentState, inspect_segment, segment_bases
+from compaction.names import LOG, LogLocation, segment_file
+from compaction.output.segment_files import remove_deleted
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
-from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, look_for_producers, rebuild_indexes, rebuild_txn_index
+from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, rebuild_indexes
 from compaction.recovery.split import split_segment
+from compaction.recovery.txn_indexes import contradictions, joined_rows, repair, scan_headers
 
-#: the kernel that scans headers releases the GIL
-_SCAN_THREADS = 4
-_PARALLEL_SCAN_BYTES = 256 * 1024 * 1024
+_LOG = logging.getLogger(__name__)
 _HINT = "restore this segment from a replica or a backup"
 
 
@@ -58,57 +61,68 @@ def recover_log(
     index_interval_bytes: int = INDEX_INTERVAL_BYTES,
     disk: FileSystem | None = None,
     owner: Owner = NO_OWNER,
+    state: DirectoryState | None = None,
 ) -> RecoveryReport:
     """Recover one log. Call it with the lock held, before the log directory's checkpoints are read.
 
     :param disk: where an interrupted swap is finished, if not on ``fs``
+    :param state: of the log directory; read if not given
     :raises CorruptLogError: an inactive segment is damaged, or a swap can neither be finished nor undone
     :raises StorageError: the file system refused; the next run continues
     """
 
     disk, actions = disk or fs, []
+    state = read_directory_state(fs, location.log_dir) if state is None else state
     rehearsal = OverlayFileSystem(disk)
     if finish_interrupted_swap(rehearsal, location):
-        _repair(rehearsal, location, index_interval_bytes)
+        _repair(rehearsal, location, index_interval_bytes, state)
         actions = finish_interrupted_swap(disk, location, owner)
-    report = _repair(fs, location, index_interval_bytes)
+    report = _repair(fs, location, index_interval_bytes, state)
     report.actions[:0] = actions
     return report
 
 
-def _repair(fs: FileSystem, location: LogLocation, index_interval_bytes: int) -> RecoveryReport:
+def _repair(fs: FileSystem, location: LogLocation, index_interval_bytes: int, state: DirectoryState) -> RecoveryReport:
     """Splits overflowing segments and rebuilds indexes.
 
     :raises CorruptLogError: an inactive segment is damaged
     """
     report = RecoveryReport()
-    states = _repair_segments(fs, location.path, index_interval_bytes, report)
+    # objects were uploaded whole: only a broker's own disk has an unfinished end
+    unclean = not state.clean_shutdown and not is_remote(location.path)
+    states = _repair_segments(fs, location.path, index_interval_bytes, unclean, report)
     _check_order(location.path, states)
     report.torn_tail_bytes = states[-1].torn_bytes if states else 0
     if report.torn_tail_bytes:
         report.actions.append(f"ignored {report.torn_tail_bytes} bytes after the last complete batch")
-    _repair_txn_indexes(fs, location, states, report)
+        if (damage := states[-1].ignored_damage) is not None:
+            what = "as a broker does without a clean shutdown"
+            _LOG.warning("%s: %s, %s: %s", location.path, report.actions[-1], what, damage)
+    _repair_txn_indexes(fs, location, states, state, report)
     return report
 
 
-def _repair_segments(fs: FileSystem, path: str, interval_bytes: int, report: RecoveryReport) -> list[SegmentState]:
+def _repair_segments(
+    fs: FileSystem, path: str, interval_bytes: int, unclean: bool, report: RecoveryReport
+) -> list[SegmentState]:
     bases = segment_bases(fs, path)
     states: list[SegmentState] = []
     for base in bases:
         active = base == bases[-1]
-        state = inspect_segment(fs, path, base, active=active, index_interval_bytes=interval_bytes)
+        state = inspect_segment(fs, path, base, active=active, unclean=unclean, index_interval_bytes=interval_bytes)
         changed = [base]
         if state.overflows:
             changed = list(split_segment(fs, path, state.segment, interval_bytes))
             remove_deleted(fs, path)
             report.actions.append(f"split the overflowing segment {base} into {len(changed)}")
         elif state.index_problem is not None:
-            rebuild_indexes(fs, path, base, active=active, interval_bytes=interval_bytes)
+            rebuild_indexes(fs, path, base, active=active, unclean=unclean, interval_bytes=interval_bytes)
             report.actions.append(f"rebuilt the indexes of segment {base}: {state.index_problem}")
         else:
             states.append(state)
             continue
-        states.extend(inspect_segment(fs, path, each, active=active and each == changed[-1]) for each in changed)
+        for each in changed:
+            states.append(inspect_segment(fs, path, each, active=active and each == changed[-1], unclean=unclean))
     return states
 
 
@@ -126,50 +140,37 @@ def _check_order(path: str, states: list[SegmentState]) -> None:
 
 
 def _repair_txn_indexes(
-    fs: FileSystem, location: LogLocation, states: list[SegmentState], report: RecoveryReport
+    fs: FileSystem, location: LogLocation, states: list[SegmentState], state: DirectoryState, report: RecoveryReport
 ) -> None:
-    path = location.path
-    segments = tuple(state.segment for state in states)
-    missing = {base for base in (s.base_offset for s in segments) if not exists(fs, path, base, TXNINDEX, "")}
-    suspects = sorted(_may_hold_aborts(fs, path, segments) & missing) if missing else []
-    scans = dict(zip(suspects, _scan_for_producers(fs, path, suspects, sum(s.size_bytes for s in segments)), strict=True))
-    report.without_producers = frozenset(base for base, (producers, _) in scans.items() if not producers)
-    repaired = list(segments)
-    for at, state in enumerate(states):
-        base = state.segment.base_offset
-        if state.txn_problem is None and not scans.get(base, (False, False))[1]:
-            continue
-        lost = base in missing
-        entries = rebuild_txn_index(fs, path, segments, base, log_start_offset=_log_start(fs, location), missing=lost)
-        repaired[at] = replace(state.segment, aborted_txns=entries)
-        if entries or state.txn_problem is not None:
-            why = state.txn_problem or f"{TXNINDEX} is missing"
-            report.actions.append(f"rebuilt the transaction index of segment {base}: {why}")
-    report.segments = tuple(repaired)
+    """Rebuilds the transaction indexes that are malformed or contradict the log."""
+    path, log_start = location.path, state.log_starts.get(location.topic_partition, 0)
+    segments = tuple(each.segment for each in states)
+    wanted = _with_transactions(fs, location, segments, state)
+    scans = scan_headers(fs, path, segments, wanted, log_start)
+    report.without_producers = frozenset(segments[index].base_offset for index, scan in scans.items() if not scan.producers)
+    rows = joined_rows(scans.values())
+    broken = contradictions(segments, scans, rows, log_start)
+    broken |= {index: each.txn_problem for index, each in enumerate(states) if each.txn_problem is not None}
+    report.segments = repair(fs, path, segments, rows, broken, log_start) if broken else segments
+    for index, why in sorted(broken.items()):
+        report.actions.append(f"rebuilt the transaction index of segment {segments[index].base_offset}: {why}")
 
 
-def _log_start(fs: FileSystem, location: LogLocation) -> int:
-    """The log start offset: cleaning drops transactions that ended before it."""
-    try:
-        return read_offsets(fs, location.log_dir, LOG_STARTS).get(location.topic_partition, 0)
-    except CorruptLogError:
-        # reported when the checkpoints are read
-        return 0
-
-
-def _scan_for_producers(fs: FileSystem, path: str, bases: list[int], size_bytes: int) -> list[tuple[bool, bool]]:
-    if size_bytes < _PARALLEL_SCAN_BYTES:
-        return [look_for_producers(fs, path, base) for base in bases]
-    with ThreadPoolExecutor(_SCAN_THREADS) as pool:
-        return list(pool.map(lambda base: look_for_producers(fs, path, base), bases))
-
-
-def _may_hold_aborts(fs: FileSystem, path: str, segments: tuple[Segment, ...]) -> set[int]:
-    """Segments that may hold abort markers: all but those with a snapshot at their end that has no transactional producer."""
+def _with_transactions(
+    fs: FileSystem, location: LogLocation, segments: Sequence[Segment], state: DirectoryState
+) -> list[int]:
+    """The indexes of segments that may hold transactions: all but those with a snapshot at their end that has no transactional
+    producer. A broker that was killed does not use a snapshot past the first segment that it recovers again."""
+    if not segments:
+        return []
+    usable = LONG_MAX
+    if state.recovery_points is not None:
+        point = state.recovery_points.get(location.topic_partition, 0)
+        usable = max((segment.base_offset for segment in segments if segment.base_offset <= point), default=-1)
     quiet = {
         offset
-        for offset, entries in snapshots(fs, path)
-        if all(entry.coordinator_epoch < 0 and entry.current_txn_first_offset < 0 for entry in entries)
+        for offset, entries in snapshots(fs, location.path)
+        if offset <= usable and all(entry.coordinator_epoch < 0 and entry.current_txn_first_offset < 0 for entry in entries)
     }
     ends = [segment.base_offset for segment in segments[1:]] + [segments[-1].next_offset]
-    return {segment.base_offset for segment, end in zip(segments, ends, strict=True) if end not in quiet}
+    return [index for index, end in enumerate(ends) if end not in quiet or segments[index].aborted_txns]

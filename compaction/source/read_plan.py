@@ -21,7 +21,7 @@ from compaction.errors import UsageError
 from compaction.fs.filesystem import FileSystem, join, real_file
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import add_tail, parse_uri
-from compaction.logdir.checkpoint_store import read_checkpoints
+from compaction.logdir.checkpoint_store import read_checkpoints, read_directory_state
 from compaction.logdir.discover import Selector
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.slices import cut_segment
@@ -172,7 +172,7 @@ def plan_log(fs: FileSystem, location: LogLocation, request: ReadRequest, wanted
     :param fs: an overlay, in which the log is recovered
     :raises LogError: it cannot be read
     """
-    view = _view(fs, location)
+    view = _view(fs, location, request)
     spec = _read_spec(view, request, request.bounds.within(request.view.bounds_of(view.topic_partition)), wanted)
     if request.view.view is not None:
         slices = tuple(_slices(fs, view, spec.bounds, request.slice_bytes))
@@ -203,7 +203,7 @@ def read_ends(request: ReadRequest) -> dict[TopicPartition, ReadEnd]:
     """Where the reads of the selected logs would end, and why. Errors are those of ``end_offsets``."""
     fs = OverlayFileSystem(file_system(request.paths))
     logs = read_locations(fs, request.paths, request.selector)
-    return {location.topic_partition: _read_end(_view(fs, location), request) for location in logs}
+    return {location.topic_partition: _read_end(_view(fs, location, request), request) for location in logs}
 
 
 def _read_end(view: LogView, request: ReadRequest) -> ReadEnd:
@@ -220,10 +220,15 @@ def _size(part: SliceRange) -> int:
     return part.end - part.start
 
 
-def _view(fs: FileSystem, location: LogLocation) -> LogView:
-    recover_log(fs, location)
+def _view(fs: FileSystem, location: LogLocation, request: ReadRequest) -> LogView:
+    state = read_directory_state(fs, location.log_dir)
+    if request.committed:
+        # a snapshot lacks expired producers: every segment is searched for aborted transactions
+        state = state._replace(recovery_points={})
+    found = recover_log(fs, location, state=state)
+    checkpoints = read_checkpoints(fs, location.log_dir)
     # now_ms=0: only producers expire by the clock, and a read does not need them
-    return read_log(fs, location, read_checkpoints(fs, location.log_dir), ReadOptions(now_ms=0))
+    return read_log(fs, location, checkpoints, ReadOptions(now_ms=0), segments=found.segments)
 
 
 def _read_spec(view: LogView, request: ReadRequest, bounds: Bounds, wanted: int) -> ReadSpec:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from compaction.fs.local import LocalFileSystem
+from compaction.names import CLEAN_SHUTDOWN
 from tests.crash.surroundings import run, small_disk
 from tests.damage.valid_logs import valid_log, write_log
 from tests.trust.watched import Operation, WatchedFileSystem
@@ -79,12 +80,24 @@ def test_new_directories_above_the_output_are_durable_before_it_appears(log_dir:
 
 
 def test_a_damaged_active_segment_fails_its_log_instead_of_being_copied(log_dir: Path, tmp_path: Path) -> None:
+    (log_dir / CLEAN_SHUTDOWN).touch()
     damage(log_dir / "subject-0" / VALID.log(2))
     ended = run(log_dir, "--output-dir", tmp_path / "out")
     assert ended.code == 1
     assert "error: subject-0: " in ended.err and "CRC" in ended.err
     assert not (tmp_path / "out/subject-0").exists()
     assert (tmp_path / "out/aside-0").is_dir()
+
+
+def test_a_last_batch_that_a_killed_broker_has_not_finished_is_left_out_with_a_warning(
+    log_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(log_dir / "subject-0" / VALID.log(2))
+    ended = run(log_dir, "--output-dir", tmp_path / "out")
+    assert ended.code == 0
+    assert "after the last complete batch, as a broker does without a clean shutdown: batch fails its CRC" in caplog.text
+    copy, source = ((path / "subject-0" / VALID.log(2)).read_bytes() for path in (tmp_path / "out", log_dir))
+    assert source.startswith(copy) and len(copy) < len(source)
 
 
 def test_a_skipped_log_with_damage_fails_instead_of_being_copied(log_dir: Path, tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from compaction.cleaning.log_view import AbortedTxn, LogView, ProducerEntry
 from compaction.errors import CorruptLogError
-from compaction.formats.producer_snapshot import SnapshotEntry
+from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import join
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import LONG_MAX
-from compaction.names import INDEX, LOG, TIMEINDEX, TopicPartition, segment_file
+from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition, segment_file
 from tests.formats.encode import MessageSetSpec, encode_message_set
 from tests.fs.faults import FaultyFileSystem
 from tests.logdir.logs import (
@@ -244,6 +244,26 @@ def test_many_producers_over_many_blocks_are_all_found() -> None:
     found = producers_of(read(log_with(build(0, batches))))
     lasts = np.arange(2000)[-37:]
     assert found == {int(offset % 37): (int(offset), -1) for offset in lasts}
+
+
+@pytest.mark.parametrize(
+    ("newest", "recovery_points", "producers"),
+    [
+        pytest.param(b"\0\1garbage", None, [1, 2], id="malformed"),
+        pytest.param(b"\0\1garbage", {}, [], id="malformed, killed"),
+        pytest.param(write_snapshot([]), None, [], id="valid"),
+        pytest.param(None, None, [], id="none"),
+    ],
+)
+def test_producers_that_a_malformed_snapshot_hides_are_retained_though_they_have_expired(
+    newest: bytes | None, recovery_points: dict[TopicPartition, int] | None, producers: list[int]
+) -> None:
+    """Kafka finds them in the batches and keeps their emptied batches."""
+    fs = log_with(build(0, [idempotent_batch(0, 1), idempotent_batch(1, 2)]), data_segment(10, [10]))
+    if newest is not None:
+        fs.put(join(HERE.path, segment_file(10, SNAPSHOT)), newest)
+    view = read_log(fs, HERE, Checkpoints("/logs", recovery_points=recovery_points), ReadOptions(NOW_MS + 3 * DAY_MS, DAY_MS))
+    assert [one.producer_id for one in view.producers] == producers
 
 
 @pytest.mark.parametrize(

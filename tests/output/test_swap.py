@@ -23,7 +23,19 @@ from compaction.output.swap import SwapGroup, finish_group, replace_segments, so
 from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.logdir.broker_model import start_broker
-from tests.logdir.logs import TOPIC, Built, build, data_batch, data_segment, location, put_snapshot, served, tree
+from tests.logdir.logs import (
+    TOPIC,
+    Built,
+    build,
+    data_batch,
+    data_segment,
+    location,
+    marker,
+    put_snapshot,
+    tree,
+    txn_batch,
+)
+from tests.logdir.logs import served as served_by_a_broker
 from tests.output.test_journal import MALFORMED
 
 LOG_DIR = "/logs"
@@ -32,6 +44,7 @@ END = 400
 OTHER = TopicPartition("payments", 3)
 GROUPS = (SwapGroup(0, (0, 100)), SwapGroup(200, (200, 300)))
 TXN = AbortedTxn(7, 110, 120, 121)
+ABORTED = {110: txn_batch(110, 7), 120: marker(120, 7, commit=False)}
 
 #: what cleaning keeps: group base -> (offsets kept, transaction index entries)
 Kept = dict[int, tuple[list[int], list[AbortedTxn]]]
@@ -48,7 +61,7 @@ CASES: dict[str, Kept] = {
 def originals() -> list[Built]:
     return [
         data_segment(0, [5, 10, 60]),
-        build(100, [data_batch(105), data_batch(150)], txns=[TXN]),
+        build(100, [data_batch(105), *ABORTED.values(), data_batch(150)], txns=[TXN]),
         data_segment(200, [210, 250]),
         data_segment(300, [310, 390]),
         data_segment(400, [400, 401]),
@@ -81,7 +94,13 @@ def write_cleaned(fs: FileSystem, kept: Kept, suffix: str = ".clean") -> tuple[S
 
 def built(kept: Kept, base: int) -> Built:
     offsets, txns = kept.get(base, ([], []))
-    return build(base, [data_batch(offset) for offset in offsets], txns=txns)
+    batches = {offset: data_batch(offset) for offset in offsets} | (ABORTED if txns else {})
+    return build(base, [batches[offset] for offset in sorted(batches)], txns=txns)
+
+
+def served(fs: FileSystem, path: str) -> dict[int, bytes | None]:
+    """What a consumer gets that reads committed data."""
+    return {offset: value for offset, value in served_by_a_broker(fs, path).items() if offset not in ABORTED}
 
 
 def recover(fs: FileSystem) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compaction.errors import CorruptLogError
-from compaction.logdir.checkpoint_store import Checkpoints
+from compaction.logdir.checkpoint_store import Checkpoints, DirectoryState
 from compaction.logdir.read_log import ReadOptions, read_log, read_segments
 from compaction.names import INDEX, LOG
 from compaction.recovery.recover import recover_log
@@ -46,6 +46,44 @@ def test_a_torn_tail_of_an_inactive_segment_is_an_error(tail: bytes) -> None:
     with pytest.raises(CorruptLogError) as caught:
         recover_log(fs, HERE)
     assert (caught.value.path, caught.value.position) == (name(100, LOG), size)
+
+
+UNCLEAN_TAILS = {
+    "0xff": bytes([255]) * 300,
+    "a batch that fails its CRC": flipped(data_batch(201), 70),
+    "half a batch, then garbage": data_batch(201)[:40] + bytes([7]) * 90,
+    "zeros, then garbage": bytes(100) + bytes([7]) * 90,
+    "an unknown magic": data_batch(201)[:16] + bytes([9]) + data_batch(201)[17:],
+    "a length that runs past the end": data_batch(201)[:8] + (1 << 30).to_bytes(4, "big") + data_batch(201)[12:],
+}
+
+
+@pytest.mark.parametrize("tail", UNCLEAN_TAILS.values(), ids=UNCLEAN_TAILS.keys())
+def test_after_an_unclean_shutdown_the_active_segment_may_end_in_anything(tail: bytes) -> None:
+    fs = three()
+    active = name(200, LOG)
+    size = len(fs.read_bytes(active))
+    fs.put(active, fs.read_bytes(active) + tail)
+    report = recover_log(fs, HERE)
+    assert (report.torn_tail_bytes, report.segments[-1].size_bytes, report.segments[-1].next_offset) == (len(tail), size, 201)
+
+
+@pytest.mark.parametrize("tail", [tail for name, tail in UNCLEAN_TAILS.items() if "length" not in name])
+def test_after_a_clean_shutdown_it_may_not(tail: bytes) -> None:
+    fs = three()
+    fs.put(name(200, LOG), fs.read_bytes(name(200, LOG)) + tail)
+    with pytest.raises(CorruptLogError):
+        recover_log(fs, HERE, state=DirectoryState(clean_shutdown=True))
+
+
+@pytest.mark.parametrize("tail", UNCLEAN_TAILS.values(), ids=UNCLEAN_TAILS.keys())
+def test_no_valid_batch_is_taken_for_a_tail(tail: bytes) -> None:
+    fs = three()
+    size = len(fs.read_bytes(name(200, LOG)))
+    fs.put(name(200, LOG), fs.read_bytes(name(200, LOG)) + tail + data_batch(202))
+    with pytest.raises(CorruptLogError) as caught:
+        recover_log(fs, HERE)
+    assert (caught.value.path, caught.value.position) == (name(200, LOG), size)
 
 
 @pytest.mark.parametrize("at", [8, 9, 16, 20, 40, 70])

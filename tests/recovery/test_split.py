@@ -12,6 +12,7 @@ from compaction.logdir.segments import MAX_RELATIVE_OFFSET, segment_bases
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.output.segment_writer import new_suffix
 from compaction.recovery.recover import recover_log
+from compaction.recovery.split import split_segment
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.logdir.broker_model import start_broker
 from tests.logdir.logs import Built, build, data_batch, data_segment, location, served, tree
@@ -76,7 +77,7 @@ def test_a_first_batch_out_of_range_leaves_an_empty_segment_at_the_base() -> Non
 def test_transaction_index_entries_move_with_their_markers() -> None:
     txns = (AbortedTxn(1, 3, 7, 8), AbortedTxn(2, 3, FAR + 9, FAR + 10))
     fs = log_with(overflowing(txns=txns))
-    recover_log(fs, HERE)
+    split_segment(fs, HERE.path, read_segments(fs, HERE.path)[0], 4096)
     assert [segment.aborted_txns for segment in read_segments(fs, HERE.path)] == [txns[:1], txns[1:], (), ()]
 
 

@@ -17,12 +17,12 @@ from compaction.certifier.checks.violations import Findings
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.indexes import TXN_ROW, read_txn_index
 from compaction.formats.primitives.malformed import FormatError
-from compaction.fs.filesystem import FileSystem
+from compaction.fs.filesystem import FileSystem, join, parent
 from compaction.fs.ranges import view
 from compaction.kernels.reading.tables import ABORT, COMMIT
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.blocks import SegmentReader
-from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
+from compaction.names import CLEAN_SHUTDOWN, INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.stores.mixed import file_system
 
 TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x10, 0x20, 0x40
@@ -98,7 +98,7 @@ def walk_segment(task: WalkTask) -> SegmentWalk:
             checks.finish(walk.findings)
         if task.is_after and task.files.last and task.twin is not None:
             walk.same_log = _same_bytes(fs, task.files.path(), task.twin.path(), walk.size_bytes)
-        walk.txns = _read_txns(fs, task.files)
+        walk.txns = _read_txns(fs, task)
     except (LogError, FormatError) as error:
         walk.error = walk.error or str(error)
         walk.error_offset = walk.error_offset or walk.next_offset
@@ -198,7 +198,9 @@ def join_runs(events: Rows) -> Rows:
 def _is_torn(fs: FileSystem, walk: SegmentWalk) -> bool:
     """Whether the bytes after the last complete batch are a torn tail rather than damage."""
     scan = SegmentScan(view(fs, walk.task.files.path()), walk.size_bytes, check_crc=True).finish()
-    return scan.position == walk.size_bytes and scan.damage() is None
+    # a broker truncates the end of a log directory without a clean shutdown, whatever it is
+    unclean = fs.stat(join(parent(walk.task.files.directory), CLEAN_SHUTDOWN)) is None
+    return scan.position == walk.size_bytes and scan.damage(unclean=unclean) is None
 
 
 def _offset_at(fs: FileSystem, files: SegmentFiles, position: int | None, expected: int) -> int:
@@ -208,14 +210,19 @@ def _offset_at(fs: FileSystem, files: SegmentFiles, position: int | None, expect
     return offset if expected <= offset < expected + 2**31 else expected
 
 
-def _read_txns(fs: FileSystem, files: SegmentFiles) -> Rows:
-    path = files.path(TXNINDEX)
-    if fs.stat(path) is None:
+def _read_txns(fs: FileSystem, task: WalkTask) -> Rows:
+    """The transaction index; a malformed one of ``before`` has no entries, as a run rebuilds it."""
+    path = task.files.path(TXNINDEX)
+    data = b"" if fs.stat(path) is None else fs.read_bytes(path)
+    try:
+        entries = read_txn_index(data)
+    except FormatError:
+        if task.is_after:
+            raise
         return np.empty(0, TXN_ROW)
-    data = fs.read_bytes(path)
-    if len(data) % 34:
+    if len(data) % 34 and task.is_after:
         raise FormatError(f"{path}: {TXNINDEX} ends within an entry")
-    return read_txn_index(data)
+    return entries
 
 
 def _same_files(fs: FileSystem, files: SegmentFiles, twin: SegmentFiles) -> bool:

@@ -198,10 +198,17 @@ def _states(walks: list[SegmentWalk]) -> dict[int, _State]:
 
 
 def check_index(
-    before: list[SegmentWalk], after: list[SegmentWalk], after_txns: Transactions, pair: LogPair, findings: Findings
+    walks: tuple[list[SegmentWalk], list[SegmentWalk]],
+    txns: tuple[Transactions, Transactions],
+    pair: LogPair,
+    findings: Findings,
 ) -> None:
-    """Rule 3; a violation is at the first offset of data without an entry, or at the marker of a wrong entry."""
-    known = _entries(before)
+    """Rule 3; a violation is at the first offset of data without an entry, or at the marker of a wrong entry.
+
+    :param walks, txns: of before and after
+    """
+    (before, after), (_, after_txns) = walks, txns
+    known = _entries(_consistent(before, txns[0], pair.before.log_start_offset))
     ends = np.array([walk.next_offset for walk in after], np.int64)
     indexed = [_entries([walk]) for walk in after]
     aborted = after_txns.is_data & (after_txns.outcome == ABORT) & (after_txns.events["last"] >= pair.after.log_start_offset)
@@ -228,11 +235,35 @@ def _check_entries(
             findings.add(last, f"{TXNINDEX} has an entry without an abort marker")
         elif known.get((producer, last), (first, stable)) != (first, stable):
             findings.add(last, f"{TXNINDEX} entry differs from that of the source")
+    covered = _covered(entries, txns)
+    findings.add_all(covered[covered >= 0], f"{TXNINDEX} entry covers data that is not aborted")
+
+
+def _consistent(walks: list[SegmentWalk], txns: Transactions, log_start_offset: int) -> list[SegmentWalk]:
+    """The segments of before whose transaction indexes fit the markers: a run rebuilds the others."""
+    entries = np.concatenate([np.empty(0, TXN_ROW), *(walk.txns for walk in walks)])
+    owner = np.repeat(np.arange(len(walks)), [len(walk.txns) for walk in walks])
+    markers = txns.events[txns.events["kind"] == ABORT]
+    row_of = _following(markers, entries["producer_id"], entries["last_offset"])
+    ends = row_of >= 0
+    ends[ends] = markers["last"][row_of[ends]] == entries["last_offset"][ends]
+    wrong = set(owner[~ends | (_covered(entries, txns) >= 0)].tolist())
+    known, next_offsets = _entries(walks), np.array([walk.next_offset for walk in walks], np.int64)
+    aborted = txns.is_data & (txns.outcome == ABORT) & (txns.events["last"] >= log_start_offset)
+    for event, marker in zip(txns.events[aborted].tolist(), txns.marker[aborted].tolist(), strict=True):
+        if known.get((event[0], marker), (marker, marker))[0] > event[1]:
+            wrong.add(int(np.searchsorted(next_offsets, marker, "right")))
+    return [walk for number, walk in enumerate(walks) if number not in wrong]
+
+
+def _covered(entries: Rows, txns: Transactions) -> Int64s:
+    """The first data in each entry that is not aborted, by its first offset; -1 without any: int64[n]."""
     others = txns.events[txns.is_data & (txns.outcome != ABORT)]
     row_of = _following(others, entries["producer_id"], entries["first_offset"])
-    covered = others["first"][row_of[row_of >= 0]]
-    covered = covered[covered < entries["last_offset"][row_of >= 0]]
-    findings.add_all(covered, f"{TXNINDEX} entry covers data that is not aborted")
+    first = np.full(len(entries), -1, np.int64)
+    first[row_of >= 0] = others["first"][row_of[row_of >= 0]]
+    first[first >= entries["last_offset"]] = -1
+    return first
 
 
 def _entries(walks: list[SegmentWalk]) -> dict[tuple[int, int], tuple[int, int]]:

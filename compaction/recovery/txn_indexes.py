@@ -1,0 +1,298 @@
+"""Transaction indexes that contradict the log are not used but rebuilt: what the batch headers say decides.
+
+A transaction is the data of a producer between two of its markers. With *data* at or past the log start only, an index
+contradicts the log if
+
+1. it lacks the entry of an ABORT marker whose transaction has data;
+2. it has an entry without an ABORT marker of this producer at this offset in this segment;
+3. an entry begins after the first batch of its transaction, or covers data before the previous marker of its producer;
+4. an entry's last stable offset is past the first offset of a later entry: a search would end before that one.
+
+No broker leaves such an index. The cleaner removes an entry only with the last batch of its transaction (Kafka 4.4.0:
+``CleanedTransactionMetadata.onControlBatchRead``), never the marker alone, and never a marker before its data. Below the log
+start the cleaner removes markers whose data remains, so nothing is concluded there.
+
+An index is rebuilt as ``LogSegment.recover`` does, from the newest producer snapshot before it, or without snapshots if the
+result would contradict the log too. Difference: transactions that ended below the log start or have lost all data are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
+from compaction.cleaning.producer_state import ProducerStates
+from compaction.cleaning.txn_tables import TXN_ROW, Bools, Int64s, Rows, TxnKind, rank, summarise
+from compaction.errors import CorruptLogError
+from compaction.formats import indexes
+from compaction.formats.record_batch.batch_header import CONTROL
+from compaction.fs.filesystem import FileSystem, join
+from compaction.fs.ranges import view
+from compaction.logdir.batch_scan import SegmentScan
+from compaction.logdir.read_log import MarkerReader, ReadOptions, replay_producers, replay_segment
+from compaction.logdir.segments import LONG_MAX
+from compaction.names import LOG, TXNINDEX, segment_file
+from compaction.recovery.rebuild import write_like_log
+
+#: the kernel that scans headers releases the GIL
+_SCAN_THREADS = 4
+_PARALLEL_SCAN_BYTES = 256 * 1024 * 1024
+_UNEXPIRED = ReadOptions(now_ms=0, producer_id_expiration_ms=LONG_MAX)
+_HINT = "restore this log from a replica or a backup"
+
+
+class HeaderScan(NamedTuple):
+    """What the batch headers of a segment say: its ``TXN_ROW`` summary, and whether a batch has a producer id."""
+
+    rows: Rows
+    producers: bool
+
+
+def scan_headers(
+    fs: FileSystem, log_path: str, segments: Sequence[Segment], wanted: Sequence[int], log_start_offset: int
+) -> dict[int, HeaderScan]:
+    """Reads the batch headers of some segments; batches that end before the log start have no rows.
+
+    :param wanted: indexes of these in ``segments``
+    """
+
+    def scan(index: int) -> HeaderScan:
+        segment, producers = segments[index], False
+        found = [np.empty(0, TXN_ROW)]
+        for rows in SegmentScan(view(fs, join(log_path, segment_file(segment.base_offset, LOG)))[: segment.size_bytes]):
+            producers = producers or bool((rows["producer_id"] >= 0).any())
+            found.append(summarise(rows[rows["last_offset"] >= log_start_offset], index))
+        return HeaderScan(np.concatenate(found), producers)
+
+    if sum(segments[index].size_bytes for index in wanted) < _PARALLEL_SCAN_BYTES:
+        return {index: scan(index) for index in wanted}
+    with ThreadPoolExecutor(_SCAN_THREADS) as pool:
+        return dict(zip(wanted, pool.map(scan, wanted), strict=True))
+
+
+def joined_rows(scans: Iterable[HeaderScan]) -> Rows:
+    """The ``TXN_ROW`` summaries of several segments."""
+    return np.concatenate([np.empty(0, TXN_ROW), *(scan.rows for scan in scans)])
+
+
+def _first_open(rows: Rows, log_start_offset: int) -> int:
+    """The first offset of the oldest transaction without a marker in ``rows``, of the data that is left; ``LONG_MAX`` without
+    one."""
+    rows = _ordered(rows, log_start_offset)
+    producer, count = rows["producer_id"], len(rows)
+    following = np.minimum.accumulate(np.where(rows["kind"] == TxnKind.DATA, count, np.arange(count))[::-1])[::-1]
+    ended = following < count
+    ended[ended] = producer[following[ended]] == producer[ended]
+    return int(rows["first_offset"][~ended].min(initial=LONG_MAX))
+
+
+def _ordered(rows: Rows, log_start_offset: int) -> Rows:
+    """The data and the markers at or past the log start, by producer and offset."""
+    rows = rows[(rows["kind"] <= TxnKind.COMMIT) & (rows["producer_id"] >= 0) & (rows["last_offset"] >= log_start_offset)]
+    ordered: Rows = rows[np.lexsort((rows["last_offset"], rows["producer_id"]))]
+    return ordered
+
+
+class Transactions(NamedTuple):
+    """The transactions that ABORT markers end, ascending by producer and marker, after a row of -1; int64[n] each.
+
+    ``marker`` is the marker's last offset, ``segment`` the index of its segment. ``first_data`` is the last offset of the
+    transaction's first batch, -1 without data; ``data_before`` that of the producer's last batch before the previous marker.
+    """
+
+    producer: Int64s
+    marker: Int64s
+    segment: Int64s
+    first_data: Int64s
+    data_before: Int64s
+
+    @classmethod
+    def of(cls, rows: Rows, log_start_offset: int) -> Transactions:
+        """From ``TXN_ROW`` summaries, in any order."""
+        rows = _ordered(rows, log_start_offset)
+        producer, last, is_data = rows["producer_id"], rows["last_offset"], rows["kind"] == TxnKind.DATA
+        at = np.arange(len(rows))
+        begins = np.ones(len(rows), np.bool_)
+        begins[1:] = (producer[1:] != producer[:-1]) | ~is_data[:-1]
+        first = np.maximum.accumulate(np.where(begins, at, 0))
+        newest_data = np.concatenate(([-1], np.maximum.accumulate(np.where(is_data, at, -1))))
+        ends = np.flatnonzero(rows["kind"] == TxnKind.ABORT)
+        first, before = first[ends], newest_data[first[ends]]
+        same = (before >= 0) & (producer[before] == producer[ends])
+        columns = (
+            producer[ends],
+            last[ends],
+            rows["segment_index"][ends],
+            np.where(first < ends, last[first], -1),
+            np.where(same, last[before], -1),
+        )
+        return cls(*(np.concatenate((np.array([-1], np.int64), each)) for each in columns))
+
+
+def contradictions(
+    segments: Sequence[Segment], scanned: Iterable[int], rows: Rows, log_start_offset: int
+) -> dict[int, str]:
+    """The segments whose transaction indexes contradict the log, by index, each with the reason.
+
+    :param segments: all segments of the log, ascending
+    :param scanned: indexes of those whose markers are in ``rows``: only their entries are compared with markers
+    :param rows: ``TXN_ROW`` summaries of these and of all segments that hold data of their transactions
+    """
+    txns = Transactions.of(rows, log_start_offset)
+    columns = [(index, *txn) for index, segment in enumerate(segments) for txn in segment.aborted_txns]
+    entries = np.array(columns, np.int64).reshape(-1, 5)
+    entries = entries[entries[:, 3] >= log_start_offset]
+    found = dict.fromkeys(_searches_that_end_early(entries), "a search of its entries ends too early")
+    read = np.array(sorted(scanned), np.int64)
+    entries = entries[np.isin(entries[:, 0], read)]
+    known, at = _matches(entries, txns)
+    lacking = (txns.first_data >= 0) & np.isin(txns.segment, read)
+    lacking[at[known]] = False
+    for row in np.flatnonzero(lacking).tolist():
+        what = f"no entry for the transaction that is aborted at offset {txns.marker[row]}"
+        found.setdefault(int(txns.segment[row]), what)
+    first, first_data = entries[:, 2], txns.first_data[at]
+    right = known & (first > txns.data_before[at]) & ((first_data < 0) | (first <= first_data))
+    for row in np.flatnonzero(~right).tolist():
+        index, producer, begin, end, _ = entries[row].tolist()
+        found.setdefault(index, f"no transaction of producer {producer} is aborted from offset {begin} to {end}")
+    return found
+
+
+def _matches(entries: Int64s, txns: Transactions) -> tuple[Bools, Int64s]:
+    """Which entries end with the marker of a transaction, in its segment, and with which: bool[n], int64[n]."""
+    at = np.minimum(rank(txns.producer, txns.marker, entries[:, 1], entries[:, 3]), len(txns.marker) - 1)
+    known = (txns.producer[at] == entries[:, 1]) & (txns.marker[at] == entries[:, 3]) & (txns.segment[at] == entries[:, 0])
+    return known, at
+
+
+def _searches_that_end_early(entries: Int64s) -> list[int]:
+    """The segments with an entry whose last stable offset is past a later entry's first offset, and all after them: either
+    entry may be wrong."""
+    least = np.minimum.accumulate(entries[::-1, 2])[::-1]
+    early = np.flatnonzero(entries[:-1, 4] > least[1:])
+    return sorted(set(entries[early[0] :, 0].tolist())) if len(early) else []
+
+
+def repaired_after_scan(fs: FileSystem, view: LogView, rows: Rows, end_offset: int) -> LogView:
+    """``view`` after the transaction indexes that contradict what pass 1 has read were rebuilt; the same object if none does.
+
+    :param rows: ``TXN_ROW`` summaries of the log's first segments; if a transaction has no marker there, the others are read
+    :param end_offset: all transactions that begin below have ended, as far as the producer snapshots say
+    :raises CorruptLogError: one has not ended
+    """
+    segments, start = view.segments, view.log_start_offset
+    if not len(rows) and not any(segment.aborted_txns for segment in segments):
+        return view
+    read = range(int(rows["segment_index"].max(initial=-1)) + 1)
+    if _first_open(rows, start) < end_offset:
+        above = range(len(read), len(segments))
+        found = scan_headers(fs, view.path, segments, above, start).values()
+        rows, read = np.concatenate([rows, *(scan.rows for scan in found)]), range(len(segments))
+        if (first := _first_open(rows, start)) < end_offset:
+            what = f"a transaction is open from offset {first} on, but the producer snapshots do not have it"
+            raise CorruptLogError(what, path=view.path, hint="remove the .snapshot files of this log, and run again")
+    broken = contradictions(segments, read, rows, start)
+    return replace(view, segments=repair(fs, view.path, segments, rows, broken, start)) if broken else view
+
+
+def repair(
+    fs: FileSystem, log_path: str, segments: Sequence[Segment], rows: Rows, broken: Mapping[int, str], log_start_offset: int
+) -> tuple[Segment, ...]:
+    """Rebuilds the transaction indexes of the segments in ``broken`` (by index, with the reason); returns all segments.
+
+    :param rows: as for ``contradictions``
+    :raises CorruptLogError: a control batch cannot be read, or no index fits the markers
+    """
+    for snapshots in (True, False):
+        found, least = list(segments), LONG_MAX
+        rebuilt = _rebuilt(fs, log_path, segments, sorted(broken), log_start_offset, snapshots=snapshots)
+        for index in reversed(range(len(segments))):
+            if index in broken:
+                entries = _with_data(rebuilt[index], rows, log_start_offset)
+                found[index] = replace(segments[index], aborted_txns=_bounded(entries, least))
+            least = min([least, *(txn.first_offset for txn in found[index].aborted_txns)])
+        left = contradictions(found, broken, rows, log_start_offset)
+        if not left:
+            break
+    else:
+        index, what = next(iter(left.items()))
+        path = join(log_path, segment_file(segments[index].base_offset, LOG))
+        raise CorruptLogError(f"its {TXNINDEX} cannot be rebuilt: {what}", path=path, hint=_HINT)
+    for index in broken:
+        _write(fs, log_path, found[index])
+    return tuple(found)
+
+
+def _bounded(entries: Sequence[AbortedTxn], least: int) -> tuple[AbortedTxn, ...]:
+    """Entries whose last stable offsets are not past the first offsets of later entries, of which ``least`` is the lowest in
+    later segments: cleaning may have removed the batch from which replay would know that they were open."""
+    found = []
+    for txn in reversed(entries):
+        found.append(txn._replace(last_stable_offset=min(txn.last_stable_offset, least)))
+        least = min(least, txn.first_offset)
+    return tuple(reversed(found))
+
+
+def _rebuilt(
+    fs: FileSystem,
+    log_path: str,
+    segments: Sequence[Segment],
+    wanted: Sequence[int],
+    log_start_offset: int,
+    *,
+    snapshots: bool,
+) -> dict[int, tuple[AbortedTxn, ...]]:
+    """The aborted transactions of the segments ``wanted``, by index, ascending."""
+    first, bounds = wanted[0], (log_start_offset, segments[wanted[0]].base_offset)
+    states = replay_producers(fs, log_path, segments[:first], bounds, _UNEXPIRED, from_snapshots=snapshots)
+    found = {}
+    for index in range(first, wanted[-1] + 1):
+        if index in wanted:
+            found[index] = _aborted_in(fs, log_path, segments[index], states, log_start_offset)
+        else:
+            replay_segment(fs, log_path, segments[index], (log_start_offset, LONG_MAX), states)
+    return found
+
+
+def _aborted_in(
+    fs: FileSystem, log_path: str, segment: Segment, states: ProducerStates, log_start_offset: int
+) -> tuple[AbortedTxn, ...]:
+    path = join(log_path, segment_file(segment.base_offset, LOG))
+    data = view(fs, path)[: segment.size_bytes]
+    marker_at = MarkerReader(data, path).at
+    done = []
+    for batches in SegmentScan(data):
+        rows = batches[batches["last_offset"] >= log_start_offset]
+        control = np.flatnonzero((rows["attributes"] & CONTROL) != 0)
+        for part in np.split(rows, control + 1):
+            states.append(part, marker_at)
+            done.extend(states.flush())
+    return tuple(txn.index_entry() for txn in done if txn.aborted)
+
+
+def _with_data(entries: Iterable[AbortedTxn], rows: Rows, log_start_offset: int) -> tuple[AbortedTxn, ...]:
+    """The transactions that end at or past the log start, and of which the log still holds a batch: cleaning removes others."""
+    rows = rows[(rows["kind"] == TxnKind.DATA) & (rows["last_offset"] >= log_start_offset)]
+    rows = rows[np.lexsort((rows["last_offset"], rows["producer_id"]))]
+    found = np.array(list(entries), np.int64).reshape(-1, 4)
+    producer, last = rows["producer_id"], rows["last_offset"]
+    below = rank(producer, last, found[:, 0], found[:, 1])
+    up_to_end = rank(producer, last, found[:, 0], found[:, 2], inclusive=True)
+    kept = (up_to_end > below) & (found[:, 2] >= log_start_offset)
+    return tuple(AbortedTxn(*entry) for entry in found[kept].tolist())
+
+
+def _write(fs: FileSystem, log_path: str, segment: Segment) -> None:
+    """Without aborted transactions there is no file, as in Kafka."""
+    if segment.aborted_txns:
+        data = indexes.write_txn_index(np.array(list(segment.aborted_txns), indexes.TXN_ROW))
+        write_like_log(fs, log_path, segment.base_offset, TXNINDEX, data)
+    else:
+        fs.unlink(join(log_path, segment_file(segment.base_offset, TXNINDEX)))
+        fs.fsync_dir(log_path)

@@ -1,0 +1,140 @@
+"""Logs of directories without a clean shutdown are cleaned to the bytes of Kafka's own cleaner (``tests/golden/unclean``)."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compaction.engine.clean import clean_logs
+from compaction.formats.producer_snapshot import write_snapshot
+from compaction.formats.record_batch.record import Record
+from compaction.names import CLEAN_SHUTDOWN
+from compaction.report import LogReport, LogStatus
+from compaction.source.pushed_filters import PushedFilters
+from compaction.source.read_plan import ReadRequest, plan_read
+from tests.formats.encode import BatchSpec, encode_batch
+from tests.local_job import clean_locally, request_for
+from tests.local_passes import LocalPasses
+from tests.logdir.logs import data_batch, marker
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "unclean"
+NOW_MS = 1_800_000_000_000
+TOPICS = {"t": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}}
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """The files of a log, without those that a broker removes later."""
+    return {file.name: file.read_bytes() for file in directory.iterdir() if file.suffix != ".deleted"}
+
+
+@pytest.mark.parametrize("case", ["empty-txnindex"])
+def test_the_bytes_are_those_of_kafkas_cleaner(case: str, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / case / "t-0", tmp_path / "t-0")
+    assert clean_locally(tmp_path, NOW_MS, TOPICS)["t"].status is LogStatus.CLEANED
+    assert files(tmp_path / "t-0") == files(GOLDEN / case / "expected-by-kafka" / "t-0")
+
+
+def copied(log_dir: Path, target: Path) -> LogReport:
+    request = replace(request_for(log_dir, NOW_MS, TOPICS), output_dir=str(target))
+    return clean_logs(LocalPasses, request).logs[0]
+
+
+def test_garbage_at_the_end_of_the_active_segment_is_not_copied(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "garbage-tail" / "t-0", tmp_path / "logs" / "t-0")
+    assert copied(tmp_path / "logs", tmp_path / "out").status is LogStatus.CLEANED
+    assert files(tmp_path / "out" / "t-0") == files(GOLDEN / "garbage-tail" / "expected-by-kafka" / "t-0")
+
+
+def test_a_run_in_place_leaves_garbage_to_the_broker_that_starts_there(tmp_path: Path) -> None:
+    source, expected = GOLDEN / "garbage-tail" / "t-0", files(GOLDEN / "garbage-tail" / "expected-by-kafka" / "t-0")
+    shutil.copytree(source, tmp_path / "t-0")
+    assert clean_locally(tmp_path, NOW_MS, TOPICS)["t"].status is LogStatus.CLEANED
+    active = f"{24:020d}.log"
+    assert files(tmp_path / "t-0") == {**expected, active: files(source)[active]}
+
+
+def test_after_a_clean_shutdown_garbage_is_damage(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "garbage-tail" / "t-0", tmp_path / "t-0")
+    (tmp_path / CLEAN_SHUTDOWN).touch()
+    assert clean_locally(tmp_path, NOW_MS, TOPICS)["t"].status is LogStatus.FAILED
+
+
+def expired_producers(log_dir: Path) -> None:
+    """Snapshots without the producers of the log, which have expired, and no transaction indexes."""
+    for index in log_dir.glob("t-0/*.txnindex"):
+        index.unlink()
+    for offset in (4, 5):
+        (log_dir / "t-0" / f"{offset:020d}.snapshot").write_bytes(write_snapshot([]))
+
+
+@pytest.mark.parametrize("shutdown", [[CLEAN_SHUTDOWN], []], ids=["clean", "unclean"])
+def test_pass_1_finds_aborts_where_the_snapshots_have_none(shutdown: list[str], tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "empty-txnindex" / "t-0", tmp_path / "t-0")
+    expired_producers(tmp_path)
+    for name in shutdown:
+        (tmp_path / name).touch()
+    assert clean_locally(tmp_path, NOW_MS, TOPICS)["t"].status is LogStatus.CLEANED
+    expected = files(GOLDEN / "empty-txnindex" / "expected-by-kafka" / "t-0")
+    del expected[f"{4:020d}.txnindex"]
+    assert {name: data for name, data in files(tmp_path / "t-0").items() if not name.endswith(".snapshot")} == expected
+
+
+def test_the_marker_of_aborted_data_is_found_in_the_active_segment(tmp_path: Path) -> None:
+    """Its transaction index is lost, and the snapshots, of an idle log, lack its producer."""
+    sure = BatchSpec(base_offset=0)
+    batches = encode_batch([Record(0, NOW_MS - 9, b"a", b"kept")], sure), aborted_batch(1, b"a")
+    path = tmp_path / "t-0"
+    path.mkdir()
+    (path / f"{0:020d}.log").write_bytes(b"".join(batches))
+    (path / f"{2:020d}.log").write_bytes(marker(2, 7, commit=False) + data_batch(3))
+    for offset in (2, 4):
+        (path / f"{offset:020d}.snapshot").write_bytes(write_snapshot([]))
+    (tmp_path / CLEAN_SHUTDOWN).touch()
+    assert clean_locally(tmp_path, NOW_MS, TOPICS)["t"].status is LogStatus.CLEANED
+    assert (path / f"{0:020d}.log").read_bytes() == batches[0]
+    assert (path / f"{2:020d}.txnindex").exists()
+
+
+def test_an_open_transaction_that_the_snapshots_do_not_have_fails_the_log(tmp_path: Path) -> None:
+    """Its records may yet be aborted, and must not supersede others."""
+    path = tmp_path / "t-0"
+    path.mkdir()
+    (path / f"{0:020d}.log").write_bytes(data_batch(0) + aborted_batch(1, b"key-0"))
+    (path / f"{2:020d}.log").write_bytes(data_batch(2))
+    for offset in (2, 3):
+        (path / f"{offset:020d}.snapshot").write_bytes(write_snapshot([]))
+    before = files(path)
+    report = clean_locally(tmp_path, NOW_MS, TOPICS)["t"]
+    assert report.status is LogStatus.FAILED
+    assert "a transaction is open from offset 1 on" in report.reason
+    assert files(path) == before
+    for snapshot in path.glob("*.snapshot"):
+        snapshot.unlink()
+    assert clean_locally(tmp_path, NOW_MS, TOPICS)["t"].status is LogStatus.SKIPPED
+
+
+def aborted_batch(offset: int, key: bytes) -> bytes:
+    spec = BatchSpec(base_offset=offset, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    return encode_batch([Record(offset, NOW_MS - 9, key, b"aborted")], spec)
+
+
+@pytest.mark.parametrize("expired", [False, True], ids=["no snapshots", "snapshots without the producer"])
+def test_aborted_records_are_not_read_as_committed(expired: bool, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "empty-txnindex" / "t-0", tmp_path / "t-0")
+    if expired:
+        expired_producers(tmp_path)
+    options = {"path": str(tmp_path)}
+    (task,) = plan_read(ReadRequest.parse({**options, "isolation.level": "read_committed"}), PushedFilters(), 0)
+    assert task.spec.aborted is not None
+    assert [column.tolist() for column in vars(task.spec.aborted).values()] == [[2], [2], [3]]
+    (latest,) = plan_read(ReadRequest.parse({**options, "view": "latest"}), PushedFilters(), 0)
+    assert latest.spec.aborted is not None and len(latest.spec.aborted) == 1
+
+
+def test_garbage_after_the_last_batch_is_not_read(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "garbage-tail" / "t-0", tmp_path / "t-0")
+    (task,) = plan_read(ReadRequest.parse({"path": str(tmp_path)}), PushedFilters(), 0)
+    assert sum(part.end - part.start for part in task.slices) == 376 + 388 + 388
