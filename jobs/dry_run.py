@@ -52,6 +52,9 @@ policies:
   brackets, or join them by +. The policy {CONFIGURED!r} changes nothing; it is the default.
 
 {_options.EXIT_HELP}
+  A refusal of a log, because many of its records have no key, is an answer and no failure under a
+  policy other than {CONFIGURED!r}; --strict makes it one.
+
 examples:
   What would compaction, or three days of retention, or both, free on these topics?
     spark-submit jobs/dry_run.py --log-dir /backup/kafka --topic 'orders.*' \\
@@ -85,6 +88,10 @@ def parser() -> _options.Parser:
     group.add_argument(
         "--allow-keyless", action="store_true",
         help="compare runs with this option: logs with many records without a key are cleaned too",
+    )  # fmt: skip
+    group.add_argument(
+        "--strict", action="store_true",
+        help=f"exit with 1 if a run would refuse a log under any of the policies, and not only under {CONFIGURED}",
     )  # fmt: skip
     group = options.add_argument_group("what to write")
     _options.add_file(group, "--report", "write all figures in JSON (schema_version 1)")
@@ -186,15 +193,17 @@ def _finish(comparison: Comparison, arguments: argparse.Namespace) -> int:
         if log.error is not None:
             _logging.print_error(f"{log.name}: {log.error}")
         for outcome in log.outcomes:
-            if outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.REFUSED):
+            if outcome.fails:
                 _logging.print_error(f"{log.name}, {outcome.policy}: {outcome.reason}")
+            elif outcome.status is OutcomeStatus.REFUSED:
+                _logging.print_line(f"refused: {log.name}, {outcome.policy}: {outcome.reason}")
     if arguments.report is not None:
         write_text(arguments.report, to_json(comparison))
     if arguments.metrics is not None:
         write_text(arguments.metrics, comparison_metrics(comparison))
     if arguments.html is not None:
         write_text(arguments.html, to_html(comparison))
-    return comparison.exit_code
+    return comparison.exit_code or (_command.FAILED if arguments.strict and comparison.refused else 0)
 
 
 if __name__ == "__main__":
