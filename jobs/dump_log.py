@@ -274,7 +274,11 @@ def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder:
 def dump(request: DumpRequest) -> int:
     """Dumps the files of a request to standard output and standard error; returns the exit code."""
     from compaction.dump.dump_tool import Dump
+    from compaction.stores.clients import require_store
     from compaction.stores.mixed import file_system
+
+    for path in request.files:
+        require_store(path)
 
     # a pipe gets the bytes that Kafka's tool prints; on a terminal, control characters in keys could take effect
     out = TerminalOutput(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer
