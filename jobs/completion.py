@@ -6,9 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from types import ModuleType
 
-from compaction.errors import UsageError
+import shtab
 
 from . import _command, _options
 
@@ -16,13 +15,13 @@ _SHELLS = ("bash", "fish", "tcsh", "zsh")
 
 _DESCRIPTION = """\
 Print a script that lets a shell complete the commands of kafka-log-compaction, their options, and the names
-of files and directories. It needs the package shtab, which the extra "completion" installs.
+of files and directories.
 """
 
 _EPILOG = """\
 exit status:
   0  done
-  2  usage error, or shtab is not installed
+  2  usage error
 
 examples:
   In this shell only:
@@ -44,19 +43,12 @@ def parser() -> _options.Parser:
 
 
 def script(shell: str) -> str:
-    """The script.
-
-    :raises UsageError: shtab is not installed
-    """
-    try:
-        shtab = import_module("shtab")
-    except ModuleNotFoundError:
-        raise UsageError("shtab is not installed", hint="install kafka-log-compaction[completion]") from None
-    text: str = shtab.complete(_all_commands(shtab), shell)
+    """The script."""
+    text: str = shtab.complete(_all_commands(), shell)
     return text
 
 
-def _all_commands(shtab: ModuleType) -> argparse.ArgumentParser:
+def _all_commands() -> argparse.ArgumentParser:
     """One parser of all commands, whose options know what their values name."""
     from .__main__ import COMMANDS
 

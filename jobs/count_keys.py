@@ -55,10 +55,10 @@ exit status:
 
 examples:
   How many keys do the topics have, and which are the largest?
-    spark-submit jobs/count_keys.py --log-dir /var/lib/kafka/data --topic 'orders.*'
+    kafka-log-compaction count --log-dir /var/lib/kafka/data --topic 'orders.*'
 
   Every partition, as JSON, without naming keys:
-    spark-submit jobs/count_keys.py --log-dir /var/lib/kafka/data --top 0 --output json
+    kafka-log-compaction count --log-dir /var/lib/kafka/data --top 0 --output json
 """
 
 _COLUMNS = ("records", "keys", "deleted", "tombstones", "no key", "bytes")

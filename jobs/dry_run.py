@@ -57,14 +57,14 @@ policies:
 
 examples:
   What would compaction, or three days of retention, or both, free on these topics?
-    spark-submit jobs/dry_run.py --log-dir /backup/kafka --topic 'orders.*' \\
+    kafka-log-compaction dry-run --log-dir /backup/kafka --topic 'orders.*' \\
         --policy cleanup.policy=compact \\
         --policy cleanup.policy=delete,retention.ms=3d \\
         --policy 'cleanup.policy=[compact,delete],retention.ms=3d' \\
         --html orders.html --report orders.json
 
   Why is this log not compacted?
-    spark-submit jobs/dry_run.py --log-dir /var/lib/kafka --config server.properties \\
+    kafka-log-compaction dry-run --log-dir /var/lib/kafka --config server.properties \\
         --explain __consumer_offsets-7
 """
 
