@@ -24,6 +24,7 @@ from typing import Any
 from compaction.certifier.checks.violations import ERASED, ERASED_IN, Findings, Violation
 from compaction.names import TopicPartition
 from compaction.printable import printable_json
+from compaction.screen.amounts import counted
 
 SCHEMA_VERSION = 1
 #: why a record may be missing
@@ -166,12 +167,12 @@ class VerifyReport:
 
     def versions(self) -> list[str]:
         """Whose rules applied, as lines of text."""
-        return [f"rules of {version} for {n} log{'' if n == 1 else 's'}" for version, n in self.kafka_versions.items()]
+        return [f"rules of {version} for {counted(n, 'log')}" for version, n in self.kafka_versions.items()]
 
     def summary(self) -> str:
         """The totals in one line."""
         counts = ", ".join(f"{n} {status}" for status, n in self._by_status().items())
-        return f"{len(self.logs)} logs: {counts}; {self.status.value} ({self.seconds:.1f} s)"
+        return f"{counted(len(self.logs), 'log')}: {counts}; {self.status.value} ({self.seconds:.1f} s)"
 
     def _by_status(self) -> dict[str, int]:
         return {status.value: sum(log.status is status for log in self.logs) for status in Status}

@@ -128,6 +128,10 @@ def require_logs(fs: FileSystem, logs: Sequence[LogLocation], log_dirs: Sequence
     hint = "or give --allow-empty if that is to be expected"
     if patterns and not logs:
         what = f"--topic: no topic here matches {' or '.join(map(repr, patterns))}"
+        names = {str(location.topic_partition) for log_dir in log_dirs for location, _ in _logs_of(fs, log_dir)}
+        partition = next((each for each in patterns if each in names), None)
+        if partition is not None:
+            raise UsageError(what, path=where, hint=f"{partition} is a partition: give --partition {partition}")
         raise UsageError(what, path=where, hint=f"a pattern matches the whole name of a topic; correct it, {hint}")
     what = "no logs here: no directory is named TOPIC-N and has segments"
     raise UsageError(what, path=where, hint=f"give one of the broker's log.dirs, or a copy of it, {hint}")
@@ -139,6 +143,8 @@ def require_topics(logs: Sequence[LogLocation], selector: Selector, paths: Seque
     unknown = next((each.pattern for each in selector.topics if not any(map(each.fullmatch, topics))), None)
     if unknown is not None:
         hint = "a pattern matches the whole name of a topic; correct it"
+        if parse_partition_dir(unknown) is not None:
+            hint = "a partition is selected by the option partition"
         raise UsageError(f"topic: no topic here matches {unknown!r}", path=", ".join(paths), hint=hint)
     if not logs:
         hint = "give one of the broker's log.dirs, a copy of it, or a partition's directory"

@@ -134,7 +134,7 @@ def test_a_log_that_failed_fails_the_run_and_is_named(airflow: dict[str, str], t
     found, said = run_dag(airflow, tmp_path, log_dir)
     assert found["run"] == "failed"
     assert found["tasks"]["check_report"] == "failed"
-    assert "1 logs failed: orders-1: " in said
+    assert "1 log failed: orders-1: " in said
     (report,) = (tmp_path / "reports").iterdir()
     # the report is that of the last attempt: the first one had cleaned the other logs
     assert json.loads(report.read_text())["totals"]["failed"] == 1
