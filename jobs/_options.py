@@ -19,13 +19,10 @@ from compaction.fs.uri import LAYOUTS
 from compaction.startup import spark_env
 
 from . import _logging
+from ._commands import COMMANDS, PROGRAM, SUBMIT
 from ._times import iso_time_ms, milliseconds
 
 T = TypeVar("T")
-
-#: the console command, and what runs the applications without it
-PROGRAM = "kafka-log-compaction"
-SUBMIT = "spark-submit"
 
 TEXT, JSON = "text", "json"
 
@@ -109,7 +106,7 @@ class Parser(argparse.ArgumentParser):
         """The arguments, with what ``jobs._provenance`` needs: the command's name, and each option's attribute and default."""
         found = super().parse_args(args, namespace)
         application, last = _application(), self.prog.split()[-1]
-        found.command = next((name for name, module, _ in _commands() if module == application), last)
+        found.command = next((name for name, module, _ in COMMANDS if module == application), last)
         named = [action for action in self._actions if action.option_strings and action.dest != "help"]
         found.options = {action.option_strings[-1]: (action.dest, self.get_default(action.dest)) for action in named}
         return found
@@ -125,7 +122,7 @@ class Parser(argparse.ArgumentParser):
 
 def _as_run(text: str) -> str:
     """``text``, which names commands as those of the console command, as this process was started."""
-    modules = {name: module for name, module, _ in _commands()}
+    modules = {name: module for name, module, _ in COMMANDS}
     if _application() is None:
         return text
     names = "|".join(name for name, module in modules.items() if module in spark_env.COMMANDS)
@@ -136,12 +133,6 @@ def _application() -> str | None:
     """The application of ``spark-submit`` that this process was started as, if any."""
     started = Path(sys.argv[0])
     return started.stem if started.suffix == ".py" and started.stem in spark_env.COMMANDS else None
-
-
-def _commands() -> tuple[tuple[str, str, str], ...]:
-    from .__main__ import COMMANDS
-
-    return COMMANDS
 
 
 def add_list(group: argparse._ActionsContainer, option: str, metavar: str, text: str, **more: Any) -> None:

@@ -10,6 +10,7 @@ from importlib import import_module
 import shtab
 
 from . import _command, _options
+from ._commands import COMMANDS, PROGRAM
 
 _SHELLS = ("bash", "fish", "tcsh", "zsh")
 
@@ -50,9 +51,7 @@ def script(shell: str) -> str:
 
 def _all_commands() -> argparse.ArgumentParser:
     """One parser of all commands, whose options know what their values name."""
-    from .__main__ import COMMANDS
-
-    program = argparse.ArgumentParser(_options.PROGRAM, description="An offline log cleaner for Kafka log directories.")
+    program = argparse.ArgumentParser(PROGRAM, description="An offline log cleaner for Kafka log directories.")
     program.add_argument("--version", action="store_true", help="print the version")
     commands = program.add_subparsers()
     for name, module, purpose in COMMANDS:

@@ -21,8 +21,7 @@ from compaction.cleaning import segment_retention, skip_reasons
 from compaction.compare import comparison_metrics, figures, json_document
 from compaction.config import entries
 from compaction.config.entries import Entry
-from jobs.__main__ import COMMANDS
-from jobs._options import PROGRAM
+from jobs._commands import COMMANDS, PROGRAM
 
 #: the codes that reports contain, by module and class
 _CODES = (

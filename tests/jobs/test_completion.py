@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs import completion
-from jobs.__main__ import COMMANDS
+from jobs._commands import COMMANDS
 
 if sys.version_info >= (3, 11):
     import tomllib

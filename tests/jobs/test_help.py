@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from compaction.startup import spark_env
-from jobs.__main__ import COMMANDS
-from jobs._options import PROGRAM, SUBMIT, Parser
+from jobs._commands import COMMANDS, PROGRAM, SUBMIT
+from jobs._options import Parser
 
 ROOT = Path(__file__).resolve().parents[2]
 PARSERS = {name: f"jobs.{module}" for name, module, _ in COMMANDS}
