@@ -1,17 +1,21 @@
-"""Starts the Spark session of a command. Settings of the user are kept, missing ones are added:
+"""Starts the Spark session of a command, or one with Spark SQL. Settings of the user are kept, missing ones are added:
 
 | setting | default | why |
 | --- | --- | --- |
 | ``spark.shuffle.compress`` | ``false`` | hashes and offsets do not compress |
-| ``spark.shuffle.file.buffer``, ``spark.buffer.size`` | 1 MiB | few large values are shuffled |
+| ``spark.buffer.size`` | 1 MiB | few large values pass between the JVM and Python |
 | ``spark.python.worker.reuse`` | ``true`` | a new worker has to load the kernels |
 | ``spark.python.worker.memory`` | 1 GiB | a worker with more memory, including its map, spills its shuffle output |
 | ``spark.python.daemon.module`` | local: ``compaction.spark.daemon`` | workers start with the kernels loaded |
 | ``spark.sql.execution.arrow.pyspark.enabled`` | ``true`` | columnar transfer to and from Python |
+| ``spark.sql.python.filterPushdown.enabled`` | ``true`` | filters select files and batches of ``kafka_log`` |
 | ``spark.log.level`` | ``ERROR`` | the command reports errors; an occupied UI port is not one |
 | ``spark.ui.showConsoleProgress`` | ``false`` | the command shows its own progress |
 | ``spark.ui.liveUpdate.period`` | ``0`` | completed tasks count at once, not with the next heartbeat |
 | ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see ``compaction.kernels.compiling.cache`` | workers need not search for it |
+
+``spark.shuffle.file.buffer`` keeps Spark's default: each core may hold one such buffer for each of 200 partitions. With 1 MiB
+these would not fit into the heap of a machine of eight cores.
 
 Under ``spark-submit`` and in a plain Python program it is the same; the latter runs locally on all cores.
 """
@@ -44,6 +48,7 @@ from compaction.startup.archive import C1_ONLY, USE, jvm_options, usable_archive
 
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _EXECUTOR_CACHE_DIR = _EXECUTOR_ENVIRONMENT + CACHE_DIR
+_DRIVER_PYTHON = "PYSPARK_DRIVER_PYTHON"
 _DAEMON_MODULE = "spark.python.daemon.module"
 _ROOT = Path(__file__).resolve().parents[2]
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
@@ -58,11 +63,11 @@ _silent = threading.Event()
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
         "spark.shuffle.compress": "false",
-        "spark.shuffle.file.buffer": "1m",
         "spark.buffer.size": "1048576",
         "spark.python.worker.reuse": "true",
         "spark.python.worker.memory": "1g",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.log.level": "ERROR",
         _CONSOLE_PROGRESS: "false",
         "spark.ui.liveUpdate.period": "0",
@@ -182,14 +187,19 @@ def _user_conf(*jvm_options: str) -> SparkConf:
 
 def _start_jvm() -> None:
     """Starts the JVM, and copies what it writes to standard error, except for its warning about a module that Spark's launcher
-    adds: no option suppresses that."""
+    adds: no option suppresses that. It looks for data sources with this Python, unless the user chose one."""
     read_end, write_end = os.pipe()
     relay = threading.Thread(target=_relay_errors, args=(read_end,), name="standard error of the JVM", daemon=True)
     relay.start()
+    chosen = _DRIVER_PYTHON in os.environ or "PYSPARK_PYTHON" in os.environ
     try:
+        if not chosen:
+            os.environ[_DRIVER_PYTHON] = sys.executable
         gateway = launch_gateway(popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
     finally:
+        if not chosen:
+            del os.environ[_DRIVER_PYTHON]
         os.close(write_end)
         if SparkContext._gateway is None:
             # it has not started: it has said why
