@@ -7,7 +7,7 @@ Every log is recovered in memory, as in a dry run. It is read from its log start
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from compaction.fs.lock import require_unlocked
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import add_tail, is_remote, parse_uri, resolved
 from compaction.logdir.checkpoint_store import read_checkpoints
-from compaction.logdir.discover import Selector, check_log_dirs, discover
+from compaction.logdir.discover import Selector, check_log_dirs, discover, require_topics
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import segment_bases
 from compaction.logdir.slices import cut_segment
@@ -33,7 +33,7 @@ from compaction.source.latest import Latest, SliceRange
 from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
 from compaction.source.seek import first_offset_since, positions_of
-from compaction.source.view_options import READ_COMMITTED, ViewOptions
+from compaction.source.view_options import READ_COMMITTED, ViewOptions, flag, number
 from compaction.stores.layouts.data_keys import add_private_keys
 from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished
@@ -69,7 +69,7 @@ OPTIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """The options of a read, validated."""
+    """The options of a read, validated. ``allow_empty``: a directory may have no logs."""
 
     paths: tuple[str, ...]
     selector: Selector
@@ -80,6 +80,7 @@ class ReadRequest:
     check_crcs: bool
     slice_bytes: int
     view: ViewOptions = ViewOptions()
+    allow_empty: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadRequest:
@@ -99,10 +100,10 @@ class ReadRequest:
             raise UsageError(f"isolation.level {level!r} is neither {READ_UNCOMMITTED} nor {READ_COMMITTED}")
         view = ViewOptions.parse(given)
         bounds = Bounds(
-            _number(given, "startingoffset", MIN_LONG),
-            _number(given, "endingoffset", MAX_LONG + 1) - 1,
-            _number(given, "startingtimestamp", MIN_LONG),
-            _number(given, "endingtimestamp", MAX_LONG + 1) - 1,
+            number(given, "startingoffset", MIN_LONG, least=0),
+            number(given, "endingoffset", MAX_LONG + 1, least=0) - 1,
+            number(given, "startingtimestamp", MIN_LONG, least=MIN_LONG),
+            number(given, "endingtimestamp", MAX_LONG + 1, least=MIN_LONG) - 1,
         )
         roots = tuple(parse_uri(path, "path") for path in paths)
         for root in roots if "tail" in given else ():
@@ -116,28 +117,9 @@ class ReadRequest:
             flag(given, "includecontrol"),
             flag(given, "includeunreplicated"),
             flag(given, "check.crcs", default=True),
-            max(1, _number(given, "slicebytes", SLICE_BYTES)),
+            number(given, "slicebytes", SLICE_BYTES, least=1),
             view,
         )
-
-
-def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """A boolean option; ``name`` is in lower case.
-
-    :raises UsageError: the value is not a boolean
-    """
-    value = next((value for key, value in options.items() if key.lower() == name), str(default)).lower()
-    if value not in ("true", "false"):
-        raise UsageError(f"option {name} is {value!r}, expected true or false")
-    return value == "true"
-
-
-def _number(options: Mapping[str, str], name: str, default: int) -> int:
-    value = options.get(name)
-    try:
-        return default if value is None else int(value)
-    except ValueError:
-        raise UsageError(f"option {name} is {value!r}, expected a whole number") from None
 
 
 @dataclass(frozen=True)
@@ -220,18 +202,20 @@ def _size(part: SliceRange) -> int:
     return part.end - part.start
 
 
-def _locations(fs: FileSystem, request: ReadRequest) -> Iterable[LogLocation]:
+def _locations(fs: FileSystem, request: ReadRequest) -> Sequence[LogLocation]:
+    """:raises UsageError: see ``plan_read``"""
     single = [path for path in request.paths if _is_partition(fs, path)]
-    for path in map(resolved, single):
-        name = parse_partition_dir(base_name(path))
-        _require_at_rest(parent(path))
-        if name is not None and request.selector.matches(name):
-            yield LogLocation(name, parent(path), path)
+    named = [(parse_partition_dir(base_name(path)), path) for path in map(resolved, single)]
+    found = [LogLocation(name, parent(path), path) for name, path in named if name and request.selector.matches(name)]
     log_dirs = check_log_dirs(fs, [path for path in request.paths if path not in single])
-    for log_dir in log_dirs:
+    for log_dir in (*(parent(path) for _, path in named), *log_dirs):
         _require_at_rest(log_dir)
     if log_dirs or not single:
-        yield from discover(fs, log_dirs, request.selector)
+        found += discover(fs, log_dirs, request.selector)
+    if found or not request.allow_empty:
+        require_topics(found, request.selector, request.paths)
+    request.view.require_partitions({each.topic_partition for each in found})
+    return found
 
 
 def _require_at_rest(log_dir: str) -> None:
