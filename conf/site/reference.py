@@ -23,14 +23,22 @@ from compaction.config import entries
 from compaction.config.entries import Entry
 from jobs._commands import COMMANDS, PROGRAM
 
-#: the codes that reports contain, by module and class
+#: the codes that reports contain, by heading, module and class
 _CODES = (
-    (report, report.LogStatus),
-    (report, report.RunStatus),
-    (skip_reasons, skip_reasons.SkipCause),
-    (segment_retention, segment_retention.DeletionCause),
-    (figures, figures.OutcomeStatus),
-    (certificate, certificate.Status),
+    ("Status of a log", report, report.LogStatus),
+    ("Status of a run", report, report.RunStatus),
+    ("Why a log is skipped", skip_reasons, skip_reasons.SkipCause),
+    ("Why a segment is deleted", segment_retention, segment_retention.DeletionCause),
+    ("Outcome of a policy", figures, figures.OutcomeStatus),
+    ("Result of a verification", certificate, certificate.Status),
+)
+#: the values in reports of comparisons
+_COMPARED = (
+    ("A log under all policies", figures.ComparedLog),
+    ("The size of a log", figures.LogTotals),
+    ("Records by age and place", figures.Distribution),
+    ("The keys of a log", figures.KeyFigures),
+    ("A log under one policy", figures.Outcome),
 )
 
 
@@ -72,18 +80,18 @@ def _names(entry: Entry) -> str:
 def report_page() -> str:
     """The fields of the reports of runs and comparisons."""
     parts = [
-        "# Report", "", markdown(report), "", *shape(report.LogReport),
+        "# Report", "", markdown(report), "", *shape("A log", report.LogReport),
         "", "## Comparisons of policies", "", markdown(json_document), "",
     ]  # fmt: skip
-    for found in (figures.ComparedLog, figures.LogTotals, figures.Distribution, figures.KeyFigures, figures.Outcome):
-        parts += shape(found)
+    for title, found in _COMPARED:
+        parts += shape(title, found)
     return "\n".join(parts)
 
 
-def shape(found: type) -> list[str]:
-    """A dataclass: its docstring, which describes the fields that need it, and a table of all fields."""
+def shape(title: str, found: type) -> list[str]:
+    """A dataclass: its name in tables of types, its docstring, and a table of all fields."""
     rows = [(f"`{each.name}`", f"`{each.type}`".replace("|", "or")) for each in fields(found)]
-    return [f"### {found.__name__}", "", described(found), "", *table(("field", "type"), rows), ""]
+    return [f"### {title}", "", f"Type `{found.__name__}`. {described(found)}", "", *table(("field", "type"), rows), ""]
 
 
 def metrics_page() -> str:
@@ -94,10 +102,10 @@ def metrics_page() -> str:
 def reasons() -> str:
     """The codes of statuses and reasons."""
     parts = ["# Reason codes", ""]
-    for module, codes in _CODES:
+    for title, module, codes in _CODES:
         comments = members(module, codes)
         rows = [(f"`{each.value}`", comments[each.name]) for each in codes]
-        parts += [f"## {codes.__name__}", "", described(codes), "", *table(("code", "meaning"), rows), ""]
+        parts += [f"## {title}", "", described(codes), "", *table(("code", "meaning"), rows), ""]
     return "\n".join(parts)
 
 
