@@ -94,6 +94,14 @@ def test_the_console_command_works_in_any_directory(installed: Path, tmp_path: P
     assert "3 logs: 3 cleaned" in told
 
 
+def test_completion_and_the_data_source_come_with_the_wheel(installed: Path, tmp_path: Path) -> None:
+    assert "--output-dir" in call(installed / "kafka-log-compaction", "completion", "bash", cwd=tmp_path)
+    finds = "import pyspark_kafka_log as found; print(found.DefaultSource.name(), found.__file__)"
+    name, file = call(installed / "python", "-c", finds, cwd=tmp_path).split()
+    assert name == "kafka_log"
+    assert file.startswith(str(installed.parent))
+
+
 def test_the_source_distribution_has_what_the_checkout_has(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
