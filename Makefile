@@ -59,14 +59,14 @@ $(STAMP): pyproject.toml constraints.txt | prerequisites
 run: $(STAMP) | prerequisites ## compact a copy of the sample logs, and show how to compact your own
 	@rm -rf $(RUN_DIR) && mkdir -p $(RUN_DIR)/logs
 	@tar -xzf $(SAMPLE) -C $(RUN_DIR)/logs --strip-components=1
-	@echo '$$ spark-submit jobs/compact.py $(RUN_ARGS)'
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" spark-submit jobs/compact.py $(RUN_ARGS)
+	@echo '$$ kafka-log-compaction compact $(RUN_ARGS)'
+	@$(VENV)/bin/kafka-log-compaction compact $(RUN_ARGS)
 	@echo
 	@echo 'The logs in $(RUN_DIR)/logs are now compacted; $(RUN_DIR)/report.json has the figures. For your own logs, of a stopped broker:'
 	@echo
 	@echo '  . $(VENV)/bin/activate'
-	@echo '  spark-submit jobs/compact.py --log-dir /path/to/log-dir --dry-run    # reports what would be dropped, writes nothing'
-	@echo '  spark-submit jobs/compact.py --log-dir /path/to/log-dir'
+	@echo '  kafka-log-compaction compact --log-dir /path/to/log-dir --dry-run    # reports what would be dropped, writes nothing'
+	@echo '  kafka-log-compaction compact --log-dir /path/to/log-dir'
 
 test: $(STAMP) | prerequisites ## run unit tests, Spark tests, and conformance tests with real Kafka
 	@$(STEP) "tests" $(PYTEST) -m "not ($(MORE))" --durations=10 --budget $(TEST_BUDGET)

@@ -25,6 +25,7 @@ from compaction.logdir.discover import Selector, check_log_dirs, discover, requi
 from compaction.logdir.settings.metadata_sources import require_metadata_log
 from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
 from compaction.screen.steps import step
+from compaction.stores.clients import require_store
 from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished
 
@@ -144,6 +145,7 @@ def read_metadata_dirs(arguments: argparse.Namespace) -> tuple[str, ...]:
     files = file_system(given)
     with usage_errors():
         for path in given:
+            require_store(path)
             require_metadata_log(files, path)
     return tuple(dict.fromkeys(map(resolved, given)))
 
@@ -203,11 +205,13 @@ def _call(command: str, arguments: argparse.Namespace, request: CompactionReques
 def check_output_dir(output_dir: str | None, log_dirs: Sequence[str]) -> str | None:
     """The directory for the cleaned logs: an absolute path, or a URI without its options.
 
-    :raises UsageError: it is, contains or is inside a log directory
+    :raises UsageError: it is, contains or is inside a log directory, or its store cannot be reached
     """
     if output_dir is None:
         return None
     target = resolved(parse_uri(output_dir, "--output-dir"))
+    with usage_errors():
+        require_store(target)
     for log_dir in (layout_path(each).place if is_layout(each) else each for each in log_dirs):
         if is_inside(target, log_dir) or is_inside(log_dir, target):
             raise UsageError(

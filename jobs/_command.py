@@ -72,6 +72,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
     _logging.configure(_log_format(given), verbose=verbose, quiet="--quiet" in given)
     try:
         with _interrupt.handled():
+            _require_directory()
             return _run(parser, given, body)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
@@ -98,6 +99,14 @@ def _run(parser: Parser, given: Sequence[str], body: Callable[[argparse.Namespac
         if file is not None:
             check_writable(file)
     return body(arguments)
+
+
+def _require_directory() -> None:
+    """:raises UsageError: the working directory has been removed, to which paths, Spark and Java refer"""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the working directory has been removed", hint="change to another one, e.g. cd /") from None
 
 
 def _log_format(given: Sequence[str]) -> str:

@@ -16,16 +16,13 @@ from typing import Any, NoReturn, TypeVar
 from compaction.cleaning.kafka_rules import NEWEST, OLDEST
 from compaction.errors import UsageError
 from compaction.fs.uri import LAYOUTS
+from compaction.startup import spark_env
 
 from . import _logging
+from ._commands import COMMANDS, PROGRAM, SUBMIT
 from ._times import iso_time_ms, milliseconds
 
 T = TypeVar("T")
-
-#: the console command, and what runs the applications without it
-PROGRAM = "kafka-log-compaction"
-SUBMIT = "spark-submit"
-_APPLICATION = re.compile(rf"(?:{SUBMIT} )?jobs/(\w+)\.py")
 
 TEXT, JSON = "text", "json"
 
@@ -83,7 +80,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, description: str, epilog: str) -> None:
         super().__init__(
-            prog=_as_run(f"{SUBMIT} jobs/{Path(sys.argv[0]).name}") if sys.argv[0].endswith(".py") else None,
+            prog=None if _application() is None else f"{SUBMIT} jobs/{_application()}.py",
             description=_as_run(description),
             epilog=_as_run(epilog),
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -108,7 +105,8 @@ class Parser(argparse.ArgumentParser):
     ) -> argparse.Namespace:
         """The arguments, with what ``jobs._provenance`` needs: the command's name, and each option's attribute and default."""
         found = super().parse_args(args, namespace)
-        found.command = self.prog.split()[-1].rpartition("/")[2].removesuffix(".py").replace("_", "-")
+        application, last = _application(), self.prog.split()[-1]
+        found.command = next((name for name, module, _ in COMMANDS if module == application), last)
         named = [action for action in self._actions if action.option_strings and action.dest != "help"]
         found.options = {action.option_strings[-1]: (action.dest, self.get_default(action.dest)) for action in named}
         return found
@@ -123,10 +121,18 @@ class Parser(argparse.ArgumentParser):
 
 
 def _as_run(text: str) -> str:
-    """``text``, which names commands as applications of ``spark-submit``, as this process was started."""
-    if not sys.argv[0].startswith(PROGRAM):
+    """``text``, which names commands as those of the console command, as this process was started."""
+    modules = {name: module for name, module, _ in COMMANDS}
+    if _application() is None:
         return text
-    return _APPLICATION.sub(lambda match: f"{PROGRAM} {match[1].replace('_', '-')}", text)
+    names = "|".join(name for name, module in modules.items() if module in spark_env.COMMANDS)
+    return re.sub(rf"\b{PROGRAM} ({names})(?![\w-])", lambda match: f"{SUBMIT} jobs/{modules[match[1]]}.py", text)
+
+
+def _application() -> str | None:
+    """The application of ``spark-submit`` that this process was started as, if any."""
+    started = Path(sys.argv[0])
+    return started.stem if started.suffix == ".py" and started.stem in spark_env.COMMANDS else None
 
 
 def add_list(group: argparse._ActionsContainer, option: str, metavar: str, text: str, **more: Any) -> None:

@@ -5,7 +5,7 @@
 | ``tool`` | versions: of this package, of Python, of Spark if it was started |
 | ``command`` | the command's name |
 | ``options`` | each option with its ``value`` and its ``source``: ``command line`` or ``default``; passwords are hidden |
-| ``settings`` | the broker-level settings of the call, each with its ``value`` and its ``source`` |
+| ``settings`` | the broker-level settings of the call, each with its ``value``, null for no limit, and its ``source`` |
 | ``default_settings`` | Kafka's defaults of the topic-level settings; ``settings`` of a log has those that differ |
 
 Tested by ``tests/jobs/test_terminal_output.py``.
@@ -61,6 +61,11 @@ def _shown(value: object) -> object:
 def _broker_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     config = _arguments.read_resolver(arguments).broker()
     return {
-        name: {"value": getattr(config, attribute), "source": str(config.source(name))}
+        name: {"value": _limit(getattr(config, attribute)), "source": str(config.source(name))}
         for name, attribute in BROKER_ATTRIBUTES.items()
     }
+
+
+def _limit(value: object) -> object:
+    """``None`` for Kafka's way to say that there is no limit, the largest number of a double."""
+    return None if value == sys.float_info.max else value

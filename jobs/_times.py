@@ -12,6 +12,7 @@ from fractions import Fraction
 _ISO = re.compile(
     r"(?P<date>\d{4}-\d\d-\d\d)[T ](?P<time>\d\d:\d\d)(?P<s>:\d\d)?(?P<fraction>\.\d{1,9})?(?P<offset>Z|z|[+-]\d\d:?\d\d)?"
 )
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _FIRST_MS = 946_684_800_000
 _LAST_MS = 253_402_300_799_999
@@ -33,6 +34,8 @@ def iso_time_ms(text: str) -> int:
     :raises ValueError: not such a time, or before 2000
     """
     match = _ISO.fullmatch(text)
+    if match is None and _DATE.fullmatch(text):
+        raise ValueError(f"{text!r} is a date without a time: {text}T00:00Z is its midnight in UTC")
     if match is None:
         raise ValueError(f"{text!r} is not a time such as 2026-11-22T02:00Z or 2026-11-22T03:00:00+01:00")
     if match["offset"] is None:

@@ -40,22 +40,22 @@ _EPILOG = f"""\
 {_options.EXIT_HELP}
 examples:
   What would be cleaned in a stopped broker's directory, and why?
-    spark-submit jobs/compact.py --log-dir /var/lib/kafka --config server.properties --dry-run
+    kafka-log-compaction compact --log-dir /var/lib/kafka --config server.properties --dry-run
 
   Clean a consumer offsets topic that has grown, whatever its dirty ratio:
-    spark-submit jobs/compact.py --log-dir /var/lib/kafka --topic __consumer_offsets \\
+    kafka-log-compaction compact --log-dir /var/lib/kafka --topic __consumer_offsets \\
         --set min.cleanable.dirty.ratio=0
 
   Shrink an export into another directory before it is shipped, including its last segments:
-    spark-submit jobs/compact.py --log-dir /exports/orders --set cleanup.policy=compact \\
+    kafka-log-compaction compact --log-dir /exports/orders --set cleanup.policy=compact \\
         --include-active --output-dir /exports/orders-compacted --report orders.json
 
   Of each key retain the record with the highest timestamp in place of the newest one, in a copy (docs/strategies.md):
-    spark-submit jobs/compact.py --log-dir /backup/kafka --topic orders \\
+    kafka-log-compaction compact --log-dir /backup/kafka --topic orders \\
         --set compaction.strategy=timestamp --output-dir /restore/kafka --verify
 
   Produce the same bytes again for the same schedule slot:
-    spark-submit jobs/compact.py --log-dir /backup/kafka --as-of 2026-11-22T02:00Z
+    kafka-log-compaction compact --log-dir /backup/kafka --as-of 2026-11-22T02:00Z
 """
 
 

@@ -6,23 +6,23 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from types import ModuleType
 
-from compaction.errors import UsageError
+import shtab
 
 from . import _command, _options
+from ._commands import COMMANDS, PROGRAM
 
 _SHELLS = ("bash", "fish", "tcsh", "zsh")
 
 _DESCRIPTION = """\
 Print a script that lets a shell complete the commands of kafka-log-compaction, their options, and the names
-of files and directories. It needs the package shtab, which the extra "completion" installs.
+of files and directories.
 """
 
 _EPILOG = """\
 exit status:
   0  done
-  2  usage error, or shtab is not installed
+  2  usage error
 
 examples:
   In this shell only:
@@ -44,23 +44,14 @@ def parser() -> _options.Parser:
 
 
 def script(shell: str) -> str:
-    """The script.
-
-    :raises UsageError: shtab is not installed
-    """
-    try:
-        shtab = import_module("shtab")
-    except ModuleNotFoundError:
-        raise UsageError("shtab is not installed", hint="install kafka-log-compaction[completion]") from None
-    text: str = shtab.complete(_all_commands(shtab), shell)
+    """The script."""
+    text: str = shtab.complete(_all_commands(), shell)
     return text
 
 
-def _all_commands(shtab: ModuleType) -> argparse.ArgumentParser:
+def _all_commands() -> argparse.ArgumentParser:
     """One parser of all commands, whose options know what their values name."""
-    from .__main__ import COMMANDS
-
-    program = argparse.ArgumentParser(_options.PROGRAM, description="An offline log cleaner for Kafka log directories.")
+    program = argparse.ArgumentParser(PROGRAM, description="An offline log cleaner for Kafka log directories.")
     program.add_argument("--version", action="store_true", help="print the version")
     commands = program.add_subparsers()
     for name, module, purpose in COMMANDS:

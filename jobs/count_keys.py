@@ -58,10 +58,10 @@ exit status:
 
 examples:
   How many keys do the topics have, and which are the largest?
-    spark-submit jobs/count_keys.py --log-dir /var/lib/kafka/data --topic 'orders.*' --top 5
+    kafka-log-compaction count --log-dir /var/lib/kafka/data --topic 'orders.*' --top 5
 
   Every partition, as JSON:
-    spark-submit jobs/count_keys.py --log-dir /var/lib/kafka/data --output json
+    kafka-log-compaction count --log-dir /var/lib/kafka/data --output json
 """
 
 _COLUMNS = (

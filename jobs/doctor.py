@@ -48,10 +48,10 @@ exit status:
 
 examples:
   Can runs start on this machine?
-    spark-submit jobs/doctor.py
+    kafka-log-compaction doctor
 
   Did a cleaner die, and on which partitions?
-    spark-submit jobs/doctor.py --log-dir /var/lib/kafka/data --broker-log /opt/kafka/logs/log-cleaner.log
+    kafka-log-compaction doctor --log-dir /var/lib/kafka/data --broker-log /opt/kafka/logs/log-cleaner.log
 """
 
 _WARM_UP = "kafka-log-compaction warm-up"

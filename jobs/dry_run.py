@@ -51,16 +51,19 @@ policies:
   brackets, or join them by +. The policy {CONFIGURED!r} changes nothing; it is the default.
 
 {_options.EXIT_HELP}
+  A refusal of a log, because many of its records have no key, is an answer and no failure under a
+  policy other than {CONFIGURED!r}; --strict makes it one.
+
 examples:
   What would compaction, or three days of retention, or both, free on these topics?
-    spark-submit jobs/dry_run.py --log-dir /backup/kafka --topic 'orders.*' \\
+    kafka-log-compaction dry-run --log-dir /backup/kafka --topic 'orders.*' \\
         --policy cleanup.policy=compact \\
         --policy cleanup.policy=delete,retention.ms=3d \\
         --policy 'cleanup.policy=[compact,delete],retention.ms=3d' \\
         --html orders.html --report orders.json
 
   Why is this log not compacted?
-    spark-submit jobs/dry_run.py --log-dir /var/lib/kafka --config server.properties \\
+    kafka-log-compaction dry-run --log-dir /var/lib/kafka --config server.properties \\
         --explain __consumer_offsets-7
 """
 
@@ -84,6 +87,10 @@ def parser() -> _options.Parser:
     group.add_argument(
         "--allow-keyless", action="store_true",
         help="compare runs with this option: logs with many records without a key are cleaned too",
+    )  # fmt: skip
+    group.add_argument(
+        "--strict", action="store_true",
+        help=f"exit with 1 if a run would refuse a log under any of the policies, and not only under {CONFIGURED}",
     )  # fmt: skip
     group = options.add_argument_group("what to write")
     _options.add_file(group, "--report", "write all figures in JSON (schema_version 1)")
@@ -181,7 +188,8 @@ def _finish(comparison: Comparison, arguments: argparse.Namespace) -> int:
         (arguments.metrics, lambda: comparison_metrics(comparison)),
         (arguments.html, lambda: to_html(comparison)),
     )
-    return _command.finish(files, lambda: _show(comparison, arguments), comparison.exit_code)
+    code = comparison.exit_code or (_command.FAILED if arguments.strict and comparison.refused else 0)
+    return _command.finish(files, lambda: _show(comparison, arguments), code)
 
 
 def _show(comparison: Comparison, arguments: argparse.Namespace) -> None:
@@ -193,8 +201,10 @@ def _show(comparison: Comparison, arguments: argparse.Namespace) -> None:
         if log.error is not None:
             _logging.print_error(f"{log.name}: {log.error}")
         for outcome in log.outcomes:
-            if outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.REFUSED):
+            if outcome.fails:
                 _logging.print_error(f"{log.name}, {outcome.policy}: {outcome.reason}")
+            elif outcome.status is OutcomeStatus.REFUSED:
+                _logging.print_line(f"refused: {log.name}, {outcome.policy}: {outcome.reason}")
 
 
 if __name__ == "__main__":

@@ -78,23 +78,23 @@ differences from Kafka's tool:
 
 examples:
   What is in this segment, batch by batch?
-    spark-submit jobs/dump_log.py --files /var/lib/kafka/orders-0/00000000000000000000.log
+    kafka-log-compaction dump-log --files /var/lib/kafka/orders-0/00000000000000000000.log
 
   Every record, with key and value:
-    spark-submit jobs/dump_log.py --files orders-0/00000000000000000000.log --print-data-log
+    kafka-log-compaction dump-log --files orders-0/00000000000000000000.log --print-data-log
 
   The record at offset 4711 in any segment of a log, and the first record of a day:
-    spark-submit jobs/dump_log.py --files orders-0 --offsets 4711 --print-data-log
-    spark-submit jobs/dump_log.py --files orders-0 --timestamp 1735689600000 --print-data-log
+    kafka-log-compaction dump-log --files orders-0 --offsets 4711 --print-data-log
+    kafka-log-compaction dump-log --files orders-0 --timestamp 1735689600000 --print-data-log
 
   The records as JSON lines, for jq -c 'select(.type == "record") | .key' and other tools:
-    spark-submit jobs/dump_log.py --files orders-0 --print-data-log --output jsonl
+    kafka-log-compaction dump-log --files orders-0 --print-data-log --output jsonl
 
   Are the indexes of a log valid?
-    spark-submit jobs/dump_log.py --files orders-0 --verify-index-only
+    kafka-log-compaction dump-log --files orders-0 --verify-index-only
 
   Which offsets were committed?
-    spark-submit jobs/dump_log.py --files __consumer_offsets-12 --offsets 0: --offsets-decoder
+    kafka-log-compaction dump-log --files __consumer_offsets-12 --offsets 0: --offsets-decoder
 """
 
 _STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"
@@ -274,7 +274,11 @@ def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder:
 def dump(request: DumpRequest) -> int:
     """Dumps the files of a request to standard output and standard error; returns the exit code."""
     from compaction.dump.dump_tool import Dump
+    from compaction.stores.clients import require_store
     from compaction.stores.mixed import file_system
+
+    for path in request.files:
+        require_store(path)
 
     # a pipe gets the bytes that Kafka's tool prints; on a terminal, control characters in keys could take effect
     out = TerminalOutput(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer

@@ -58,18 +58,18 @@ _EPILOG = f"""\
 {_options.EXIT_HELP}
 examples:
   How many records have these keys, and where?
-    spark-submit jobs/erase.py --log-dir /backup/kafka --keys keys.txt --dry-run
+    kafka-log-compaction erase --log-dir /backup/kafka --keys keys.txt --dry-run
 
   Erase them from a stopped broker's directory, including the last segments:
-    spark-submit jobs/erase.py --log-dir /var/lib/kafka --keys keys.txt --include-active \\
+    kafka-log-compaction erase --log-dir /var/lib/kafka --keys keys.txt --include-active \\
         --report erased.json
 
   Leave a tombstone for each record, so that consumers learn of it:
-    spark-submit jobs/erase.py --log-dir /backup/kafka --topic customers --on-match tombstone \\
+    kafka-log-compaction erase --log-dir /backup/kafka --topic customers --on-match tombstone \\
         --where prefix=customer-17:
 
   Write a copy without the keys of a column to another place:
-    spark-submit jobs/erase.py --log-dir /exports/orders --include-active --keys requests.parquet \\
+    kafka-log-compaction erase --log-dir /exports/orders --include-active --keys requests.parquet \\
         --keys-column customer_id --output-dir /exports/orders-erased
 """
 

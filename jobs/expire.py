@@ -41,21 +41,21 @@ _EPILOG = f"""\
 {_options.EXIT_HELP}
 examples:
   What has expired in a stopped broker's directory?
-    spark-submit jobs/expire.py --log-dir /var/lib/kafka --config server.properties --dry-run
+    kafka-log-compaction expire --log-dir /var/lib/kafka --config server.properties --dry-run
 
   One of a broker's several log.dirs, whose metadata log is in another one?
-    spark-submit jobs/expire.py --log-dir /disk2/kafka --metadata /disk1/kafka --dry-run
+    kafka-log-compaction expire --log-dir /disk2/kafka --metadata /disk1/kafka --dry-run
 
   Keep three days of one topic, whatever is configured:
-    spark-submit jobs/expire.py --log-dir /backup/kafka --topic page-views \\
+    kafka-log-compaction expire --log-dir /backup/kafka --topic page-views \\
         --set cleanup.policy=delete --set retention.ms=3d
 
   Copy what has not expired to another place, also from or to an object store:
-    spark-submit jobs/expire.py --log-dir s3://backups/kafka --output-dir s3://backups/kafka-expired \\
+    kafka-log-compaction expire --log-dir s3://backups/kafka --output-dir s3://backups/kafka-expired \\
         --config server.properties
 
   Repeat the run for the same schedule slot:
-    spark-submit jobs/expire.py --log-dir /backup/kafka --as-of 2026-11-22T02:00Z
+    kafka-log-compaction expire --log-dir /backup/kafka --as-of 2026-11-22T02:00Z
 """
 
 

@@ -61,14 +61,14 @@ exit status:
 
 examples:
   Is a compacted copy valid?
-    spark-submit jobs/verify.py --before /exports/orders --after /exports/orders-compacted \\
+    kafka-log-compaction verify --before /exports/orders --after /exports/orders-compacted \\
         --set cleanup.policy=compact --include-active
 
   Is the result of the last run on this directory valid? Its sources remain until the next run.
-    spark-submit jobs/verify.py --in-place /var/lib/kafka --report verified.json
+    kafka-log-compaction verify --in-place /var/lib/kafka --report verified.json
 
   What became of one record?
-    spark-submit jobs/verify.py --in-place /var/lib/kafka --why orders-0:4711
+    kafka-log-compaction verify --in-place /var/lib/kafka --why orders-0:4711
 """
 
 

@@ -7,10 +7,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from compaction.formats.key_criteria import KeyCriteria
 from compaction.report import LogReport, LogStatus, RunReport, VersionUsed
 from jobs import compact, dry_run
 from jobs._provenance import provenance
+from tests.compare.browser import find_browser
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -80,20 +82,39 @@ def test_options_are_those_of_the_console_command(reference: ModuleType) -> None
     assert not sys.argv[0].startswith("kafka-log-compaction")
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning_and_refers_to_nothing_outside(
-    tmp_path: Path, missing: Callable[[str], None]
-) -> None:
+def test_headings_of_the_reference_are_words_and_not_names_of_classes(reference: ModuleType) -> None:
+    headings = [heading for page in reference.PAGES.values() for heading in re.findall(r"^#+ (.+)$", page(), re.MULTILINE)]
+    assert len(headings) > 20
+    assert [heading for heading in headings if re.search(r"[a-z][A-Z]|_", heading)] == []
+
+
+def test_every_address_of_the_package_leads_to_something_that_exists() -> None:
+    addresses = re.findall(r'^\w+ = "\$PROJECT_URL(/.*)?"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert len(addresses) >= 5
+    paths = [match[1] for each in addresses if (match := re.fullmatch(r"/(?:blob|tree)/main/(.+)", each))]
+    assert len(paths) >= 2
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], None]) -> Path:
+    """The built site."""
     if find_spec("mkdocs") is None:
         missing("mkdocs (`make suites` installs it)")
+    place = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(place)],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "WARNING" not in done.stderr
-    pages = {path.name: path.read_text() for path in (tmp_path / "site").glob("*.html")}
+    return place
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_refers_to_nothing_outside(site: Path) -> None:
+    pages = {path.name: path.read_text() for path in site.glob("*.html")}
     for document in (ROOT / "docs").glob("*.md"):
         assert f"{document.stem}.html" in pages
     assert {"index.html", "uses.html", "options.html", "settings.html"} <= set(pages)
@@ -102,3 +123,55 @@ def test_the_site_builds_without_a_warning_and_refers_to_nothing_outside(
     assert "in-place" in pages["uses.html"]
     for name, text in pages.items():
         assert not re.findall(r'<(?:script|img|iframe)[^>]+src="https?:|<link[^>]+stylesheet[^>]+https?:', text), name
+
+
+@pytest.fixture(scope="module")
+def page(missing: Callable[[str], None]) -> Iterator[Any]:
+    """A page of a browser with a screen of 1280 pixels."""
+    path = find_browser()
+    if path is None or find_spec("playwright") is None:
+        missing("a Chromium, or playwright (`make suites` installs them)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser.new_page(viewport={"width": 1280, "height": 800})
+        browser.close()
+
+
+#: tables whose last columns are out of sight, and blocks of code under the button that copies them
+_HIDDEN = """() => {
+  const wraps = [...document.querySelectorAll(".md-typeset__scrollwrap")];
+  const wide = wraps.filter(each => each.scrollWidth > each.clientWidth + 1);
+  const covered = [...document.querySelectorAll(".md-clipboard, .md-code__nav")].filter(button => {
+    const code = button.closest("pre, .highlight").querySelector("code");
+    const [over, under] = [button.getBoundingClientRect(), code.getBoundingClientRect()];
+    return over.width > 0 && under.right > over.left + 1 && under.bottom > over.top && under.top < over.bottom;
+  });
+  const buttons = document.querySelectorAll(".md-clipboard, .md-code__nav").length;
+  return [wide.map(each => each.innerText.slice(0, 60)), covered.length, buttons];
+}"""
+
+
+@pytest.mark.browser
+def test_every_column_is_in_sight_and_no_code_lies_under_a_button(site: Path, page: Any) -> None:
+    buttons = 0
+    for file in sorted(site.glob("*.html")):
+        page.goto(file.as_uri())
+        page.wait_for_load_state("networkidle")
+        wide, covered, found = page.evaluate(_HIDDEN)
+        assert (wide, covered) == ([], 0), file.name
+        buttons += found
+    assert buttons > 20
+
+
+@pytest.mark.browser
+def test_the_search_works_on_pages_that_are_opened_as_files_and_requests_nothing_else(site: Path, page: Any) -> None:
+    addresses: list[str] = []
+    page.on("request", lambda request: addresses.append(request.url))
+    page.goto((site / "index.html").as_uri())
+    page.keyboard.press("/")
+    page.locator(".md-search__input").press_sequentially("tombstone")
+    page.wait_for_selector(".md-search-result__link")
+    assert page.locator(".md-search-result__link").first.get_attribute("href").startswith(site.as_uri())
+    assert [address for address in addresses if not address.startswith("file:")] == []

@@ -79,7 +79,7 @@ def test_the_wheel_has_only_modules_types_and_settings(wheel: Path) -> None:
         for path in (ROOT / part).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert code == expected
+    assert code == expected | {"pyspark_kafka_log.py"}
     assert {"compaction/py.typed", "compaction/spark/log4j2.properties"} <= code
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
@@ -92,6 +92,14 @@ def test_the_console_command_works_in_any_directory(installed: Path, tmp_path: P
     assert call(command, "--version", cwd=tmp_path).startswith("kafka-log-compaction ")
     told = call(command, "compact", "--log-dir", log_dir, "--topic", "orders", cwd=tmp_path)
     assert "3 logs: 3 cleaned" in told
+
+
+def test_completion_and_the_data_source_come_with_the_wheel(installed: Path, tmp_path: Path) -> None:
+    assert "--output-dir" in call(installed / "kafka-log-compaction", "completion", "bash", cwd=tmp_path)
+    finds = "import pyspark_kafka_log as found; print(found.DefaultSource.name(), found.__file__)"
+    name, file = call(installed / "python", "-c", finds, cwd=tmp_path).split()
+    assert name == "kafka_log"
+    assert file.startswith(str(installed.parent))
 
 
 def test_the_source_distribution_has_what_the_checkout_has(sdist: Path) -> None:

@@ -230,14 +230,14 @@ class VerifyReport:
 
     def versions(self) -> list[str]:
         """Whose rules applied, as lines of text."""
-        return [f"rules of {version} for {n} log{'' if n == 1 else 's'}" for version, n in self.kafka_versions.items()]
+        return [f"rules of {version} for {counted(n, 'log')}" for version, n in self.kafka_versions.items()]
 
     def summary(self) -> str:
         """The totals in one line."""
         # statuses that not every command can give are shown where they are
         rare = ("not_compared", "incomplete")
         counts = ", ".join(f"{n} {Status(name).words}" for name, n in self._by_status().items() if n or name not in rare)
-        return f"{len(self.logs)} logs: {counts}; {self.status.value} ({self.seconds:.1f} s)"
+        return f"{counted(len(self.logs), 'log')}: {counts}; {self.status.value} ({self.seconds:.1f} s)"
 
     def _by_status(self) -> dict[str, int]:
         return {status.value: sum(log.status is status for log in self.logs) for status in Status}

@@ -32,6 +32,7 @@ from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, segment_file
 from compaction.output.journal import JOURNAL
+from compaction.screen.amounts import counted
 from compaction.stores.mixed import file_system
 
 #: a broker's cleaner looks for work every 15 seconds; longer than any queue
@@ -78,7 +79,7 @@ def _directory(files: DiskFileSystem, log_dir: str, logs: Sequence[PreparedLog[L
     left = _leftovers(files, logs)
     if left.interrupted:
         fix = f"{PROGRAM} compact --log-dir {log_dir} completes or undoes it; so does a broker's start"
-        what = f"{len(left.interrupted)} files, e.g. {left.interrupted[0]}"
+        what = f"{counted(len(left.interrupted), 'file')}, e.g. {left.interrupted[0]}"
         yield Check(log_dir, "interrupted cleaning", State.NOTE, what, fix)
     if left.deleted_bytes:
         fix = "the next run or the broker's start removes them"

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from compaction.config.policy import CONFIGURED
 from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed
 
 
@@ -142,6 +143,12 @@ class Outcome:
         return " and ".join(done) or "cleaned"
 
     @property
+    def fails(self) -> bool:
+        """Whether a run would fail the log. If it would refuse it under a policy that is only considered, that is an answer."""
+        refused = self.status is OutcomeStatus.REFUSED and self.policy == CONFIGURED
+        return refused or self.status is OutcomeStatus.FAILED
+
+    @property
     def changes(self) -> bool:
         """Whether a run would change the log."""
         return self.status in (OutcomeStatus.CLEANED, OutcomeStatus.SKIPPED)
@@ -176,8 +183,7 @@ class ComparedLog:
     @property
     def fails(self) -> bool:
         """Whether the log failed, or would fail in a run with one of the policies."""
-        statuses = {outcome.status for outcome in self.outcomes}
-        return self.error is not None or not statuses.isdisjoint((OutcomeStatus.FAILED, OutcomeStatus.REFUSED))
+        return self.error is not None or any(outcome.fails for outcome in self.outcomes)
 
     def remaining(self, policy: int) -> LogTotals:
         """What a run with a policy leaves, by the number of the policy: all of the log if it fails or is refused."""
@@ -220,7 +226,7 @@ class Comparison:
 
     @property
     def status(self) -> RunStatus:
-        """Failed if any log is, or if a run would refuse it; else done if any policy would change any log."""
+        """Failed if any log fails; else done if any policy would change any log."""
         if any(log.fails for log in self.logs):
             return RunStatus.FAILED
         outcomes = [outcome for log in self.logs for outcome in log.outcomes]
@@ -231,6 +237,11 @@ class Comparison:
     def exit_code(self) -> int:
         """1 if a log failed, or would fail in a run; else 0."""
         return 1 if self.status is RunStatus.FAILED else 0
+
+    @property
+    def refused(self) -> int:
+        """The number of logs that a run with one of the policies would refuse."""
+        return sum(any(each.status is OutcomeStatus.REFUSED for each in log.outcomes) for log in self.logs)
 
     def totals(self) -> tuple[PolicyTotals, ...]:
         """The sums per policy, in the order of ``policies``."""

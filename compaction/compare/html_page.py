@@ -6,13 +6,13 @@ sorts and filters the table of logs. With very many logs the page omits their co
 
 from __future__ import annotations
 
-import html
 import json
 from importlib.resources import files
 from typing import Any
 
 from compaction.compare.figures import ComparedLog, Comparison, LogTotals, Outcome
 from compaction.printable import printable, printable_json
+from compaction.screen.amounts import counted
 
 #: with more logs the page omits the conditions
 MOST_EXPLAINED = 300
@@ -22,9 +22,9 @@ _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 
 def to_html(comparison: Comparison) -> str:
     """The page."""
-    count = len(comparison.logs)
+    count, policies = len(comparison.logs), len(comparison.policies)
     parts = {
-        "TITLE": html.escape(f"{len(comparison.policies)} policies, {count} logs"),
+        "TITLE": f"{policies} {'policy' if policies == 1 else 'policies'}, {counted(count, 'log')}",
         "STYLE": _asset("page.css"),
         "DATA": _embedded(model(comparison)),
         "SCRIPT": "\n".join(_asset(name) for name in ("format.js", "charts.js", "page.js")),

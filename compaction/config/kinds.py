@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import math
 import re
+import sys
 from dataclasses import dataclass
 from typing import Protocol, Union
 
@@ -112,7 +113,8 @@ class Above:
 
     def complaint(self, value: Value) -> str | None:
         if isinstance(value, (int, float)) and not self.low < value <= self.high:
-            return f"is not greater than {self.low} and at most {self.high}"
+            bound = "" if self.high == sys.float_info.max else f" and at most {self.high}"
+            return f"is not greater than {self.low}{bound}"
         return None
 
 

@@ -15,7 +15,7 @@ import hashlib
 import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -127,7 +127,7 @@ def write_set(log_dir: str, target: BackupTarget, now_ms: int) -> SetWritten:
 
 
 def _write(log_dir: str, target: BackupTarget, export: NewExport, now_ms: int) -> SetWritten:
-    request = ReadRequest.parse({"path": log_dir, "isolation.level": READ_COMMITTED})
+    request = replace(ReadRequest.parse({"path": log_dir, "isolation.level": READ_COMMITTED}), allow_empty=True)
     ends = read_ends(request)
     left_out = _check_ends(ends, committed_only=target.committed_only)
     tasks: dict[TopicPartition, list[ReadTask]] = {log: [] for log in ends}

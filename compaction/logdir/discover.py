@@ -30,6 +30,7 @@ from compaction.names import (
     parse_partition_dir,
     parse_segment_file,
 )
+from compaction.stores.clients import require_store
 
 _MAX_PARTITION = 2**31 - 1
 #: a directory with one of these files is a log directory, even if its logs have no segments
@@ -67,9 +68,11 @@ def check_log_dirs(fs: FileSystem, log_dirs: Sequence[str]) -> tuple[str, ...]:
     """The log directories without duplicates, absolute, links resolved.
 
     :raises UsageError: one is missing, not a directory, or a partition's directory
+    :raises StorageError: its store cannot be reached, or lacks its bucket
     """
     checked: dict[tuple[object, ...], str] = {}
     for log_dir in log_dirs:
+        require_store(log_dir)
         found = fs.stat(log_dir)
         if found is None:
             raise UsageError("no such log directory", path=log_dir, hint="give one of the broker's log.dirs, or a copy of it")
@@ -127,9 +130,27 @@ def require_logs(fs: FileSystem, logs: Sequence[LogLocation], log_dirs: Sequence
     hint = "or give --allow-empty if that is to be expected"
     if patterns and not logs:
         what = f"--topic: no topic here matches {' or '.join(map(repr, patterns))}"
+        names = {str(location.topic_partition) for log_dir in log_dirs for location, _ in _logs_of(fs, log_dir)}
+        partition = next((each for each in patterns if each in names), None)
+        if partition is not None:
+            raise UsageError(what, path=where, hint=f"{partition} is a partition: give --partition {partition}")
         raise UsageError(what, path=where, hint=f"a pattern matches the whole name of a topic; correct it, {hint}")
     what = "no logs here: no directory is named TOPIC-N and has segments"
     raise UsageError(what, path=where, hint=f"give one of the broker's log.dirs, or a copy of it, {hint}")
+
+
+def require_topics(logs: Sequence[LogLocation], selector: Selector, paths: Sequence[str]) -> None:
+    """:raises UsageError: there are no logs, or a pattern matches the topic of none of them"""
+    topics = {location.topic_partition.topic for location in logs}
+    unknown = next((each.pattern for each in selector.topics if not any(map(each.fullmatch, topics))), None)
+    if unknown is not None:
+        hint = "a pattern matches the whole name of a topic; correct it"
+        if parse_partition_dir(unknown) is not None:
+            hint = "a partition is selected by the option partition"
+        raise UsageError(f"topic: no topic here matches {unknown!r}", path=", ".join(paths), hint=hint)
+    if not logs:
+        hint = "give one of the broker's log.dirs, a copy of it, or a partition's directory"
+        raise UsageError("no logs here: no directory is named TOPIC-N", path=", ".join(paths), hint=hint)
 
 
 def _logs_of(fs: FileSystem, log_dir: str) -> list[tuple[LogLocation, tuple[object, ...]]]:

@@ -30,6 +30,7 @@ from compaction.fs.filesystem import DiskFileSystem, FileRange, FileStat, FileSy
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import is_remote
 from compaction.names import LOCK, LogLocation
+from compaction.screen.amounts import counted
 from compaction.stores.listings import is_missing, list_directory
 from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest
 from compaction.stores.mixed import MixedFileSystem
@@ -70,7 +71,7 @@ def is_done(request: CompactionRequest) -> bool:
             raise UsageError(what, path=output_dir, hint="name another directory, or give --replace")
         lacking = _lacking(manifest, request.logs)
         if lacking:
-            what = f"the finished output lacks {len(lacking)} logs that failed or are new, the first is {lacking[0]}"
+            what = f"the finished output lacks {counted(len(lacking), 'log')}, failed or new, the first is {lacking[0]}"
             raise StorageError(what, path=output_dir, hint="give --replace to write it again")
         _require_true(output_dir, manifest)
     except CompactionError:

@@ -40,6 +40,7 @@ from compaction.output.journal import JOURNAL, Journal, JournalGroup, read_journ
 from compaction.output.segment_files import change_suffixes, discard_unfinished, exists, remove_deleted
 from compaction.output.swap import finish_group, finish_swap
 from compaction.recovery.rollback import roll_back
+from compaction.screen.amounts import counted
 
 
 def finish_interrupted_swap(fs: FileSystem, location: LogLocation, owner: Owner = NO_OWNER) -> list[str]:
@@ -71,7 +72,7 @@ def _finish_journal(fs: FileSystem, location: LogLocation, journal: Journal, own
         run_alone(fs, finish_group(fs, path, group))
     if good == len(groups):
         run_alone(fs, finish_swap(fs, location, replace(journal, groups=resumed), CheckpointFiles(fs)))
-        return f"finished an earlier swap of {good} segments"
+        return f"finished an earlier swap of {counted(good, 'segment')}"
     for group in reversed(groups[good:]):
         roll_back(fs, path, group)
     discard_unfinished(fs, path)

@@ -1,23 +1,24 @@
 """``spark.read.format("kafka_log").load(DIR)``: the records of log directories at rest as a DataFrame.
 
-    from compaction.source.data_source import register
-    register(spark)
     orders = spark.read.format("kafka_log").option("topic", "orders").load("/var/lib/kafka/data")
 
 The columns are those of Spark's own Kafka source (``compaction.source.arrow_columns``), the options those of
 ``compaction.source.read_plan.OPTIONS``. Records become Arrow batches without a copy. Filters on ``topic``, ``partition``,
-``offset`` and ``timestamp`` select files, byte ranges and batches before anything is decoded, from PySpark 4.1 on. PySpark 4.0
-has no filter pushdown for Python; use the options there. PySpark does not pass the columns of a query to a Python data source:
-name them with the option ``columns`` or ``spark.read.schema(…)``, and no others are decoded.
+``offset`` and ``timestamp`` select files, byte ranges and batches before anything is decoded, from PySpark 4.1 on, if the
+session has ``spark.sql.python.filterPushdown.enabled=true``. PySpark 4.0 has no filter pushdown for Python; use the options
+there. PySpark does not pass the columns of a query to a Python data source: name them with the option ``columns`` or
+``spark.read.schema(…)``, and no others are decoded.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -27,21 +28,35 @@ from compaction.source.arrow_columns import ArrowColumns, check_schema, source_s
 from compaction.source.latest import read_latest
 from compaction.source.pushed_filters import PushedFilters, push_filters
 from compaction.source.read_columns import read_columns
-from compaction.source.read_plan import ReadRequest, flag, plan_read
+from compaction.source.read_plan import ReadRequest, plan_read
 from compaction.source.read_plan import end_offsets as planned_end_offsets
-from compaction.source.view_options import ViewOptions, offsets_json
+from compaction.source.view_options import ViewOptions, flag, offsets_json
 
 FORMAT = "kafka_log"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+_WORKERS_PYTHON = "spark.sql.execution.pyspark.python"
+_ALREADY_FOUND = "DATA_SOURCE_ALREADY_EXISTS"
+#: the process in which PySpark pushes filters down; elsewhere it refuses a reader that could take filters unless the session
+#: enables the pushdown, which a data source is not told
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format ``kafka_log`` with a session, with filter pushdown on PySpark 4.1 and newer."""
-    if hasattr(DataSourceReader, "pushFilters"):
-        spark.conf.set(_PUSHDOWN, "true")
-        spark.dataSource.register(FilteringKafkaLogSource)
-    else:
+    """Register the format ``kafka_log`` with a session, with filter pushdown on PySpark 4.1 and newer.
+
+    Spark finds the format by itself (``pyspark_kafka_log``) if the driver's Python has this package, and then registers no
+    other: without pushdown unless the session enables that, and on executors with the driver's interpreter unless the session
+    names theirs.
+    """
+    spark.conf.set(_PUSHDOWN, "true")
+    try:
         spark.dataSource.register(KafkaLogSource)
+    except AnalysisException as error:
+        if error.getCondition() != _ALREADY_FOUND:
+            raise
+        python = spark.conf.get("spark.pyspark.python", None)
+        if python is not None:
+            spark.conf.set(_WORKERS_PYTHON, python)
 
 
 def end_offsets(path: str, **options: str) -> str:
@@ -95,7 +110,7 @@ class FilteringKafkaLogReader(KafkaLogReader):
 
 
 class KafkaLogSource(DataSource):
-    """The data source without filter pushdown: for PySpark 4.0, and for sessions that disable it."""
+    """The data source, with filter pushdown if PySpark has it and the session enables it."""
 
     @classmethod
     def name(cls) -> str:
@@ -110,12 +125,11 @@ class KafkaLogSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the columns in ``schema``."""
-        return KafkaLogReader(dict(self.options), schema)
+        reader = FilteringKafkaLogReader if _is_pushdown_worker() else KafkaLogReader
+        return reader(dict(self.options), schema)
 
 
-class FilteringKafkaLogSource(KafkaLogSource):
-    """The data source with filter pushdown."""
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of the columns in ``schema``."""
-        return FilteringKafkaLogReader(dict(self.options), schema)
+def _is_pushdown_worker() -> bool:
+    """PySpark either starts the module of a worker, or imports it in a daemon that forks."""
+    started = getattr(sys.modules["__main__"], "__spec__", None)
+    return _PUSHDOWN_WORKER in sys.modules or getattr(started, "name", None) == _PUSHDOWN_WORKER

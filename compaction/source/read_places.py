@@ -5,7 +5,7 @@ Tested by ``tests/source/test_read_plan.py`` and ``tests/jobs/test_same_partitio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from compaction.fs.filesystem import FileSystem, base_name, parent
 from compaction.fs.lock import require_unlocked
@@ -17,7 +17,7 @@ from compaction.names import LogLocation, parse_partition_dir
 from compaction.stores.remote import require_finished
 
 
-def read_locations(fs: FileSystem, paths: Sequence[str], selector: Selector) -> Iterable[LogLocation]:
+def read_locations(fs: FileSystem, paths: Sequence[str], selector: Selector) -> Sequence[LogLocation]:
     """The logs of log directories, and those whose own directory is given, each once.
 
     :raises UsageError: a path is neither, its output is unfinished, or a partition is in two directories
@@ -35,8 +35,9 @@ def read_locations(fs: FileSystem, paths: Sequence[str], selector: Selector) -> 
         _require_at_rest(log_dir)
     if log_dirs or not single:
         found |= {location.path: location for location in discover(fs, log_dirs, selector)}
-    require_one_directory(fs, list(found.values()))
-    return found.values()
+    logs = list(found.values())
+    require_one_directory(fs, logs)
+    return logs
 
 
 def _require_at_rest(log_dir: str) -> None:

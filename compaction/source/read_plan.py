@@ -7,7 +7,7 @@ Every log is recovered in memory, as in a dry run. It is read from its log start
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from compaction.fs.filesystem import FileSystem, join, real_file
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import add_tail, parse_uri
 from compaction.logdir.checkpoint_store import read_checkpoints, read_directory_state
-from compaction.logdir.discover import Selector
+from compaction.logdir.discover import Selector, require_topics
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.slices import cut_segment
 from compaction.names import HIGH_WATERMARKS, LOG, LogLocation, TopicPartition, segment_file
@@ -32,7 +32,7 @@ from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
 from compaction.source.read_places import read_locations
 from compaction.source.seek import first_offset_since, positions_of
-from compaction.source.view_options import READ_COMMITTED, ViewOptions
+from compaction.source.view_options import READ_COMMITTED, ViewOptions, flag, number
 from compaction.stores.layouts.data_keys import add_private_keys
 from compaction.stores.mixed import file_system
 
@@ -67,7 +67,7 @@ OPTIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """The options of a read, validated."""
+    """The options of a read, validated. ``allow_empty``: a directory may have no logs."""
 
     paths: tuple[str, ...]
     selector: Selector
@@ -78,6 +78,7 @@ class ReadRequest:
     check_crcs: bool
     slice_bytes: int
     view: ViewOptions = ViewOptions()
+    allow_empty: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadRequest:
@@ -97,10 +98,10 @@ class ReadRequest:
             raise UsageError(f"isolation.level {level!r} is neither {READ_UNCOMMITTED} nor {READ_COMMITTED}")
         view = ViewOptions.parse(given)
         bounds = Bounds(
-            _number(given, "startingoffset", MIN_LONG),
-            _number(given, "endingoffset", MAX_LONG + 1) - 1,
-            _number(given, "startingtimestamp", MIN_LONG),
-            _number(given, "endingtimestamp", MAX_LONG + 1) - 1,
+            number(given, "startingoffset", MIN_LONG, least=0),
+            number(given, "endingoffset", MAX_LONG + 1, least=0) - 1,
+            number(given, "startingtimestamp", MIN_LONG, least=MIN_LONG),
+            number(given, "endingtimestamp", MAX_LONG + 1, least=MIN_LONG) - 1,
         )
         roots = tuple(parse_uri(path, "path") for path in paths)
         for root in roots if "tail" in given else ():
@@ -114,28 +115,9 @@ class ReadRequest:
             flag(given, "includecontrol"),
             flag(given, "includeunreplicated"),
             flag(given, "check.crcs", default=True),
-            max(1, _number(given, "slicebytes", SLICE_BYTES)),
+            number(given, "slicebytes", SLICE_BYTES, least=1),
             view,
         )
-
-
-def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """A boolean option; ``name`` is in lower case.
-
-    :raises UsageError: the value is not a boolean
-    """
-    value = next((value for key, value in options.items() if key.lower() == name), str(default)).lower()
-    if value not in ("true", "false"):
-        raise UsageError(f"option {name} is {value!r}, expected true or false")
-    return value == "true"
-
-
-def _number(options: Mapping[str, str], name: str, default: int) -> int:
-    value = options.get(name)
-    try:
-        return default if value is None else int(value)
-    except ValueError:
-        raise UsageError(f"option {name} is {value!r}, expected a whole number") from None
 
 
 @dataclass(frozen=True)
@@ -161,7 +143,7 @@ def plan_read(request: ReadRequest, pushed: PushedFilters, wanted: int) -> list[
     :raises LogError: a selected log cannot be read
     """
     fs, bounds = OverlayFileSystem(file_system(request.paths)), request.bounds.within(pushed.bounds)
-    logs = read_locations(fs, request.paths, request.selector)
+    logs = _locations(fs, request)
     found = (each for each in logs if not bounds.empty and pushed.takes(each.topic_partition))
     return [task for location in found for task in plan_log(fs, location, replace(request, bounds=bounds), wanted)]
 
@@ -202,7 +184,7 @@ class ReadEnd(NamedTuple):
 def read_ends(request: ReadRequest) -> dict[TopicPartition, ReadEnd]:
     """Where the reads of the selected logs would end, and why. Errors are those of ``end_offsets``."""
     fs = OverlayFileSystem(file_system(request.paths))
-    logs = read_locations(fs, request.paths, request.selector)
+    logs = _locations(fs, request)
     return {location.topic_partition: _read_end(_view(fs, location, request), request) for location in logs}
 
 
@@ -218,6 +200,15 @@ def _read_end(view: LogView, request: ReadRequest) -> ReadEnd:
 
 def _size(part: SliceRange) -> int:
     return part.end - part.start
+
+
+def _locations(fs: FileSystem, request: ReadRequest) -> Sequence[LogLocation]:
+    """:raises UsageError: see ``plan_read``"""
+    found = read_locations(fs, request.paths, request.selector)
+    if found or not request.allow_empty:
+        require_topics(found, request.selector, request.paths)
+    request.view.require_partitions({each.topic_partition for each in found})
+    return found
 
 
 def _view(fs: FileSystem, location: LogLocation, request: ReadRequest) -> LogView:

@@ -1,12 +1,14 @@
-"""The data source's options for views, and for offsets of single partitions in the JSON form of Spark's Kafka source.
+"""The data source's options for views, and for offsets of single partitions in the JSON form of Spark's Kafka source; flags
+and numbers in the other options.
 
-Tested by ``tests/source/test_latest.py``.
+Tested by ``tests/source/test_latest.py`` and ``tests/source/test_read_plan.py``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from compaction.errors import UsageError
@@ -59,6 +61,13 @@ class ViewOptions:
         first, end = self.starting.get(name, _EARLIEST_OFFSET), self.ending.get(name, _LATEST_OFFSET)
         return Bounds(MIN_LONG if first < 0 else first, MAX_LONG if end < 0 else end - 1)
 
+    def require_partitions(self, selected: Collection[TopicPartition]) -> None:
+        """:raises UsageError: an offset is of a partition that is not ``selected``"""
+        for option, offsets in (("startingoffsets", self.starting), ("endingoffsets", self.ending)):
+            missing = sorted(offsets.keys() - selected)
+            if missing:
+                raise UsageError(f"{option}: {missing[0]} is not among the selected logs", hint="leave it out, or select it")
+
 
 def _check_view(given: Mapping[str, str]) -> None:
     refused = [name for name in _NO_VIEW_OPTIONS if name in given]
@@ -86,6 +95,32 @@ def _offsets(given: Mapping[str, str], option: str, word: str) -> dict[TopicPart
         hint = f'e.g. {{"orders": {{"0": 23, "1": {special}}}}}, or {word}'
         raise UsageError(f"{option} {text!r} has no offsets of partitions", hint=hint)
     return given_offsets
+
+
+def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """A boolean option; ``name`` is in lower case.
+
+    :raises UsageError: the value is not a boolean
+    """
+    value = next((value for key, value in options.items() if key.lower() == name), str(default)).lower()
+    if value not in ("true", "false"):
+        raise UsageError(f"option {name} is {value!r}, expected true or false")
+    return value == "true"
+
+
+def number(options: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+    """A whole number from ``least`` to the largest of 64 bits.
+
+    :raises UsageError: the value is none
+    """
+    value = options.get(name)
+    if value is None:
+        return default
+    if not re.fullmatch(r"-?[0-9]{1,19}", value):
+        raise UsageError(f"option {name} is {value!r}, expected a whole number")
+    if not least <= int(value) <= MAX_LONG:
+        raise UsageError(f"option {name} is {value}, expected a number from {least} to {MAX_LONG}")
+    return int(value)
 
 
 def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:

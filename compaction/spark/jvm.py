@@ -6,6 +6,7 @@ Tested by ``tests/spark/test_session.py``, ``tests/spark/test_other_users.py`` a
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from compaction.startup.local_dirs import private_dirs
 
 #: environment variable that takes precedence over ``spark.local.dir``
 LOCAL_DIRS = "SPARK_LOCAL_DIRS"
+#: the Python with which Spark looks for data sources
+_DRIVER_PYTHON = "PYSPARK_DRIVER_PYTHON"
 #: "WARNING: Using incubator modules: jdk.incubator.vector", which Spark uses for linear algebra
 _MODULE_WARNING = "Using incubator modules"
 _LAST_WORDS_S = 5.0
@@ -33,12 +36,12 @@ _silent = threading.Event()
 
 def start_jvm() -> None:
     """Starts the JVM, and copies what it writes to standard error, except for its warning about a module that Spark's launcher
-    adds: no option suppresses that."""
+    adds: no option suppresses that. It looks for data sources with this Python, unless the user chose one."""
     read_end, write_end = os.pipe()
     relay = threading.Thread(target=_relay_errors, args=(read_end,), name="standard error of the JVM", daemon=True)
     relay.start()
     try:
-        with _environment(_of_local_jvm()):
+        with _environment({**_of_local_jvm(), **_own_python()}):
             gateway = launch_gateway(popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
     finally:
@@ -58,6 +61,11 @@ def _of_local_jvm() -> dict[str, str]:
     if settings.get(protection.UI) == "true" and protection.LOCAL_ADDRESS not in os.environ:
         variables[protection.LOCAL_ADDRESS] = protection.LOOPBACK
     return variables
+
+
+def _own_python() -> dict[str, str]:
+    chosen = _DRIVER_PYTHON in os.environ or "PYSPARK_PYTHON" in os.environ
+    return {} if chosen else {_DRIVER_PYTHON: sys.executable}
 
 
 @contextmanager

@@ -1,19 +1,21 @@
-"""Starts the Spark session of a command. Settings of the user are kept, missing ones are added:
+"""Starts the Spark session of a command, or one with Spark SQL. Settings of the user are kept, missing ones are added:
 
 | setting | default | why |
 | --- | --- | --- |
 | ``spark.shuffle.compress`` | ``false`` | hashes and offsets do not compress |
-| ``spark.shuffle.file.buffer``, ``spark.buffer.size`` | 1 MiB | few large values are shuffled |
+| ``spark.buffer.size`` | 1 MiB | few large values pass between the JVM and Python |
 | ``spark.python.worker.reuse`` | ``true`` | a new worker has to load the kernels |
 | ``spark.python.worker.memory`` | 1 GiB | a worker with more memory, including its map, spills its shuffle output |
 | ``spark.python.daemon.module`` | local: ``compaction.spark.daemon`` | workers start with the kernels loaded |
 | ``spark.sql.execution.arrow.pyspark.enabled`` | ``true`` | columnar transfer to and from Python |
+| ``spark.sql.python.filterPushdown.enabled`` | ``true`` | filters select files and batches of ``kafka_log`` |
 | ``spark.log.level`` | ``ERROR`` | the command reports errors; an occupied UI port is not one |
 | ``spark.ui.showConsoleProgress`` | ``false`` | the command shows its own progress |
 | ``spark.ui.liveUpdate.period`` | ``0`` | completed tasks count at once, not with the next heartbeat |
 | ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see ``compaction.kernels.compiling.cache`` | workers need not search for it |
 
-``compaction.startup.protection`` has those that keep other users out.
+``compaction.startup.protection`` has those that keep other users out. ``spark.shuffle.file.buffer`` keeps Spark's default: each
+core may hold one such buffer for each of 200 partitions, which with 1 MiB would not fit into the heap of eight cores.
 
 Under ``spark-submit`` and in a plain Python program it is the same; the latter runs locally on all cores.
 """
@@ -50,6 +52,7 @@ from compaction.startup.protection import MASTER, is_local
 
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _EXECUTOR_CACHE_DIR = _EXECUTOR_ENVIRONMENT + CACHE_DIR
+_DRIVER_PYTHON = "PYSPARK_DRIVER_PYTHON"
 _DAEMON_MODULE = "spark.python.daemon.module"
 _ROOT = Path(__file__).resolve().parents[2]
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
@@ -59,11 +62,11 @@ _LOG = logging.getLogger(__name__)
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
         "spark.shuffle.compress": "false",
-        "spark.shuffle.file.buffer": "1m",
         "spark.buffer.size": "1048576",
         "spark.python.worker.reuse": "true",
         "spark.python.worker.memory": "1g",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.log.level": "ERROR",
         _CONSOLE_PROGRESS: "false",
         "spark.ui.liveUpdate.period": "0",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,6 +17,8 @@ from compaction.errors import UsageError
 
 #: Spark 4 runs on no older one
 OLDEST_JAVA = 17
+#: files that Spark's JVM opens at its start: mainly its jars
+LEAST_FILES = 400
 _RELEASE = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 _SAID = re.compile(r' version "(?:1\.)?(\d+)')
 _LIMIT_S = 20.0
@@ -45,9 +48,14 @@ def major_version(java: Path) -> int | None:
 
 
 def require_java() -> None:
-    """:raises UsageError: there is no Java, or one that is too old"""
+    """:raises UsageError: there is no Java, or one that is too old, or it may not open its files"""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return
+    # the JVM raises its limit to the hard one
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < LEAST_FILES:
+        what = f"a process may open {most} files here, and Spark's JVM opens more than {LEAST_FILES} at its start"
+        raise UsageError(what, hint="raise the limit: ulimit -n 4096")
     java, home = find_java(), os.environ.get("JAVA_HOME")
     if java is None:
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "JAVA_HOME is not set, and no java is on PATH"

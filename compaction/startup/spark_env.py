@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from compaction.startup.archive import C1_ONLY, USE, Versions, jvm_options
-from compaction.startup.java_version import OLDEST_JAVA
+from compaction.startup.java_version import LEAST_FILES, OLDEST_JAVA
 
 _FIRST_LINE = "# Written by kafka-log-compaction warm-up --spark-submit; it is replaced by the next one."
 _LOGGING = Path(__file__).resolve().parents[1] / "spark" / "log4j2.properties"
@@ -50,6 +50,12 @@ case "$*" in
       exit 2
     fi
     unset _version
+    _files=$(ulimit -Hn)
+    if [ "$_files" != unlimited ] && [ "$_files" -lt {files} ]; then
+      echo "error: a process may open $_files files here, Spark's JVM opens more at its start; set ulimit -n 4096" >&2
+      exit 2
+    fi
+    unset _files
     # errors only; the second compiler does not pay off; shuffled data: 24 bytes per key and pass
     SPARK_SUBMIT_OPTS={options}" $SPARK_SUBMIT_OPTS"
     SPARK_DRIVER_MEMORY="${{SPARK_DRIVER_MEMORY:-2g}}"
@@ -121,6 +127,7 @@ def render(versions: Versions, archive: Path) -> str:
         first_line=_FIRST_LINE,
         commands="|".join(f"*jobs/{each}.py*" for each in COMMANDS),
         oldest=OLDEST_JAVA,
+        files=LEAST_FILES,
         options=shlex.quote(f"{C1_ONLY} -Dlog4j2.configurationFile={_LOGGING.as_uri()}"),
         archive=shlex.quote(str(archive)),
         java=shlex.quote(str(versions.java)),

@@ -18,18 +18,28 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from compaction.errors import StorageError, UsageError
-from compaction.fs.uri import options_of, split
+from compaction.fs.uri import is_layout, is_remote, layout_path, options_of, split
 
-#: attempts per request; the waits between them double, up to 20 s in total
-_ATTEMPTS = 8
 _WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 _BROKEN_BUFFER = "Failed to flush response stream"
-_REQUEST_TIMEOUT_S = 30.0
-_CONNECT_TIMEOUT_S = 10.0
-#: the client's default for gs: is 15 minutes
-_GS_DEFAULTS = {"retry_limit_seconds": "60"}
+
+
+class _Patience(NamedTuple):
+    """How long requests may take: for S3 the attempts, the waits between which double, and timeouts of each; for gs: in all."""
+
+    attempts: int
+    connect_s: float
+    request_s: float
+    gs_s: int
+
+
+#: of a run: up to 20 s of waits in total; the default of gs: is 15 minutes
+_PATIENT = _Patience(8, 10.0, 30.0, 60)
+#: of the first request, before anything has begun
+_BRIEF = _Patience(2, 3.0, 10.0, 5)
 _S3_OPTIONS = frozenset({"region", "scheme", "endpoint_override", "tls_ca_file_path"})
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_CLIENT_SECRET")
+_UNREACHABLE = "NETWORK_CONNECTION|Could not connect|resolve host|imed? ?out"
 _REFUSED = "permission denied|AccessControlException"
 _HINTS = (
     (
@@ -41,7 +51,7 @@ _HINTS = (
         "SLOW_DOWN|SERVICE_UNAVAILABLE|THROTTL|status (code: )?(429|503)|REQUEST_LIMIT|TooManyRequests",
         "the store throttles requests: run again later",
     ),
-    ("NETWORK_CONNECTION|Could not connect|resolve host|imed? ?out", "check URI, region and network, and run again"),
+    (_UNREACHABLE, "check URI, region and network, and run again"),
     ("libjvm|libhdfs|CLASSPATH", "hdfs: needs Hadoop on the machine: JAVA_HOME, HADOOP_HOME and CLASSPATH"),
 )
 
@@ -58,6 +68,38 @@ class _Client(NamedTuple):
 
 #: by process, ``SCHEME://AUTHORITY`` and options
 _clients: dict[tuple[int, str, str], _Client] = {}
+#: the stores that have answered
+_reached: set[str] = set()
+
+
+def require_store(path: str) -> None:
+    """Makes the first request to the store of a URI, which fails within seconds: a run repeats its requests for longer. Does
+    nothing for local paths, and for stores without buckets.
+
+    :raises StorageError: the store cannot be reached, or there is no such bucket
+    """
+    place = layout_path(path).place if is_layout(path) else path
+    if not is_remote(place):
+        return
+    root, _ = split(place)
+    if not root.startswith(("s3://", "gs://")) or root in _reached:
+        return
+    missing = StorageError("no such bucket", path=root, hint="check the name of the bucket, and the endpoint or region")
+    try:
+        with remote_errors(root, "reach the store"):
+            if _is_absent(_connect(root, options_of(root), _BRIEF)):
+                raise missing
+    except StorageError as error:
+        # without the right to look at buckets their objects may be readable
+        if error is missing or re.search(_UNREACHABLE, str(error.__cause__), re.IGNORECASE):
+            raise
+    _reached.add(root)
+
+
+def _is_absent(client: _Client) -> bool:
+    from pyarrow import fs
+
+    return bool(client.store.get_file_info(client.root).type == fs.FileType.NotFound)
 
 
 def located(path: str) -> tuple[Store, str]:
@@ -75,19 +117,19 @@ def located(path: str) -> tuple[Store, str]:
     return client.store, "/".join(part for part in (client.root, key) if part) or client.root
 
 
-def _connect(root: str, options: dict[str, str]) -> _Client:
+def _connect(root: str, options: dict[str, str], patience: _Patience = _PATIENT) -> _Client:
     from pyarrow import fs
 
     scheme, _, authority = root.partition("://")
     if scheme == "s3":
-        return _Client(_s3(authority, options), authority)
-    known = {**_GS_DEFAULTS, **options} if scheme == "gs" else options
+        return _Client(_s3(authority, options, patience), authority)
+    known = {"retry_limit_seconds": str(patience.gs_s), **options} if scheme == "gs" else options
     query = "&".join(f"{name}={value}" for name, value in known.items())
     store, path = fs.FileSystem.from_uri(f"{root}/{'?' if query else ''}{query}")
     return _Client(store, path.rstrip("/"))
 
 
-def _s3(bucket: str, options: dict[str, str]) -> Store:
+def _s3(bucket: str, options: dict[str, str], patience: _Patience) -> Store:
     from pyarrow import fs
 
     unknown = sorted(options.keys() - _S3_OPTIONS)
@@ -97,8 +139,8 @@ def _s3(bucket: str, options: dict[str, str]) -> Store:
     other_endpoint = "endpoint_override" in options or any(name.startswith("AWS_ENDPOINT_URL") for name in os.environ)
     if "region" not in options and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys() and not other_endpoint:
         given["region"] = fs.resolve_s3_region(bucket)
-    given.update(request_timeout=_REQUEST_TIMEOUT_S, connect_timeout=_CONNECT_TIMEOUT_S)
-    given.update(retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS))
+    given.update(request_timeout=patience.request_s, connect_timeout=patience.connect_s)
+    given.update(retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=patience.attempts))
     try:
         # one request instead of three for a small object; older versions of pyarrow lack the option
         return fs.S3FileSystem(**given, allow_delayed_open=True)

@@ -210,7 +210,8 @@ with DAG(
         _LOG.info("%s", totals)
         failed = [f"{log['topic']}-{log['partition']}: {log['reason']}" for log in found["logs"] if log["status"] == "failed"]
         if failed:
-            raise AirflowFailException(f"{len(failed)} logs failed: " + "; ".join(failed))
+            count = "1 log" if len(failed) == 1 else f"{len(failed)} logs"
+            raise AirflowFailException(f"{count} failed: " + "; ".join(failed))
         return totals
 
     compact >> check_report(REPORT)

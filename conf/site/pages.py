@@ -41,6 +41,8 @@ def on_files(files: Files, config: Any) -> Files:
     pages |= {name: page() for name, page in reference.items() if name not in pages}
     for document, name in DOCUMENTS.items():
         pages.setdefault(name, (ROOT / document).read_text(encoding="utf-8"))
+    for asset in ("site.css", "iframe-worker.js"):
+        pages[asset] = Path(__file__).with_name(asset).read_text(encoding="utf-8")
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files

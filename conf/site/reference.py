@@ -24,28 +24,28 @@ from compaction.config import entries
 from compaction.config.entries import Entry
 from compaction.erasure import erasure_report
 from jobs import _provenance
-from jobs.__main__ import COMMANDS
-from jobs._options import PROGRAM
+from jobs._commands import COMMANDS, PROGRAM
 
-#: the codes that reports contain, by module and class
+#: the codes that reports contain, by heading, module and class
 _CODES = (
-    (report, report.LogStatus),
-    (report, report.RunStatus),
-    (skip_reasons, skip_reasons.SkipCause),
-    (segment_retention, segment_retention.DeletionCause),
-    (figures, figures.OutcomeStatus),
-    (certificate, certificate.Status),
+    ("Status of a log", report, report.LogStatus),
+    ("Status of a run", report, report.RunStatus),
+    ("Why a log is skipped", skip_reasons, skip_reasons.SkipCause),
+    ("Why a segment is deleted", segment_retention, segment_retention.DeletionCause),
+    ("Outcome of a policy", figures, figures.OutcomeStatus),
+    ("Result of a verification", certificate, certificate.Status),
 )
-#: what the report of a comparison is made of
-_OF_COMPARISONS = (
-    figures.PolicyTotals,
-    figures.ComparedLog,
-    figures.LogTotals,
-    figures.Distribution,
-    figures.KeyFigures,
-    figures.RepetitionRange,
-    figures.Outcome,
+#: the values in reports of comparisons
+_COMPARED = (
+    ("A policy over all logs", figures.PolicyTotals),
+    ("A log under all policies", figures.ComparedLog),
+    ("The size of a log", figures.LogTotals),
+    ("Records by age and place", figures.Distribution),
+    ("The keys of a log", figures.KeyFigures),
+    ("How often keys occur", figures.RepetitionRange),
+    ("A log under one policy", figures.Outcome),
 )
+
 
 
 def options() -> str:
@@ -86,21 +86,23 @@ def _names(entry: Entry) -> str:
 def report_page() -> str:
     """The fields of the reports of runs and comparisons."""
     parts = [
-        "# Report", "", markdown(report), "", *shape(report, report.LogReport), *shape(report, report.VersionUsed),
+        "# Report", "", markdown(report), "", *shape("A log", report, report.LogReport),
+        *shape("The rules of a version", report, report.VersionUsed),
         "", "## Erasures", "", markdown(erasure_report),
         "", "## Calls", "", markdown(_provenance),
         "", "## Comparisons of policies", "", markdown(json_document), "",
     ]  # fmt: skip
-    for found in _OF_COMPARISONS:
-        parts += shape(figures, found)
+    for title, found in _COMPARED:
+        parts += shape(title, figures, found)
     return "\n".join(parts)
 
 
-def shape(module: ModuleType, found: type) -> list[str]:
-    """A dataclass: its docstring, and a table of its fields with their meanings."""
+def shape(title: str, module: ModuleType, found: type) -> list[str]:
+    """A dataclass: its name in tables of types, its docstring, and a table of its fields with their meanings."""
     comments = members(module, found)
     rows = [(f"`{each.name}`", f"`{each.type}`".replace("|", "or"), comments[each.name]) for each in fields(found)]
-    return [f"### {found.__name__}", "", described(found), "", *table(("field", "type", "meaning"), rows), ""]
+    about = f"Type `{found.__name__}`. {described(found)}"
+    return [f"### {title}", "", about, "", *table(("field", "type", "meaning"), rows), ""]
 
 
 def metrics_page() -> str:
@@ -111,10 +113,10 @@ def metrics_page() -> str:
 def reasons() -> str:
     """The codes of statuses and reasons."""
     parts = ["# Reason codes", ""]
-    for module, codes in _CODES:
+    for title, module, codes in _CODES:
         comments = members(module, codes)
         rows = [(f"`{each.value}`", comments[each.name]) for each in codes]
-        parts += [f"## {codes.__name__}", "", described(codes), "", *table(("code", "meaning"), rows), ""]
+        parts += [f"## {title}", "", described(codes), "", *table(("code", "meaning"), rows), ""]
     return "\n".join(parts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -54,6 +55,32 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], N
         done = subprocess.run(called, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
     return environment
+
+
+def test_the_commands_of_the_page_prepare_an_airflow_and_run_the_dag(airflow: dict[str, str], tmp_path: Path) -> None:
+    """All but the installation, in an Airflow without a database, a pool, a connection and variables."""
+    page = (ROOT / "docs/airflow.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    install, home, *commands = block.splitlines()
+    assert "pip install" in install and "AIRFLOW_HOME=" in home
+    assert [re.sub(r"^airflow/bin/airflow (\w+ \w+).*", r"\1", each) for each in commands] == [
+        "db migrate", "pools set", "connections add", "variables set", "dags test",
+    ]  # fmt: skip
+    log_dir, reports = unpack_sample(tmp_path), tmp_path / "reports"
+    environment = {name: value for name, value in airflow.items() if not name.startswith("AIRFLOW_CONN_")}
+    environment |= {"AIRFLOW_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    told = ""
+    for command in commands:
+        command = command.replace("airflow/bin/airflow", "airflow").replace("local[*]", "local[2]")
+        command = command.replace("$PWD/.venv", str(Path(sys.executable).parent.parent))
+        command = command.replace("/backup/kafka-1", str(log_dir)).replace("/tmp/reports", str(reports))
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
+        )
+        told = done.stdout + done.stderr
+        assert done.returncode == 0, told[-3000:]
+    (report,) = reports.glob("compact-*.json")
+    assert json.loads(report.read_text())["totals"]["failed"] == 0, told[-3000:]
 
 
 def run_dag(
@@ -134,7 +161,7 @@ def test_a_log_that_failed_fails_the_run_and_is_named(airflow: dict[str, str], t
     found, said = run_dag(airflow, tmp_path, log_dir)
     assert found["run"] == "failed"
     assert found["tasks"]["check_report"] == "failed"
-    assert "1 logs failed: orders-1: " in said
+    assert "1 log failed: orders-1: " in said
     (report,) = (tmp_path / "reports").iterdir()
     # the report is that of the last attempt: the first one had cleaned the other logs
     assert json.loads(report.read_text())["totals"]["failed"] == 1

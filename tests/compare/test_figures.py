@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from compaction.compare.figures import ComparedLog, Distribution, LogTotals, OutcomeStatus
+from compaction.config.policy import CONFIGURED
 from compaction.report import RunStatus
 from tests.compare.made import comparison, failed, log
 
@@ -28,7 +31,6 @@ def test_an_empty_comparison_has_totals_too() -> None:
     ("logs", "status", "code"),
     [
         ((log("a-0", 1),), RunStatus.DONE, 0),
-        ((log("a-0", 1, status=OutcomeStatus.REFUSED),), RunStatus.FAILED, 1),
         ((log("a-0", 1, status=OutcomeStatus.FAILED),), RunStatus.FAILED, 1),
         ((log("a-0", 1), failed("b-0", "broken")), RunStatus.FAILED, 1),
     ],
@@ -36,6 +38,15 @@ def test_an_empty_comparison_has_totals_too() -> None:
 def test_one_failed_log_decides_the_exit_code(logs: tuple[ComparedLog, ...], status: RunStatus, code: int) -> None:
     found = comparison(*logs)
     assert (found.status, found.exit_code) == (status, code)
+
+
+def test_a_refusal_is_a_failure_only_under_the_configured_policy() -> None:
+    considered = comparison(log("a-0", 1, status=OutcomeStatus.REFUSED), log("b-0", 1))
+    assert (considered.status, considered.exit_code, considered.refused) == (RunStatus.DONE, 0, 1)
+    (refused, _) = considered.logs
+    configured = replace(refused, outcomes=tuple(replace(each, policy=CONFIGURED) for each in refused.outcomes))
+    found = comparison(configured)
+    assert (found.status, found.exit_code, found.refused) == (RunStatus.FAILED, 1, 1)
 
 
 def test_distributions_add_up_and_an_empty_one_adds_nothing() -> None:

@@ -47,6 +47,7 @@ def test_names_that_no_broker_knows_are_ignored_in_properties() -> None:
         ("log.segment.bytes=13", "line 2: log.segment.bytes = '13' is less than 14"),
         ("log.cleanup.policy=compat", "line 2: log.cleanup.policy = 'compat' is not a list of compact, delete"),
         ("log.retention.ms=0", "line 2: log.retention.ms = '0' is neither -1 nor greater than 0"),
+        ("log.cleaner.io.max.bytes.per.second=0", "is not greater than 0; it is"),
         ("log.cleaner.io.buffer.load.factor=0", "is not greater than 0 and at most 1"),
         ("num.io.threads=many", "line 2: num.io.threads = 'many' is not a 32-bit integer"),
         ("log.segment.bytes=${file:/etc/x:size}", "line 2: log.segment.bytes refers to a configuration provider"),

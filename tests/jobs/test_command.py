@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,6 +14,8 @@ import pytest
 from compaction.engine.protocol import has_started
 from compaction.names import LogLocation, TopicPartition
 from jobs import _command
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def logs(parent: Path, size_bytes: int) -> list[LogLocation]:
@@ -75,3 +79,15 @@ def test_many_logs_start_a_session_for_less_data(tmp_path: Path) -> None:
     one = logs(tmp_path, 64 << 10)
     assert isinstance(_command.start_early(factory, one * 1_000), _command.EarlySession)
     assert _command.start_early(factory, one * 100) is factory
+
+
+@pytest.mark.parametrize("command", ["compact", "dump-log", "count", "doctor"])
+def test_a_removed_working_directory_is_one_line(tmp_path: Path, command: str) -> None:
+    options = {"dump-log": ["--files", "a-0"], "doctor": []}.get(command, ["--log-dir", "logs"])
+    (tmp_path / "gone").mkdir()
+    script = 'cd "$1" && rmdir "$1" && shift && exec "$@"'
+    called = ["/bin/sh", "-c", script, "sh", str(tmp_path / "gone"), sys.executable, "-m", "jobs", command, *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(called, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: the working directory has been removed; change to another one, e.g. cd /\n"

@@ -15,6 +15,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError, LockedError
 from compaction.fs.uri import OPTIONS_VARIABLE
 from compaction.report import LogReport, LogStatus, RunReport
+from compaction.stores import clients
 from jobs import compact, expire
 from jobs._command import SessionFactory
 
@@ -111,6 +112,7 @@ def test_relative_paths_become_absolute(log_dir: Path, tmp_path: Path, monkeypat
 
 def test_directories_may_be_uris(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
+    monkeypatch.setattr(clients, "_reached", {"s3://b"})
     assert requested("--log-dir", f"file://{log_dir}").log_dirs == (str(log_dir),)
     assert requested("--log-dir", log_dir, "--output-dir", "s3a://b/out/?region=x").output_dir == "s3://b/out"
 
@@ -128,6 +130,8 @@ def test_a_pattern_that_no_topic_matches_is_a_usage_error_unless_that_is_allowed
     capsys.readouterr()
     error = refused(capsys, "--log-dir", log_dir, "--topic", "nothing", "order")
     assert error.startswith(f"error: {log_dir}: --topic: no topic here matches 'nothing' or 'order'; a pattern matches")
+    error = refused(capsys, "--log-dir", log_dir, "--topic", "orders-1")
+    assert error.endswith("--topic: no topic here matches 'orders-1'; orders-1 is a partition: give --partition orders-1\n")
 
 
 def test_a_directory_without_logs_is_a_usage_error_unless_that_is_allowed(

@@ -6,12 +6,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from jobs import completion
+from jobs._commands import COMMANDS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,8 +32,8 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.mark.slow
 def test_bash_completes_commands_options_and_files(tmp_path: Path, missing: Callable[[str], None]) -> None:
-    if find_spec("shtab") is None or shutil.which("bash") is None:
-        missing("bash, or shtab (`make suites` installs it)")
+    if shutil.which("bash") is None:
+        missing("bash")
     printed = subprocess.run(
         [sys.executable, "-m", "jobs", "completion", "bash"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -51,12 +56,17 @@ def test_bash_completes_commands_options_and_files(tmp_path: Path, missing: Call
     assert candidates("compact", "--log-format", "j") == {"json"}
 
 
-def test_without_shtab_the_error_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    assert completion.main(["bash"]) == 2
-    assert "kafka-log-compaction[completion]" in capsys.readouterr().err
+def test_what_completion_needs_is_installed_with_the_package() -> None:
+    """And not by an extra, or by an installation for tests."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert any(each.startswith("shtab") for each in project["dependencies"])
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish", "tcsh", "zsh"])
+def test_each_shell_has_a_script_that_names_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert completion.main([shell]) == 0
+    script = capsys.readouterr().out
+    assert [command for command, _, _ in COMMANDS if command not in script] == []
 
 
 def test_an_unknown_shell_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

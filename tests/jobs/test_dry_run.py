@@ -14,6 +14,7 @@ from compaction.config.request import ComparisonRequest
 from jobs import dry_run
 from jobs._command import SessionFactory
 from tests.golden import unpack_sample
+from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 
 NOW_MS = 1_760_000_000_000 + 30 * 86_400_000
@@ -110,6 +111,34 @@ def test_a_log_that_fails_makes_exit_code_1_and_one_line(logs: Path, capsys: pyt
     assert told.err.startswith("error: orders-1: ")
     assert told.err.count("\n") == 1
     assert "\norders-2 " in told.out
+
+
+@pytest.mark.parametrize(
+    ("policies", "options", "code"),
+    [
+        (("configured", "cleanup.policy=compact"), (), 0),
+        (("configured", "cleanup.policy=compact"), ("--strict",), 1),
+        (("configured",), ("--strict",), 0),
+        (("configured",), ("--set", "cleanup.policy=compact"), 1),
+    ],
+)
+def test_a_refusal_under_a_policy_that_is_only_considered_is_an_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], policies: tuple[str, ...], options: tuple[str, ...], code: int
+) -> None:
+    """A scheduler must not call the comparison failed, and repeat it, because one topic has no keys."""
+    log = tmp_path / "keyless-0"
+    log.mkdir()
+    for base in (0, 30, 60):
+        records = [Record(base + at, NOW_MS - 5, None, b"v") for at in range(30)]
+        (log / f"{base:020d}.log").write_bytes(Batch(records).encode())
+    argv = ["--log-dir", str(tmp_path), "--as-of-ms", str(NOW_MS)]
+    assert dry_run.main([*argv, *options, "--policy", *policies], Run()) == code
+    told = capsys.readouterr()
+    if options[:1] == ("--set",):
+        assert told.err.startswith("error: keyless-0, configured: ")
+    elif len(policies) > 1:
+        assert told.err.startswith("refused: keyless-0, cleanup.policy=compact: ")
+    assert ("1 refused" in told.out) is ("--allow-keyless" in told.err) is (told.err != "")
 
 
 def explained(logs: Path, capsys: pytest.CaptureFixture[str], *argv: str) -> str:

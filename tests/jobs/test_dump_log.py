@@ -140,13 +140,6 @@ class TestHelp:
         shown = set(re.findall(r"(?<!\S)--[a-z-]+", ended.out))
         assert known - shown <= {"--help", "-h"}
 
-    def test_the_examples_are_valid_calls(self, dump: Call) -> None:
-        text = dump("--help").out
-        calls = re.findall(r"^    spark-submit jobs/dump_log.py (.+)$", text, re.MULTILINE)
-        assert len(calls) >= 6
-        for each in calls:
-            dump_log.read_request(dump_log.parser().parse_args(each.split()))
-
 
 class TestLogs:
     def test_batches_without_records(self, dump: Call, made: Made) -> None:

@@ -141,6 +141,8 @@ def test_the_result_is_a_json_document_on_standard_output(sample: Path, tmp_path
     assert document["tool"]["spark"] is None
     assert document["options"]["--set"] == {"value": ["retention.ms=1"], "source": "command line"}
     assert document["options"]["--verbose"] == {"value": False, "source": "default"}
+    # Kafka's default is the largest double
+    assert document["settings"]["log.cleaner.io.max.bytes.per.second"]["value"] is None
     assert document["settings"]["log.cleaner.threads"] == {"value": 1, "source": "Kafka's default"}
     assert document["default_settings"]["retention.ms"] == 604_800_000
     sessions = next(log for log in document["logs"] if log["topic"] == "sessions")

@@ -130,3 +130,14 @@ def test_credentials_are_never_printed(
     for secret in (ACCESS_KEY, SECRET_KEY):
         assert secret not in told + carried
     assert store.endpoint not in carried
+
+
+def test_a_missing_bucket_is_named_and_not_taken_for_a_missing_directory(
+    bucket: Bucket, sample: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = bucket.address("in").replace(bucket.name, "no-such-bucket")
+    for call in (["--log-dir", absent], ["--log-dir", str(sample), "--output-dir", absent], ["--log-dir", f"aiven+{absent}"]):
+        assert job.main(call) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("error: s3://no-such-bucket: no such bucket; check the name of the bucket"), told
+        assert told.count("\n") == 1

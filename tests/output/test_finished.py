@@ -176,7 +176,7 @@ def test_an_output_without_a_log_that_failed_is_not_complete(
     segment.write_bytes(whole)
     capsys.readouterr()
     assert run(logs, target, *SKIP) == 1
-    assert "the finished output lacks 1 logs that failed or are new, the first is orders-1" in capsys.readouterr().err
+    assert "the finished output lacks 1 log, failed or new, the first is orders-1" in capsys.readouterr().err
     assert run(logs, target, *SKIP, *REPLACE) == 0
     assert (target / "orders-1").is_dir()
     assert run(logs, target, *SKIP) == 0

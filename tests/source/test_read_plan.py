@@ -91,11 +91,29 @@ def test_records_below_the_log_start_are_not_read(tmp_log_dir: Path) -> None:
         ({"partition": "orders"}, "is not TOPIC-N"),
         ({"partition": "orders-9"}, "no such partition: orders-9"),
         ({"path": "/no/such/place"}, "no such log directory"),
+        ({"topic": "ordrs"}, "topic: no topic here matches 'ordrs'"),
+        ({"topic": "orders-1"}, "no topic here matches 'orders-1'; a partition is selected by the option partition"),
+        ({"topic": "orders ordrs"}, "topic: no topic here matches 'ordrs'"),
+        ({"path": "{sample}/orders-1", "topic": "prices"}, "topic: no topic here matches 'prices'"),
+        ({"startingOffset": "-5"}, "startingoffset is -5, expected a number from 0 to "),
+        ({"endingOffset": "-1"}, "endingoffset is -1, expected a number from 0 to "),
+        ({"endingTimestamp": "9223372036854775808"}, "endingtimestamp is 9223372036854775808, expected a number from "),
+        ({"startingOffset": "1_0"}, "startingoffset is '1_0', expected a whole number"),
+        ({"sliceBytes": "0"}, "slicebytes is 0, expected a number from 1 to "),
+        ({"startingOffsets": '{"ordrs": {"0": 3}}'}, "startingoffsets: ordrs-0 is not among the selected logs"),
+        ({"topic": "prices", "endingOffsets": '{"orders": {"0": 3}}'}, "endingoffsets: orders-0 is not among"),
     ],
 )
 def test_a_wrong_option_is_named(sample: Path, options: dict[str, str], message: str) -> None:
     given = {"path": str(sample), **options}
+    given["path"] = given["path"].format(sample=sample)
     with pytest.raises(UsageError, match=message):
+        KafkaLogReader(given, KafkaLogSource(given).schema()).partitions()
+
+
+def test_a_directory_without_logs_is_an_error_and_not_an_empty_frame(tmp_path: Path) -> None:
+    given = {"path": str(tmp_path)}
+    with pytest.raises(UsageError, match="no logs here: no directory is named TOPIC-N"):
         KafkaLogReader(given, KafkaLogSource(given).schema()).partitions()
 
 

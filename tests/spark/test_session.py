@@ -60,6 +60,15 @@ def run_job(tmp_path: Path, *command: str, extra: dict[str, str] | None = None, 
     return told, done.stderr
 
 
+def test_no_setting_enlarges_a_buffer_that_each_core_has_for_every_partition() -> None:
+    """Eight cores and the 200 partitions of Spark SQL, each with 1 MiB, do not fit into the heap of 1 GiB."""
+    settings = {line.split()[0] for line in (ROOT / "conf/spark-defaults.conf").read_text().splitlines() if line.strip()}
+    for part in ("file.buffer", "unsafe.file.output.buffer", "spill.diskWriteBufferSize"):
+        name = f"spark.shuffle.{part}"
+        assert name not in DEFAULTS
+        assert name not in settings
+
+
 @pytest.mark.spark
 def test_plain_python_starts_a_quiet_local_session_with_the_default_settings(tmp_path: Path) -> None:
     told, noise = run_job(tmp_path, sys.executable, XDG_CACHE_HOME=str(tmp_path / "cache"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,36 @@ def test_a_missing_or_old_java_is_one_line_and_nothing_is_changed(tmp_path: Path
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == f"error: needs Java 17 or newer, {told}; {hint}\n"
     assert sorted(logs.rglob("*")) == before
+
+
+def with_few_files() -> None:
+    """As after ``ulimit -n 256``."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+
+def test_a_limit_of_open_files_below_what_spark_needs_is_one_line(tmp_path: Path) -> None:
+    logs = log_dir(tmp_path)
+    call = [sys.executable, "-m", "jobs", "compact", "--log-dir", str(logs)]
+    done = subprocess.run(call, cwd=ROOT, preexec_fn=with_few_files, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    what = "a process may open 256 files here, and Spark's JVM opens more than 400 at its start"
+    assert done.stderr == f"error: {what}; raise the limit: ulimit -n 4096\n"
+
+
+def test_spark_submit_names_the_limit_of_open_files_too(tmp_path: Path) -> None:
+    (tmp_path / "spark").mkdir()
+    java = make_java(tmp_path / "jdk", "17.0.15")
+    spark_env.write(Versions(java, tmp_path / "spark"), tmp_path / "none.jsa")
+    file = tmp_path / "spark/conf/spark-env.sh"
+    cases = [(with_few_files, "jobs/compact.py", 2), (with_few_files, "own.py", 0), (None, "jobs/compact.py", 0)]
+    for few, application, code in cases:
+        done = subprocess.run(
+            ["/bin/bash", "-c", '. "$0"; echo started', file, application], preexec_fn=few,
+            env={**os.environ, "JAVA_HOME": str(tmp_path / "jdk"), "SPARK_CONF_DIR": str(file.parent)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (code, "" if code else "started\n")
+        assert ("a process may open 256 files here" in done.stderr) is (code == 2)
 
 
 def test_commands_that_need_no_spark_run_without_java(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ from compaction.errors import CorruptLogError, StorageError
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.ranges import view
+from compaction.fs.uri import OPTIONS_VARIABLE, parse_uri
 from compaction.logdir.blocks import SegmentReader
+from compaction.logdir.discover import check_log_dirs
 from compaction.logdir.read_log import read_segments
 from compaction.recovery.recover import recover_log
 from compaction.stores import clients
@@ -285,3 +289,59 @@ def test_a_response_that_overflows_the_clients_buffer_is_retried(monkeypatch: py
 def test_no_store_is_opened_before_sparks_daemon_forks() -> None:
     program = "import sys, compaction.spark.daemon as d; d.load(); sys.exit('pyarrow.fs' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0
+
+
+class _Unreachable:
+    """A pyarrow file system whose requests fail."""
+
+    def __init__(self, error: str) -> None:
+        self._error = error
+
+    def get_file_info(self, path: str) -> fs.FileInfo:
+        if self._error:
+            raise OSError(self._error)
+        return fs.FileInfo(path, fs.FileType.NotFound)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("", "s3://backups: no such bucket; check the name of the bucket"),
+        ("AWS Error NETWORK_CONNECTION during HeadBucket operation", "cannot reach the store: .*; check URI, region"),
+    ],
+)
+def test_a_missing_bucket_and_a_store_that_does_not_answer_are_named_for_what_they_are(
+    monkeypatch: pytest.MonkeyPatch, error: str, message: str
+) -> None:
+    """And not as a missing log directory."""
+    asked: list[object] = []
+
+    def connect(_root: str, _options: object, patience: object = None) -> clients._Client:
+        asked.append(patience)
+        return clients._Client(_Unreachable(error), "backups")
+
+    monkeypatch.setattr(clients, "_connect", connect)
+    with pytest.raises(StorageError, match=message):
+        check_log_dirs(file_system(["s3://backups/kafka-1"]), ["s3://backups/kafka-1"])
+    assert asked == [clients._BRIEF]
+
+
+def test_a_bucket_that_may_not_be_looked_at_is_not_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = _Unreachable("AWS Error ACCESS_DENIED during HeadBucket operation")
+    monkeypatch.setattr(clients, "_connect", lambda *_: clients._Client(denied, "backups"))
+    monkeypatch.setattr(clients, "_reached", set())
+    clients.require_store("aiven+s3://backups/kafka-1")
+    clients.require_store("/a/local/path")
+
+
+def test_a_dead_endpoint_is_an_error_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a closed port: a run would repeat its requests for half a minute."""
+    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{unused.getsockname()[1]}"
+        address = parse_uri(f"s3://backups/kafka-1?endpoint_override={endpoint}&scheme=http&region=eu-north-1", "--log-dir")
+        began = time.monotonic()
+        with pytest.raises(StorageError, match="cannot reach the store: .*check URI, region and network"):
+            clients.require_store(address)
+    assert time.monotonic() - began < 10

@@ -52,7 +52,7 @@ def require_cryptography(what: str) -> None:
     try:
         import cryptography  # noqa: F401 - whether it is there
     except ImportError:
-        hint = "pip install 'kafka-log-compaction[encryption]'"
+        hint = "pip install 'cryptography>=42'"
         raise UsageError(f"{what}: needs the package cryptography, which is not installed", hint=hint) from None
 
 
