@@ -104,9 +104,7 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
     if (report := _command.report_without_logs(request)) is not None:
         return report
     from compaction.startup import background
-    from compaction.startup.java_version import require_java
 
-    require_java()
     session_factory = _command.start_early(session_factory, request.logs)
     background.compile_kernels(request.logs, *background.PASSES)
     from compaction.engine.clean import clean_logs
@@ -149,7 +147,7 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
             from compaction.certifier.after_compact import require_sources
 
             require_sources(request)
-        report = run(lambda: _command.start_session("compact"), request)
+        report = run(_command.Engine.of(arguments, "compact"), request)
         code = _command.write_report(report, arguments)
         return max(code, verify_run(request, report, arguments)) if arguments.verify else code
 

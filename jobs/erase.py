@@ -34,7 +34,6 @@ from .verify import error_line  # noqa: E402
 
 if TYPE_CHECKING:
     from compaction.erasure.erase_keys import ErasedLog, ErasureRequest
-    from compaction.spark.session import Session
 
 _DESCRIPTION = """\
 Erase all records of given keys from logs at rest, whatever their cleanup.policy: from clean and
@@ -119,9 +118,8 @@ def erase(session_factory: SessionFactory, request: ErasureRequest) -> RunReport
     :raises UsageError: there is no Java that Spark runs on; nothing was changed
     """
     from compaction.startup import background
-    from compaction.startup.java_version import require_java
 
-    require_java()
+    _command.require_engine(session_factory)
     background.compile_kernels(request.base.logs, *background.ERASURE)
     from compaction.erasure.erase_keys import erase_keys
     from compaction.spark.progress import Progress
@@ -198,9 +196,7 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Erasu
         base: CompactionRequest = request.base
         if arguments.if_done and _command.is_done(base, arguments):
             return 0
-        def session() -> Session:
-            return _command.start_session("erase", _command.ENCRYPTED)
-
+        session = _command.Engine.of(arguments, "erase", _command.ENCRYPTED)
         if arguments.certificate is not None:
             request = replace(request, certify=_certifier(session, request, arguments.certificate))
         return _command.write_report(run(session, request), arguments)
