@@ -58,6 +58,8 @@ _EARLY_START_BYTES = 256 << 20
 _MANY_LOGS = 1_000
 _EARLY_START_BYTES_OF_MANY = 32 << 20
 _EARLY_START_SWITCH_INTERVAL_S = 0.0005
+#: set by ``spark-submit``, and by those who give its options to a Python process
+_SUBMITTED = frozenset({"PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"})
 #: what Spark writes to its local directories is encrypted with a key that is only in memory
 ENCRYPTED = MappingProxyType({"spark.io.encryption.enabled": "true"})
 
@@ -141,8 +143,8 @@ class Engine:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace, command: str, settings: Mapping[str, str] = MappingProxyType({})) -> Engine:
-        """The engine that ``--engine`` names; under ``spark-submit``, Spark is there already."""
-        submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+        """The engine that ``--engine`` names; by default Spark if it is there already, or was configured for this process."""
+        submitted = not _SUBMITTED.isdisjoint(os.environ)
         is_local = arguments.engine == _options.LOCAL or (arguments.engine == _options.AUTO and not submitted)
         return cls(command, is_local, settings)
 

@@ -219,7 +219,7 @@ def add_engine(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--engine", choices=(AUTO, LOCAL, SPARK), default=AUTO,
         help="run tasks in processes on this machine (local, needs no Java) or as Spark jobs (spark); the result is the same"
-        " (default: auto, which is spark under spark-submit, else local)",
+        " (default: auto, which is spark under spark-submit, and local otherwise)",
     )  # fmt: skip
 
 
