@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from compaction.engine.protocol import CleanedParts, CleanInputs, Job, MapInputs, MapResult, clean_task
 from compaction.engine.sizing import assign_shards
-from compaction.engines.spool import Piece, Spool, load_shared, put
+from compaction.engines.exchange import Piece, Spool, load_shared, put
 from compaction.errors import CompactionError
 from compaction.passes.merge import KEYS, resolve_into_parts
 from compaction.passes.tasks import SUMMARY, Key

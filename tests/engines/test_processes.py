@@ -21,7 +21,7 @@ from compaction.engine.clean import clean_logs
 from compaction.engine.protocol import Job
 from compaction.engine.sizing import Sizes
 from compaction.engines.processes import ProcessPasses
-from compaction.engines.spool import Piece, Spool, put
+from compaction.engines.exchange import Piece, Spool, put
 from compaction.errors import CompactionError
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
