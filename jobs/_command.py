@@ -13,7 +13,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -40,7 +40,8 @@ from ._options import Parser
 from ._provenance import provenance
 
 if TYPE_CHECKING:
-    from compaction.spark.pipeline import SparkPasses
+    from compaction.engine.protocol import Passes
+    from compaction.engines.processes import ProcessPasses
     from compaction.spark.progress import Progress
     from compaction.spark.session import PlainSession, Session
 
@@ -57,6 +58,8 @@ _EARLY_START_BYTES = 256 << 20
 _MANY_LOGS = 1_000
 _EARLY_START_BYTES_OF_MANY = 32 << 20
 _EARLY_START_SWITCH_INTERVAL_S = 0.0005
+#: set by ``spark-submit``, and by those who give its options to a Python process
+_SUBMITTED = frozenset({"PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"})
 #: what Spark writes to its local directories is encrypted with a key that is only in memory
 ENCRYPTED = MappingProxyType({"spark.io.encryption.enabled": "true"})
 
@@ -142,6 +145,35 @@ def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({}))
     return spark
 
 
+@dataclass(frozen=True)
+class Engine:
+    """Who runs the tasks of a command: worker processes of this machine, or a Spark session, which the first call starts."""
+
+    command: str
+    is_local: bool
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace, command: str, settings: Mapping[str, str] = MappingProxyType({})) -> Engine:
+        """The engine that ``--engine`` names; by default Spark if it is there already, or was configured for this process."""
+        submitted = not _SUBMITTED.isdisjoint(os.environ)
+        is_local = arguments.engine == _options.LOCAL or (arguments.engine == _options.AUTO and not submitted)
+        return cls(command, is_local, settings)
+
+    def __call__(self) -> PlainSession:
+        return start_session(self.command, self.settings)
+
+
+def _is_local(factory: SessionFactory) -> bool:
+    return isinstance(factory, Engine) and factory.is_local
+
+
+def require_engine(factory: SessionFactory) -> None:
+    """:raises UsageError: Spark is to run the tasks, and there is no Java that it runs on"""
+    if not _is_local(factory):
+        require_java()
+
+
 class EarlySession:
     """The session of ``factory``, which is called in a thread at once."""
 
@@ -169,7 +201,13 @@ class EarlySession:
 
 def start_early(factory: SessionFactory, logs: Sequence[LogLocation]) -> SessionFactory:
     """``factory``, called in a thread at once if some log is probably going to be cleaned: Spark takes two seconds to start,
-    and the driver reads the logs meanwhile."""
+    and the driver reads the logs meanwhile.
+
+    :raises UsageError: there is no Java that Spark runs on
+    """
+    require_engine(factory)
+    if _is_local(factory):
+        return factory
     least_bytes = _EARLY_START_BYTES if len(logs) < _MANY_LOGS else _EARLY_START_BYTES_OF_MANY
     return EarlySession(factory) if has_dirty_bytes(logs, least_bytes) else factory
 
@@ -194,18 +232,29 @@ class _Passes:
 
     def __init__(self, session_factory: SessionFactory, progress: Progress | None) -> None:
         self._session, self._progress = session_factory, progress
+        self._workers: ProcessPasses | None = None
 
-    def __call__(self) -> SparkPasses:
+    def __call__(self) -> Passes:
+        if _is_local(self._session):
+            return self._local()
         from compaction.spark.pipeline import SparkPasses
 
         return SparkPasses(self._session().sparkContext, self._progress)
+
+    def _local(self) -> Passes:
+        from compaction.engines.processes import ProcessPasses
+
+        if self._workers is None:
+            self._workers = ProcessPasses(progress=self._progress)
+            atexit.register(self._workers.close)
+        return self._workers
 
     def has_started(self) -> bool:
         return isinstance(self._session, EarlySession) and self._session.has_started()
 
 
-def passes(session_factory: SessionFactory, progress: Progress | None = None) -> Callable[[], SparkPasses]:
-    """What starts the passes; a run without work for them does not import Spark."""
+def passes(session_factory: SessionFactory, progress: Progress | None = None) -> Callable[[], Passes]:
+    """What starts the passes; a run without work for them imports neither Spark nor kernels."""
     return _Passes(session_factory, progress)
 
 

@@ -59,6 +59,8 @@ configuration:
 """
 
 AUTO = "auto"
+#: who runs the tasks
+LOCAL, SPARK = "local", "spark"
 #: begins the error of argparse
 _UNRECOGNIZED = "unrecognized arguments: "
 #: errors of argparse that quote what was given
@@ -210,11 +212,21 @@ def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """The options of a run; returns their group, for a command to add its own."""
     group = parser.add_argument_group("how to run")
     group.add_argument("--dry-run", action="store_true", help="report the same figures, write nothing")
+    add_engine(group)
     add_file(group, "--report", "write a report in JSON (schema_version 1)")
     add_metrics(group)
     add_result(group)
     add_logging(group)
     return group
+
+
+def add_engine(group: argparse._ActionsContainer) -> None:
+    """The option for what runs the tasks."""
+    group.add_argument(
+        "--engine", choices=(AUTO, LOCAL, SPARK), default=AUTO,
+        help="run tasks in processes on this machine (local, needs no Java) or as Spark jobs (spark); the result is the same"
+        " (default: auto, which is spark under spark-submit, and local otherwise)",
+    )  # fmt: skip
 
 
 def add_output(group: argparse._ActionsContainer) -> None:

@@ -104,9 +104,7 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
     if (report := _command.report_without_logs(request)) is not None:
         return report
     from compaction.startup import background
-    from compaction.startup.java_version import require_java
 
-    require_java()
     session_factory = _command.start_early(session_factory, request.logs)
     background.compile_kernels(request.logs, *background.PASSES)
     from compaction.engine.clean import clean_logs
@@ -149,8 +147,8 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
 
             require_sources(request)
         # verification, by the same session, shuffles whole keys
-        settings = _command.ENCRYPTED if arguments.verify else {}
-        report = run(lambda: _command.start_session("compact", settings), request)
+        engine = _command.Engine.of(arguments, "compact", _command.ENCRYPTED if arguments.verify else {})
+        report = run(engine, request)
         code = _command.write_report(report, arguments)
         return max(code, verify_run(request, report, arguments)) if arguments.verify else code
 

@@ -92,6 +92,7 @@ def parser() -> _options.Parser:
         "--strict", action="store_true",
         help=f"exit with 1 if a run would refuse a log under any of the policies, and not only under {CONFIGURED}",
     )  # fmt: skip
+    _options.add_engine(group)
     group = options.add_argument_group("what to write")
     _options.add_file(group, "--report", "write all figures in JSON (schema_version 1)")
     _options.add_metrics(group)
@@ -131,9 +132,6 @@ def _selector(arguments: argparse.Namespace) -> Selector:
 def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comparison:
     """Run the comparison. Spark is imported only here, so that a wrong call fails at once."""
     from compaction.startup import background
-    from compaction.startup.java_version import require_java
-
-    require_java()
     base = request.base
     session_factory = _command.start_early(session_factory, base.logs)
     background.compile_kernels(base.logs, *background.PASSES, "comparison")
@@ -161,7 +159,7 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
         request = read_request(arguments)
         if arguments.explain:
             return _explain(request, arguments)
-        return _finish(run(lambda: _command.start_session("dry-run"), request), arguments)
+        return _finish(run(_command.Engine.of(arguments, "dry-run"), request), arguments)
 
     return _command.run_command(parser(), argv, body)
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from compaction.certifier.find_remains import Remains
     from compaction.erasure.certify_result import Certification, Certify, ErasedLog
     from compaction.erasure.erase_keys import ErasureRequest
-    from compaction.spark.session import Session
 
 _DESCRIPTION = """\
 Erase all records of given keys from logs at rest, whatever their cleanup.policy: from clean and
@@ -131,9 +130,8 @@ def erase(session_factory: SessionFactory, request: ErasureRequest) -> RunReport
     :raises UsageError: there is no Java that Spark runs on; nothing was changed
     """
     from compaction.startup import background
-    from compaction.startup.java_version import require_java
 
-    require_java()
+    _command.require_engine(session_factory)
     background.compile_kernels(request.base.logs, *background.ERASURE)
     from compaction.erasure.erase_keys import erase_keys
 
@@ -225,10 +223,7 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Erasu
             asked = _with_salt(base, salt or request.erasure.salt)
             if _command.is_done(asked, arguments):
                 return 0
-
-        def session() -> Session:
-            return _command.start_session("erase", _command.ENCRYPTED)
-
+        session = _command.Engine.of(arguments, "erase", _command.ENCRYPTED)
         if arguments.certificate is not None:
             certify = _certifier(session, request, arguments.certificate)
             request = replace(request, certify=certify, certificate=arguments.certificate)

@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
         request = read_request(arguments)
         if arguments.if_done and _command.is_done(request, arguments):
             return 0
-        report = run(lambda: _command.start_session("expire"), request)
+        report = run(_command.Engine.of(arguments, "expire"), request)
         return _command.write_report(report, arguments)
 
     return _command.run_command(parser(), argv, lambda arguments: _output_layout.in_layout(arguments, body))

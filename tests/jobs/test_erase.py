@@ -382,6 +382,7 @@ def test_a_run_on_spark_erases_and_leaves_nothing_of_the_keys_in_sparks_files(tm
     keys, report = tmp_path / "keys", tmp_path / "report.json"
     keys.write_bytes(b"".join(b"no-such-key-%d\n" % number for number in range(100_000)))
     call = ["--log-dir", str(logs), "--keys", str(keys), "--where", "regex=.*1.*", "--include-active", "--report", str(report)]
+    call += ["--engine", "spark"]
     ended = subprocess.run(
         [sys.executable, "-m", "jobs.erase", *call, "--topic", "orders", "payments"],
         cwd=ROOT, env={**os.environ, "SPARK_LOCAL_DIRS": str(local), "TMPDIR": str(tmp_path)},

@@ -92,7 +92,7 @@ def test_report_and_metrics_of_a_run_have_all_names(
 @pytest.mark.spark
 def test_runs_on_spark_have_all_names_in_json_lines_and_in_ascii_locales(log_dir: Path, tmp_path: Path) -> None:
     arguments = ["--log-dir", str(log_dir), *CLEANING, *outputs(tmp_path, "report", "metrics"), "--log-format", "json"]
-    done = run(*arguments, PYTHONIOENCODING="ascii:strict")
+    done = run("--engine", "spark", *arguments, PYTHONIOENCODING="ascii:strict")
     assert done.returncode == 1
     lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith(b"{")]
     (error,) = [line["message"] for line in lines if line["level"] == "ERROR"]

@@ -177,14 +177,14 @@ def test_bytes_remain_as_deleted_files_as_reported(tmp_path: Path) -> None:
 def test_the_same_bytes_are_meant_by_a_run_and_a_comparison(tmp_path: Path) -> None:
     """A comparison on a terminal, and a run in place: the same sizes on disk, which are those of the files."""
     log_dir = unpack_sample(tmp_path)
-    seen = on_a_terminal(80, console("dry-run", log_dir, *POLICIES, "--include-active"))
+    seen = on_a_terminal(80, console("dry-run", log_dir, *POLICIES, "--include-active", "--engine", "spark"))
     assert seen.code == 0, seen.text
     first = next(line.split() for line in seen.final if line.startswith("A  ") and "kB" in line)
     assert all(len(line) <= 80 for line in seen.final)
     assert "\r\x1b[2Kpass 1  ─" in seen.text
     steps = [each for each in ("looking for logs in", "reading 16 logs", "starting Spark") if each in seen.text]
     assert len(steps) == 3
-    setting = ("--set", "cleanup.policy=compact", "--include-active")
+    setting = ("--set", "cleanup.policy=compact", "--include-active", "--engine", "spark")
     run = through_a_pipe("compact", log_dir, *setting, "--output", "json", "--log-format", "json")
     assert run.returncode == 0, run.stderr
     totals = json.loads(run.stdout)["totals"]

@@ -72,7 +72,7 @@ def test_each_kernel_is_compiled_once_and_kept_outside_of_the_package(tmp_path: 
     for directory in [package, *(each for each in package.rglob("*") if each.is_dir())]:
         directory.chmod(0o555)
     before = sorted(package.rglob("*"))
-    options = ("--as-of-ms", str(AS_OF_MS), "--include-active")
+    options = ("--as-of-ms", str(AS_OF_MS), "--include-active", "--engine", "spark")
     first = compiled_by_a_run(package, tmp_path, "first", *options)
     assert any("rewrite.rewrite" in each for each in first)
     assert set(first.values()) == {1}, first

@@ -1,0 +1,244 @@
+"""Runs the tasks of ``engine.protocol.Passes`` in worker processes on this machine, without Java.
+
+Pass 1 scans slices: a worker appends the packed entries of each shard to its spool, and returns where they are. Pass 2 resolves
+each shard into survivor entries, which go to the parts by way of the same spools, and cleans the parts. A task holds what it
+would hold on Spark; between tasks everything is in files without a name. Small jobs run in this process.
+
+Tested by ``tests/engines/test_processes.py``, ``tests/passes/test_contract.py`` and ``tests/conformance/test_scenarios.py``.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from compaction.engine.protocol import CleanedParts, CleanInputs, Job, MapInputs, MapResult, clean_task
+from compaction.engine.sizing import assign_shards
+from compaction.engines.exchange import Piece, Spool, load_shared, put
+from compaction.errors import CompactionError
+from compaction.passes.merge import KEYS, resolve_into_parts
+from compaction.passes.tasks import SUMMARY, Key
+from compaction.startup.freeze_gc import freeze_gc
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: jobs that read less run in this process: a worker takes as long to start
+INLINE_BYTES = 32 << 20
+_PRELOADED = "compaction.engines.preloaded"
+#: of jobs
+_numbers = count()
+
+#: by key, where its values are
+Placed = list[tuple[Any, Piece]]
+
+
+class Shown(Protocol):
+    """What shows the progress of passes; see ``compaction.spark.progress.Progress``."""
+
+    def start(self, pass_name: str, total_bytes: int) -> None: ...
+
+    def advance(self, done_bytes: int) -> None: ...
+
+    def done(self, pass_name: str) -> None: ...
+
+
+class _Merged(NamedTuple):
+    """The shards of pass 1 by reducer, and what has read them."""
+
+    reducers: Sequence[Placed]
+
+
+class ProcessPasses:
+    """Implements ``compaction.engine.protocol.Passes``; a context manager that ends the workers.
+
+    :param cores: number of worker processes; by default the cores that this process may use
+    :param progress: shows the bytes that the tasks of each pass have read
+    """
+
+    def __init__(self, cores: int | None = None, progress: Shown | None = None, inline_bytes: int = INLINE_BYTES) -> None:
+        #: number of tasks that run concurrently
+        self.cores = cores or len(os.sched_getaffinity(0))
+        self._progress, self._inline_bytes = progress, inline_bytes
+        self._pool: ProcessPoolExecutor | None = None
+        self._before: set[int] = set()
+
+    def __enter__(self) -> ProcessPasses:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the workers, with what they hold. A task that still runs is ended as well: its result is not wanted any more."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            for worker in multiprocessing.active_children():
+                if worker.pid not in self._before:
+                    worker.kill()
+            pool.shutdown(cancel_futures=True)
+
+    def run(self, job: Job, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
+        """The result of ``work`` for each of ``tasks``, in order."""
+        with self._shown(job):
+            return self._map(job, tasks, work)
+
+    def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
+        """Pass 1. The shards stay in the spools of the workers."""
+        tasks, first = assign_shards(inputs.shards, task_entries, 2 * self.cores)
+        reducers: list[Placed] = [[] for _ in range(tasks)]
+        summaries: list[Any] = []
+        with self._shown(job):
+            for found, placed in self._map(job, inputs.tasks, _Scan(inputs)):
+                summaries += found
+                for key, piece in placed:
+                    reducers[(first[key[0]] + key[1]) % tasks].append((key, piece))
+        return MapResult(summaries, _Merged(reducers))
+
+    def collect_shards(self, job: Job, merged: _Merged, work: Callable[[Key, list[Any]], Iterable[R]]) -> list[R]:
+        """The results of ``work`` for each merged shard, in no order."""
+        with self._shown(job):
+            found = self._map(job, [each for each in merged.reducers if each], _EachShard(work))
+        return [result for results in found for result in results]
+
+    def clean_into_groups(self, job: Job, merged: _Merged, inputs: CleanInputs[R]) -> CleanedParts[R]:
+        """Pass 2: resolves each shard into survivor entries, and cleans the parts that these belong to."""
+        task_of = {part.id: number for number, task in enumerate(inputs.tasks) for part in task}
+        items: list[Placed] = [[] for _ in inputs.tasks]
+        with self._shown(job):
+            resolved = self._map(job, [each for each in merged.reducers if each], _Resolve(inputs), counts=False)
+            for key, piece in (each for placed in resolved for each in placed):
+                number, part = key
+                # the count of keys goes to the task of the map's first part
+                items[task_of[inputs.maps[number].ids[0] if part == KEYS else part]].append((key, piece))
+            works = list(zip(inputs.tasks, items, strict=True))
+            return CleanedParts.of(self._map(job, works, _Clean(inputs)))
+
+    @contextmanager
+    def _shown(self, job: Job) -> Iterator[None]:
+        """The tasks of the block are shown as ``job``. If the driver is interrupted, or one fails, the workers are ended."""
+        shown = job.name is not None and self._progress is not None
+        if shown:
+            self._progress.start(job.name, sum(job.task_bytes))  # type: ignore[union-attr, arg-type]
+        try:
+            yield
+        except BrokenProcessPool:
+            self.close()
+            what = "a worker process was ended from outside, e.g. because the machine has too little memory"
+            raise CompactionError(what, hint="nothing was changed by this step; run it again with fewer cores") from None
+        except BaseException:
+            self.close()
+            raise
+        if shown:
+            self._progress.done(job.name)  # type: ignore[union-attr, arg-type]
+
+    def _map(self, job: Job, tasks: Sequence[Any], work: Callable[[Any], R], *, counts: bool = True) -> list[R]:
+        """``work`` of each task, in order. Functions and what they know are pickled once, into memory."""
+        sizes = job.task_bytes if counts and len(job.task_bytes) == len(tasks) else [0] * len(tasks)
+        if self._pool is None and sum(job.task_bytes) < self._inline_bytes:
+            return [self._advanced(work(task), size) for task, size in zip(tasks, sizes, strict=True)]
+        shared = Spool.in_memory()
+        try:
+            call = partial(_call, next(_numbers), shared.put(work))
+            futures: dict[Future[R], int] = {self._workers().submit(call, each): at for at, each in enumerate(tasks)}
+            for future in as_completed(futures):
+                self._advanced(future.result(), sizes[futures[future]])
+            return [future.result() for future in futures]
+        finally:
+            shared.close()
+
+    def _advanced(self, result: R, size: int) -> R:
+        if size and self._progress is not None:
+            self._progress.advance(size)
+        return result
+
+    def _workers(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            # not forked from this process, whose threads may hold locks and whose buffers direct I/O would share
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload([_PRELOADED])
+            self._before = {child.pid for child in multiprocessing.active_children() if child.pid is not None}
+            self._pool = ProcessPoolExecutor(self.cores, context, _begin)
+        return self._pool
+
+
+def _begin() -> None:
+    """Begins a worker: the driver handles interrupts, and the worker ends with it, even if it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_driver, name="end with the driver", daemon=True).start()
+    freeze_gc()
+
+
+def _end_with_driver() -> None:
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        driver.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _call(number: int, work: Piece, task: Any) -> Any:
+    return load_shared(number, work)(task)
+
+
+class _Scan:
+    """A task of pass 1: its summaries, and where its entries are."""
+
+    def __init__(self, inputs: MapInputs) -> None:
+        self._scan, self._known, self._settings = inputs.scan, inputs.known, inputs.settings
+
+    def __call__(self, task: Sequence[Any]) -> tuple[list[Any], Placed]:
+        summaries: list[Any] = []
+        placed: Placed = []
+        for key, values in self._scan(task, self._known, self._settings):
+            if key[1] == SUMMARY:
+                summaries += values
+            else:
+                placed.append((key, put(values)))
+        return summaries, placed
+
+
+def _merged(placed: Placed) -> Iterator[tuple[Key, list[Any]]]:
+    """The values of each key, one key in memory at a time."""
+    pieces: dict[Key, list[Piece]] = {}
+    for key, piece in placed:
+        pieces.setdefault(key, []).append(piece)
+    for key, found in pieces.items():
+        yield key, [value for piece in found for value in piece.load()]
+
+
+class _EachShard:
+    def __init__(self, work: Callable[[Key, list[Any]], Iterable[Any]]) -> None:
+        self._work = work
+
+    def __call__(self, shards: Placed) -> list[Any]:
+        return [result for key, packed in _merged(shards) for result in self._work(key, packed)]
+
+
+class _Resolve:
+    """Between the passes: where the survivor entries of some shards are."""
+
+    def __init__(self, inputs: CleanInputs[Any]) -> None:
+        self._maps, self._load_factor = inputs.maps, inputs.load_factor
+
+    def __call__(self, shards: Placed) -> list[tuple[tuple[int, Hashable], Piece]]:
+        return [(key, put(found)) for key, found in resolve_into_parts(_merged(shards), self._maps, self._load_factor)]
+
+
+class _Clean:
+    """A task of pass 2."""
+
+    def __init__(self, inputs: CleanInputs[Any]) -> None:
+        self._clean, self._known, self._threads = inputs.clean, inputs.known, inputs.threads
+
+    def __call__(self, task: tuple[Sequence[Any], Placed]) -> CleanedParts[Any]:
+        parts, items = task
+        return clean_task(self._clean, self._known, parts, _merged(items), self._threads)

@@ -1,0 +1,149 @@
+"""Worker processes give what plain calls give; one that is killed fails the run and loses nothing; none outlives its driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from compaction.compare.compare_policies import compare_with
+from compaction.config import Policy
+from compaction.config.request import ComparisonRequest
+from compaction.engine.clean import clean_logs
+from compaction.engine.protocol import Job
+from compaction.engine.sizing import Sizes
+from compaction.engines.exchange import Piece, Spool, put
+from compaction.engines.processes import ProcessPasses
+from compaction.errors import CompactionError
+from tests.local_job import request_for
+from tests.local_passes import LocalPasses
+from tests.memory import scratch
+from tests.passes.random_cases import NOW_MS, random_cases
+from tests.passes.test_contract import contents, lay_out, plain
+
+ROOT = Path(__file__).resolve().parents[2]
+#: everything in several slices, shards and parts; or nothing
+TINY = Sizes(600, 2_000, 5)
+LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[ProcessPasses]:
+    with ProcessPasses(2, inline_bytes=0) as passes:
+        yield passes
+
+
+@pytest.mark.parametrize("sizes", [TINY, None], ids=["tiny", "by size"])
+def test_the_files_checkpoints_and_reports_are_those_of_plain_calls(workers: ProcessPasses, sizes: Sizes | None) -> None:
+    cases = random_cases([60])[::2]
+    topics = {case.name: case.topic_config for case in cases}
+    with scratch() as root:
+        found = {}
+        for name, passes in (("calls", LocalPasses()), ("processes", workers)):
+            lay_out(root / name, cases)
+            report = clean_logs(lambda: passes, request_for(root / name, NOW_MS, topics), sizes)  # noqa: B023 - called here
+            found[name] = contents(root / name), [plain(log, root / name) for log in report.logs]
+        assert found["processes"] == found["calls"]
+        assert any(log.keys for log in found["processes"][1])
+
+
+def test_a_comparison_is_that_of_plain_calls(workers: ProcessPasses) -> None:
+    cases = random_cases([60])[:6]
+    policies = tuple(map(Policy.read, ("configured", "cleanup.policy=compact,delete.retention.ms=0")))
+    with scratch() as root:
+        lay_out(root, cases)
+        base = request_for(root, NOW_MS, {case.name: case.topic_config for case in cases}, dry_run=True)
+        request = ComparisonRequest(base, policies)
+        ours, theirs = (compare_with(lambda: passes, request, TINY) for passes in (workers, LocalPasses()))  # noqa: B023
+        assert replace(ours, seconds=0.0).logs == replace(theirs, seconds=0.0).logs
+
+
+def _killed(at: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_is_one_line_and_the_next_job_has_new_ones() -> None:
+    with ProcessPasses(2, inline_bytes=0) as passes:
+        with pytest.raises(CompactionError, match="a worker process was ended from outside") as error:
+            passes.run(Job("test"), [1, 2], _killed)
+        assert "\n" not in str(error.value)
+        assert passes.run(Job("test"), [1, -2], abs) == [1, 2]
+
+
+def test_an_error_of_a_task_reaches_the_driver_as_it_is() -> None:
+    with ProcessPasses(1, inline_bytes=0) as passes, pytest.raises(ZeroDivisionError):
+        passes.run(Job("test"), [0], partial(divmod, 1))
+
+
+def test_a_small_job_starts_no_worker() -> None:
+    with ProcessPasses(1) as passes:
+        assert passes.run(Job("test", task_bytes=[1]), [0], _pid) == [os.getpid()]
+
+
+def _pid(_: int) -> int:
+    return os.getpid()
+
+
+def test_workers_end_with_a_driver_that_is_killed() -> None:
+    program = (
+        "import os\n"
+        "from tests.engines.test_processes import Job, ProcessPasses, _pid\n"
+        "if __name__ == '__main__':\n"
+        "    passes = ProcessPasses(1, inline_bytes=0)\n"
+        "    print(*passes.run(Job('test'), [0], _pid), flush=True)\n"
+        "    os.read(0, 1)\n"
+    )
+    driver = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert driver.stdout is not None
+    worker = int(driver.stdout.readline())
+    driver.kill()
+    driver.communicate()
+    deadline = time.monotonic() + LIMIT_S
+    while _runs(worker):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+class TestSpool:
+    def test_values_are_read_by_another_process(self, workers: ProcessPasses) -> None:
+        pieces = workers.run(Job("test"), [b"one", b"two"], put)
+        assert [piece.load() for piece in pieces] == [b"one", b"two"]
+        assert {piece.pid for piece in pieces}.isdisjoint({os.getpid()})
+
+    def test_a_file_has_no_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        spool = Spool.on_disk()
+        piece = spool.put(b"x" * 1000)
+        assert list(tmp_path.iterdir()) == []
+        assert piece.load() == b"x" * 1000
+        spool.close()
+
+    def test_a_full_directory_is_named(self) -> None:
+        with open("/dev/full", "r+b", buffering=0) as full:  # noqa: PTH123
+            spool = Spool(full, "/scratch")
+            with pytest.raises(CompactionError, match="/scratch"):
+                spool.put(b"x")
+
+    def test_a_file_that_was_cut_short_is_an_error(self) -> None:
+        spool = Spool.in_memory()
+        piece = spool.put(b"x")
+        with pytest.raises(EOFError, match="intermediate results end"):
+            Piece(piece.pid, piece.descriptor, piece.start, piece.size + 1).load()
+        spool.close()
