@@ -27,6 +27,7 @@ from compaction.engine.clean import clean_logs
 from compaction.engine.delete import delete_old_segments
 from compaction.engine.protocol import Job, MapInputs, MapResult
 from compaction.engine.sizing import Sizes
+from compaction.formats.producer_snapshot import write_snapshot
 from compaction.passes.tasks import MapContext, Slice
 from compaction.report import LogReport
 from compaction.spark.pipeline import SparkPasses
@@ -509,3 +510,16 @@ def test_a_log_without_records_is_skipped(sample: Path) -> None:
     found = compared_locally(sample, "configured", topics=("never-written",))
     outcome = outcome_of(found)
     assert (outcome.status, outcome.after.records, found.logs[0].keys.distinct) == (OutcomeStatus.SKIPPED, 0, 0)
+
+
+def test_lost_transaction_indexes_of_expired_producers_are_rebuilt_for_every_policy(tmp_path: Path) -> None:
+    log_dir = tmp_path / "logs"
+    shutil.copytree(Path(__file__).parents[1] / "golden" / "unclean" / "empty-txnindex" / "t-0", log_dir / "t-0")
+    for offset in (4, 5):
+        (log_dir / "t-0" / f"{offset:020d}.snapshot").write_bytes(write_snapshot([]))
+    policies = [POLICIES[0], f"{POLICIES[0]},delete.retention.ms=0", f"{POLICIES[0]},min.compaction.lag.ms=1"]
+    found = compared_locally(log_dir, *policies)
+    for number, policy in enumerate(policies):
+        copy, real = run_for_real(log_dir, policy, tmp_path / str(number))
+        assert as_told(found.logs[0].outcomes[number].run, log_dir, copy) == as_told(real["t-0"], log_dir, copy), policy
+        assert found.logs[0].outcomes[number].run.aborted_records == 1
