@@ -22,7 +22,7 @@ from compaction.output.publish import Goal
 from compaction.output.swap import SwapGroup
 from compaction.output.unfinished import marker_of
 from compaction.stores.listings import list_directory, read_whole
-from compaction.stores.manifest import MANIFEST, MARKER, Manifest, marker, run_of
+from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
 from compaction.stores.mixed import MixedFileSystem
 from compaction.stores.object_output import OutputFileSystem
 from compaction.stores.remote import RemoteFileSystem, require_finished
@@ -441,3 +441,23 @@ def test_an_output_with_a_change_is_not_replaced(bucket: Path, log: str, change:
         else:
             publication.commit(source)
     assert {name: (out / name).read_bytes() for name in names(out)} == before
+
+
+def test_an_output_that_was_copied_elsewhere_is_replaced_by_its_contents(bucket: Path, log: str, tmp_path: Path) -> None:
+    """A copy may have other ETags."""
+    data_segment(0, range(90)).put(LocalFileSystem(), _made(tmp_path / "local" / "orders-0"))
+    source = str(tmp_path / "local")
+    publish(source, f"{PLACE}/first")
+    document = json.loads((bucket / "first" / MANIFEST).read_bytes())
+    entries = [Entry(**{**entry, "etag": "another"}) for entry in document["files"]]
+    for name in names(bucket / "first"):
+        (bucket / "out" / name).parent.mkdir(parents=True, exist_ok=True)
+        (bucket / "out" / name).write_bytes((bucket / "first" / name).read_bytes())
+    written = Manifest(tuple(entries), document["run"], document["place"]).to_json()
+    (bucket / "out" / MANIFEST).write_bytes(written)
+    (bucket / "out" / FIRST).write_bytes((bucket / "first" / FIRST).read_bytes()[:-1] + b"?")
+    with pytest.raises(UsageError, match=f"{FIRST} has other contents"):
+        begin(source, OUT, REPLACE)
+    (bucket / "out" / FIRST).write_bytes((bucket / "first" / FIRST).read_bytes())
+    publish(source, OUT, REPLACE)
+    assert manifest_of(bucket / "out").run != document["run"]
