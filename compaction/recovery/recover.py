@@ -29,8 +29,8 @@ from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import DirectoryState, read_directory_state
 from compaction.logdir.read_log import snapshots
 from compaction.logdir.segments import LONG_MAX, SegmentState, inspect_segment, segment_bases
-from compaction.names import LOG, LogLocation, segment_file
-from compaction.output.segment_files import remove_deleted
+from compaction.names import LOG, TXNINDEX, LogLocation, segment_file
+from compaction.output.segment_files import exists, remove_deleted
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, rebuild_indexes
 from compaction.recovery.split import split_segment
@@ -151,9 +151,13 @@ def _repair_txn_indexes(
     rows = joined_rows(scans.values())
     broken = contradictions(segments, scans, rows, log_start)
     broken |= {index: each.txn_problem for index, each in enumerate(states) if each.txn_problem is not None}
+    bases = {index: segments[index].base_offset for index in sorted(broken)}
+    wrong = {base for base in bases.values() if exists(fs, path, base, TXNINDEX, "")}
     report.segments = repair(fs, path, segments, rows, broken, log_start) if broken else segments
-    for index, why in sorted(broken.items()):
-        report.actions.append(f"rebuilt the transaction index of segment {segments[index].base_offset}: {why}")
+    for index, base in bases.items():
+        report.actions.append(f"rebuilt the transaction index of segment {base}: {broken[index]}")
+        if base in wrong:
+            _LOG.warning("%s: %s", path, report.actions[-1])
 
 
 def _with_transactions(

@@ -55,12 +55,15 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize("entries", CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
-def test_an_index_that_contradicts_the_markers_is_rebuilt(entries: list[AbortedTxn]) -> None:
+def test_an_index_that_contradicts_the_markers_is_rebuilt(
+    entries: list[AbortedTxn], caplog: pytest.LogCaptureFixture
+) -> None:
     fs = log_with(*transactions())
     before = tree(fs, PATH)
     write_index(fs, 10, entries)
     report = recover_log(fs, HERE)
     assert [action.partition(":")[0] for action in report.actions] == ["rebuilt the transaction index of segment 10"]
+    assert caplog.messages == [f"{PATH}: {report.actions[0]}"]
     assert tree(fs, PATH) == before
     assert [segment.aborted_txns for segment in report.segments] == [tuple(FIRST), tuple(SECOND), ()]
     assert recover_log(fs, HERE).actions == []
