@@ -141,26 +141,19 @@ MESSAGE_DECODERS = (decode_offsets, decode_transactions, decode_share_state, dec
 
 
 def _remote_log_values(name: str, values: Values) -> Values:
-    """The values as Java prints them; the checks are those of the constructors of Kafka's classes."""
-    states: tuple[str, ...] = message_schemas.SEGMENT_STATES
-    shown, state_id = dict(values), values.get("remoteLogSegmentState")
+    """The values as Java prints them; the checks are those of the constructors of Kafka's classes, in their order."""
     if name == "RemoteLogSegmentMetadata":
         _check_offsets(values["startOffset"], values["endOffset"])
+        _leader_epochs(values)
+    shown, custom = {**values, "state": _state(values)}, values.get("customMetadata")
     if "segmentLeaderEpochs" in values:
-        epochs = {each["leaderEpoch"]: each["offset"] for each in values["segmentLeaderEpochs"]}
-        if not epochs:
-            raise FormatError("segmentLeaderEpochs can not be null or empty")
-        shown["segmentLeaderEpochs"] = f"{{{', '.join(f'{epoch}={epochs[epoch]}' for epoch in sorted(epochs))}}}"
+        shown["segmentLeaderEpochs"] = _leader_epochs(values)
     if "topicIdPartition" in values:
-        states, state_id = message_schemas.PARTITION_STATES, values["remotePartitionDeleteState"]
         shown["topicPartition"] = _PARTITION.format_map(values["topicIdPartition"])
     if "remoteLogSegmentId" in values:
         segment = values["remoteLogSegmentId"]
         partition = _PARTITION.format_map(segment["topicIdPartition"])
         shown["remoteLogSegmentId"] = f"RemoteLogSegmentId{{topicIdPartition={partition}, id={segment['id']}}}"
-    if state_id is None or not 0 <= state_id < len(states):
-        raise FormatError("null" if "topicIdPartition" in values else "state can not be null")
-    shown["state"], custom = states[state_id], values.get("customMetadata")
     shown["customMetadata"] = "Optional.empty" if custom is None else f"Optional[CustomMetadata{{{len(custom)} bytes}}]"
     return {**shown, "txnIdxEmpty": "true" if values.get("txnIndexEmpty") else "false"}
 
@@ -171,6 +164,22 @@ def _check_offsets(start: int, end: int) -> None:
     if end < start:
         bound = f"EndOffset for a remote segment cannot be less than startOffset = {start}"
         raise FormatError(f"Unexpected end offset = {end}. {bound}")
+
+
+def _leader_epochs(values: Values) -> str:
+    epochs = {each["leaderEpoch"]: each["offset"] for each in values["segmentLeaderEpochs"]}
+    if not epochs:
+        raise FormatError("segmentLeaderEpochs can not be null or empty")
+    return f"{{{', '.join(f'{epoch}={epochs[epoch]}' for epoch in sorted(epochs))}}}"
+
+
+def _state(values: Values) -> str:
+    of_partition = values.get("remotePartitionDeleteState")
+    state = values["remoteLogSegmentState"] if of_partition is None else of_partition
+    names = message_schemas.SEGMENT_STATES if of_partition is None else message_schemas.PARTITION_STATES
+    if not 0 <= state < len(names):
+        raise FormatError("state can not be null" if of_partition is None else "null")
+    return names[state]
 
 
 def _metadata_form(value: bytes) -> Json:

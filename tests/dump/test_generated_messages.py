@@ -164,7 +164,7 @@ SEGMENT_BYTES = PARTITION_BYTES + struct.pack(">qq", 3, 4) + b"\0"
             id="deletion",
         ),
         pytest.param(
-            b"\1\3\0" + struct.pack(">qqqqiqq", 3, 4, 7, 9, 1, 5, 6) + b"\2" + struct.pack(">iqbi", 2, 0, 0, 44) + b"\0\4\0",
+            b"\1\3\0" + struct.pack(">qqqqiqq", 3, 4, 7, 9, 1, 5, 6) + b"\1" + struct.pack(">i", 44) + b"\0\4\0",
             "Error at offset 3, skipping. state can not be null",
             id="snapshot in an unknown state",
         ),
