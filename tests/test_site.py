@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from compaction.certifier.certificate import LogCertificate, Status, VerifyReport
+from compaction.certifier.checks.violations import Violation
 from compaction.cleaning.skip_reasons import SkipCause
 from compaction.compare.figures import ComparedLog, Comparison, KeyFigures, Outcome, OutcomeStatus, RepetitionRange
 from compaction.compare.json_document import json_document
@@ -75,6 +78,15 @@ def test_each_field_of_a_report_has_a_meaning_on_its_page(reference: ModuleType)
     rows = re.findall(r"^\| (.+?) \|(.+)\|$", reference.report_page(), re.MULTILINE)
     described = {name for row in rows if row[1].strip() for name in re.findall(r"`(\w+)`", " ".join(row))}
     assert names - described == set()
+
+
+def test_each_field_of_a_certificate_has_a_meaning_on_its_page() -> None:
+    log = LogCertificate("a", 0, Status.VIOLATED, violation_count=1, violations=(Violation(1, "gone"),))
+    document = json.loads(VerifyReport(1, (log,), 1.0).to_json())
+    del document["totals"]["missing"]
+    page = (ROOT / "docs/verify.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"`(\w+)`", "\n".join(line for line in page.splitlines() if line.startswith("| "))))
+    assert _names(document) - described - {"schema_version"} == set()
 
 
 def test_options_are_those_of_the_console_command(reference: ModuleType) -> None:

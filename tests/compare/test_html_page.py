@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compaction.compare.count import AGE_BOUNDS_MS
-from compaction.compare.figures import Comparison, OutcomeStatus
+from compaction.compare.figures import Comparison, Distribution, OutcomeStatus
 from compaction.compare.html_page import MOST_EXPLAINED, age_labels, to_html
 from tests.compare.browser import DARK, Browser, find_browser
 from tests.compare.made import POLICIES, comparison, failed, log
@@ -129,9 +130,13 @@ def test_expired_records_have_the_colour_of_expired_ones_in_each_chart(browser: 
 @pytest.mark.browser
 def test_a_label_above_a_column_says_what_the_higher_bar_is(browser: Browser) -> None:
     script = "[...document.querySelectorAll('#ages-0 text')].map(text => text.textContent)"
-    labels = browser.show(PAGE, script).told
+    # nine columns, too narrow for one line
+    all_ages, removed = Distribution((900,) * 9, (1,) * 9, (1,) * 50), Distribution((100,) * 9, (1,) * 9, (1,) * 50)
+    made = log("orders-0", 100)
+    outcomes = tuple(replace(each, gone=removed, expired_by_age=()) for each in made.outcomes)
+    labels = browser.show(to_html(comparison(replace(made, spread=all_ages, outcomes=outcomes))), script).told
     counts = [text for text in labels if re.fullmatch(r"(of )?[0-9,. kMGT]+( of [0-9,. kMGT]+)?", text)]
-    assert counts
+    assert len(counts) == 18
     assert all("of " in text or counts[number + 1].startswith("of ") for number, text in enumerate(counts))
 
 
