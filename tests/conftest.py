@@ -49,6 +49,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 _BEGAN = pytest.StashKey[float]()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A module's tests run in one process, so that none of its fixtures is built twice; modules that need Spark in one process
     of them all, those that need Kafka likewise. Those two come first, as they take the longest."""
