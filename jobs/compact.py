@@ -146,6 +146,10 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
             from compaction.certifier.after_compact import require_sources
 
             require_sources(request)
+            from compaction.startup.java_version import require_java
+
+            # the verification of large logs runs on Spark
+            require_java()
         # verification, by the same session, shuffles whole keys
         engine = _command.Engine.of(arguments, "compact", _command.ENCRYPTED if arguments.verify else {})
         report = run(engine, request)

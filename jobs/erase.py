@@ -225,6 +225,10 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Erasu
                 return 0
         session = _command.Engine.of(arguments, "erase", _command.ENCRYPTED)
         if arguments.certificate is not None:
+            from compaction.startup.java_version import require_java
+
+            # large logs are certified on Spark
+            require_java()
             certify = _certifier(session, request, arguments.certificate)
             request = replace(request, certify=certify, certificate=arguments.certificate)
         report = run(session, request)

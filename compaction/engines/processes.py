@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
+import tempfile
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +27,7 @@ from compaction.engine.protocol import CleanedParts, CleanInputs, Job, MapInputs
 from compaction.engine.sizing import assign_shards
 from compaction.engines.exchange import Piece, Spool, load_shared, put
 from compaction.errors import CompactionError
+from compaction.logdir import read_counter
 from compaction.passes.merge import KEYS, resolve_into_parts
 from compaction.passes.tasks import SUMMARY, Key
 from compaction.startup.freeze_gc import freeze_gc
@@ -34,6 +37,8 @@ R = TypeVar("R")
 
 #: jobs that read less run in this process: a worker takes as long to start
 INLINE_BYTES = 32 << 20
+#: seconds between two looks at what workers have read
+POLL_INTERVAL_S = 0.2
 _PRELOADED = "compaction.engines.preloaded"
 #: of jobs
 _numbers = count()
@@ -71,6 +76,8 @@ class ProcessPasses:
         self._progress, self._inline_bytes = progress, inline_bytes
         self._pool: ProcessPoolExecutor | None = None
         self._before: set[int] = set()
+        #: where workers count the bytes that they read
+        self._counts = ""
 
     def __enter__(self) -> ProcessPasses:
         return self
@@ -86,6 +93,7 @@ class ProcessPasses:
                 if worker.pid not in self._before:
                     worker.kill()
             pool.shutdown(cancel_futures=True)
+            shutil.rmtree(self._counts, ignore_errors=True)
 
     def run(self, job: Job, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
         """The result of ``work`` for each of ``tasks``, in order."""
@@ -149,12 +157,24 @@ class ProcessPasses:
         shared = Spool.in_memory()
         try:
             call = partial(_call, next(_numbers), shared.put(work))
-            futures: dict[Future[R], int] = {self._workers().submit(call, each): at for at, each in enumerate(tasks)}
-            for future in as_completed(futures):
-                self._advanced(future.result(), sizes[futures[future]])
+            futures = {self._workers().submit(call, each): size for each, size in zip(tasks, sizes, strict=True)}
+            self._await(futures)
             return [future.result() for future in futures]
         finally:
             shared.close()
+
+    def _await(self, futures: Mapping[Future[Any], int]) -> None:
+        """Waits for tasks, which read these numbers of bytes, and shows what they have read meanwhile."""
+        left, ended, shown, before = set(futures), 0, 0, read_counter.total(self._counts)
+        while left:
+            done, left = wait(left, POLL_INTERVAL_S, FIRST_COMPLETED)
+            for future in done:
+                future.result()
+                ended += futures[future]
+            reached = min(sum(futures.values()), max(ended, read_counter.total(self._counts) - before))
+            if reached > shown:
+                self._advanced(None, reached - shown)
+                shown = reached
 
     def _advanced(self, result: R, size: int) -> R:
         if size and self._progress is not None:
@@ -167,12 +187,14 @@ class ProcessPasses:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload([_PRELOADED])
             self._before = {child.pid for child in multiprocessing.active_children() if child.pid is not None}
-            self._pool = ProcessPoolExecutor(self.cores, context, _begin)
+            self._counts = tempfile.mkdtemp(prefix="kafka-log-compaction-")
+            self._pool = ProcessPoolExecutor(self.cores, context, _begin, (self._counts,))
         return self._pool
 
 
-def _begin() -> None:
+def _begin(counts: str) -> None:
     """Begins a worker: the driver handles interrupts, and the worker ends with it, even if it is killed."""
+    os.environ[read_counter.VARIABLE] = counts
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_driver, name="end with the driver", daemon=True).start()
     freeze_gc()

@@ -21,8 +21,9 @@ from compaction.engine.clean import clean_logs
 from compaction.engine.protocol import Job
 from compaction.engine.sizing import Sizes
 from compaction.engines.exchange import Piece, Spool, put
-from compaction.engines.processes import ProcessPasses
+from compaction.engines.processes import POLL_INTERVAL_S, ProcessPasses
 from compaction.errors import CompactionError
+from compaction.logdir import read_counter
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
@@ -76,6 +77,36 @@ def test_a_killed_worker_is_one_line_and_the_next_job_has_new_ones() -> None:
             passes.run(Job("test"), [1, 2], _killed)
         assert "\n" not in str(error.value)
         assert passes.run(Job("test"), [1, -2], abs) == [1, 2]
+
+
+class _Shown:
+    """Progress that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.advanced: list[int] = []
+
+    def start(self, pass_name: str, total_bytes: int) -> None:
+        self.advanced.clear()
+
+    def advance(self, done_bytes: int) -> None:
+        self.advanced.append(done_bytes)
+
+    def done(self, pass_name: str) -> None:
+        self.advanced.append(-1)
+
+
+def _read_slowly(size: int) -> None:
+    for _ in range(4):
+        read_counter.count(size // 4)
+        time.sleep(2 * POLL_INTERVAL_S)
+
+
+def test_progress_is_shown_from_within_a_task_and_is_complete_at_its_end() -> None:
+    shown = _Shown()
+    with ProcessPasses(1, shown, inline_bytes=0) as passes:
+        passes.run(Job("test", "pass", [4_000]), [4_000], _read_slowly)
+    assert len(shown.advanced) > 2
+    assert (sum(shown.advanced[:-1]), shown.advanced[-1]) == (4_000, -1)
 
 
 def test_an_error_of_a_task_reaches_the_driver_as_it_is() -> None:
