@@ -21,6 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
+from multiprocessing import forkserver
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from compaction.engine.protocol import CleanedParts, CleanInputs, Job, MapInputs, MapResult, clean_task
@@ -31,6 +32,7 @@ from compaction.logdir import read_counter
 from compaction.passes.merge import KEYS, resolve_into_parts
 from compaction.passes.tasks import SUMMARY, Key
 from compaction.startup.freeze_gc import freeze_gc
+from compaction.startup.protection import require_own_directory
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,6 +41,7 @@ R = TypeVar("R")
 INLINE_BYTES = 32 << 20
 #: seconds between two looks at what workers have read
 POLL_INTERVAL_S = 0.2
+_SAFE_PATH = "PYTHONSAFEPATH"
 _PRELOADED = "compaction.engines.preloaded"
 #: of jobs
 _numbers = count()
@@ -186,10 +189,28 @@ class ProcessPasses:
             # not forked from this process, whose threads may hold locks and whose buffers direct I/O would share
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload([_PRELOADED])
+            _start_fork_server()
             self._before = {child.pid for child in multiprocessing.active_children() if child.pid is not None}
             self._counts = tempfile.mkdtemp(prefix="kafka-log-compaction-")
             self._pool = ProcessPoolExecutor(self.cores, context, _begin, (self._counts,))
         return self._pool
+
+
+def _start_fork_server() -> None:
+    """Starts the process that workers are forked from, which imports no modules from the working directory.
+
+    :raises UsageError: others can write to that, and this Python has no switch for it
+    """
+    require_own_directory()
+    known = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        forkserver.ensure_running()
+    finally:
+        if known is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = known
 
 
 def _begin(counts: str) -> None:

@@ -145,6 +145,24 @@ def test_workers_end_with_a_driver_that_is_killed() -> None:
         time.sleep(0.05)
 
 
+def test_modules_in_the_working_directory_are_not_run(tmp_path: Path) -> None:
+    for name in ("compaction", "numpy", "multiprocessing", "signal", "json", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text("open('run', 'a').write(__name__)")
+    (tmp_path / "program").mkdir()
+    program = tmp_path / "program/program.py"
+    program.write_text(
+        f"import os, sys\nsys.path.insert(1, {str(ROOT)!r})\n"
+        "from tests.engines.test_processes import Job, ProcessPasses, _pid\n"
+        "if __name__ == '__main__':\n"
+        "    with ProcessPasses(1, inline_bytes=0) as passes:\n"
+        "        assert passes.run(Job('test'), [0], _pid) != [os.getpid()]\n"
+    )
+    done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    if sys.version_info >= (3, 11):
+        assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def _runs(pid: int) -> bool:
     try:
         return " Z " not in Path(f"/proc/{pid}/stat").read_text()
