@@ -224,13 +224,13 @@ class FuzzBench:
             for made in theirs.glob(f"{rolled:020d}.snapshot"):
                 shutil.copy2(made, self._ours / f"{name}-0")
         for side in (self._ours / f"{name}-0", theirs):
-            _forget_snapshots(side, opening.log_start_offset)
+            forget_snapshots(side, opening.log_start_offset)
         if any(each.lost for each in story.turns) or (turn.replays and self._gateway.release < (3,)):
             # when Kafka rebuilds an index it replays producers: it removes snapshots and writes others; 2.8 also without one
-            _forget_snapshots(self._ours / f"{name}-0")
-            _forget_snapshots(theirs)
+            forget_snapshots(self._ours / f"{name}-0")
+            forget_snapshots(theirs)
         if self._was_killed(turn):
-            _forget_active_indexes(self._ours / f"{name}-0", theirs)
+            forget_active_indexes(self._ours / f"{name}-0", theirs)
         yield from differences(self._gateway, self._ours / f"{name}-0", theirs, int(story.config["index.interval.bytes"]))
         if isinstance(outcome, CleanResult):
             progress.cleaned += 1
@@ -288,7 +288,7 @@ def _lose(partition: Path, lost: Sequence[str]) -> None:
         closed[int(place) % len(closed)].with_suffix(f".{kind}").unlink(missing_ok=True)
 
 
-def _forget_active_indexes(*partitions: Path) -> None:
+def forget_active_indexes(*partitions: Path) -> None:
     """After a kill indexes are preallocated; how much of that the next start truncates does not depend on cleaning."""
     for partition in partitions:
         active = max(partition.glob("*.log"))
@@ -296,7 +296,7 @@ def _forget_active_indexes(*partitions: Path) -> None:
             active.with_suffix(kind).unlink(missing_ok=True)
 
 
-def _forget_snapshots(partition: Path, log_start_offset: int = LONG_MAX) -> None:
+def forget_snapshots(partition: Path, log_start_offset: int = LONG_MAX) -> None:
     """Removes snapshots up to the log start, as Kafka does when it loads a log."""
     for file in partition.glob("*.snapshot"):
         if int(file.stem) <= log_start_offset:
