@@ -224,7 +224,7 @@ def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, onl
     for line in [*([] if only_summary else lines), report.summary()]:
         print_line(line)
     for log in report.logs:
-        if log.status in (Status.VIOLATED, Status.FAILED):
+        if log.status in (Status.VIOLATED, Status.FAILED, Status.INCOMPLETE):
             _logging.print_error(error_line(log))
     for each in report.directories:
         _logging.print_error(each.lines()[0])

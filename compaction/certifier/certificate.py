@@ -22,14 +22,16 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compaction.certifier.checks.violations import ERASED, ERASED_IN, MOST_NAMED, REMAINING, Findings, Violation
-from compaction.certifier.find_remains import Remains
 from compaction.certifier.kept_files import DirectoryCertificate
 from compaction.names import TopicPartition
 from compaction.printable import printable, printable_json
 from compaction.screen.amounts import counted
+
+if TYPE_CHECKING:
+    from compaction.certifier.find_remains import Remains
 
 SCHEMA_VERSION = 1
 #: why a record may be missing

@@ -33,11 +33,14 @@ HANGS_S = 3600.0
 
 def take_turn(search: Search, seed: int, seconds: float) -> int:
     """Searches in this process; returns 1 if it finds anything."""
-    logging.disable(logging.WARNING)
     turn, failures = Turn(seed, seconds), 0
-    for failure in search.run(turn):
-        failures += 1
-        print(failure, flush=True)
+    logging.disable(logging.WARNING)
+    try:
+        for failure in search.run(turn):
+            failures += 1
+            print(failure, flush=True)
+    finally:
+        logging.disable(logging.NOTSET)
     print(f"{search.name}: {turn.tried} tried, {failures} failed", flush=True)
     return int(failures > 0)
 

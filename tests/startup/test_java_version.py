@@ -83,7 +83,7 @@ def test_a_missing_or_old_java_is_one_line_and_nothing_is_changed(tmp_path: Path
     before = sorted(logs.rglob("*"))
     for command in ("compact", "dry-run") if case == "old" else ("compact",):
         done = subprocess.run(
-            [sys.executable, "-m", "jobs", command, "--log-dir", logs],
+            [sys.executable, "-m", "jobs", command, "--log-dir", logs, "--engine", "spark"],
             env=environment(home, str(tmp_path / "empty")), capture_output=True, text=True, check=False,
         )  # fmt: skip
         hint = "install Java 17 or newer and set JAVA_HOME to its directory"
@@ -99,7 +99,7 @@ def with_few_files() -> None:
 
 def test_a_limit_of_open_files_below_what_spark_needs_is_one_line(tmp_path: Path) -> None:
     logs = log_dir(tmp_path)
-    call = [sys.executable, "-m", "jobs", "compact", "--log-dir", str(logs)]
+    call = [sys.executable, "-m", "jobs", "compact", "--log-dir", str(logs), "--engine", "spark"]
     done = subprocess.run(call, cwd=ROOT, preexec_fn=with_few_files, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     what = "a process may open 256 files here, and Spark's JVM opens more than 400 at its start"

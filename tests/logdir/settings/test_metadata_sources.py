@@ -155,8 +155,8 @@ def test_a_metadata_log_without_a_cluster_applies_to_other_directories_only_if_n
 def test_of_two_metadata_logs_of_a_cluster_the_newer_applies(
     tmp_path: Path, newer: tuple[int, int], older: tuple[int, int]
 ) -> None:
-    for name, (epoch, more), policy in (("new", newer, "compact"), ("old", older, "delete")):
-        log_dir = empty_logs(tmp_path / name, "orders-0")
+    for number, (name, (epoch, more), policy) in enumerate((("new", newer, "compact"), ("old", older, "delete"))):
+        log_dir = empty_logs(tmp_path / name, f"orders-{number}")
         identify(log_dir)
         write_metadata(log_dir, [*stored("orders", policy), *[config("x", "segment.ms", "7")] * more], epoch=epoch)
     new, old = tmp_path / "new", tmp_path / "old"
@@ -167,20 +167,20 @@ def test_of_two_metadata_logs_of_a_cluster_the_newer_applies(
 
 def test_a_damaged_metadata_log_fails_every_directory_of_its_cluster_and_no_other(tmp_path: Path) -> None:
     first, second = jbod(tmp_path)
-    other = empty_logs(tmp_path / "other", "orders-0")
+    other = empty_logs(tmp_path / "other", "orders-8")
     write_metadata(other, stored("orders", "delete"))
     identify(other, cluster="another-cluster")
     log = first / METADATA / f"{0:020d}.log"
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 0xFF
     log.write_bytes(data)
-    intact = empty_logs(tmp_path / "intact", "orders-0")
+    intact = empty_logs(tmp_path / "intact", "orders-9")
     identify(intact)
     write_metadata(intact, stored("orders", "compact"), epoch=0)
     found = settings_of(first, second, other, intact)
     failed = {name for name, each in found.items() if isinstance(each, CorruptLogError) and str(log) in str(each)}
     assert failed == {name for name in found if not name.startswith("other/")}
-    assert policy_of(found["other/orders-0"]) == "delete"
+    assert policy_of(found["other/orders-8"]) == "delete"
     assert all(isinstance(each, CorruptLogError) for each in settings_of(second, metadata=[first]).values())
 
 
@@ -243,12 +243,12 @@ def test_a_brokers_dynamic_default_is_that_of_the_directorys_own_node(tmp_path: 
     first = empty_logs(tmp_path / "first")
     write_metadata(first, values)
     for node in (2, 3):
-        identify(empty_logs(tmp_path / f"node-{node}", "orders-0"), node=node)
+        identify(empty_logs(tmp_path / f"node-{node}", f"orders-{node}"), node=node)
     identify(first, node=1)
     found = settings_of(first, tmp_path / "node-2", tmp_path / "node-3")
     assert {name: policy_of(each) for name, each in found.items()} == {
-        "node-2/orders-0": "compact",
-        "node-3/orders-0": "compact,delete",
+        "node-2/orders-2": "compact",
+        "node-3/orders-3": "compact,delete",
     }
 
 
