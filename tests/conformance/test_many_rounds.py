@@ -115,6 +115,7 @@ def test_with_transactions_kafka_retains_at_least_as_much(gateway: Gateway, seed
     assert mine <= theirs
 
 
+@pytest.mark.slow
 def test_the_smallest_buffer_that_a_broker_accepts_needs_many_rounds_in_kafka_and_one_here(gateway: Gateway) -> None:
     rng, writer, each = random.Random(1), Writer(), 1_000
     order = [*range(_KEYS), *(rng.randrange(_KEYS) for _ in range(_KEYS // 4))]

@@ -28,7 +28,7 @@ from tests.kafka.gateway import Gateway
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 HOUR_MS = 3_600_000
 #: relative to the broker's clock: no horizon has passed, some have, all have and producers are expired

@@ -222,6 +222,7 @@ def test_a_command_on_an_export_reports_what_it_does_of_the_log_directory(
     assert files(exported) == before
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_data_source_has_the_rows_of_the_log_directory(layout: str, spark: SparkSession, exported: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import datasource
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 _READS = """

@@ -29,7 +29,7 @@ _LARGEST_BYTES = 1 << 20
 _CHUNK_REQUEST, _CHUNK, _RPC, _RPC_RESPONSE = 0, 1, 3, 4
 _OPEN_BLOCKS = 0
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 #: a run whose tasks hold a secret and shuffle it; it ends with its standard input
 RUN = """
@@ -213,7 +213,8 @@ def test_modules_that_another_user_has_planted_in_the_working_directory_are_not_
     assert as_nobody(plant) == b"planted"
     log_dir = unpack_sample(shared)
     scripts = Path(sys.executable).parent
-    start = [scripts / command] + (["compact"] if command == "kafka-log-compaction" else [ROOT / "jobs/compact.py"])
+    what = ["compact", "--engine", "spark"] if command == "kafka-log-compaction" else [ROOT / "jobs/compact.py"]
+    start = [scripts / command, *what]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))}
     done = subprocess.run(
         [*start, "--log-dir", log_dir.name, "--set", "min.cleanable.dirty.ratio=0", "--set", "cleanup.policy=compact"],

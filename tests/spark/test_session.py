@@ -85,6 +85,7 @@ def test_plain_python_starts_a_quiet_local_session_with_the_default_settings(tmp
     assert C1_ONLY not in jvm
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_submit_settings_are_kept_and_those_of_the_run_override_them(tmp_path: Path) -> None:
     """The workers check the directory of their kernels themselves: on other machines it may have other permissions."""
@@ -118,6 +119,7 @@ def test_a_running_session_is_returned_unchanged(spark: SparkSession) -> None:
     assert not spark.sparkContext.getConf().contains("spark.task.maxFailures")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_jvm_of_a_plain_session_does_not_use_its_second_compiler(tmp_path: Path) -> None:
     asks = f"""
@@ -136,6 +138,7 @@ built.stop()
     assert "log4j2" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_local_workers_do_not_use_a_kernel_cache_that_others_can_write_to(tmp_path: Path) -> None:
     place = tmp_path / "kernels"
