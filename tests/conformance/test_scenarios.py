@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +14,7 @@ from tests.conformance.planning_scenarios import planning_scenarios
 from tests.conformance.transaction_scenarios import transaction_scenarios
 from tests.kafka.gateway import Gateway
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = pytest.mark.kafka
 
 GROUPS = {
     "cleaning": cleaning_scenarios(),
@@ -34,7 +31,7 @@ Outcomes = Mapping[tuple[str, int], Round]
 
 
 @pytest.fixture(scope="module")
-def outcomes(spark: SparkSession, gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcomes]:
+def outcomes(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcomes]:
     """The outcomes of a group: all of its scenarios, cleaned by both sides at once when first used.
 
     An error of the group's run fails each of its tests, and is not repeated.
@@ -44,7 +41,7 @@ def outcomes(spark: SparkSession, gateway: Gateway, tmp_path_factory: pytest.Tem
     def run(group: str) -> Outcomes:
         if group not in done:
             try:
-                done[group] = Bench(gateway, tmp_path_factory.mktemp(group), GROUPS[group]).run(spark)
+                done[group] = Bench(gateway, tmp_path_factory.mktemp(group), GROUPS[group]).run(None)
             except Exception as error:
                 done[group] = error
         found = done[group]
@@ -64,6 +61,16 @@ def test_the_log_equals_kafkas(outcomes: Callable[[str], Outcomes], group: str, 
 def test_the_certifier_says_that_the_log_holds(outcomes: Callable[[str], Outcomes], group: str, name: str, number: int) -> None:
     certificate = outcomes(group)[name, number].certificate
     assert certificate.status is Status.HOLDS, certificate.lines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_logs_of_a_group_equal_kafkas_on_spark(
+    request: pytest.FixtureRequest, gateway: Gateway, tmp_path: Path, group: str
+) -> None:
+    rounds = Bench(gateway, tmp_path, GROUPS[group]).run(request.getfixturevalue("spark"))
+    assert {case: found.problems() for case, found in rounds.items() if found.problems()} == {}
+    assert len(rounds) == sum(len(scenario.rounds) for scenario in GROUPS[group].values())
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from compaction.names import LOG
@@ -23,6 +25,10 @@ def _with(log: ValidLog, name: str, data: bytes) -> dict[str, bytes]:
     return {**log.files, name: data}
 
 
+def in_second_tier(kind: str) -> Any:
+    return pytest.param(kind, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize("kind", ["short", "short-zstd", "short-v1"])
 def test_an_inactive_segment_truncated_within_a_batch_fails_its_log(job: JobTarget, kind: str) -> None:
     log = valid_log(kind)
@@ -34,7 +40,7 @@ def test_an_inactive_segment_truncated_within_a_batch_fails_its_log(job: JobTarg
             assert status is LogStatus.FAILED, size
 
 
-@pytest.mark.parametrize("kind", ["short", "short-zstd"])
+@pytest.mark.parametrize("kind", ["short", in_second_tier("short-zstd")])
 def test_an_active_segment_truncated_anywhere_has_a_torn_tail(job: JobTarget, kind: str) -> None:
     log = valid_log(kind)
     name, data = log.log(2), log.files[log.log(2)]
@@ -42,7 +48,7 @@ def test_an_active_segment_truncated_anywhere_has_a_torn_tail(job: JobTarget, ki
         assert job(_with(log, name, data[:size])) is LogStatus.CLEANED, size
 
 
-@pytest.mark.parametrize("kind", ["short", "gzip", "snappy", "lz4", "short-zstd", "transactions"])
+@pytest.mark.parametrize("kind", ["short", "short-zstd", *map(in_second_tier, ("gzip", "snappy", "lz4", "transactions"))])
 def test_a_flipped_bit_under_a_checksum_fails_the_log(job: JobTarget, kind: str) -> None:
     log = valid_log(kind)
     name, data = log.log(0), log.files[log.log(0)]

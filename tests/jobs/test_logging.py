@@ -68,6 +68,7 @@ def test_each_pass_is_a_line(tmp_path: Path) -> None:
     assert {sample.labels["topic"] for sample in samples if sample.name.endswith("log_keys")} == {"orders"}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_submit_on_a_terminal_draws_a_bar(tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)

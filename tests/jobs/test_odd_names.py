@@ -89,6 +89,7 @@ def test_report_and_metrics_of_a_run_have_all_names(
     assert SHOWN.replace("\\", "\\\\") in (tmp_path / "metrics").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_runs_on_spark_have_all_names_in_json_lines_and_in_ascii_locales(log_dir: Path, tmp_path: Path) -> None:
     arguments = ["--log-dir", str(log_dir), *CLEANING, *outputs(tmp_path, "report", "metrics"), "--log-format", "json"]

@@ -195,6 +195,7 @@ def test_the_same_bytes_are_meant_by_a_run_and_a_comparison(tmp_path: Path) -> N
     assert json.loads(run.stdout)["tool"]["spark"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_submit_adds_nothing_after_a_warm_up(tmp_path: Path) -> None:
     """Standard output has the document alone, and standard error is JSON from its first byte on."""

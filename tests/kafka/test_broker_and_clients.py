@@ -14,7 +14,7 @@ from tests.kafka.encode import Batch, Record
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 T = 1_700_000_000_000
 HOUR = 3_600_000
@@ -75,7 +75,6 @@ def test_a_broker_serves_a_partition_that_replaced_its_own(produced: Path, gatew
         assert [one[1:5] for one in Clients(gateway, broker.bootstrap).read_all("t")] == [(5, T, b"other", b"log")]
 
 
-@pytest.mark.slow
 def test_flushed_records_survive_kill_9(tmp_path: Path, gateway: Gateway) -> None:
     broker = Broker(tmp_path / "logs")
     clients = Clients(gateway, broker.bootstrap)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+#: many tasks
+TINY = pytest.param(Sizes(600, 2_000, 5), marks=pytest.mark.slow)
+
 
 def lay_out(log_dir: Path, cases: list[Case]) -> None:
     for case in cases:
@@ -42,7 +45,7 @@ def plain(report: LogReport, log_dir: Path) -> LogReport:
     return replace(report, seconds=0.0, log_dir="", reason=report.reason.replace(str(log_dir), ""))
 
 
-@pytest.mark.parametrize("sizes", [Sizes(600, 2_000, 5), Sizes(2_000, 600, 1 << 20), None], ids=["tiny", "mixed", "by size"])
+@pytest.mark.parametrize("sizes", [TINY, Sizes(2_000, 600, 1 << 20), None], ids=["tiny", "mixed", "by size"])
 def test_both_give_the_same_files_checkpoints_and_reports(spark: SparkSession, sizes: Sizes | None) -> None:
     cases = random_cases([60])[::2]
     topics = {case.name: case.topic_config for case in cases}

@@ -63,6 +63,7 @@ def test_the_schema_is_that_of_sparks_kafka_source(source: SparkSession, sample:
     assert_schema_equality(found.schema, source.createDataFrame([], SCHEMA).schema)
 
 
+@pytest.mark.slow
 def test_every_topic_is_read_as_a_data_frame(source: SparkSession, sample: Path) -> None:
     for topic in ("orders", "prices", "payments-open"):
         expected = [record for log in sorted(sample.glob(f"{topic}-[0-9]")) for record in serve(log)]
@@ -111,7 +112,7 @@ def unfiltered(source: SparkSession, sample: Path) -> DataFrame:
     return frame(source, rows_of(source.read.format("kafka_log").load(str(sample)))).cache()
 
 
-@pytest.mark.parametrize("condition", FILTERS)
+@pytest.mark.parametrize("condition", [*FILTERS[:2], *(pytest.param(each, marks=pytest.mark.slow) for each in FILTERS[2:])])
 def test_a_filter_gives_the_same_rows_with_and_without_pushdown(
     source: SparkSession, sample: Path, unfiltered: DataFrame, condition: str
 ) -> None:

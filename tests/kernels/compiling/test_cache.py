@@ -262,6 +262,7 @@ def test_a_planted_pickle_would_run_if_it_were_read(tmp_path: Path, kernels: Pat
     assert proof.exists()
 
 
+@pytest.mark.slow
 def test_a_kernel_is_compiled_by_one_process_while_others_wait(tmp_path: Path) -> None:
     place = tmp_path / "kernels"
     with ThreadPoolExecutor(3) as pool:
@@ -272,6 +273,7 @@ def test_a_kernel_is_compiled_by_one_process_while_others_wait(tmp_path: Path) -
     assert probe(tmp_path, NUMBA_CACHE_DIR=str(place))[0]["compiled"] == []
 
 
+@pytest.mark.slow
 def test_a_zipped_package_and_a_read_only_home_work(tmp_path: Path) -> None:
     package = tmp_path / "package.zip"
     with zipfile.ZipFile(package, "w") as archive:
@@ -287,6 +289,7 @@ def test_a_zipped_package_and_a_read_only_home_work(tmp_path: Path) -> None:
     assert noise == ""
 
 
+@pytest.mark.slow
 def test_copied_kernels_are_used_until_they_are_damaged_and_then_recompiled(tmp_path: Path, kernels: Path) -> None:
     assert probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))[0]["compiled"] == []
     for kept in kernels.rglob("*.nb?"):
