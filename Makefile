@@ -23,7 +23,7 @@ SUITES_STAMP := $(STAMP)-suites
 
 # One process leaves half of two cores idle. tests/conftest.py says which tests run in the same one.
 TEST_PROCESSES ?= 2
-PYTEST = $(PY) -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup
+PYTEST = $(PY) -m pytest --numprocesses $(TEST_PROCESSES) --dist loadscope
 # seconds on two cores; tests/README.md has what each tier is for
 TEST_BUDGET := 360
 SUITES_BUDGET := 720

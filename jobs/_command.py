@@ -147,18 +147,24 @@ def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({}))
 
 @dataclass(frozen=True)
 class Engine:
-    """Who runs the tasks of a command: worker processes of this machine, or a Spark session, which the first call starts."""
+    """Who runs the tasks of a command: worker processes of this machine, or a Spark session, which the first call starts.
+
+    ``to_store``: tasks write to an object store, whose requests an interrupt of this process would have to wait for.
+    """
 
     command: str
     is_local: bool
     settings: Mapping[str, str] = field(default_factory=dict)
+    to_store: bool = False
 
     @classmethod
     def of(cls, arguments: argparse.Namespace, command: str, settings: Mapping[str, str] = MappingProxyType({})) -> Engine:
-        """The engine that ``--engine`` names; by default Spark if it is there already, or was configured for this process."""
-        submitted = not _SUBMITTED.isdisjoint(os.environ)
-        is_local = arguments.engine == _options.LOCAL or (arguments.engine == _options.AUTO and not submitted)
-        return cls(command, is_local, settings)
+        """The engine that ``--engine`` names; by default Spark if it is there already, or was configured for this process, or
+        if this system has no files that processes exchange without a name."""
+        local_by_default = _SUBMITTED.isdisjoint(os.environ) and hasattr(os, "memfd_create")
+        is_local = arguments.engine == _options.LOCAL or (arguments.engine == _options.AUTO and local_by_default)
+        target = getattr(arguments, "output_dir", None)
+        return cls(command, is_local, settings, target is not None and is_remote(target))
 
     def __call__(self) -> PlainSession:
         return start_session(self.command, self.settings)
@@ -235,17 +241,17 @@ class _Passes:
         self._workers: ProcessPasses | None = None
 
     def __call__(self) -> Passes:
-        if _is_local(self._session):
-            return self._local()
+        if isinstance(self._session, Engine) and self._session.is_local:
+            return self._local(self._session)
         from compaction.spark.pipeline import SparkPasses
 
         return SparkPasses(self._session().sparkContext, self._progress)
 
-    def _local(self) -> Passes:
-        from compaction.engines.processes import ProcessPasses
+    def _local(self, engine: Engine) -> Passes:
+        from compaction.engines.processes import INLINE_BYTES, ProcessPasses
 
         if self._workers is None:
-            self._workers = ProcessPasses(progress=self._progress)
+            self._workers = ProcessPasses(progress=self._progress, inline_bytes=0 if engine.to_store else INLINE_BYTES)
             atexit.register(self._workers.close)
         return self._workers
 

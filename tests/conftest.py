@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.object_store.fixtures import bucket, client, store
 
@@ -49,21 +51,25 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 _BEGAN = pytest.StashKey[float]()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A module's tests run in one process, so that none of its fixtures is built twice; modules that need Spark in one process
-    of them all, those that need Kafka likewise. Those two come first, as they take the longest."""
-    groups = dict.fromkeys((item.path for item in items), "")
-    for item in items:
-        needs = [name for name in _SHARED if item.get_closest_marker(name)]
-        groups[item.path] = _first([groups[item.path], *needs])
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups[item.path] or str(item.path.relative_to(ROOT))))
-    items.sort(key=lambda item: not groups[item.path])
+class Modules(LoadScopeScheduling):  # type: ignore[misc]
+    """Runs a module's tests in one process, so that none of its fixtures is built twice; the modules that need Spark in one
+    process of them all, those that need Kafka likewise."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid.partition("::")[0])
 
 
-def _first(names: Sequence[str]) -> str:
-    return next((name for name in _SHARED if name in names), "")
+@cache
+def _group(module: str) -> str:
+    # the process that distributes the tests does not import them
+    text = (ROOT / module).read_text(encoding="utf-8")
+    return next((name for name in _SHARED if f"pytest.mark.{name}" in text), module)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """With ``--dist loadscope``, modules are what is distributed."""
+    return Modules(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -30,8 +30,10 @@ class Piece(NamedTuple):
 
         :raises OSError: its writer has ended
         """
+        if self.pid == os.getpid():
+            return pickle.loads(_read(self.descriptor, self.start, self.size))  # noqa: S301 - written by this process
         with open(f"/proc/{self.pid}/fd/{self.descriptor}", "rb", buffering=0) as file:  # noqa: PTH123 - not a path of a file
-            return pickle.loads(_read(file, self.start, self.size))  # noqa: S301 - written by a process of this run
+            return pickle.loads(_read(file.fileno(), self.start, self.size))  # noqa: S301 - written by a process of this run
 
 
 class Spool:
@@ -85,12 +87,12 @@ def load_shared(number: int, piece: Piece) -> Any:
     return piece.load()
 
 
-def _read(file: Any, start: int, size: int) -> bytearray:
-    data = bytearray(size)
-    view, done = memoryview(data), 0
+def _read(descriptor: int, start: int, size: int) -> bytes:
+    parts, done = [], 0
     while done < size:
-        count = os.preadv(file.fileno(), [view[done:]], start + done)
-        if count == 0:
+        data = os.pread(descriptor, size - done, start + done)
+        if not data:
             raise EOFError(f"intermediate results end at {start + done}, not at {start + size}")
-        done += count
-    return data
+        parts.append(data)
+        done += len(data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -75,7 +75,7 @@ class ProcessPasses:
 
     def __init__(self, cores: int | None = None, progress: Shown | None = None, inline_bytes: int = INLINE_BYTES) -> None:
         #: number of tasks that run concurrently
-        self.cores = cores or len(os.sched_getaffinity(0))
+        self.cores = cores or _usable_cores()
         self._progress, self._inline_bytes = progress, inline_bytes
         self._pool: ProcessPoolExecutor | None = None
         self._before: set[int] = set()
@@ -194,6 +194,12 @@ class ProcessPasses:
             self._counts = tempfile.mkdtemp(prefix="kafka-log-compaction-")
             self._pool = ProcessPoolExecutor(self.cores, context, _begin, (self._counts,))
         return self._pool
+
+
+def _usable_cores() -> int:
+    # only Linux knows which cores a process may use
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def _start_fork_server() -> None:

@@ -72,6 +72,9 @@ def test_killed_brokers_leave_logs_that_are_cleaned_as_kafka_does(
         kafkas, ours = tmp_path / f"kafkas {name}", tmp_path / f"ours {name}"
         if name == "shortened":
             assert shorten(written) > 1
+            # below the recovery point, Kafka trusts the index
+            (written / RECOVERY_POINTS).unlink(missing_ok=True)
+            points = {}
         request = replace(request_for(written, now_ms, TOPICS), output_dir=str(ours))
         reports = {log.topic: log for log in clean_logs(LocalPasses, request).logs}
         shutil.copytree(written, kafkas)

@@ -164,7 +164,7 @@ STARTING: Mapping[str, Callable[[subprocess.Popen[str], Path], bool]] = {
 @pytest.mark.parametrize("point", STARTING)
 def test_an_interrupt_while_a_command_starts_is_one_line_too(logs: Path, point: str) -> None:
     before = segments(logs)
-    with started("--log-dir", logs, *SLOWLY) as process:
+    with started("--log-dir", logs, *SLOWLY, "--engine", "spark") as process:
         wait_until(process, lambda: STARTING[point](process, logs))
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=LIMIT_S)

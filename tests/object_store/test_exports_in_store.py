@@ -112,7 +112,7 @@ def test_an_object_that_cannot_be_read_is_named_with_its_bytes(
     bucket: Bucket, store: Store, objects: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, suffix: str, told: str
 ) -> None:
     """Whatever is tried again."""
-    monkeypatch.setattr(clients, "_ATTEMPTS", 2)
+    monkeypatch.setattr(clients, "_PATIENT", clients._PATIENT._replace(attempts=2))
     export = few(objects, "zstd")
     bucket.put_tree(export, "in")
     (name,) = (file.name for file in export.rglob(f"{44:020d}-*{suffix}"))
