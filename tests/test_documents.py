@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import jobs.__main__ as console
+import compaction
+from compaction.cli import console
 from compaction.config.entries import KIP_280
 
 if sys.version_info >= (3, 11):
@@ -47,6 +48,8 @@ def code_of(document: Path) -> str:
 
 def is_module_or_attribute(name: str) -> bool:
     """``a.b.c`` names a package, a module, or something that a module defines or a package exports."""
+    if name.removeprefix("compaction.") in compaction.__all__:
+        return True
     # a wheel has the applications below compaction
     path = ROOT.joinpath(*re.sub(r"^compaction\.jobs", "jobs", name).split("."))
     if path.is_dir() or path.with_suffix(".py").exists():
@@ -141,6 +144,6 @@ def test_every_option_in_the_readme_is_one_of_its_commands() -> None:
     assert rows
     for options, commands in rows:
         for command in COMMANDS if commands == "all" else commands.split(", "):
-            help_text = importlib.import_module(f"jobs.{COMMANDS[command]}").parser().format_help()
+            help_text = importlib.import_module(f"compaction.commands.{COMMANDS[command]}").parser().format_help()
             for option in re.findall(r"`(--[\w-]+)", options):
                 assert option in help_text, f"{command} {option}"

@@ -1,6 +1,6 @@
 """Explains what became of one record, for ``verify --why``, in one line.
 
-Tested by ``tests/jobs/test_verify.py``.
+Tested by ``tests/commands/test_verify.py``.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ from compaction.fs.uri import any_remote, is_remote
 from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
-from compaction.report import LogReport, RunReport
+from compaction.report import LogReport
+from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 from compaction.stores.mixed import MixedFileSystem, file_system

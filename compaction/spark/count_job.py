@@ -1,6 +1,6 @@
 """Counting on Spark: tasks read byte ranges, a shuffle brings the tables of keys together by topic and hash of the key.
 
-Tested by ``tests/jobs/test_count_keys.py``.
+Tested by ``tests/commands/test_count_keys.py``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.report import LogReport, LogStatus, RunStatus
 from compaction.screen.output_screen import Screen
-from compaction.screen.run_table import print_report
 from compaction.source.count_logs import LocalCountRunner, count_logs, plan_count
 from compaction.source.key_totals import Largest
 from compaction.source.read_plan import ReadRequest
@@ -94,7 +93,7 @@ def test_the_records_that_a_log_lost_include_aborted_ones(tmp_path: Path) -> Non
     # Kafka's statistics leave out what is dropped unread
     assert totals["removed_records"] > totals["records_before"] - totals["records_after"] > 0
     told = io.StringIO()
-    print_report(report, Screen(told, 120))
+    report.print_on(Screen(told, 120))
     (total,) = (line for line in told.getvalue().splitlines() if line.startswith("total"))
     assert f" -{totals['removed_records']:,} " in total
 
