@@ -234,7 +234,7 @@ def progress() -> Progress:
 
 
 class _Passes:
-    """See ``compaction.engine.protocol.EarlyStart``."""
+    """See ``compaction.engine.protocol.EarlyStart``; a context manager that ends the worker processes, if there are any."""
 
     def __init__(self, session_factory: SessionFactory, progress: Progress | None) -> None:
         self._session, self._progress = session_factory, progress
@@ -255,11 +255,18 @@ class _Passes:
             atexit.register(self._workers.close)
         return self._workers
 
+    def __enter__(self) -> _Passes:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._workers is not None:
+            self._workers.close()
+
     def has_started(self) -> bool:
         return isinstance(self._session, EarlySession) and self._session.has_started()
 
 
-def passes(session_factory: SessionFactory, progress: Progress | None = None) -> Callable[[], Passes]:
+def passes(session_factory: SessionFactory, progress: Progress | None = None) -> _Passes:
     """What starts the passes; a run without work for them imports neither Spark nor kernels."""
     return _Passes(session_factory, progress)
 

@@ -109,11 +109,11 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
     background.compile_kernels(request.logs, *background.PASSES)
     from compaction.engine.clean import clean_logs
 
-    with _command.progress() as progress:
-        return clean_logs(_command.passes(session_factory, progress), request)
+    with _command.progress() as progress, _command.passes(session_factory, progress) as start:
+        return clean_logs(start, request)
 
 
-def verify_run(request: CompactionRequest, report: RunReport, arguments: argparse.Namespace) -> int:
+def verify_run(engine: _command.Engine, request: CompactionRequest, report: RunReport, arguments: argparse.Namespace) -> int:
     """Verifies the result of a run, with one line per log; returns the exit code. The lines go to standard error if standard
     output has a document."""
     from compaction.certifier.after_compact import requests
@@ -121,14 +121,14 @@ def verify_run(request: CompactionRequest, report: RunReport, arguments: argpars
     from .verify import show, verify
 
     print_line = _logging.print_line if arguments.output == _options.JSON else print
-    found = (verify(lambda: _command.start_session("compact", _command.ENCRYPTED), each) for each in requests(request, report))
+    found = (verify(engine, each) for each in requests(request, report))
     return max((show(each, print_line=print_line) for each in found), default=0)
 
 
-def verify_done(request: CompactionRequest, arguments: argparse.Namespace) -> int:
+def verify_done(engine: _command.Engine, request: CompactionRequest, arguments: argparse.Namespace) -> int:
     """Verifies the finished output of an earlier run of the same request, as that run may not have."""
     logs = (LogReport(*log.topic_partition, log.log_dir, LogStatus.CLEANED, "") for log in request.logs)
-    return verify_run(request, RunReport("", request.as_of_ms, request.dry_run, tuple(logs)), arguments)
+    return verify_run(engine, request, RunReport("", request.as_of_ms, request.dry_run, tuple(logs)), arguments)
 
 
 def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, CompactionRequest], RunReport] = compact) -> int:
@@ -140,21 +140,17 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
 
     def body(arguments: argparse.Namespace) -> int:
         request = read_request(arguments)
+        # verification, by the same engine, shuffles whole keys
+        engine = _command.Engine.of(arguments, "compact", _command.ENCRYPTED if arguments.verify else {})
         if arguments.if_done and _command.is_done(request, arguments):
-            return verify_done(request, arguments) if arguments.verify else 0
+            return verify_done(engine, request, arguments) if arguments.verify else 0
         if arguments.verify:
             from compaction.certifier.after_compact import require_sources
 
             require_sources(request)
-            from compaction.startup.java_version import require_java
-
-            # the verification of large logs runs on Spark
-            require_java()
-        # verification, by the same session, shuffles whole keys
-        engine = _command.Engine.of(arguments, "compact", _command.ENCRYPTED if arguments.verify else {})
         report = run(engine, request)
         code = _command.write_report(report, arguments)
-        return max(code, verify_run(request, report, arguments)) if arguments.verify else code
+        return max(code, verify_run(engine, request, report, arguments)) if arguments.verify else code
 
     return _command.run_command(parser(), argv, lambda arguments: _output_layout.in_layout(arguments, body))
 

@@ -1,6 +1,6 @@
 """Counts records, distinct keys and tombstones of logs at rest, exactly, and names the largest keys.
 
-Run it with ``spark-submit jobs/count_keys.py --help``, or with ``python``: a Spark session is started only for many bytes.
+Run it with ``spark-submit jobs/count_keys.py --help``, or with ``python``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from compaction.stores.mixed import file_system  # noqa: E402
 from . import _arguments, _command, _logging, _options  # noqa: E402
 
 if TYPE_CHECKING:
-    from compaction.source.count_logs import CountPlan, CountRunner, LogCount, TopicCount
+    from compaction.source.count_logs import CountPlan, LogCount, TopicCount
     from compaction.source.key_totals import KeyCount, RecordCounts
 
 _DESCRIPTION = """\
@@ -69,8 +69,6 @@ _COLUMNS = (
     *(Column(title) for title in ("records", "keys", "deleted keys", "tombstones", "no key", "data")),
 )
 _KEY_CHARACTERS = 48
-#: with less, a session takes longer to start than the work
-_WORTH_SPARK_BYTES = 256 << 20
 _MOST_KEYS = 1000
 
 
@@ -92,6 +90,7 @@ def parser() -> _options.Parser:
     )
     group.add_argument("--partitions", action="store_true", help="also print a line for each partition")
     group.add_argument("--output", choices=("text", "json"), default="text", help="format of the result (default: %(default)s)")
+    _options.add_engine(group)
     _options.add_logging(group)
     return options
 
@@ -107,7 +106,7 @@ def count(arguments: argparse.Namespace, session_factory: _command.SessionFactor
 
     :raises UsageError: the call is wrong, or a live broker holds a log directory
     """
-    from compaction.source.count_logs import LocalCountRunner, count_logs, plan_count
+    from compaction.source.count_logs import count_logs, plan_count
     from compaction.source.key_totals import Largest
     from compaction.source.read_plan import ReadRequest
 
@@ -116,12 +115,8 @@ def count(arguments: argparse.Namespace, session_factory: _command.SessionFactor
     with access(file_system(log_dirs), log_dirs, Purpose.COPY), _command.progress() as progress:
         step(f"counting {counted(len(logs), 'log')}")
         plan = plan_count(logs, request)
-        runner: CountRunner = LocalCountRunner()
-        if sum(task.read.size_bytes for task in plan.tasks) >= _WORTH_SPARK_BYTES:
-            from compaction.spark.count_job import SparkCountRunner
-
-            runner = SparkCountRunner(session_factory().sparkContext, progress)
-        count_logs(runner, plan, Largest(arguments.top, arguments.by))
+        with _command.passes(session_factory, progress) as start:
+            count_logs(start(), plan, Largest(arguments.top, arguments.by))
     return plan
 
 
@@ -215,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
 
     def body(arguments: argparse.Namespace) -> int:
-        return show(count(arguments, lambda: _command.start_session("count", _command.ENCRYPTED)), arguments)
+        return show(count(arguments, _command.Engine.of(arguments, "count", _command.ENCRYPTED)), arguments)
 
     return _command.run_command(parser(), argv, body)
 

@@ -147,9 +147,8 @@ def _certifier(session_factory: SessionFactory, request: ErasureRequest, path: s
     base, erased = request.base, _keys.erased_keys(request.erasure.criteria, tombstones=request.erasure.tombstones)
 
     def certify(run: Sequence[ErasedLog]) -> Certification:
-        from compaction.certifier.erasure_certificate import document, failed_log, status_of
+        from compaction.certifier.erasure_certificate import certify_erasure, document, failed_log, status_of
         from compaction.erasure.certify_result import Certification
-        from compaction.spark.certify_job import certify_erasure
 
         # whatever happens now, the file is not that of an earlier run
         Path(path).unlink(missing_ok=True)
@@ -159,8 +158,8 @@ def _certifier(session_factory: SessionFactory, request: ErasureRequest, path: s
         elsewhere: list[Remains] = []
         notes: list[str] = []
         for asked, by_name in _requests(base, run):
-            with _command.progress() as progress:
-                found = certify_erasure(session_factory, asked, erased, progress)
+            with _command.progress() as progress, _command.passes(session_factory, progress) as start:
+                found = certify_erasure(start, asked, erased)
             for log in found.logs:
                 name = TopicPartition(log["topic"], log["partition"])
                 logs[by_name[name]] = {**log, "resumed": name in resumed}
@@ -225,10 +224,6 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Erasu
                 return 0
         session = _command.Engine.of(arguments, "erase", _command.ENCRYPTED)
         if arguments.certificate is not None:
-            from compaction.startup.java_version import require_java
-
-            # large logs are certified on Spark
-            require_java()
             certify = _certifier(session, request, arguments.certificate)
             request = replace(request, certify=certify, certificate=arguments.certificate)
         report = run(session, request)

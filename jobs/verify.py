@@ -38,7 +38,6 @@ from ._provenance import provenance  # noqa: E402
 
 if TYPE_CHECKING:
     from compaction.certifier.checks.erased_keys import ErasedKeys
-    from compaction.spark.session import Session
 
 _DESCRIPTION = """\
 Prove that the logs of --after are a valid result of cleaning those of --before. Each retained
@@ -115,6 +114,7 @@ def _add_rules(options: _options.Parser) -> None:
     )  # fmt: skip
     group.add_argument("--why", metavar="TOPIC-N:OFFSET", help="only explain what became of this record of --before")
     _options.add_file(group, "--report", "write a report in JSON (schema_version 1)")
+    _options.add_engine(group)
     _options.add_short_result(group)
     _options.add_logging(group)
 
@@ -190,31 +190,30 @@ def _shared_locks(request: VerifyRequest) -> AbstractContextManager[object]:
 
 
 def verify(session_factory: SessionFactory, request: VerifyRequest) -> VerifyReport:
-    """Certify the logs. Spark is imported only here, so that a wrong call fails at once."""
-    from compaction.spark import certify_job
+    """Certify the logs. The kernels are imported only here, so that a wrong call fails at once."""
+    from compaction.certifier.certify import certify
 
-    with _shared_locks(request), _command.progress() as progress:
-        return certify_job.certify(session_factory, request, progress)
+    with _shared_locks(request), _command.progress() as progress, _command.passes(session_factory, progress) as start:
+        return certify(start, request)
 
 
 def verify_erasure(
     session_factory: SessionFactory, request: VerifyRequest, certificate: Mapping[str, Any], erased: ErasedKeys
 ) -> VerifyReport:
     """Certify an erasure again, and compare the result with its certificate."""
-    from compaction.certifier.erasure_certificate import compare
-    from compaction.spark import certify_job
+    from compaction.certifier.erasure_certificate import certify_erasure, compare
 
-    with _shared_locks(request), _command.progress() as progress:
-        found = certify_job.certify_erasure(session_factory, request, erased, progress)
+    with _shared_locks(request), _command.progress() as progress, _command.passes(session_factory, progress) as start:
+        found = certify_erasure(start, request, erased)
     return compare(certificate, found, request.logs or frozenset(), with_before=bool(request.before))
 
 
 def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int) -> list[str]:
     """What became of one record of the requested log, as lines of text."""
-    from compaction.spark import certify_job
+    from compaction.certifier import explain_record
 
-    with _shared_locks(request), _command.progress() as progress:
-        return certify_job.explain(session_factory, request, offset, progress)
+    with _shared_locks(request), _command.progress() as progress, _command.passes(session_factory, progress) as start:
+        return explain_record.explain(start, request, offset)
 
 
 def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, only_summary: bool = False) -> int:
@@ -229,10 +228,6 @@ def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, onl
     for each in report.directories:
         _logging.print_error(each.lines()[0])
     return report.exit_code
-
-
-def _encrypted_session() -> Session:
-    return _command.start_session("verify", _command.ENCRYPTED)
 
 
 def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
@@ -268,14 +263,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
 
     def body(arguments: argparse.Namespace) -> int:
-        call = read_call(arguments)
+        call, engine = read_call(arguments), _command.Engine.of(arguments, "verify", _command.ENCRYPTED)
         if call.why is not None:
-            print("\n".join(explain(_encrypted_session, call.request, call.why[1])))
+            print("\n".join(explain(engine, call.request, call.why[1])))
             return 0
         if call.certificate is not None and call.erased is not None:
-            report = verify_erasure(_encrypted_session, call.request, call.certificate, call.erased)
+            report = verify_erasure(engine, call.request, call.certificate, call.erased)
             return _finish(replace(report, certificate=arguments.certificate), arguments)
-        return _finish(verify(_encrypted_session, call.request), arguments)
+        return _finish(verify(engine, call.request), arguments)
 
     return _command.run_command(parser(), argv, body)
 
