@@ -19,6 +19,7 @@ from compaction.certifier.certificate import Status, VerifyReport
 from compaction.certifier.certify import certify as certify_request
 from compaction.certifier.checks import offset_ranges
 from compaction.certifier.checks.erased_keys import ErasedKeys
+from compaction.certifier.erasure_certificate import certify_erasure
 from compaction.certifier.find_remains import Remains
 from compaction.certifier.run_tasks import search_files
 from compaction.certifier.verify_request import VerifyRequest
@@ -31,10 +32,12 @@ from compaction.formats.key_criteria import KeyCriteria, KeyPattern
 from compaction.spark.progress import Progress
 from compaction.task_runner import TaskRunner
 from tests.certifier.certify import certify
-from tests.erasure.test_erase_keys import write_odd
+from tests.erasure.test_erase_keys import erase, keys_of, write_case, write_odd
 from tests.golden import unpack_sample
 from tests.local_job import logs_in
 from tests.local_passes import LocalPasses
+from tests.passes.random_cases import FLAVOURS, random_case
+from tests.passes.random_cases import NOW_MS as RANDOM_NOW_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,3 +127,24 @@ def test_files_are_searched_for_keys_and_patterns(request: pytest.FixtureRequest
     assert [each.records for each in found] == [2, 2, 2, None, None, None]
     assert found == search_files(LocalPasses(), files, ErasedKeys(criteria))
     assert found[-1] == Remains(str(tmp_path / "gone"))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_erasure_has_the_same_certificate(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [random_case(flavour, 3) for flavour in FLAVOURS][:3]
+    for case in cases:
+        write_case(tmp_path / "before", case)
+    keys = sorted({key for case in cases for key in keys_of(case)})[::3]
+    assert erase(tmp_path / "before", keys, output_dir=tmp_path / "after", include_active=True).exit_code == 0
+    (tmp_path / "after/old.dump").write_bytes(next((tmp_path / "before").rglob("*.log")).read_bytes())
+    asked = VerifyRequest((str(tmp_path / "before"),), (str(tmp_path / "after"),), RANDOM_NOW_MS, include_active=True)
+    erased = ErasedKeys(KeyCriteria.of(pa.array(keys, pa.binary())))
+    local = certify_erasure(LocalPasses, asked, erased)
+    assert any(log["records_erased"] for log in local.logs)
+    monkeypatch.setattr(run_tasks, "RANGE_BYTES", 1)
+    with engine(name, request) as runner:
+        found = certify_erasure(lambda: runner, asked, erased)
+    assert (found.logs, document(found.report)) == (local.logs, document(local.report))
+    assert found.report.elsewhere == local.report.elsewhere != ()
