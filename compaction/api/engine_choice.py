@@ -117,8 +117,9 @@ class Engine:
         from compaction.engines.processes import INLINE_BYTES, ProcessPasses
 
         if self._workers is None:
-            self._workers = ProcessPasses(progress=progress, inline_bytes=0 if self.to_store else INLINE_BYTES)
+            self._workers = ProcessPasses(inline_bytes=0 if self.to_store else INLINE_BYTES)
             atexit.register(self._workers.close)
+        self._workers.progress = progress
         return self._workers
 
     def close(self) -> None:

@@ -19,8 +19,6 @@ from compaction.stores.mixed import file_system
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from compaction.source.count_logs import CountRunner
-
 _DESCRIPTION = """\
 Count the records of logs at rest, their distinct keys and tombstones, exactly, and with --top name
 the largest keys. Logs are read as a consumer reads them: from the log start to the high watermark, without
@@ -51,8 +49,6 @@ examples:
     kafka-log-compaction count --log-dir /var/lib/kafka/data --output json
 """
 
-#: with less, a session takes longer to start than the work
-_WORTH_SPARK_BYTES = 256 << 20
 _MOST_KEYS = 1000
 
 
@@ -111,7 +107,7 @@ def count(
     :param by_partition: the text has a line for each partition
     :raises UsageError: an argument is invalid, or a live broker holds a log directory
     """
-    from compaction.source.count_logs import LocalCountRunner, count_logs, plan_count
+    from compaction.source.count_logs import count_logs, plan_count
     from compaction.source.key_totals import Largest
     from compaction.source.read_plan import ReadRequest
 
@@ -123,12 +119,7 @@ def count(
     ), progress() as shown:
         step(f"counting {counted(len(logs), 'log')}")
         plan = plan_count(logs, request)
-        runner: CountRunner = LocalCountRunner()
-        if sum(task.read.size_bytes for task in plan.tasks) >= _WORTH_SPARK_BYTES:
-            from compaction.spark.count_job import SparkCountRunner
-
-            runner = SparkCountRunner(tasks.spark().sparkContext, shown)
-        count_logs(runner, plan, Largest(top, by))
+        count_logs(tasks.passes(shown)(), plan, Largest(top, by))
     return CountReport(plan, isolation_level, by_partition)
 
 

@@ -217,9 +217,8 @@ def _certifier(engine: Engine, request: ErasureRequest, path: str) -> Certify:
     base, erased = request.base, erased_keys(request.erasure.criteria, tombstones=request.erasure.tombstones)
 
     def certify(run: Sequence[ErasedLog]) -> Certification:
-        from compaction.certifier.erasure_certificate import document, failed_log, status_of
+        from compaction.certifier.erasure_certificate import certify_erasure, document, failed_log, status_of
         from compaction.erasure.certify_result import Certification
-        from compaction.spark.certify_job import certify_erasure
 
         # whatever happens now, the file is not that of an earlier run
         Path(path).unlink(missing_ok=True)
@@ -230,7 +229,7 @@ def _certifier(engine: Engine, request: ErasureRequest, path: str) -> Certify:
         notes: list[str] = []
         for asked, by_name in _requests(base, run):
             with progress() as shown:
-                found = certify_erasure(engine.spark, asked, erased, shown)
+                found = certify_erasure(engine.passes(shown), asked, erased)
             for log in found.logs:
                 name = TopicPartition(log["topic"], log["partition"])
                 logs[by_name[name]] = {**log, "resumed": name in resumed}

@@ -173,30 +173,29 @@ def verify(
 def _verify(engine: Engine, call: Call) -> VerifyReport:
     if call.certificate is None or call.erased is None:
         return certified(engine, call.request)
-    from compaction.certifier.erasure_certificate import compare
-    from compaction.spark import certify_job
+    from compaction.certifier.erasure_certificate import certify_erasure, compare
 
     request = call.request
     with _shared_locks(request), progress() as shown:
-        found = certify_job.certify_erasure(engine.spark, request, call.erased, shown)
+        found = certify_erasure(engine.passes(shown), request, call.erased)
     report = compare(call.certificate, found, request.logs or frozenset(), with_before=bool(request.before))
     return with_fields(report, certificate=call.certificate_path)
 
 
 def certified(engine: Engine, request: VerifyRequest) -> VerifyReport:
-    """Certifies the logs. The certifier is imported only here, so that a wrong call fails at once."""
-    from compaction.spark import certify_job
+    """Certifies the logs. The kernels are imported only here, so that a wrong call fails at once."""
+    from compaction.certifier.certify import certify
 
     with _shared_locks(request), progress() as shown:
-        return certify_job.certify(engine.spark, request, shown)
+        return certify(engine.passes(shown), request)
 
 
 def _explained(engine: Engine, request: VerifyRequest, offset: int) -> list[str]:
     """What became of one record of the requested log, as lines of text."""
-    from compaction.spark import certify_job
+    from compaction.certifier import explain_record
 
     with _shared_locks(request), progress() as shown:
-        return certify_job.explain(engine.spark, request, offset, shown)
+        return explain_record.explain(engine.passes(shown), request, offset)
 
 
 def read_call(given: Mapping[str, Any]) -> tuple[Call, Inputs]:

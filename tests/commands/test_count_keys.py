@@ -1,4 +1,4 @@
-"""``count``: figures equal those of a plain dictionary of what a consumer is served, in this process and on Spark."""
+"""``count``: figures equal those of a plain dictionary of what a consumer is served, on every engine."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from compaction import task_runner
 from compaction.commands import count_keys
+from compaction.engines.processes import ProcessPasses
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.names import LogLocation, parse_partition_dir
 from compaction.source import count_logs as counting
 from compaction.source import key_totals
-from compaction.source.count_logs import CountPlan, LocalCountRunner, count_logs, plan_count
+from compaction.source.count_logs import CountPlan, count_logs, plan_count
 from compaction.source.key_totals import Largest
 from compaction.source.read_plan import ReadRequest, plan_log
+from compaction.spark.progress import Progress
+from compaction.task_runner import TaskRunner
 from tests.dumping.segments import T0, write_segment
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
+from tests.local_passes import LocalPasses
 from tests.source.plain_consumer import Served, serve
 from tests.source.random_partition import FLAVOURS, write_random
 
@@ -64,9 +69,7 @@ def expected(records: list[Served], top: int, by: str) -> Counted:
 def figures(found: Counted) -> Counted:
     """The same from the command's JSON."""
     names = ("records", "keyless", "tombstones", "bytes", "keys", "deleted_keys")
-    largest = [
-        (decoded(each["key"]), each["records"], each["bytes"], each["tombstones"]) for each in found["largest_keys"]
-    ]
+    largest = [(decoded(each["key"]), each["records"], each["bytes"], each["tombstones"]) for each in found["largest_keys"]]
     return {**{name: found[name] for name in names}, "largest_keys": largest}
 
 
@@ -130,26 +133,34 @@ def test_random_logs_are_counted_with_little_memory(
         assert figures(found["topics"][0]["partitions"][0]) == expected(list(records), 1000, "bytes")
 
 
-@pytest.mark.spark
-def test_spark_counts_what_one_process_counts(sample: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compaction.spark.count_job import SparkCountRunner
-    from compaction.spark.progress import Progress
-
+@pytest.mark.parametrize("engine", ["processes", pytest.param("spark", marks=pytest.mark.spark)])
+def test_both_engines_count_what_plain_calls_count(
+    sample: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
     monkeypatch.setattr(counting, "PARTITION_BYTES", 40_000)
     monkeypatch.setattr(counting, "TASK_BYTES", 50_000)
+    monkeypatch.setattr(task_runner, "SHOWN_BYTES", 0)
     logs = [location(path) for path in sorted(sample.glob("*-[0-9]")) if not path.name.startswith("__cluster")]
-    request = ReadRequest.parse({"path": str(sample), "slicebytes": "20000"})
+    wanted = ReadRequest.parse({"path": str(sample), "slicebytes": "20000"})
     found: list[CountPlan] = []
     told = io.StringIO()
-    for runner in (LocalCountRunner(), SparkCountRunner(spark.sparkContext, Progress(told))):
-        plan = plan_count(logs, request)
-        assert {task.partitions for task in plan.tasks} > {1}
-        count_logs(runner, plan, Largest(3, "records"))
-        found.append(plan)
+    with ProcessPasses(2, Progress(told), inline_bytes=0) as workers:
+        for runner in (LocalPasses(), on_spark(request, Progress(told)) if engine == "spark" else workers):
+            plan = plan_count(logs, wanted)
+            assert {task.partitions for task in plan.tasks} > {1}
+            count_logs(runner, plan, Largest(3, "records"))
+            found.append(plan)
     one, many = found
     assert (many.topics, many.logs) == (one.topics, one.logs)
     assert sum(topic.keys for topic in one.topics) > 1000
     assert told.getvalue().startswith("count: ")
+
+
+def on_spark(request: pytest.FixtureRequest, progress: Progress) -> TaskRunner:
+    from compaction.spark.pipeline import SparkPasses
+
+    spark: SparkSession = request.getfixturevalue("spark")
+    return SparkPasses(spark.sparkContext, progress)
 
 
 class TestText:

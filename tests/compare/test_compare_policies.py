@@ -26,13 +26,14 @@ from compaction.config import Policy, Resolver, read_sets
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.clean import clean_logs
 from compaction.engine.delete import delete_old_segments
-from compaction.engine.protocol import Job, MapInputs, MapResult
+from compaction.engine.protocol import MapInputs, MapResult
 from compaction.engine.sizing import Sizes
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.passes.tasks import MapContext, Slice
 from compaction.report import LogReport
 from compaction.spark.pipeline import SparkPasses
 from compaction.spark.progress import Progress
+from compaction.task_runner import Job
 from tests.golden import unpack_sample
 from tests.kafka.cleaner import clean_partition
 from tests.kafka.encode import Batch, Record

@@ -21,7 +21,7 @@ from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.report import LogReport, LogStatus, RunStatus
 from compaction.screen.output_screen import Screen
-from compaction.source.count_logs import LocalCountRunner, count_logs, plan_count
+from compaction.source.count_logs import count_logs, plan_count
 from compaction.source.key_totals import Largest
 from compaction.source.read_plan import ReadRequest
 from tests.cleaning.test_segment_retention import planned
@@ -78,7 +78,7 @@ def test_a_changed_log_is_distinguished_from_one_in_use(
 def data_records(log_dir: Path, topic: str) -> int:
     """The records of a topic as a consumer reads them, with aborted ones."""
     plan = plan_count(logs_in(log_dir, (topic,))[1], ReadRequest.parse({"paths": json.dumps([str(log_dir)])}))
-    count_logs(LocalCountRunner(), plan, Largest(0, "bytes"))
+    count_logs(LocalPasses(), plan, Largest(0, "bytes"))
     return plan.topics[0].counts.records
 
 
