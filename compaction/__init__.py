@@ -1,3 +1,62 @@
-"""Offline Kafka log compaction on Spark: the broker's log cleaner for log directories at rest."""
+"""The log cleaner of Kafka brokers for log directories at rest, on worker processes of one machine or on Spark.
+
+The functions of the Python API are those of the commands; docs/python.md describes them. Nothing is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from compaction.api.count_report import CountReport as CountReport
+    from compaction.api.read_frame import read as read
+    from compaction.certifier.certificate import VerifyReport as VerifyReport
+    from compaction.checkup.check import Checkup as Checkup
+    from compaction.commands.compact import compact as compact
+    from compaction.commands.count_keys import count as count
+    from compaction.commands.doctor import doctor as doctor
+    from compaction.commands.dry_run import dry_run as dry_run
+    from compaction.commands.dump_log import Dumped as Dumped
+    from compaction.commands.dump_log import dump as dump
+    from compaction.commands.erase import erase as erase
+    from compaction.commands.expire import expire as expire
+    from compaction.commands.verify import verify as verify
+    from compaction.compare.comparison import Comparison as Comparison
+    from compaction.errors import CompactionError as CompactionError
+    from compaction.errors import UsageError as UsageError
+    from compaction.run_report import RunReport as RunReport
+
+#: the module of each name of the API
+_PLACES = {
+    "compact": "commands.compact",
+    "expire": "commands.expire",
+    "erase": "commands.erase",
+    "dry_run": "commands.dry_run",
+    "verify": "commands.verify",
+    "count": "commands.count_keys",
+    "dump": "commands.dump_log",
+    "doctor": "commands.doctor",
+    "read": "api.read_frame",
+    "RunReport": "run_report",
+    "Comparison": "compare.comparison",
+    "VerifyReport": "certifier.certificate",
+    "CountReport": "api.count_report",
+    "Dumped": "commands.dump_log",
+    "Checkup": "checkup.check",
+    "CompactionError": "errors",
+    "UsageError": "errors",
+}
+__all__ = list(_PLACES)  # noqa: PLE0604 - the names above
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PLACES])

@@ -24,7 +24,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from compaction.printable import printable_lines
-from compaction.report import LogReport, LogStatus, RunReport
+from compaction.report import LogReport, LogStatus
+from compaction.run_report import RunReport
 
 _PREFIX = "kafka_log_compaction_"
 

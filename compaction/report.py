@@ -1,38 +1,12 @@
-"""The report of a run, as JSON. It never contains a record's key or value. ``compaction.screen.run_table`` prints it.
-
-The JSON document has ``schema_version`` 1:
-
-| field | meaning |
-| --- | --- |
-| ``run_id``, ``as_of_ms``, ``dry_run`` | the run, its "now" in milliseconds, whether nothing was written |
-| ``status`` | ``done``, ``nothing_to_do`` (no log needed work), ``failed`` (at least one log failed; the others are done) |
-| ``schema_version`` | 1; fields are added, never renamed or removed |
-| ``totals`` | ``logs`` is their number, ``cleaned``, ``skipped`` and ``failed`` those of each status, ``policy_unknown`` those
-    with an unknown policy; the others are the sums of the counts below; ``seconds`` is the elapsed time of the run |
-| ``kafka_versions`` | whose rules applied, and to how many logs: the fields of ``VersionUsed`` |
-| ``erasure`` | only of a run that erased keys: what was given and found, by salted hashes |
-| ``logs`` | one object per log: the fields of ``LogReport`` |
-| ``tool``, ``command``, ``options``, ``settings`` | what ran, and how it was called (``jobs._provenance``) |
-
-There are two kinds of bytes and of records. ``disk_bytes_*`` are those of all segments of a log, ``removed_records`` all that
-it has lost; what people read has these. ``bytes_*`` and ``records_*`` count what was read in the cleaned range, and kept, as
-Kafka's ``CleanerStats`` does. The figures of a dry run equal those of the real run.
-Bytes of a name that are not UTF-8 are escaped (``compaction.printable``).
-"""
+"""The outcome of each log of a run, as its report has it (``compaction.run_report``)."""
 
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from compaction.printable import printable_json
-
-SCHEMA_VERSION = 1
-#: the status of the certificate of an erasure that has done what it was asked to
-HOLDS = "holds"
 #: notes that reasons of logs end with if something else was at work in their directory
 CHANGED, IN_USE = "the log changed while it was read", "in use; figures are a snapshot"
 
@@ -157,68 +131,3 @@ class VersionUsed:
         """One line."""
         logs = f"{self.logs} log" if self.logs == 1 else f"{self.logs} logs"
         return f"rules of Kafka {self.version} for {logs}: {self.source}"
-
-
-#: the fields of a log that are summed for the run
-_COUNTS = tuple(each.name for each in fields(LogReport) if each.type == "int" and each.default == 0)
-
-
-@dataclass(frozen=True)
-class RunReport:
-    """The outcome of one run.
-
-    ``seconds`` is its elapsed time. ``origin`` says how it was called and what it ran on, see ``jobs._provenance``.
-    ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``: if it has a ``certificate``
-    that does not hold, the exit code is 1. ``copied``: the result is, or would be, a copy beside the unchanged source.
-    """
-
-    run_id: str
-    as_of_ms: int
-    dry_run: bool
-    logs: tuple[LogReport, ...]
-    seconds: float = 0.0
-    kafka_versions: tuple[VersionUsed, ...] = ()
-    origin: Mapping[str, Any] = field(default_factory=dict)
-    erasure: Mapping[str, Any] = field(default_factory=dict)
-    copied: bool = False
-
-    @property
-    def status(self) -> RunStatus:
-        """Failed if any log failed, else done if any log was cleaned or lost segments to the delete policy."""
-        if any(log.status is LogStatus.FAILED for log in self.logs):
-            return RunStatus.FAILED
-        changed = any(log.status is LogStatus.CLEANED or log.expired_segments for log in self.logs)
-        return RunStatus.DONE if changed else RunStatus.NOTHING_TO_DO
-
-    @property
-    def exit_code(self) -> int:
-        """0: done, or nothing to do. 1: at least one log failed, or the certificate of an erasure does not hold."""
-        certified = self.erasure.get("certificate", {}).get("status", HOLDS) == HOLDS
-        return 1 if self.status is RunStatus.FAILED or not certified else 0
-
-    @property
-    def totals(self) -> dict[str, int | float]:
-        """Logs by status, and the sums of their counts."""
-        by_status = {status.value: sum(log.status is status for log in self.logs) for status in LogStatus}
-        sums = {name: sum(getattr(log, name) for log in self.logs) for name in _COUNTS}
-        unknown = sum(log.policy_unknown for log in self.logs)
-        return {"logs": len(self.logs), **by_status, "policy_unknown": unknown, **sums, "seconds": round(self.seconds, 3)}
-
-    def document(self) -> dict[str, Any]:
-        """The JSON document as a dictionary."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "run_id": self.run_id,
-            "as_of_ms": self.as_of_ms,
-            "dry_run": self.dry_run,
-            "status": self.status.value,
-            **self.origin,
-            "totals": self.totals,
-            "kafka_versions": [asdict(each) for each in self.kafka_versions],
-            **({"erasure": dict(self.erasure)} if self.erasure else {}),
-            "logs": [{**asdict(log), "status": log.status.value, "seconds": round(log.seconds, 3)} for log in self.logs],
-        }
-
-    def to_json(self) -> str:
-        """The JSON document, indented, with a final newline."""
-        return printable_json(json.dumps(self.document(), indent=2, ensure_ascii=False)) + "\n"

@@ -1,1 +1,1 @@
-"""The commands: each module is a ``spark-submit`` application with ``main(argv) -> exit code``."""
+"""The commands as applications of ``spark-submit``: each file runs the command of its name."""

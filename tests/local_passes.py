@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from compaction.engine.protocol import CleanedParts, CleanInputs, Job, MapInputs, MapResult, clean_task
+from compaction.engine.protocol import CleanedParts, CleanInputs, MapInputs, MapResult, clean_task
 from compaction.passes.merge import resolve_into_parts
 from compaction.passes.tasks import SUMMARY, Key
+from compaction.task_runner import Item, Job, reducer_of
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -21,6 +22,19 @@ class LocalPasses:
 
     def run(self, job: Job, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
         return [work(task) for task in tasks]
+
+    def exchange(
+        self,
+        job: Job,
+        tasks: Sequence[T],
+        emit: Callable[[T], Iterable[Item]],
+        join: Callable[[Iterable[Item]], Iterable[R]],
+        reducers: int,
+    ) -> list[R]:
+        items: list[list[Item]] = [[] for _ in range(reducers)]
+        for each in (item for task in tasks for item in emit(task)):
+            items[reducer_of(each[0], reducers)].append(each)
+        return [result for each in items for result in join(each)]
 
     def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
         summaries: list[Any] = []

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import jobs.__main__ as console
+import compaction
+from compaction.cli import console
 from compaction.config.entries import KIP_280
 
 if sys.version_info >= (3, 11):
@@ -47,6 +48,8 @@ def code_of(document: Path) -> str:
 
 def is_module_or_attribute(name: str) -> bool:
     """``a.b.c`` names a package, a module, or something that a module defines or a package exports."""
+    if name.removeprefix("compaction.") in compaction.__all__:
+        return True
     # a wheel has the applications below compaction
     path = ROOT.joinpath(*re.sub(r"^compaction\.jobs", "jobs", name).split("."))
     if path.is_dir() or path.with_suffix(".py").exists():
@@ -148,11 +151,16 @@ def test_the_readme_leads_to_every_page() -> None:
     assert [page.name for page in (ROOT / "docs").glob("*.md") if relative(page) not in linked] == []
 
 
+def test_the_page_of_the_python_api_has_every_function_result_and_error() -> None:
+    named = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "python.md").read_text()))
+    assert set(compaction.__all__) - named == set()
+
+
 def test_every_option_in_the_table_is_one_of_its_commands() -> None:
     rows = re.findall(r"^\| (`--.+?) \| ([a-z][a-z, -]*) \|", OPTIONS.read_text(), re.MULTILINE)
     assert rows
     for options, commands in rows:
         for command in COMMANDS if commands == "all" else commands.split(", "):
-            help_text = importlib.import_module(f"jobs.{COMMANDS[command]}").parser().format_help()
+            help_text = importlib.import_module(f"compaction.commands.{COMMANDS[command]}").parser().format_help()
             for option in re.findall(r"`(--[\w-]+)", options):
                 assert option in help_text, f"{command} {option}"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-import jobs.__main__ as console
 from compaction import __version__
+from compaction.cli import console
 from compaction.config import DEFAULT, Resolver, read_toml
 
 if sys.version_info >= (3, 11):
@@ -187,7 +187,7 @@ class TestPins:
 
 class TestManifests:
     def test_their_commands_have_the_options_of_the_command(self) -> None:
-        from jobs.compact import parser
+        from compaction.commands.compact import parser
 
         known = {option for action in parser()._actions for option in action.option_strings}
         manifests = list((ROOT / "conf/kubernetes").glob("*.yaml"))

@@ -7,7 +7,8 @@ from dataclasses import replace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from compaction.metrics import open_metrics
-from compaction.report import LogReport, LogStatus, RunReport
+from compaction.report import LogReport, LogStatus
+from compaction.run_report import RunReport
 
 CLEANED = LogReport(
     "orders", 3, "/var/lib/kafka", LogStatus.CLEANED, "ratio", 10, 500,

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.report import LogReport, LogStatus, RunReport, RunStatus
+from compaction.report import LogReport, LogStatus, RunStatus
+from compaction.run_report import RunReport
 
 CLEANED = LogReport(
     topic="orders",

@@ -19,18 +19,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from compaction.api.engine_choice import choose
+from compaction.api.inputs import Inputs
+from compaction.api.provenance import provenance
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport
 from compaction.certifier.checks.violations import Violation
 from compaction.cleaning.skip_reasons import SkipCause
-from compaction.compare.figures import ComparedLog, Comparison, KeyFigures, Outcome, OutcomeStatus, RepetitionRange
+from compaction.commands import compact, dry_run
+from compaction.compare.comparison import Comparison
+from compaction.compare.figures import ComparedLog, KeyFigures, Outcome, OutcomeStatus, RepetitionRange
 from compaction.compare.json_document import json_document
 from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES
 from compaction.erasure.erasure_report import erasure_document
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
 from compaction.formats.key_criteria import KeyCriteria
-from compaction.report import LogReport, LogStatus, RunReport, VersionUsed
-from jobs import compact, dry_run
-from jobs._provenance import provenance
+from compaction.report import LogReport, LogStatus, VersionUsed
+from compaction.run_report import RunReport
 from tests.compare.browser import find_browser
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -79,8 +83,8 @@ def test_each_field_of_a_report_has_a_meaning_on_its_page(reference: ModuleType)
     keys = KeyFigures(1, 1, (RepetitionRange(1, 1, 1, 1),))
     compared = ComparedLog("a", 0, "/data", keys=keys, outcomes=(outcome,))
     comparison = Comparison("r", 1, ("configured",), (compared,), (0,), 1.0, versions)
-    called = provenance(dry_run.parser().parse_args(["--log-dir", "/data"]))
-    names = _names(run.document()) | _names(json_document(comparison)) | set(called)
+    called = provenance(Inputs("dry-run", ["/data"]), dry_run.dry_run, choose("local", "dry-run"))
+    names = _names(run.to_dict()) | _names(json_document(comparison)) | set(called)
     rows = re.findall(r"^\| (.+?) \|(.+)\|$", reference.report_page(), re.MULTILINE)
     described = {name for row in rows if row[1].strip() for name in re.findall(r"`(\w+)`", " ".join(row))}
     assert names - described == set()

@@ -11,8 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MOST_MODULES = 12
 MODULES = sorted(
     path
-    for package in ("compaction", "jobs")
-    for path in (ROOT / package).rglob("*.py")
+    for path in (ROOT / "compaction").rglob("*.py")
     if not path.name.startswith("__")
 )
 PACKAGES = sorted({path.parent for path in (ROOT / "compaction").rglob("__init__.py")})
@@ -44,8 +43,8 @@ def test_a_module_has_a_test_of_its_name_or_says_where_it_is_tested() -> None:
     untested = []
     for module in MODULES:
         parts = module.relative_to(ROOT).parts
-        folder = ROOT.joinpath("tests", *(parts[1:-1] if parts[0] == "compaction" else parts[:-1]))
-        if (folder / f"test_{module.stem.lstrip('_')}.py").exists():
+        folder = ROOT.joinpath("tests", *parts[1:-1])
+        if (folder / f"test_{module.stem}.py").exists():
             continue
         told = TESTED_BY.search(docstring(module))
         if not told or not all((ROOT / path).exists() for path in re.findall(r"``(tests/[^`]+)``", told[1])):
@@ -63,9 +62,3 @@ def test_a_module_of_the_spark_package_imports_pyspark() -> None:
         if not any(name.partition(".")[0] == "pyspark" for name in names):
             strangers.append(relative(module))
     assert strangers == []
-
-
-def test_an_application_imports_the_others_relatively() -> None:
-    """In a wheel they are in ``compaction.jobs``."""
-    absolute = re.compile(r"^\s*(?:from|import) jobs\b", re.MULTILINE)
-    assert [relative(path) for path in MODULES if path.parent.name == "jobs" and absolute.search(path.read_text())] == []

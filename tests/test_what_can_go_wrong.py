@@ -32,7 +32,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "`no logs here`": {
-        "jobs/test_compact.py": (
+        "commands/test_compact.py": (
             "test_a_pattern_that_no_topic_matches_is_a_usage_error_unless_that_is_allowed",
             "test_a_directory_without_logs_is_a_usage_error_unless_that_is_allowed",
             "test_a_run_without_logs_leaves_nothing_in_the_directory",
@@ -132,11 +132,11 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "`the journal of an earlier run": {
         "output/test_swap.py": ("test_a_malformed_journal_fails_the_log_and_changes_nothing",),
-        "jobs/test_compact_safety.py": ("test_a_journal_with_other_paths_is_malformed",),
+        "commands/test_compact_safety.py": ("test_a_journal_with_other_paths_is_malformed",),
         "trust/test_adversary.py": ("test_a_planted_journal_is_its_logs_error_at_most",),
     },
     "`cleanup.policy is unknown`": {
-        "jobs/test_unknown_policy.py": (
+        "commands/test_unknown_policy.py": (
             "test_expire_keeps_compacted_topics_whose_policy_is_in_another_directory",
             "test_compact_reports_skipped_logs_of_unknown_policy",
             "test_with_the_metadata_log_expire_applies_the_policies",
@@ -164,19 +164,19 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "`compaction.strategy=… would be undone": {
-        "jobs/test_compact_safety.py": (
+        "commands/test_compact_safety.py": (
             "test_a_strategy_is_refused_in_a_directory_of_a_broker",
             "test_a_strategy_is_carried_out_in_copies_and_exports_and_noted_and_verified",
         ),
     },
     "`… of … records": {
-        "jobs/test_compact_safety.py": (
+        "commands/test_compact_safety.py": (
             "test_more_than_one_percent_without_a_key_is_refused",
             "test_allow_keyless_drops_records_without_a_key",
             "test_a_dry_run_refuses_as_the_real_run_does",
         ),
     },
-    "`__cluster_metadata is": {"jobs/test_compact_safety.py": ("test_the_metadata_log_is_never_changed",)},
+    "`__cluster_metadata is": {"commands/test_compact_safety.py": ("test_the_metadata_log_is_never_changed",)},
     "a log is `skipped`": {
         "cleaning/test_plan.py": (
             "test_a_log_that_is_not_to_be_compacted_is_skipped",
@@ -188,7 +188,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     "the newest data": {"cleaning/test_plan.py": ("test_the_last_segment_of_an_export_is_cleaned",)},
     "`missing: …` from `make`": {"test_frame.py": ("test_each_missing_thing_is_one_line_that_says_what_to_install",)},
     "New files have the mode": {
-        "jobs/test_compact_safety.py": (
+        "commands/test_compact_safety.py": (
             "test_outputs_have_the_mode_of_their_sources_whatever_the_umask",
             "test_new_files_belong_to_the_owner_of_the_sources",
             "test_unfinished_outputs_are_as_private_as_their_sources",
@@ -199,7 +199,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 PAGE = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
 ROWS = [line.removeprefix("| ") for line in PAGE.splitlines() if line.startswith("| ")][2:]
-SOURCES = "\n".join(path.read_text(encoding="utf-8") for part in ("compaction", "jobs") for path in (ROOT / part).rglob("*.py"))
+SOURCES = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "compaction").rglob("*.py"))
 NAMES = {"{LOCK}": ".lock", "{CLUSTER_METADATA_TOPIC}": "__cluster_metadata", "{MANIFEST}": "_manifest.json"}
 NAMES["{OLDEST_JAVA}"] = "17"
 for _placeholder, _name in NAMES.items():

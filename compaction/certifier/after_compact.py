@@ -1,6 +1,6 @@
 """What ``compact --verify`` certifies: the logs of the run, each against its source.
 
-Tested by ``tests/jobs/test_verify.py``.
+Tested by ``tests/commands/test_verify.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from compaction.errors import UsageError
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.names import TopicPartition
 from compaction.output.publish import layout
-from compaction.report import LogReport, LogStatus, RunReport
+from compaction.report import LogReport, LogStatus
+from compaction.run_report import RunReport
 from compaction.stores.mixed import file_system
 
 

@@ -12,23 +12,24 @@ The JSON document has ``schema_version`` 1:
 | ``directories`` | of the copied log directories with a violation, ``log_dir`` and ``violations`` (text) |
 | ``certificate`` | only with one of an erasure: its ``path``, and whether all logs are what it says (``matches``) |
 | ``elsewhere`` | only of an erasure: files that it did not reach, with the records of its keys (``find_remains``) |
-| ``tool``, ``command``, ``options``, ``settings`` | what ran, and how it was called (``jobs._provenance``) |
+| ``tool``, ``command``, ``options``, ``settings`` | what ran, and how it was called (``compaction.api.provenance``) |
 """
 
 from __future__ import annotations
 
 import enum
-import json
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from compaction.certifier.checks.violations import ERASED, ERASED_IN, MOST_NAMED, REMAINING, Findings, Violation
 from compaction.certifier.kept_files import DirectoryCertificate
 from compaction.names import TopicPartition
-from compaction.printable import printable, printable_json
+from compaction.printable import printable
+from compaction.results import Result
 from compaction.screen.amounts import counted
+from compaction.screen.text_table import Line, Style
 
 if TYPE_CHECKING:
     from compaction.certifier.find_remains import Remains
@@ -160,11 +161,12 @@ class LogCertificate:
 
 
 @dataclass(frozen=True)
-class VerifyReport:
+class VerifyReport(Result):
     """The results for all logs; ``elsewhere``: the files that an erasure did not reach;
     ``certificate``: the file with which its results were compared.
     ``kafka_versions``: the number of logs that were judged by the rules of each version;
-    ``origin``: how the command was called, see ``jobs._provenance``; ``directories``: the log directories with a violation."""
+    ``origin``: how the command was called, see ``compaction.api.provenance``;
+    ``directories``: the log directories with a violation."""
 
     as_of_ms: int
     logs: tuple[LogCertificate, ...]
@@ -186,8 +188,8 @@ class VerifyReport:
         """0 if all logs that were compared hold, else 1."""
         return 0 if self.status is Status.HOLDS else 1
 
-    def to_json(self) -> str:
-        """The JSON document, indented, with a final newline."""
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document as a dictionary."""
         sums = {
             "records_before": sum(log.records_before for log in self.logs),
             "records_after": sum(log.records_after for log in self.logs),
@@ -195,7 +197,7 @@ class VerifyReport:
             "violations": sum([log.violation_count for log in self.logs] + [len(each.violations) for each in self.directories]),
             "missing": {reason: sum(log.missing.get(reason, 0) for log in self.logs) for reason in REASONS},
         }
-        document = {
+        return {
             "schema_version": SCHEMA_VERSION,
             "as_of_ms": self.as_of_ms,
             "status": self.status.value,
@@ -207,12 +209,13 @@ class VerifyReport:
             **({} if self.certificate is None else {"certificate": {"path": self.certificate, "matches": self.matches}}),
             **({"elsewhere": [each._asdict() for each in self.elsewhere]} if self.elsewhere else {}),
         }
-        return printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
 
-    def lines(self) -> list[str]:
-        """The results of the logs and the violations of their directories as lines of text."""
-        of_directories = [line for each in self.directories for line in each.lines()]
-        return [line for log in self.logs for line in log.lines()] + of_directories
+    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
+        """See ``Result``: each log with its violations by topic, partition and offset, then directories and totals."""
+        logs = [line for log in self.logs for line in log.lines()]
+        directories = [line for each in self.directories for line in each.lines()]
+        found = [*logs, *directories, *self.elsewhere_lines(), *self.versions(), *self.certificate_lines(), self.summary()]
+        return map(Line, found)
 
     def elsewhere_lines(self) -> list[str]:
         """The files that an erasure did not reach, as lines of text; first those that have records of its keys."""
@@ -243,3 +246,13 @@ class VerifyReport:
 
     def _by_status(self) -> dict[str, int]:
         return {status.value: sum(log.status is status for log in self.logs) for status in Status}
+
+
+def error_line(log: LogCertificate) -> str:
+    """Why a log does not hold, in one line."""
+    if log.status is Status.INCOMPLETE:
+        return f"{log.name}: {log.left_text}"
+    if not log.violations:
+        return f"{log.name} cannot be verified: {log.reason}"
+    first = log.violations[0]
+    return f"{log.name}:{first.offset}: {first.what} (the first of {log.violation_count} violations)"

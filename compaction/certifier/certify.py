@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.checks.log_checks import check_log, log_end
 from compaction.certifier.checks.log_pair import LogPair
-from compaction.certifier.checks.offset_ranges import RANGE_BYTES, Cutting, RangeTask, cut_into_ranges
+from compaction.certifier.checks.offset_ranges import RANGE_BYTES, RangeTask, cut_into_ranges
 from compaction.certifier.checks.record_checks import RangeResult
 from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask
 from compaction.certifier.checks.txn_checks import (
@@ -35,12 +35,27 @@ from compaction.certifier.checks.txn_checks import (
     check_retained,
 )
 from compaction.certifier.checks.violations import Findings
+from compaction.certifier.find_pairs import find_pairs
 from compaction.certifier.kept_files import check_directories, check_logs
-from compaction.certifier.task_runner import TaskRunner
+from compaction.certifier.run_tasks import compare_ranges, walk_segments
+from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import StorageError
+from compaction.screen.amounts import counted
+from compaction.screen.steps import step
+from compaction.task_runner import TaskRunner
 
 #: the walks of ``before`` and of ``after``
 Walks = tuple[list[SegmentWalk], list[SegmentWalk]]
+
+
+def certify(start: Callable[[], TaskRunner], request: VerifyRequest) -> VerifyReport:
+    """Certify the requested logs.
+
+    :param start: starts what runs the tasks
+    :raises UsageError: a partition that the request names does not exist
+    """
+    pairs = find_pairs(request)
+    return certify_pairs(start(), pairs, request.now_ms)
 
 
 def certify_pairs(
@@ -55,7 +70,7 @@ def certify_pairs(
     :param erased: the logs were not cleaned: these keys were erased from them
     """
     started = time.monotonic()
-    cutting = Cutting(range_bytes, runner.most_partitions)
+    step(f"verifying {counted(len(pairs), 'log')}")
     logs = {log: pair for log, pair in enumerate(pairs) if isinstance(pair, LogPair)}
     walks = walk_logs(runner, logs)
     certificates: dict[int, LogCertificate] = {}
@@ -70,8 +85,8 @@ def certify_pairs(
             certificates[log] = LogCertificate.failed(pair.topic_partition, error)
             continue
         findings[log] = found
-        tasks += _check_walks(log, pair, walks[log], findings[log], cutting)
-    results = runner.compare(tasks, {log: logs[log].rules.strict for log in findings}, erased)
+        tasks += _check_walks(log, pair, walks[log], findings[log], range_bytes)
+    results = compare_ranges(runner, tasks, {log: logs[log].rules.strict for log in findings}, erased)
     certificates |= _conclude(logs, findings, results)
     in_order = (certificates[log] if isinstance(pair, LogPair) else pair for log, pair in enumerate(pairs))
     versions = Counter(pair.rules.kafka_version for pair in logs.values())
@@ -82,8 +97,8 @@ def certify_pairs(
 def walk_logs(runner: TaskRunner, logs: Mapping[int, LogPair]) -> dict[int, Walks]:
     """Walk all segments of the logs."""
     walks: dict[int, Walks] = {log: ([], []) for log in logs}
-    for walk in runner.walk([task for log, pair in logs.items() for task in _walk_tasks(log, pair)]):
-        walks[walk.task.log][walk.task.is_after].append(walk)
+    for found in walk_segments(runner, [task for log, pair in logs.items() for task in _walk_tasks(log, pair)]):
+        walks[found.task.log][found.task.is_after].append(found)
     return walks
 
 
@@ -94,7 +109,7 @@ def _walk_tasks(log: int, pair: LogPair) -> Iterator[WalkTask]:
     yield from (WalkTask(log, each, True, twins.get(each.base_offset), producers=erases) for each in pair.after.segments)
 
 
-def _check_walks(log: int, pair: LogPair, walks: Walks, findings: Findings, cutting: Cutting) -> Iterator[RangeTask]:
+def _check_walks(log: int, pair: LogPair, walks: Walks, findings: Findings, range_bytes: int) -> Iterator[RangeTask]:
     """Check everything that shows without records, and cut the log into ranges."""
     before, after = walks
     check_log(pair, before, after, findings)
@@ -106,7 +121,7 @@ def _check_walks(log: int, pair: LogPair, walks: Walks, findings: Findings, cutt
     else:
         check_open(txns_before, pair, findings)
     check_index((before, after), (txns_before, txns_after), pair, findings)
-    return cut_into_ranges(log, pair, walks, txns_before.aborted(), cutting)
+    return cut_into_ranges(log, pair, walks, txns_before.aborted(), range_bytes)
 
 
 def _conclude(
@@ -118,7 +133,8 @@ def _conclude(
         findings[result.log].join(result.findings)
         counts[result.log].update(result.counts)
         if result.error is not None:
-            errors[result.log] = result.error
+            # results come in no order: of several errors always the same one is told
+            errors[result.log] = min(errors.get(result.log, result.error), result.error)
     certificates = {}
     for log, found in findings.items():
         name, count = logs[log].topic_partition, counts[log]

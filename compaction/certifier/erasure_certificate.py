@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -48,12 +48,13 @@ from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.checks.log_pair import LogPair, SegmentFiles, Side
 from compaction.certifier.find_pairs import find_pairs
 from compaction.certifier.find_remains import Remains, unreached
-from compaction.certifier.task_runner import TaskRunner
+from compaction.certifier.run_tasks import search_files
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import UsageError
 from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
 from compaction.stores.mixed import MixedFileSystem
+from compaction.task_runner import TaskRunner
 
 SCHEMA_VERSION, KIND = 1, "erasure"
 DROP, TOMBSTONE = "drop", "tombstone"
@@ -91,6 +92,12 @@ def erasure_pairs(request: VerifyRequest, erased: ErasedKeys) -> list[LogPair | 
     return found
 
 
+def certify_erasure(start: Callable[[], TaskRunner], request: VerifyRequest, erased: ErasedKeys) -> Certified:
+    """The certificates of logs from which keys were erased; ``start`` starts what runs the tasks."""
+    pairs, runner = erasure_pairs(request, erased), start()
+    return _elsewhere(runner, request, erased, certify_erased(runner, pairs, erased, request.now_ms))
+
+
 def certify_erased(runner: TaskRunner, pairs: Sequence[LogPair | LogCertificate], erased: ErasedKeys, now_ms: int) -> Certified:
     """Certify all logs, in order."""
     report = certify_pairs(runner, pairs, now_ms, erased=erased)
@@ -99,7 +106,7 @@ def certify_erased(runner: TaskRunner, pairs: Sequence[LogPair | LogCertificate]
     return Certified(report, tuple(logs))
 
 
-def search(runner: TaskRunner, request: VerifyRequest, erased: ErasedKeys, found: Certified) -> Certified:
+def _elsewhere(runner: TaskRunner, request: VerifyRequest, erased: ErasedKeys, found: Certified) -> Certified:
     """``found`` with the other files of the directories: those that have records of the keys, or may have."""
     logs = {log.topic_partition for log in found.report.logs} | request.failed
     files = [
@@ -107,7 +114,7 @@ def search(runner: TaskRunner, request: VerifyRequest, erased: ErasedKeys, found
         for log_dir in request.after
         for path in unreached(log_dir, logs, request.failed, replaced=not request.sources_remain)
     ]
-    elsewhere = tuple(each for each in runner.search(files, erased) if each.records != 0) if files else ()
+    elsewhere = tuple(each for each in search_files(runner, files, erased) if each.records != 0) if files else ()
     return found._replace(report=replace(found.report, elsewhere=elsewhere))
 
 

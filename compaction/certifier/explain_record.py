@@ -1,23 +1,28 @@
-"""Explains what became of one record, for ``verify --why``, in one line.
+"""Explains what became of one record, for ``verify --why``.
 
-Tested by ``tests/jobs/test_verify.py``.
+Tested by ``tests/commands/test_verify.py``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from compaction.certifier.certificate import LogCertificate
 from compaction.certifier.certify import walk_logs
 from compaction.certifier.checks.log_checks import log_end
 from compaction.certifier.checks.log_pair import LogPair
-from compaction.certifier.checks.offset_ranges import Cutting, RangeTask, cut_into_ranges
+from compaction.certifier.checks.offset_ranges import RangeTask, cut_into_ranges
 from compaction.certifier.checks.read_chunks import Chunk, read_chunks
 from compaction.certifier.checks.record_checks import NO_RECORD, RecordKinds
 from compaction.certifier.checks.txn_checks import Transactions
-from compaction.certifier.task_runner import TaskRunner
+from compaction.certifier.find_pairs import find_pairs
+from compaction.certifier.run_tasks import last_of
+from compaction.certifier.verify_request import VerifyRequest
 from compaction.config.entries import OFFSET
+from compaction.task_runner import TaskRunner
 
 _RANGE_BYTES = 16 << 20
 
@@ -34,6 +39,16 @@ class FoundRecord(NamedTuple):
         return self.chunk.path.rpartition("/")[2]
 
 
+def explain(start: Callable[[], TaskRunner], request: VerifyRequest, offset: int) -> list[str]:
+    """What became of one record of the only requested log, as lines of text.
+
+    :param start: starts what runs the tasks
+    :raises UsageError: there is no such log
+    """
+    pair = find_pairs(request)[0]
+    return pair.lines() if isinstance(pair, LogCertificate) else [explain_record(start(), pair, offset)]
+
+
 def explain_record(runner: TaskRunner, pair: LogPair, offset: int) -> str:
     """What became of the record of ``before`` at ``offset``.
 
@@ -45,7 +60,7 @@ def explain_record(runner: TaskRunner, pair: LogPair, offset: int) -> str:
     broken = next((walk for walk in before if walk.error is not None and walk.next_offset <= offset), None)
     if broken is not None:
         return f"{name} cannot be judged: {broken.error}"
-    tasks = list(cut_into_ranges(0, pair, walks, Transactions.of(before).aborted(), Cutting(_RANGE_BYTES, 1)))
+    tasks = list(cut_into_ranges(0, pair, walks, Transactions.of(before).aborted(), _RANGE_BYTES))
     task = next((each for each in tasks if each.first_offset <= offset < each.end_offset), tasks[-1])
     source, result = _find(task, offset, in_after=False), _find(task, offset, in_after=True)
     if source is None:
@@ -86,7 +101,7 @@ def _reason_by_key(runner: TaskRunner, tasks: list[RangeTask], source: FoundReco
     key = source.chunk.data[record["key_at"] : record["key_at"] + record["key_size"]].tobytes()
     by_offset = tasks[0].rules.strategy == OFFSET
     others = [task for task in tasks if (task.end_offset > offset or not by_offset) and task.first_offset < task.cleaned_to]
-    *_, last = max(runner.last_of(others, key), default=NO_RECORD)
+    *_, last = max(last_of(runner, others, key), default=NO_RECORD)
     if last not in (offset, NO_RECORD[-1]) and (last > offset or not by_offset):
         task = next(each for each in tasks if each.first_offset <= last < each.end_offset)
         retained = _find(task, last, in_after=True) is not None

@@ -1,6 +1,6 @@
 """Finds the logs that a verification requests, with their settings and their two sides.
 
-Tested by ``tests/jobs/test_verify.py`` and ``tests/certifier/test_random_logs.py``.
+Tested by ``tests/commands/test_verify.py`` and ``tests/certifier/test_random_logs.py``.
 """
 
 from __future__ import annotations

@@ -76,6 +76,15 @@ def unreached(
     return [f"{path.rstrip(_DIRECTORY)}{_DIRECTORY}" if _is_dir(fs, join(log_dir, path)) else path for path in found]
 
 
+def size_in(log_dir: str, path: str) -> int:
+    """How many bytes ``remains_in`` reads."""
+    try:
+        found = None if path.endswith(_DIRECTORY) else file_system([log_dir]).stat(join(log_dir, path))
+    except StorageError:
+        return 0
+    return found.size if found is not None and found.is_file else 0
+
+
 def remains_in(log_dir: str, path: str, erased: ErasedKeys) -> Remains:
     """A file of ``unreached``, searched for the keys."""
     fs, full = file_system([log_dir]), join(log_dir, path)

@@ -1,6 +1,6 @@
 """The request that ``verify`` and ``compact --verify`` make.
 
-Tested by ``tests/jobs/test_verify.py``.
+Tested by ``tests/commands/test_verify.py``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A broker keeps in memory which partitions it cannot clean. At rest there are thr
 (``checkup.broker_log``); a batch in the cleanable range is damaged; and a log was cleanable long before the broker stopped. The
 last two are signs, not proofs: a broker's cleaner does not verify checksums, and ``log.cleaner.enable`` may have been false.
 
-Tested by ``tests/jobs/test_doctor.py``.
+Tested by ``tests/commands/test_doctor.py``.
 """
 
 from __future__ import annotations

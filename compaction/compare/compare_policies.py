@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, PolicyPlan, plan_cleanup_policy
+from compaction.compare.comparison import Comparison
 from compaction.compare.count import AGE_BOUNDS_MS, Source, Tally
-from compaction.compare.figures import ComparedLog, Comparison
+from compaction.compare.figures import ComparedLog
 from compaction.compare.outcomes import PassResults, PlanResult, compared, explained
 from compaction.compare.policy_case import LogCases, PolicyCase
 from compaction.compare.shared_passes import LogCounts, SharedPasses

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compaction.compare.figures import ComparedLog, Comparison, LogTotals, Outcome
+from compaction.compare.comparison import Comparison
+from compaction.compare.figures import ComparedLog, LogTotals, Outcome
 from compaction.metrics import Metric, document
 
 _WHAT = (("bytes", "bytes"), ("records", ""), ("segments", ""), ("tombstones", ""))

@@ -8,12 +8,10 @@ base offset to the log end offset.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, fields
 
 from compaction.config.policy import CONFIGURED
-from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed
+from compaction.report import LogReport
 
 
 @dataclass(frozen=True)
@@ -209,57 +207,3 @@ class PolicyTotals:
     #: the number of logs by status, ``cleaned``, ``skipped``, ``refused``, ``policy_unknown`` and ``failed``; in the document
     #: this field is called ``logs``
     statuses: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All logs under all policies, named in the order given; ``kafka_versions`` and ``origin`` as in ``RunReport``."""
-
-    run_id: str
-    as_of_ms: int
-    policies: tuple[str, ...]
-    logs: tuple[ComparedLog, ...]
-    age_bounds_ms: tuple[int, ...]
-    seconds: float = 0.0
-    kafka_versions: tuple[VersionUsed, ...] = ()
-    origin: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def status(self) -> RunStatus:
-        """Failed if any log fails; else done if any policy would change any log."""
-        if any(log.fails for log in self.logs):
-            return RunStatus.FAILED
-        outcomes = [outcome for log in self.logs for outcome in log.outcomes]
-        worked = any(each.run.status is LogStatus.CLEANED or each.run.expired_segments for each in outcomes)
-        return RunStatus.DONE if worked else RunStatus.NOTHING_TO_DO
-
-    @property
-    def exit_code(self) -> int:
-        """1 if a log failed, or would fail in a run; else 0."""
-        return 1 if self.status is RunStatus.FAILED else 0
-
-    @property
-    def refused(self) -> int:
-        """The number of logs that a run with one of the policies would refuse."""
-        return sum(any(each.status is OutcomeStatus.REFUSED for each in log.outcomes) for log in self.logs)
-
-    def totals(self) -> tuple[PolicyTotals, ...]:
-        """The sums per policy, in the order of ``policies``."""
-        return tuple(self._totals(number, policy) for number, policy in enumerate(self.policies))
-
-    def _totals(self, number: int, policy: str) -> PolicyTotals:
-        pairs = [(log, log.outcomes[number]) for log in self.logs if log.error is None]
-        statuses = {status.value: sum(outcome.status is status for _, outcome in pairs) for status in OutcomeStatus}
-        changed = [outcome for _, outcome in pairs if outcome.changes]
-        return PolicyTotals(
-            policy,
-            _sum(log.before for log, _ in pairs),
-            _sum(log.remaining(number) for log, _ in pairs),
-            _sum(outcome.expired for outcome in changed),
-            sum((outcome.gone for outcome in changed), Distribution()),
-            statuses,
-        )
-
-
-def _sum(totals: Iterable[LogTotals]) -> LogTotals:
-    return sum(totals, LogTotals())

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from compaction.compare.figures import ComparedLog, Comparison, LogTotals, Outcome
+from compaction.compare.figures import ComparedLog, LogTotals, Outcome
 from compaction.printable import printable, printable_json
 from compaction.screen.amounts import counted
+
+if TYPE_CHECKING:
+    from compaction.compare.comparison import Comparison
 
 #: with more logs the page omits the conditions
 MOST_EXPLAINED = 300

@@ -16,10 +16,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from compaction.compare.figures import ComparedLog, Comparison, Outcome, PolicyTotals
+from compaction.compare.figures import ComparedLog, Outcome, PolicyTotals
 from compaction.printable import printable_json
+
+if TYPE_CHECKING:
+    from compaction.compare.comparison import Comparison
 
 SCHEMA_VERSION = 1
 
@@ -41,11 +44,6 @@ def json_document(comparison: Comparison) -> dict[str, Any]:
         "policies": [_totals(totals) for totals in comparison.totals()],
         "logs": [_log(log) for log in comparison.logs],
     }
-
-
-def to_json(comparison: Comparison) -> str:
-    """The document as text, indented, with a final newline."""
-    return printable_json(json.dumps(json_document(comparison), indent=1, ensure_ascii=False)) + "\n"
 
 
 def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int, origin: Mapping[str, Any] = MappingProxyType({})) -> str:

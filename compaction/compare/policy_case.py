@@ -1,6 +1,6 @@
 """One log under one policy: its plan, and all that the plan alone determines.
 
-Tested by ``tests/compare/test_compare_policies.py`` and ``tests/jobs/test_dry_run.py``.
+Tested by ``tests/compare/test_compare_policies.py`` and ``tests/commands/test_dry_run.py``.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ import numpy as np
 
 from compaction.compare.count import SharedSummary, Source, Tally, counts_of, scan_shared
 from compaction.compare.measure import MeasureContext, Measured, Repetition, count_rounds, measure_shared, resolve_counts
-from compaction.engine.protocol import CleanedParts, CleanInputs, Job, MapInputs, Passes, PlainPasses, size_of
-from compaction.engine.sizing import Sizes, pack
+from compaction.engine.protocol import CleanedParts, CleanInputs, MapInputs, Passes, PlainPasses
+from compaction.engine.sizing import Sizes
 from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.siphash import HashSecret
@@ -34,6 +34,7 @@ from compaction.passes.tasks import (
     SliceId,
     SliceSummary,
 )
+from compaction.task_runner import Job, pack, size_of
 
 
 class Variant(NamedTuple):

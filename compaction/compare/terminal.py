@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from compaction.compare.figures import ComparedLog, Comparison, LogTotals, Outcome, OutcomeStatus
+from compaction.compare.figures import ComparedLog, LogTotals, Outcome, OutcomeStatus
 from compaction.screen.amounts import change, counted, elapsed, share_freed, size
-from compaction.screen.output_screen import Screen
 from compaction.screen.text_table import Column, Line, Row, Style, table, wrapped
 from compaction.screen.top_rows import TopRows, top_rows
+
+if TYPE_CHECKING:
+    from compaction.compare.comparison import Comparison
 
 #: outcomes without figures
 _WITHOUT_FIGURES = (OutcomeStatus.FAILED, OutcomeStatus.POLICY_UNKNOWN)
@@ -40,33 +43,38 @@ _OTHER_CELLS = 27
 _TOTALS_CELLS = 40
 
 
-def print_comparison(comparison: Comparison, screen: Screen) -> None:
-    """Print each log under each policy, and the totals."""
-    last = wrapped(_last_line(comparison), screen.style)
-    if screen.only_summary:
-        screen.print(last)
-        return
-    found = [line for block in _blocks(comparison, screen.style) for line in _table(comparison, block, screen)]
-    totals = _totals(comparison, screen.style)
-    versions = [line for each in comparison.kafka_versions for line in wrapped(str(each), screen.style)]
-    meanings = _meanings(comparison, screen.style)
-    screen.print([*_legend(comparison, screen.style), *found, *meanings, *totals, Line(""), *versions, *last])
+def comparison_lines(comparison: Comparison, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
+    """Each log under each policy, and the totals."""
+    shown = _Shown(style, all_rows, details)
+    found = [line for block in _blocks(comparison, style) for line in _table(comparison, block, shown)]
+    versions = [line for each in comparison.kafka_versions for line in wrapped(str(each), style)]
+    last = wrapped(comparison_summary(comparison), style)
+    head, totals = _legend(comparison, style), _totals(comparison, style)
+    return [*head, *found, *_meanings(comparison, style), *totals, Line(""), *versions, *last]
 
 
-def print_explanations(logs: Iterable[ComparedLog], screen: Screen) -> None:
-    """Print all conditions of each policy for each log."""
+class _Shown(NamedTuple):
+    """How the table is laid out, whether it has every log, and whether the details of each."""
+
+    style: Style
+    all_rows: bool
+    details: bool
+
+
+def explanation_lines(logs: Iterable[ComparedLog], style: Style) -> Iterator[Line]:
+    """All conditions of each policy for each log."""
     for log in logs:
-        lines = wrapped(f"{log.name} in {log.log_dir}", screen.style, hanging=2)
+        lines = wrapped(f"{log.name} in {log.log_dir}", style, hanging=2)
         if log.error is not None:
-            lines += wrapped(f"failed: {log.error}", screen.style, indent=2, hanging=2)
+            lines += wrapped(f"failed: {log.error}", style, indent=2, hanging=2)
         for outcome in log.outcomes:
             head = f"{outcome.policy}: {outcome.status.would}: {outcome.reason}"
-            lines += wrapped(head, screen.style, indent=2, hanging=2)
+            lines += wrapped(head, style, indent=2, hanging=2)
             for text in (line for why in outcome.why for line in why.split("\n")):
                 remedy = text.startswith(" ")
                 indent, hanging = (10, 0) if remedy else (4, 6)
-                lines += wrapped(text.strip(), screen.style, indent=indent, hanging=hanging)
-        screen.print(lines)
+                lines += wrapped(text.strip(), style, indent=indent, hanging=hanging)
+        yield from lines
 
 
 def letter(number: int) -> str:
@@ -90,22 +98,22 @@ def _blocks(comparison: Comparison, style: Style) -> list[range]:
     return [range(first, min(first + most, count)) for first in range(0, count, most)]
 
 
-def _table(comparison: Comparison, policies: range, screen: Screen) -> list[Line]:
+def _table(comparison: Comparison, policies: range, shown: _Shown) -> list[Line]:
     """A row per log or topic, a column per policy."""
     logs = comparison.logs
     names = [(log.topic, log.partition) for log in logs]
-    top = top_rows(names, lambda row: _rank([logs[each] for each in row]), screen.style.ellipsis, all_rows=screen.all_rows)
+    top = top_rows(names, lambda row: _rank([logs[each] for each in row]), shown.style.ellipsis, all_rows=shown.all_rows)
     columns = [Column(top.title, right=False), Column("on disk"), Column("records", rank=2), Column("keys", rank=1)]
     columns += [Column(f"{letter(number)} freed") for number in policies]
     total = _row(f"total, {counted(len(logs), 'log')}", logs, policies, "bold", ())
-    *body, last = table(columns, [*_rows(top, logs, policies, screen), total], screen.style)
-    return [*body, *wrapped(top.hidden, screen.style, colour="dim"), last, Line("")]
+    *body, last = table(columns, [*_rows(top, logs, policies, shown), total], shown.style)
+    return [*body, *wrapped(top.hidden, shown.style, colour="dim"), last, Line("")]
 
 
-def _rows(top: TopRows, logs: Sequence[ComparedLog], policies: range, screen: Screen) -> Iterator[Row]:
+def _rows(top: TopRows, logs: Sequence[ComparedLog], policies: range, shown: _Shown) -> Iterator[Row]:
     for name, numbers in top.rows:
         found = [logs[number] for number in numbers]
-        details = [text for log in found for text in _details(log, policies, named=len(found) > 1)] if screen.details else []
+        details = [text for log in found for text in _details(log, policies, named=len(found) > 1)] if shown.details else []
         yield _row(name, found, policies, "bold red" if _failed(found) else "", details)
 
 
@@ -207,7 +215,7 @@ def _would(comparison: Comparison, number: int) -> str:
     return ", ".join(f"{count} {words}" for words, count in found.most_common())
 
 
-def _last_line(comparison: Comparison) -> str:
+def comparison_summary(comparison: Comparison) -> str:
     totals = enumerate(comparison.totals())
     policies = [f"{letter(number)} {change(each.before.bytes, each.after.bytes)}" for number, each in totals]
     failed = sum(_failed([log]) for log in comparison.logs)

@@ -1,6 +1,6 @@
 """The validated options of a job's call.
 
-Tested by ``tests/jobs/test_compact.py`` and ``tests/jobs/test_dry_run.py``.
+Tested by ``tests/commands/test_compact.py`` and ``tests/commands/test_dry_run.py``.
 """
 
 from __future__ import annotations

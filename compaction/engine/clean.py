@@ -36,8 +36,8 @@ from compaction.engine.destination import Destination, destination, purpose
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.log_reports import cleaned_report, failed_report, note_logs_in_use, skipped_report, versions_used
 from compaction.engine.prepare import LogReadTask, ParallelRead, PreparedLog, Sources, prepare, read_without_recovery
-from compaction.engine.protocol import Job, Passes, PlainPasses, has_started
-from compaction.engine.sizing import Sizes, pack
+from compaction.engine.protocol import Passes, PlainPasses, has_started
+from compaction.engine.sizing import Sizes
 from compaction.errors import CompactionError, of_log
 from compaction.fs.durable import Steps
 from compaction.fs.filesystem import DiskFileSystem
@@ -45,10 +45,12 @@ from compaction.fs.uri import any_remote, is_remote
 from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
-from compaction.report import LogReport, RunReport
+from compaction.report import LogReport
+from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 from compaction.stores.mixed import MixedFileSystem, file_system
+from compaction.task_runner import Job, pack
 
 _READ_TASKS_PER_CORE = 4
 

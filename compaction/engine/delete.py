@@ -34,7 +34,8 @@ from compaction.names import LogLocation
 from compaction.output.segment_deletion import delete_segments
 from compaction.output.segment_files import remove_deleted
 from compaction.recovery.write_repairs import write_repairs
-from compaction.report import LogReport, RunReport
+from compaction.report import LogReport
+from compaction.run_report import RunReport
 from compaction.stores.mixed import file_system
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.sizing import Sizes, max_records, pack
+from compaction.engine.sizing import Sizes, max_records
 from compaction.output.swap import SwapGroup
 from compaction.passes.clean_into import Unjoined
 from compaction.passes.tasks import CleanContext, GroupOutput, OutputPart, PartResult, Slice
+from compaction.task_runner import pack
 
 #: the result of each output segment, by the numbers of its log and its group
 Outputs = Mapping[tuple[int, int], PartResult]

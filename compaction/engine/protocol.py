@@ -1,8 +1,7 @@
 """What runs the tasks of both passes (``Passes``), and the passes of a plain run (``PlainPasses``).
 
-``compaction.spark.pipeline`` runs the tasks as Spark jobs, the tests also run them as plain calls. The functions that tasks
-call are sent to other processes. They must be small: Spark writes large ones to files, and those of pass 1 come with the
-run's secret. Everything that grows with the number of logs is passed as ``known`` or as part of a task.
+The functions that tasks call are sent to other processes. They must be small: Spark writes large ones to files, and those of
+pass 1 come with the run's secret. Everything that grows with the number of logs is passed as ``known`` or as part of a task.
 
 Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_single_task.py``.
 """
@@ -16,7 +15,7 @@ from itertools import groupby
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from compaction.engine.concurrency import run_concurrently
-from compaction.engine.sizing import Sizes, max_records_by_log, pack
+from compaction.engine.sizing import Sizes, max_records_by_log
 from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.logdir.throttle import UNLIMITED
@@ -35,8 +34,8 @@ from compaction.passes.tasks import (
     SliceSummary,
 )
 from compaction.passes.txn_headers import scan_transactions
+from compaction.task_runner import Job, TaskRunner, pack, size_of
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 #: output parts that a task of pass 2 writes concurrently: while one waits for the disk, others proceed
@@ -45,41 +44,6 @@ _PART_CONCURRENCY = 4
 _IN_STEP_BYTES = 8 << 20
 #: a part counts as at least this size, which bounds the number of buffers
 _LEAST_PART_BYTES = 64 << 10
-
-
-class Part(Protocol):
-    """What a task reads without interruption."""
-
-    @property
-    def id(self) -> Hashable:
-        """Identifies the part within its pass."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes to read."""
-
-
-def size_of(part: Part) -> int:
-    """Bytes to read."""
-    return part.size_bytes
-
-
-@dataclass(frozen=True)
-class Job:
-    """How a job is shown: ``description`` in Spark's UI; as the pass ``name``, if any, in the progress.
-
-    :ivar writes: the tasks write files
-    """
-
-    description: str
-    name: str | None = None
-    task_bytes: Sequence[int] = ()
-    writes: bool = False
-
-    @classmethod
-    def reading(cls, name: str, description: str, tasks: Iterable[Iterable[Part]], *, writes: bool = False) -> Job:
-        """The job of a pass whose tasks read these parts."""
-        return cls(description, name, [sum(part.size_bytes for part in task) for task in tasks], writes)
 
 
 @dataclass(frozen=True)
@@ -144,15 +108,8 @@ class CleanedParts(Generic[R]):
         return cls([result for each in found for result in each.results], keys)
 
 
-class Passes(Protocol):
-    """Runs tasks, and shuffles what they emit."""
-
-    @property
-    def cores(self) -> int:
-        """Number of tasks that run concurrently."""
-
-    def run(self, job: Job, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
-        """The result of ``work`` for each of ``tasks``, in order."""
+class Passes(TaskRunner, Protocol):
+    """Runs tasks, and the passes of a run, whose maps stay where they are between them."""
 
     def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
         """Pass 1: scans slices, and brings the entries of each shard together; a task merges about ``task_entries``."""

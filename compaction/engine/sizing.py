@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.passes.tasks import Slice
-
-T = TypeVar("T")
 
 _MIN_SLICE_BYTES = 16 << 20
 _MAX_SLICE_BYTES = 128 << 20
@@ -110,16 +107,3 @@ def assign_shards(logs: Mapping[int, tuple[int, int]], task_entries: int, at_lea
         first[log] = assigned
         assigned += count
     return tasks, first
-
-
-def pack(items: Sequence[T], size_of: Callable[[T], int], target_bytes: int) -> list[list[T]]:
-    """Groups adjacent items until each group reaches ``target_bytes``; items are not split."""
-    packs: list[list[T]] = []
-    filled = target_bytes
-    for item in items:
-        if filled >= target_bytes:
-            packs.append([])
-            filled = 0
-        packs[-1].append(item)
-        filled += size_of(item)
-    return packs

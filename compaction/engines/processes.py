@@ -1,8 +1,9 @@
 """Runs the tasks of ``engine.protocol.Passes`` in worker processes on this machine, without Java.
 
-Pass 1 scans slices: a worker appends the packed entries of each shard to its spool, and returns where they are. Pass 2 resolves
-each shard into survivor entries, which go to the parts by way of the same spools, and cleans the parts. A task holds what it
-would hold on Spark; between tasks everything is in files without a name. Small jobs run in this process.
+What tasks exchange is appended to the spools of the workers; the driver tells each task where its part is. Pass 1 scans slices
+into packed entries of each shard. Pass 2 resolves each shard into survivor entries, which go to the parts by way of the same
+spools, and cleans the parts. A task holds what it would hold on Spark; between tasks everything is in files without a name.
+Small jobs run in this process.
 
 Tested by ``tests/engines/test_processes.py``, ``tests/passes/test_contract.py`` and ``tests/conformance/test_scenarios.py``.
 """
@@ -15,7 +16,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -24,15 +25,17 @@ from itertools import count
 from multiprocessing import forkserver
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from compaction.engine.protocol import CleanedParts, CleanInputs, Job, MapInputs, MapResult, clean_task
+from compaction.engine.protocol import CleanedParts, CleanInputs, MapInputs, MapResult
 from compaction.engine.sizing import assign_shards
-from compaction.engines.exchange import Piece, Spool, load_shared, put
+from compaction.engines.exchange import Spool
+from compaction.engines.worker_tasks import Clean, EachShard, Placed, Resolve, Scan, call, emitted, joined
 from compaction.errors import CompactionError
 from compaction.logdir import read_counter
-from compaction.passes.merge import KEYS, resolve_into_parts
-from compaction.passes.tasks import SUMMARY, Key
+from compaction.passes.merge import KEYS
+from compaction.passes.tasks import Key
 from compaction.startup.freeze_gc import freeze_gc
 from compaction.startup.protection import require_own_directory
+from compaction.task_runner import Item, Job, reducer_of
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,9 +48,6 @@ _SAFE_PATH = "PYTHONSAFEPATH"
 _PRELOADED = "compaction.engines.preloaded"
 #: of jobs
 _numbers = count()
-
-#: by key, where its values are
-Placed = list[tuple[Any, Piece]]
 
 
 class Shown(Protocol):
@@ -76,7 +76,9 @@ class ProcessPasses:
     def __init__(self, cores: int | None = None, progress: Shown | None = None, inline_bytes: int = INLINE_BYTES) -> None:
         #: number of tasks that run concurrently
         self.cores = cores or _usable_cores()
-        self._progress, self._inline_bytes = progress, inline_bytes
+        self._inline_bytes = inline_bytes
+        #: shows the bytes that the tasks of each pass have read
+        self.progress = progress
         self._pool: ProcessPoolExecutor | None = None
         self._before: set[int] = set()
         #: where workers count the bytes that they read
@@ -103,13 +105,30 @@ class ProcessPasses:
         with self._shown(job):
             return self._map(job, tasks, work)
 
+    def exchange(
+        self,
+        job: Job,
+        tasks: Sequence[T],
+        emit: Callable[[T], Iterable[Item]],
+        join: Callable[[Iterable[Item]], Iterable[R]],
+        reducers: int,
+    ) -> list[R]:
+        """What ``join`` makes of the items that ``emit`` emits for each of ``tasks``. Whole keys are in no file with a name."""
+        items: list[Placed] = [[] for _ in range(reducers)]
+        with self._shown(job):
+            for placed in self._map(job, tasks, partial(emitted, emit)):
+                for place, piece in placed:
+                    items[reducer_of(place, reducers)].append((place, piece))
+            found = self._map(job, [each for each in items if each], partial(joined, join), counts=False)
+        return [result for results in found for result in results]
+
     def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
         """Pass 1. The shards stay in the spools of the workers."""
         tasks, first = assign_shards(inputs.shards, task_entries, 2 * self.cores)
         reducers: list[Placed] = [[] for _ in range(tasks)]
         summaries: list[Any] = []
         with self._shown(job):
-            for found, placed in self._map(job, inputs.tasks, _Scan(inputs)):
+            for found, placed in self._map(job, inputs.tasks, Scan(inputs)):
                 summaries += found
                 for key, piece in placed:
                     reducers[(first[key[0]] + key[1]) % tasks].append((key, piece))
@@ -118,7 +137,7 @@ class ProcessPasses:
     def collect_shards(self, job: Job, merged: _Merged, work: Callable[[Key, list[Any]], Iterable[R]]) -> list[R]:
         """The results of ``work`` for each merged shard, in no order."""
         with self._shown(job):
-            found = self._map(job, [each for each in merged.reducers if each], _EachShard(work))
+            found = self._map(job, [each for each in merged.reducers if each], EachShard(work))
         return [result for results in found for result in results]
 
     def clean_into_groups(self, job: Job, merged: _Merged, inputs: CleanInputs[R]) -> CleanedParts[R]:
@@ -126,20 +145,20 @@ class ProcessPasses:
         task_of = {part.id: number for number, task in enumerate(inputs.tasks) for part in task}
         items: list[Placed] = [[] for _ in inputs.tasks]
         with self._shown(job):
-            resolved = self._map(job, [each for each in merged.reducers if each], _Resolve(inputs), counts=False)
+            resolved = self._map(job, [each for each in merged.reducers if each], Resolve(inputs), counts=False)
             for key, piece in (each for placed in resolved for each in placed):
                 number, part = key
                 # the count of keys goes to the task of the map's first part
                 items[task_of[inputs.maps[number].ids[0] if part == KEYS else part]].append((key, piece))
             works = list(zip(inputs.tasks, items, strict=True))
-            return CleanedParts.of(self._map(job, works, _Clean(inputs)))
+            return CleanedParts.of(self._map(job, works, Clean(inputs)))
 
     @contextmanager
     def _shown(self, job: Job) -> Iterator[None]:
         """The tasks of the block are shown as ``job``. If the driver is interrupted, or one fails, the workers are ended."""
-        shown = job.name is not None and self._progress is not None
+        shown = job.name is not None and self.progress is not None
         if shown:
-            self._progress.start(job.name, sum(job.task_bytes))  # type: ignore[union-attr, arg-type]
+            self.progress.start(job.name, sum(job.task_bytes))  # type: ignore[union-attr, arg-type]
         try:
             yield
         except BrokenProcessPool:
@@ -150,7 +169,7 @@ class ProcessPasses:
             self.close()
             raise
         if shown:
-            self._progress.done(job.name)  # type: ignore[union-attr, arg-type]
+            self.progress.done(job.name)  # type: ignore[union-attr, arg-type]
 
     def _map(self, job: Job, tasks: Sequence[Any], work: Callable[[Any], R], *, counts: bool = True) -> list[R]:
         """``work`` of each task, in order. Functions and what they know are pickled once, into memory."""
@@ -159,8 +178,8 @@ class ProcessPasses:
             return [self._advanced(work(task), size) for task, size in zip(tasks, sizes, strict=True)]
         shared = Spool.in_memory()
         try:
-            call = partial(_call, next(_numbers), shared.put(work))
-            futures = {self._workers().submit(call, each): size for each, size in zip(tasks, sizes, strict=True)}
+            bound = partial(call, next(_numbers), shared.put(work))
+            futures = {self._workers().submit(bound, each): size for each, size in zip(tasks, sizes, strict=True)}
             self._await(futures)
             return [future.result() for future in futures]
         finally:
@@ -180,8 +199,8 @@ class ProcessPasses:
                 shown = reached
 
     def _advanced(self, result: R, size: int) -> R:
-        if size and self._progress is not None:
-            self._progress.advance(size)
+        if size and self.progress is not None:
+            self.progress.advance(size)
         return result
 
     def _workers(self) -> ProcessPoolExecutor:
@@ -232,62 +251,3 @@ def _end_with_driver() -> None:
     if driver is not None:
         driver.join()
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _call(number: int, work: Piece, task: Any) -> Any:
-    return load_shared(number, work)(task)
-
-
-class _Scan:
-    """A task of pass 1: its summaries, and where its entries are."""
-
-    def __init__(self, inputs: MapInputs) -> None:
-        self._scan, self._known, self._settings = inputs.scan, inputs.known, inputs.settings
-
-    def __call__(self, task: Sequence[Any]) -> tuple[list[Any], Placed]:
-        summaries: list[Any] = []
-        placed: Placed = []
-        for key, values in self._scan(task, self._known, self._settings):
-            if key[1] == SUMMARY:
-                summaries += values
-            else:
-                placed.append((key, put(values)))
-        return summaries, placed
-
-
-def _merged(placed: Placed) -> Iterator[tuple[Key, list[Any]]]:
-    """The values of each key, one key in memory at a time."""
-    pieces: dict[Key, list[Piece]] = {}
-    for key, piece in placed:
-        pieces.setdefault(key, []).append(piece)
-    for key, found in pieces.items():
-        yield key, [value for piece in found for value in piece.load()]
-
-
-class _EachShard:
-    def __init__(self, work: Callable[[Key, list[Any]], Iterable[Any]]) -> None:
-        self._work = work
-
-    def __call__(self, shards: Placed) -> list[Any]:
-        return [result for key, packed in _merged(shards) for result in self._work(key, packed)]
-
-
-class _Resolve:
-    """Between the passes: where the survivor entries of some shards are."""
-
-    def __init__(self, inputs: CleanInputs[Any]) -> None:
-        self._maps, self._load_factor = inputs.maps, inputs.load_factor
-
-    def __call__(self, shards: Placed) -> list[tuple[tuple[int, Hashable], Piece]]:
-        return [(key, put(found)) for key, found in resolve_into_parts(_merged(shards), self._maps, self._load_factor)]
-
-
-class _Clean:
-    """A task of pass 2."""
-
-    def __init__(self, inputs: CleanInputs[Any]) -> None:
-        self._clean, self._known, self._threads = inputs.clean, inputs.known, inputs.threads
-
-    def __call__(self, task: tuple[Sequence[Any], Placed]) -> CleanedParts[Any]:
-        parts, items = task
-        return clean_task(self._clean, self._known, parts, _merged(items), self._threads)

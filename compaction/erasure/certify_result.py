@@ -2,7 +2,7 @@
 
 What the certificate says must also hold once the run has ended: it is written again if a replaced segment cannot be removed.
 
-Tested by ``tests/erasure/test_uncertified.py`` and ``tests/jobs/test_erase.py``.
+Tested by ``tests/erasure/test_uncertified.py`` and ``tests/commands/test_erase.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from compaction.fs.durable import Steps, names_in, run_alone
 from compaction.names import LogLocation
 from compaction.output.finished import record_request
 from compaction.output.segment_files import remove_deleted
-from compaction.report import HOLDS, LogReport
+from compaction.report import LogReport
+from compaction.run_report import HOLDS
 from compaction.screen.steps import step
 
 NOT_MADE = "none"

@@ -45,7 +45,8 @@ from compaction.logdir.settings.log_settings import Settings
 from compaction.names import LogLocation
 from compaction.output.finished import uncertified
 from compaction.output.swap import has_replaced_segments
-from compaction.report import LogReport, RunReport
+from compaction.report import LogReport
+from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 from compaction.stores.mixed import file_system

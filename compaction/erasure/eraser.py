@@ -14,8 +14,8 @@ from functools import partial
 
 from compaction.engine.cleaner import Cleaner, CleanerOptions, map_settings
 from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.protocol import CleanedParts, Job, Passes, PlainPasses, size_of
-from compaction.engine.sizing import Sizes, pack
+from compaction.engine.protocol import CleanedParts, Passes, PlainPasses
+from compaction.engine.sizing import Sizes
 from compaction.erasure.erasure_rules import ErasureRules, narrowed
 from compaction.erasure.find_matches import Erasure, FoundKeys, Matcher, SliceMatches, match_slices, matchers, unpacked
 from compaction.errors import CorruptLogError
@@ -24,6 +24,7 @@ from compaction.names import LogLocation
 from compaction.passes.clean_into import clean_parts
 from compaction.passes.tasks import CleanContext, MapSettings, OutputPart, PartResult, Slice, SliceId
 from compaction.screen.amounts import counted
+from compaction.task_runner import Job, pack, size_of
 
 #: before the modification time of any segment
 _NO_HORIZON_MS = -(2**62)

@@ -2,7 +2,7 @@
 
 Each layout is one module, which makes an :class:`ExportTarget` of the command's options; ``written_layouts`` has them by name.
 
-Tested by ``tests/jobs/test_backup_sets.py`` and ``tests/jobs/test_tiered_output.py``.
+Tested by ``tests/commands/test_backup_sets.py`` and ``tests/commands/test_tiered_output.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The layouts that are written, by their names.
 
-Tested by ``tests/jobs/test_tiered_output.py``.
+Tested by ``tests/commands/test_tiered_output.py``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ the old one is marked ``-delete`` (``LogManager.replaceCurrentWithFutureLog``). 
 and the one whose log directory has the entry is the one that the broker would have kept. Copies of the directories of several
 brokers have the same partitions, too: these are replicas, of which a call reads one.
 
-Tested by ``tests/logdir/test_discover.py``, with each command ``tests/jobs/test_same_partition.py``.
+Tested by ``tests/logdir/test_discover.py``, with each command ``tests/commands/test_same_partition.py``.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
-"""Prints what a run did: a line per log or topic, the largest effect first, then totals, then a line with everything."""
+"""What a run did, as lines: a line per log or topic, the largest effect first, then totals, then a line with everything."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, RunReport
+from compaction.report import CHANGED, IN_USE, LogReport, LogStatus
 from compaction.screen.amounts import change, counted, elapsed, share_freed, size
-from compaction.screen.output_screen import Screen
-from compaction.screen.text_table import Column, Line, Row, table, wrapped
+from compaction.screen.text_table import Column, Line, Row, Style, table, wrapped
 from compaction.screen.top_rows import top_rows
+
+if TYPE_CHECKING:
+    from compaction.run_report import RunReport
 
 _COLOURS = {LogStatus.FAILED: "bold red", LogStatus.CLEANED: "green", LogStatus.SKIPPED: "dim"}
 #: reason codes as shown
@@ -20,15 +22,11 @@ _MOST_NAMES = 5
 _RELEASE = "the next run or a broker's start removes them, or at once: --set file.delete.delay.ms=0"
 
 
-def print_report(report: RunReport, screen: Screen) -> None:
-    """Print a run's report."""
-    last = wrapped(summary(report), screen.style)
-    if screen.only_summary:
-        screen.print(last)
-        return
-    lines = [*_table(report, screen), Line("")] if report.logs else []
-    notes = [line for note in _notes(report) for line in wrapped(note, screen.style)]
-    screen.print([*lines, *notes, *last])
+def run_lines(report: RunReport, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
+    """A run's report as lines, with a row for every log or for the largest, and with details below each."""
+    lines = [*_table(report, style, all_rows, details), Line("")] if report.logs else []
+    notes = [line for note in _notes(report) for line in wrapped(note, style)]
+    return [*lines, *notes, *wrapped(summary(report), style)]
 
 
 def summary(report: RunReport) -> str:
@@ -121,10 +119,10 @@ def _not_found(erasure: Mapping[str, Any]) -> Iterator[str]:
         yield f"{missing:,} of {counted(erasure['keys_given'], 'key')} {were} not found{where}"
 
 
-def _table(report: RunReport, screen: Screen) -> list[Line]:
-    logs, style = report.logs, screen.style
+def _table(report: RunReport, style: Style, all_rows: bool, with_details: bool) -> list[Line]:
+    logs = report.logs
     names = [(log.topic, log.partition) for log in logs]
-    top = top_rows(names, lambda row: _rank([logs[number] for number in row]), style.ellipsis, all_rows=screen.all_rows)
+    top = top_rows(names, lambda row: _rank([logs[number] for number in row]), style.ellipsis, all_rows=all_rows)
     columns = [
         Column(top.title, right=False),
         Column("on disk"),
@@ -139,7 +137,7 @@ def _table(report: RunReport, screen: Screen) -> list[Line]:
     for name, numbers in top.rows:
         found = [logs[number] for number in numbers]
         colour = next(colour for status, colour in _COLOURS.items() if any(log.status is status for log in found))
-        details = [text for log in found for text in _details(log, named=len(found) > 1)] if screen.details else []
+        details = [text for log in found for text in _details(log, named=len(found) > 1)] if with_details else []
         rows.append(Row([name, *_figures(found), _result(found)], colour, details))
     total = Row([f"total, {counted(len(logs), 'log')}", *_figures(logs), ""], "bold")
     *body, last = table(columns, [*rows, total], style)

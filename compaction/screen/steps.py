@@ -1,6 +1,6 @@
 """The steps of a run, which commands show on a terminal, write as log lines, or leave out.
 
-Tested by ``tests/jobs/test_logging.py``.
+Tested by ``tests/cli/test_log_lines.py``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Counts records and distinct keys of logs at rest, by partition and by topic, as a consumer would read them.
 
 Tasks read byte ranges and count their keys (``key_totals``); tables of keys are joined by topic and by a hash of the key, so
-a key that several partitions of a topic have is one key of the topic. Small logs are counted in this process.
+a key that several partitions of a topic have is one key of the topic.
 
-Tested by ``tests/jobs/test_count_keys.py``.
+Tested by ``tests/commands/test_count_keys.py``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple
 
-from compaction.engine.sizing import pack
 from compaction.errors import LogError, of_log
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.kernels.reading.columns import KEYS
@@ -22,6 +22,7 @@ from compaction.source.key_totals import JoinedTotals, KeyCount, KeySummary, Key
 from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadRequest, ReadTask, plan_log
 from compaction.stores.mixed import file_system
+from compaction.task_runner import Item, Job, TaskRunner, pack
 
 #: bytes of a topic whose keys are joined by one task
 PARTITION_BYTES = 96 << 20
@@ -57,8 +58,8 @@ class KeysOf(NamedTuple):
     summary: KeySummary
 
 
-#: what tasks emit: their counts, or a table of keys by topic and partition, and its log
-Emitted = TaskCounts | tuple[tuple[int, int], int, bytes]
+#: where counts of records are collected
+_COUNTS = (-1, 0)
 
 
 @dataclass
@@ -102,20 +103,6 @@ class TopicCount:
         return any(log.error is not None for log in self.logs)
 
 
-class CountRunner(Protocol):
-    """Runs the tasks, and joins what they emit."""
-
-    def count(self, packs: Sequence[Sequence[CountTask]], largest: Largest) -> list[TaskCounts | KeysOf]:
-        """The counts of each task, and the keys of each log and topic, in no order."""
-
-
-class LocalCountRunner:
-    """Runs tasks in this process."""
-
-    def count(self, packs: Sequence[Sequence[CountTask]], largest: Largest) -> list[TaskCounts | KeysOf]:
-        return list(join_keys((emitted for each in packs for emitted in count_tasks(each)), largest))
-
-
 class CountPlan(NamedTuple):
     """The logs, by topic and in the order of their numbers, and the tasks that count them."""
 
@@ -148,14 +135,19 @@ def _tasks(reads: Sequence[tuple[int, int, ReadTask]]) -> list[CountTask]:
     return [CountTask(topic, log, task, parts[topic], seed) for topic, log, task in reads]
 
 
-def count_logs(runner: CountRunner, plan: CountPlan, largest: Largest) -> None:
+def count_logs(runner: TaskRunner, plan: CountPlan, largest: Largest) -> None:
     """Fill in the counts of the planned logs and topics."""
     packs = pack(plan.tasks, lambda task: task.read.size_bytes, TASK_BYTES)
-    for found in runner.count(packs, largest):
+    sizes = [sum(task.read.size_bytes for task in tasks) for tasks in packs]
+    job = Job.sized("count", f"count: read {len(plan.tasks)} byte ranges", sizes)
+    parts = {(task.topic, part) for task in plan.tasks for part in range(task.partitions)}
+    reducers = max(1, runner.cores, len(parts))
+    for found in runner.exchange(job, packs, _count_tasks, partial(_join_keys, largest=largest), reducers):
         if isinstance(found, TaskCounts):
             log = plan.logs[found.log]
             log.counts.add(found.counts)
-            log.error = log.error or found.error
+            # tasks end in no order: of several errors always the same one is told
+            log.error = min(filter(None, (log.error, found.error)), default=None)
         elif found.log is not None:
             plan.logs[found.log].add_keys(found.summary, largest)
         else:
@@ -164,30 +156,30 @@ def count_logs(runner: CountRunner, plan: CountPlan, largest: Largest) -> None:
             topic.largest = largest.of([*topic.largest, *found.summary.largest])
 
 
-def count_tasks(tasks: Iterable[CountTask]) -> Iterator[Emitted]:
-    """Run tasks."""
+def _count_tasks(tasks: Iterable[CountTask]) -> Iterator[Item]:
+    """The counts of each task, and pairs of a log and a table of keys by topic and partition."""
     for task in tasks:
         totals, path, error = KeyTotals(task.partitions, task.seed), task.read.slices[0].path, None
         try:
             for part in task.read.slices:
                 path = part.path
                 for records in read_columns(part.path, part.start, part.end, task.read.spec):
-                    yield from (((task.topic, number), task.log, packed) for number, packed in totals.add(records))
+                    yield from (((task.topic, number), (task.log, packed)) for number, packed in totals.add(records))
         except Exception as failure:
             error = str(of_log(failure, path))
-        yield from (((task.topic, number), task.log, packed) for number, packed in totals.packed())
-        yield TaskCounts(task.log, totals.counts, error)
+        yield from (((task.topic, number), (task.log, packed)) for number, packed in totals.packed())
+        yield _COUNTS, TaskCounts(task.log, totals.counts, error)
 
 
-def join_keys(emitted: Iterable[Emitted], largest: Largest) -> Iterator[TaskCounts | KeysOf]:
+def _join_keys(items: Iterable[Item], largest: Largest) -> Iterator[TaskCounts | KeysOf]:
     """Join the tables of keys that tasks have emitted, all of them of each topic and partition."""
     joined: dict[tuple[int, int], dict[int, JoinedTotals]] = {}
-    for each in emitted:
-        if isinstance(each, TaskCounts):
-            yield each
+    for place, found in items:
+        if isinstance(found, TaskCounts):
+            yield found
         else:
-            key, log, packed = each
-            joined.setdefault(key, {}).setdefault(log, JoinedTotals()).add(packed)
+            log, packed = found
+            joined.setdefault(place, {}).setdefault(log, JoinedTotals()).add(packed)
     for (topic, _), logs in joined.items():
         summaries = {log: totals.summary(largest) for log, totals in logs.items()}
         yield from (KeysOf(topic, log, summary) for log, summary in summaries.items())

@@ -1,6 +1,6 @@
 """Which logs a read is of: log directories, or directories of single partitions.
 
-Tested by ``tests/source/test_read_plan.py`` and ``tests/jobs/test_same_partition.py``.
+Tested by ``tests/source/test_read_plan.py`` and ``tests/commands/test_same_partition.py``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ import numpy as np
 from compaction.cleaning.log_to_clean import open_transaction
 from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.cleaning.txn_tables import AbortedRanges
-from compaction.engine.sizing import pack
 from compaction.errors import UsageError
 from compaction.fs.filesystem import FileSystem, join, real_file
 from compaction.fs.overlay import OverlayFileSystem
@@ -35,6 +34,7 @@ from compaction.source.seek import first_offset_since, positions_of
 from compaction.source.view_options import READ_COMMITTED, ViewOptions, flag, number
 from compaction.stores.layouts.data_keys import add_private_keys
 from compaction.stores.mixed import file_system
+from compaction.task_runner import pack
 
 READ_UNCOMMITTED = "read_uncommitted"
 SLICE_BYTES = 64 << 20

@@ -18,13 +18,14 @@ from typing import Any, TypeVar
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 
-from compaction.engine.protocol import CleanedParts, CleanInputs, Job, MapInputs, MapResult, clean_task
+from compaction.engine.protocol import CleanedParts, CleanInputs, MapInputs, MapResult, clean_task
 from compaction.engine.sizing import assign_shards
 from compaction.passes.merge import KEYS, merge_lists, resolve_into_parts
 from compaction.passes.tasks import SUMMARY, Key
 from compaction.screen.steps import step
 from compaction.spark.progress import Progress
 from compaction.startup.freeze_gc import freeze_gc
+from compaction.task_runner import Item, Job, reducer_of
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -77,7 +78,31 @@ class SparkPasses:
             return work(task)
 
         with self._shown(job):
-            return self._sc.parallelize(tasks, len(tasks)).map(run_task).collect()
+            return self._sc.parallelize(tasks, max(1, len(tasks))).map(run_task).collect()
+
+    def exchange(
+        self,
+        job: Job,
+        tasks: Sequence[T],
+        emit: Callable[[T], Iterable[Item]],
+        join: Callable[[Iterable[Item]], Iterable[R]],
+        reducers: int,
+    ) -> list[R]:
+        """What ``join`` makes of the items that ``emit`` emits for each of ``tasks``; these are in shuffle files."""
+
+        def emit_all(tasks: Iterable[T]) -> Iterator[Item]:
+            freeze_gc()
+            for task in tasks:
+                yield from emit(task)
+
+        def join_all(items: Iterable[Item]) -> Iterable[R]:
+            freeze_gc()
+            return join(items)
+
+        emitted = self._sc.parallelize(tasks, max(1, len(tasks))).mapPartitions(emit_all)
+        shuffled = emitted.partitionBy(reducers, lambda place: reducer_of(place, reducers))
+        with self._shown(job):
+            return shuffled.mapPartitions(join_all).collect()
 
     def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
         """Pass 1. The summaries are collected; the shards stay in shuffle files."""

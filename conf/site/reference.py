@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from enum import Enum
-from importlib import import_module
 from itertools import takewhile
 from types import MappingProxyType, ModuleType
 
-from compaction import metrics, report
+import compaction
+from compaction import metrics, report, run_report
+from compaction.api import provenance
 from compaction.certifier import certificate
 from compaction.cleaning import segment_retention, skip_reasons
+from compaction.cli.table import COMMANDS, PROGRAM
 from compaction.compare import comparison_metrics, figures, json_document
 from compaction.config import entries
 from compaction.config.entries import Entry
 from compaction.erasure import erasure_report
-from jobs import _provenance
-from jobs._commands import COMMANDS, PROGRAM
 
 #: the codes that reports contain, by heading, module and class
 _CODES = (
@@ -51,15 +52,52 @@ _COMPARED = (
 def options() -> str:
     """The complete help of each command."""
     parts, given = [], sys.argv
-    for command, module, purpose in COMMANDS:
+    for command in COMMANDS:
         # parsers show commands as this process was started
-        sys.argv = [f"{PROGRAM} {command}"]
+        sys.argv = [f"{PROGRAM} {command.name}"]
         try:
-            text = import_module(f"jobs.{module}").parser().format_help()
+            text = command.load().parser().format_help()
         finally:
             sys.argv = given
-        parts.append(f"## {command}\n\n{purpose[0].upper()}{purpose[1:]}.\n\n```text\n{text}```\n")
+        purpose = command.purpose
+        parts.append(f"## {command.name}\n\n{purpose[0].upper()}{purpose[1:]}.\n\n```text\n{text}```\n")
     return "# Help of each command\n\n" + "\n".join(parts)
+
+
+def api() -> str:
+    """The functions of the Python API, its results and errors, from their docstrings."""
+    about = "All names are those of the package `compaction`; [Python](python.md) shows their use."
+    parts, rows = ["# Python API", "", about], []
+    for name in compaction.__all__:
+        found = getattr(compaction, name)
+        if inspect.isfunction(found):
+            parts += ["", f"## {name.replace('_', ' ')}", "", "```python", *_signature(found), "```", "", _docstring(found)]
+        else:
+            rows.append((f"`{name}`", _row_text(described(found).partition("\n\n")[0].replace("\n", " "))))
+    return "\n".join([*parts, "", "## Results and errors", "", *table(("class", "meaning"), rows)]) + "\n"
+
+
+def _signature(function: Callable[..., object]) -> list[str]:
+    """The signature with a line for each parameter."""
+    own = inspect.signature(function)
+    rows = [f"    {each.name}: {each.annotation}{_default(each)}," for each in own.parameters.values()]
+    return [f"{function.__name__}(", *rows, f") -> {own.return_annotation}"]
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    return "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+
+
+def _docstring(found: object) -> str:
+    """A docstring as Markdown: its example as code, its parameters and errors as a list."""
+    lines, example = [], False
+    for line in plain(inspect.getdoc(found) or "").splitlines():
+        in_example = line.startswith(">>>") or (example and line.strip() != "")
+        if in_example != example:
+            lines.append("```pycon" if in_example else "```")
+        example = in_example
+        lines.append(re.sub(r"^:(?:param|raises|ivar) ([\w.]+): ", r"- `\1`: ", line))
+    return "\n".join([*lines, *(["```"] if example else [])])
 
 
 def settings() -> str:
@@ -86,10 +124,10 @@ def _names(entry: Entry) -> str:
 def report_page() -> str:
     """The fields of the reports of runs and comparisons."""
     parts = [
-        "# Report", "", markdown(report), "", *shape("A log", report, report.LogReport),
+        "# Report", "", markdown(run_report), "", *shape("A log", report, report.LogReport),
         *shape("The rules of a version", report, report.VersionUsed),
         "", "## Erasures", "", markdown(erasure_report),
-        "", "## Calls", "", markdown(_provenance),
+        "", "## Calls", "", markdown(provenance),
         "", "## Comparisons of policies", "", markdown(json_document), "",
     ]  # fmt: skip
     for title, found in _COMPARED:
@@ -178,6 +216,7 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
 PAGES: MappingProxyType[str, Callable[[], str]] = MappingProxyType(
     {
         "commands.md": options,
+        "api.md": api,
         "settings.md": settings,
         "report.md": report_page,
         "metrics.md": metrics_page,

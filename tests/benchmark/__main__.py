@@ -106,12 +106,13 @@ def warm(place: Path) -> None:
 
 def ours_seconds(spark: Any, log_dir: Path) -> float:
     """The time of the complete job on a running session."""
-    from jobs import compact
+    from compaction.api.engine_choice import SPARK, Engine
+    from compaction.commands import compact
 
     reports: list[Any] = []
 
     def run(_: Any, request: Any) -> Any:
-        reports.append(compact.compact(lambda: spark, request))
+        reports.append(compact.clean(Engine(SPARK, "", "compact", session=spark), request))
         return reports[0]
 
     begun = time.perf_counter()
@@ -199,7 +200,7 @@ class Sides:
         if case.whole_process:
             return ours_process_seconds(log_dir)
         if self._spark is None:
-            from jobs._command import start_session
+            from compaction.api.engine_choice import start_session
 
             self._spark = start_session("benchmark")
         return ours_seconds(self._spark, log_dir)

@@ -25,7 +25,6 @@ from compaction.certifier.erasure_certificate import (
     read_certificate,
     selected_logs,
 )
-from compaction.certifier.task_runner import LocalTaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
@@ -34,6 +33,7 @@ from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
 from tests.erasure.test_erase_keys import ODD_KEYS, SALT, erase, keys_of, write_case, write_odd
 from tests.kafka.encode import COMMIT, Batch, Producer, Record, marker
+from tests.local_passes import LocalPasses
 from tests.memory import scratch
 from tests.oracle.disk import read_partition, write_partition, write_producers
 from tests.oracle.segments import write_segment
@@ -47,7 +47,7 @@ UNTOUCHED = "0: batch without an erased key is missing, or differs from its sour
 
 def certified(before: Path, after: Path, erased: ErasedKeys, version: str = "4.3", *, include_active: bool = True) -> Certified:
     request = VerifyRequest((str(before),), (str(after),), NOW_MS, kafka_version=version, include_active=include_active)
-    return certify_erased(LocalTaskRunner(), erasure_pairs(request, erased), erased, NOW_MS)
+    return certify_erased(LocalPasses(), erasure_pairs(request, erased), erased, NOW_MS)
 
 
 def erased_keys(keys: list[bytes], *, tombstones: bool = False) -> ErasedKeys:
@@ -156,10 +156,10 @@ def test_a_certificate_names_segments_and_is_reproduced_until_the_result_changes
     names = selected_logs(certificate, Selector())
     assert compare(certificate, certified(before, after, erased), names, with_before=True).status is Status.HOLDS
     in_place = VerifyRequest((), (str(after),), NOW_MS, include_active=True)
-    alone = certify_erased(LocalTaskRunner(), erasure_pairs(in_place, erased), erased, NOW_MS)
+    alone = certify_erased(LocalPasses(), erasure_pairs(in_place, erased), erased, NOW_MS)
     assert compare(certificate, alone, names, with_before=False).status is Status.HOLDS
     shutil.copy(before / "odd-0" / FIRST, after / "odd-0" / FIRST)
-    changed = certify_erased(LocalTaskRunner(), erasure_pairs(in_place, erased_keys([b"?"])), erased_keys([b"?"]), NOW_MS)
+    changed = certify_erased(LocalPasses(), erasure_pairs(in_place, erased_keys([b"?"])), erased_keys([b"?"]), NOW_MS)
     (violated,) = compare(certificate, changed, names, with_before=False).logs
     assert violated.violations[0].what.startswith("bytes_after of segment 0 is ")
 
@@ -286,10 +286,10 @@ def test_a_cleaner_checkpoint_that_was_moved_made_or_removed_is_named(copies: tu
             (root / file.name).write_text(format_offset_checkpoint({} if entry is None else {name: entry}))
         assert "cleaner-offset-checkpoint has " in first_violation(copies, erased)
         request = VerifyRequest((), (str(copies[1]),), NOW_MS, include_active=True, cleaned_to={name: source})
-        (log,) = certify_erased(LocalTaskRunner(), erasure_pairs(request, erased), erased, NOW_MS).report.logs
+        (log,) = certify_erased(LocalPasses(), erasure_pairs(request, erased), erased, NOW_MS).report.logs
         assert [each.what for each in log.violations][:1] == [first_violation(copies, erased).partition(": ")[2]]
         unknown = replace(request, cleaned_to={})
-        (log,) = certify_erased(LocalTaskRunner(), erasure_pairs(unknown, erased), erased, NOW_MS).report.logs
+        (log,) = certify_erased(LocalPasses(), erasure_pairs(unknown, erased), erased, NOW_MS).report.logs
         assert log.status is Status.HOLDS
     file.write_text((copies[0] / file.name).read_text())
     assert violations(copies, erased) == []

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from compaction.commands import verify
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
-from jobs import verify
 from tests.certifier.story import CONFIG, NOW_MS, Story
 from tests.local_job import write_offsets
 

@@ -29,7 +29,7 @@ AS_OF_MS = 1_767_225_600_000
 #: prints where a worker imports this package and a library from
 PROBE = """
 import sys
-from jobs._command import start_session
+from compaction.api.engine_choice import start_session
 session = start_session("probe")
 def where(_):
     import compaction, numba, os, sys

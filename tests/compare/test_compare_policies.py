@@ -19,19 +19,21 @@ import pytest
 from rich.filesize import decimal
 
 from compaction.compare.compare_policies import compare_with, explain
+from compaction.compare.comparison import Comparison
 from compaction.compare.count import AGE_BOUNDS_MS, POSITIONS
-from compaction.compare.figures import ComparedLog, Comparison, LogTotals, Outcome, OutcomeStatus
+from compaction.compare.figures import ComparedLog, LogTotals, Outcome, OutcomeStatus
 from compaction.config import Policy, Resolver, read_sets
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.clean import clean_logs
 from compaction.engine.delete import delete_old_segments
-from compaction.engine.protocol import Job, MapInputs, MapResult
+from compaction.engine.protocol import MapInputs, MapResult
 from compaction.engine.sizing import Sizes
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.passes.tasks import MapContext, Slice
 from compaction.report import LogReport
 from compaction.spark.pipeline import SparkPasses
 from compaction.spark.progress import Progress
+from compaction.task_runner import Job
 from tests.golden import unpack_sample
 from tests.kafka.cleaner import clean_partition
 from tests.kafka.encode import Batch, Record

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from compaction.compare.comparison import Comparison
 from compaction.compare.count import AGE_BOUNDS_MS
-from compaction.compare.figures import Comparison, Distribution, OutcomeStatus
+from compaction.compare.figures import Distribution, OutcomeStatus
 from compaction.compare.html_page import MOST_EXPLAINED, age_labels, to_html
 from tests.compare.browser import DARK, Browser, find_browser
 from tests.compare.made import POLICIES, comparison, failed, log

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from compaction.compare.json_document import explanations_to_json, to_json
+from compaction.compare.json_document import explanations_to_json
 from tests.compare.made import AS_OF_MS, POLICIES, comparison, failed, log
 
 
 def test_the_document_has_every_figure() -> None:
-    document = json.loads(to_json(comparison(log("a-b-7", 100), failed("c-0", "broken"))))
+    document = json.loads(comparison(log("a-b-7", 100), failed("c-0", "broken")).to_json())
     assert (document["schema_version"], document["dry_run"], document["status"]) == (1, True, "failed")
     assert (document["as_of_ms"], document["places"], len(document["age_bounds_ms"])) == (AS_OF_MS, 50, 7)
     assert [policy["name"] for policy in document["policies"]] == list(POLICIES)

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.compare.figures import ComparedLog, Comparison, OutcomeStatus
-from compaction.compare.terminal import letter, print_comparison, print_explanations
+from compaction.compare.comparison import Comparison
+from compaction.compare.figures import ComparedLog, OutcomeStatus
+from compaction.compare.terminal import explanation_lines, letter
 from compaction.report import LogStatus
 from compaction.screen.output_screen import Screen
 from tests.compare.made import comparison, failed, log, skipped
@@ -39,7 +40,7 @@ def many() -> Comparison:
 
 def printed(found: Comparison, width: int | None, **options: bool) -> str:
     stream = io.StringIO()
-    print_comparison(found, Screen(stream, width, **options))
+    found.print_on(Screen(stream, width, **options))
     return stream.getvalue()
 
 
@@ -99,7 +100,8 @@ def test_letters_go_on_after_z() -> None:
 
 def test_explanations_have_every_condition_with_its_remedy() -> None:
     stream = io.StringIO()
-    print_explanations([log("a-0", 1), failed("b-0", "broken")], Screen(stream))
+    screen = Screen(stream)
+    screen.print(explanation_lines([log("a-0", 1), failed("b-0", "broken")], screen.style))
     assert stream.getvalue().startswith(
         "a-0 in /data\n"
         "  cleanup.policy=compact: would be cleaned: over 0.5\n"
@@ -112,7 +114,8 @@ def test_explanations_have_every_condition_with_its_remedy() -> None:
 
 def test_explanations_fit_a_terminal() -> None:
     stream = io.StringIO()
-    print_explanations([log("a-0", 1)], Screen(stream, 50))
+    screen = Screen(stream, 50)
+    screen.print(explanation_lines([log("a-0", 1)], screen.style))
     assert widest(stream.getvalue()) <= 50
     assert "\n  cleanup.policy=compact: would be cleaned: over\n    0.5\n" in stream.getvalue()
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 
-from compaction.dump.dump_tool import Dump
+from compaction.commands import dump_log
+from compaction.dumping.dump_tool import Dump
 from compaction.fs.local import LocalFileSystem
-from jobs import dump_log
 from tests.kafka.gateway import Gateway, unconverted_errors
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compaction.api.engine_choice import LOCAL, SPARK, Engine
+from compaction.commands import compact, expire
 from compaction.engine.clean import clean_logs
-from jobs import compact, expire
 from tests.local_job import KAFKA
 from tests.local_passes import LocalPasses
 
@@ -23,7 +24,7 @@ def clean_ours(spark: SparkSession, log_dir: Path, as_of_ms: int, *options: str)
     """
 
     def run(argv: list[str]) -> int:
-        return compact.main(argv, run=lambda _, request: compact.compact(lambda: spark, request))
+        return compact.main(argv, run=lambda _, request: compact.clean(Engine(SPARK, "", "compact", session=spark), request))
 
     version = () if "--kafka-version" in options else ("--kafka-version", KAFKA)
     return run_job(run, log_dir, as_of_ms, "--allow-keyless", *version, *options)
@@ -39,13 +40,10 @@ def clean_in_process(log_dir: Path, as_of_ms: int, *options: str) -> dict[str, d
 
 
 def expire_ours(log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[str, Any]]:
-    """Runs ``jobs/expire.py`` over a log directory; for so few logs it must not start a session."""
-
-    def no_session() -> Any:
-        raise AssertionError("a Spark session was started")
+    """Runs ``jobs/expire.py`` over a log directory; so few logs need no session."""
 
     def run(argv: list[str]) -> int:
-        return expire.main(argv, run=lambda _, request: expire.expire(no_session, request))
+        return expire.main(argv, run=lambda _, request: expire.delete(Engine(LOCAL, "", "expire"), request))
 
     return run_job(run, log_dir, as_of_ms, *options)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from compaction.dump.index_lookup import find_timestamp, start_position
-from compaction.dump.targets import Target
+from compaction.dumping.index_lookup import find_timestamp, start_position
+from compaction.dumping.targets import Target
 from compaction.formats.java_text import java_text
 from compaction.fs.local import LocalFileSystem
 from tests.conformance.dump_files import T0, TEXTS, damaged_segments, records, sound_segments, write_segments

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from compaction.dump import message_schemas
-from compaction.dump.generated_messages import Field, Message, Versions, read_table
+from compaction.dumping import message_schemas
+from compaction.dumping.generated_messages import Field, Message, Versions, read_table
 from compaction.formats.java_text import Json
 from tests.conformance.dump_files import T0, write_segments
 from tests.conformance.dump_tool import KafkaDump, our_dump

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from compaction.engine.clean import clean_logs
-from compaction.engine.protocol import CleanedParts, CleanInputs, Job
+from compaction.engine.protocol import CleanedParts, CleanInputs
 from compaction.engine.sizing import Sizes
 from compaction.spark.pipeline import SparkPasses
 from compaction.spark.session import build_session
+from compaction.task_runner import Job
 from tests.crash.faulty_tasks import FAULTS, MARKS, one_by_one
 from tests.damage.valid_logs import NOW_MS
 from tests.local_job import request_for

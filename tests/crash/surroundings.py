@@ -13,13 +13,13 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from compaction.api.engine_choice import Engine
+from compaction.commands import compact
 from compaction.config.request import CompactionRequest
 from compaction.engine.clean import clean_logs
 from compaction.engine.sizing import Sizes
 from compaction.fs.filesystem import DiskFileSystem
-from compaction.report import RunReport
-from jobs import compact
-from jobs._command import SessionFactory
+from compaction.run_report import RunReport
 from tests.damage.valid_logs import NOW_MS
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
@@ -66,7 +66,7 @@ def run(
 
     Passes.events = events or {}
 
-    def carried_out(_: SessionFactory, request: CompactionRequest) -> RunReport:
+    def carried_out(_: Engine, request: CompactionRequest) -> RunReport:
         return clean_logs(Passes, request, sizes, files=files)
 
     out, err = io.StringIO(), io.StringIO()

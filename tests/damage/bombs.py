@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pyarrow
 
-from compaction.dump.index_lookup import find_timestamp
-from compaction.dump.segment_dump import SegmentDump, SegmentView
-from compaction.dump.targets import Target
+from compaction.dumping.index_lookup import find_timestamp
+from compaction.dumping.segment_dump import SegmentDump, SegmentView
+from compaction.dumping.targets import Target
 from compaction.errors import LogError
 from compaction.fs.local import LocalFileSystem
 from compaction.kernels.reading.columns import KEYS, VALUES

@@ -21,7 +21,8 @@ from compaction.errors import CompactionError, ConfigError
 from compaction.formats.record_batch.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.segments import segment_bases
-from compaction.report import LogReport, LogStatus, RunReport
+from compaction.report import LogReport, LogStatus
+from compaction.run_report import RunReport
 from compaction.spark.pipeline import SparkPasses
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.formats.test_metadata_log import config as stored_config

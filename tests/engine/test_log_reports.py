@@ -21,8 +21,7 @@ from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.report import LogReport, LogStatus, RunStatus
 from compaction.screen.output_screen import Screen
-from compaction.screen.run_table import print_report
-from compaction.source.count_logs import LocalCountRunner, count_logs, plan_count
+from compaction.source.count_logs import count_logs, plan_count
 from compaction.source.key_totals import Largest
 from compaction.source.read_plan import ReadRequest
 from tests.cleaning.test_segment_retention import planned
@@ -79,7 +78,7 @@ def test_a_changed_log_is_distinguished_from_one_in_use(
 def data_records(log_dir: Path, topic: str) -> int:
     """The records of a topic as a consumer reads them, with aborted ones."""
     plan = plan_count(logs_in(log_dir, (topic,))[1], ReadRequest.parse({"paths": json.dumps([str(log_dir)])}))
-    count_logs(LocalCountRunner(), plan, Largest(0, "bytes"))
+    count_logs(LocalPasses(), plan, Largest(0, "bytes"))
     return plan.topics[0].counts.records
 
 
@@ -94,7 +93,7 @@ def test_the_records_that_a_log_lost_include_aborted_ones(tmp_path: Path) -> Non
     # Kafka's statistics leave out what is dropped unread
     assert totals["removed_records"] > totals["records_before"] - totals["records_after"] > 0
     told = io.StringIO()
-    print_report(report, Screen(told, 120))
+    report.print_on(Screen(told, 120))
     (total,) = (line for line in told.getvalue().splitlines() if line.startswith("total"))
     assert f" -{totals['removed_records']:,} " in total
 

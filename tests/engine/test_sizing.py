@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.engine.sizing import assign_shards, core_utilization, max_records_by_log, pack, sizes
+from compaction.engine.sizing import assign_shards, core_utilization, max_records_by_log, sizes
 from compaction.passes.tasks import Slice
 
 FULL = 1000
@@ -25,11 +25,6 @@ def loads(logs: dict[int, tuple[int, int]], tasks: int, begin: dict[int, int]) -
         for shard in range(count):
             found[(begin[log] + shard) % tasks] += -(-entries // count)
     return found
-
-
-def test_adjacent_items_are_packed_until_the_target_is_reached() -> None:
-    assert pack([3, 3, 3, 9, 1, 1], lambda item: item, 6) == [[3, 3], [3, 9], [1, 1]]
-    assert pack([], lambda item: item, 6) == []
 
 
 @pytest.mark.parametrize(("tasks", "share"), [([5, 5], 1.0), ([10], 0.5), ([4, 4, 4], 0.75), ([], 1.0), ([0], 1.0)])

@@ -17,7 +17,8 @@ from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.erasure.find_matches import Erasure
 from compaction.formats.key_criteria import KeyCriteria, KeyPattern, salted_hash
 from compaction.formats.key_list import shards
-from compaction.report import LogReport, LogStatus, RunReport
+from compaction.report import LogReport, LogStatus
+from compaction.run_report import RunReport
 from tests.erasure.plain_eraser import PlainEraser
 from tests.kafka.encode import Batch, Record
 from tests.local_job import clean_locally, logs_in, read_offsets, resolver_of, write_offsets

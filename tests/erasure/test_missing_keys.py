@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from compaction.api.engine_choice import Engine
+from compaction.commands import erase
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
-from compaction.report import RunReport
-from jobs import erase
-from jobs._command import SessionFactory
+from compaction.run_report import RunReport
 from tests.erasure.test_erase_keys import write_odd
 from tests.local_passes import LocalPasses
 
 
 def run(tmp_path: Path, *options: object) -> dict[str, Any]:
-    def locally(_: SessionFactory, request: ErasureRequest) -> RunReport:
+    def locally(_: Engine, request: ErasureRequest) -> RunReport:
         return erase_keys(LocalPasses, request)
 
     write_odd(tmp_path / "data")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from compaction.api.engine_choice import Engine
+from compaction.commands import erase, verify
 from compaction.erasure import certify_result
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
-from compaction.report import RunReport
-from jobs import erase, verify
-from jobs._command import SessionFactory
+from compaction.run_report import RunReport
 from tests.erasure.test_erase_keys import records_in, write_odd
 from tests.local_passes import LocalPasses
 
@@ -31,7 +31,7 @@ class Directory:
         self.keys.write_bytes(b"k\n")
 
     def erase(self, *options: str) -> int:
-        def locally(_: SessionFactory, request: ErasureRequest) -> RunReport:
+        def locally(_: Engine, request: ErasureRequest) -> RunReport:
             return erase_keys(LocalPasses, request)
 
         files = ["--keys", str(self.keys), "--certificate", str(self.certificate), "--report", str(self.report)]

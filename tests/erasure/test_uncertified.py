@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compaction.api.engine_choice import Engine
 from compaction.certifier.checks import erased_keys
+from compaction.commands import erase
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
-from compaction.report import RunReport
-from jobs import erase
-from jobs._command import SessionFactory
+from compaction.run_report import RunReport
 from tests.crash.stops import end_process
 from tests.erasure.test_erase_keys import write_odd
 from tests.fs.faults import Stopped
@@ -37,7 +37,7 @@ def certified(log_dir: Path, *options: object) -> list[str]:
 
 
 def run(call: list[str]) -> int:
-    def locally(_: SessionFactory, request: ErasureRequest) -> RunReport:
+    def locally(_: Engine, request: ErasureRequest) -> RunReport:
         return erase_keys(LocalPasses, request)
 
     return erase.main(call, locally)

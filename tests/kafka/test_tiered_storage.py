@@ -13,7 +13,7 @@ import pytest
 from compaction.fs.filesystem import join
 from compaction.fs.uri import OPTIONS_VARIABLE, parse_uri
 from compaction.stores.mixed import MixedFileSystem
-from tests.jobs.test_tiered_output import job
+from tests.commands.test_tiered_output import job
 from tests.kafka.broker import Broker, host_partition
 from tests.kafka.clients import Clients, Consumed
 from tests.kafka.gateway import Gateway

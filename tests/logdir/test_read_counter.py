@@ -10,7 +10,7 @@ import pytest
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir import read_counter
 from compaction.logdir.blocks import SegmentReader
-from tests.dump.segments import write_segment
+from tests.dumping.segments import write_segment
 
 
 @pytest.fixture

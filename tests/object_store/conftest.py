@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.report import RunReport
+from compaction.run_report import RunReport
 from tests.golden import unpack_sample
 from tests.object_store.fixtures import files
 from tests.object_store.google_fixtures import google, google_bucket

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from compaction.cli import execution
+from compaction.commands import compact as job
 from compaction.engine.clean import clean_logs
 from compaction.engine.sizing import Sizes
-from compaction.report import RunReport
-from jobs import compact as job
+from compaction.run_report import RunReport
 from tests.local_passes import LocalPasses
 
 NOW_MS = 1798761600000
@@ -18,8 +19,8 @@ COMPACT = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0")
 def run(*options: object, sizes: Sizes | None = None) -> RunReport:
     """The job with these options, as of a fixed time, active segments included."""
     given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active"]
-    request = job.read_request(job.parser().parse_args(given))
-    return clean_logs(LocalPasses, request, sizes)
+    called = execution.given(job.compact, job.parser().parse_args(given))
+    return job.carry_out(called, lambda report: None, lambda _, request: clean_logs(LocalPasses, request, sizes))
 
 
 def figures(report: RunReport) -> list[tuple[object, ...]]:

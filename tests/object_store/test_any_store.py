@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 import xxhash
 
+from compaction.api.engine_choice import Engine
+from compaction.commands import compact as job
+from compaction.commands import dump_log, erase, expire, verify
 from compaction.engine.clean import clean_logs
 from compaction.engine.sizing import Sizes
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
@@ -20,12 +23,10 @@ from compaction.errors import StorageError, UsageError
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import OPTIONS_VARIABLE, parse_uri
 from compaction.names import CLEANER_OFFSETS
-from compaction.report import LogStatus, RunReport
+from compaction.report import LogStatus
+from compaction.run_report import RunReport
 from compaction.stores.listings import list_directory
 from compaction.stores.manifest import MANIFEST, MARKER
-from jobs import compact as job
-from jobs import dump_log, erase, expire, verify
-from jobs._command import SessionFactory
 from tests.conftest import ROOT
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import data_segment
@@ -284,7 +285,7 @@ def test_keys_are_erased_on_the_way_from_store_to_store_and_that_is_certified(
     any_bucket.put_tree(sample, "in")
     call = ["--where", "regex=.*1.*", "--include-active", "--as-of-ms", str(NOW_MS), "--topic", "orders"]
 
-    def locally(_: SessionFactory, request: ErasureRequest) -> RunReport:
+    def locally(_: Engine, request: ErasureRequest) -> RunReport:
         return erase_keys(LocalPasses, request)
 
     assert erase.main(["--log-dir", str(sample), "--output-dir", str(tmp_path / "out"), *call], locally) == 0

@@ -11,7 +11,7 @@ import pytest
 
 from compaction.fs.contents import read_range
 from compaction.fs.uri import KEYS_VARIABLE, parse_uri
-from compaction.report import RunReport
+from compaction.run_report import RunReport
 from compaction.stores import clients
 from compaction.stores.mixed import MixedFileSystem
 from tests.object_store.fixtures import Bucket, files, published

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.report import RunReport
+from compaction.run_report import RunReport
 from tests.object_store.fixtures import published
 from tests.object_store.google_fixtures import GoogleBucket, GoogleServer
 from tests.object_store.local_run import run

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from compaction.engine import cleaner, sizing
 from compaction.engine.clean import clean_logs
-from compaction.engine.protocol import CleanedParts, CleanInputs, Job, MapInputs, MapResult
+from compaction.engine.protocol import CleanedParts, CleanInputs, MapInputs, MapResult
 from compaction.engine.sizing import Sizes
 from compaction.logdir.blocks import SegmentReader
 from compaction.passes import clean_into, decoder, log_scan
 from compaction.report import LogStatus
+from compaction.task_runner import Job
 from tests.conformance.ours import topics_file
 from tests.conftest import ROOT
 from tests.kafka.jars import spark_home

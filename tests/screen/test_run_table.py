@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, RunReport
+from compaction.report import CHANGED, IN_USE, LogReport, LogStatus
+from compaction.run_report import RunReport
 from compaction.screen.output_screen import Screen
-from compaction.screen.run_table import print_report, summary
+from compaction.screen.run_table import summary
 from tests.screen.golden_text import check_golden, widest
 from tests.screen.made_reports import cleaned, every_outcome, expired, failed, many_logs, skipped
 
@@ -18,7 +19,7 @@ WIDTHS = (60, 80, 120)
 
 def shown(report: RunReport, width: int | None, **options: bool) -> str:
     stream = io.StringIO()
-    print_report(report, Screen(stream, width, **options))
+    report.print_on(Screen(stream, width, **options))
     return stream.getvalue()
 
 
@@ -112,7 +113,7 @@ def test_a_name_or_a_reason_is_printed_without_control_characters_or_markup() ->
 
 def test_a_stream_that_cannot_encode_an_ellipsis_gets_dots() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    print_report(many_logs(), Screen(stream, 60))
+    many_logs().print_on(Screen(stream, 60))
     stream.seek(0)
     assert "... and 20 more topics" in stream.read()
 

@@ -15,7 +15,7 @@ from compaction.errors import CorruptLogError, UsageError
 from compaction.source import latest
 from compaction.source.data_source import end_offsets, register
 from compaction.source.part_spool import PartSpool
-from tests.dump.segments import write_segment
+from tests.dumping.segments import write_segment
 from tests.source.plain_consumer import Served, read_rows, reader_of, serve, served
 from tests.source.random_partition import FLAVOURS, write_random
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.dump.segments import T0
+from tests.dumping.segments import T0
 from tests.kafka.encode import Batch, Record
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from compaction.logdir.blocks import SegmentReader
 from compaction.screen.status_line import StatusLine
 from compaction.spark.progress import LINE_INTERVAL_S, Progress
 from compaction.spark.session import ship_package
-from tests.dump.segments import write_segment
+from tests.dumping.segments import write_segment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

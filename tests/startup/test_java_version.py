@@ -13,6 +13,7 @@ import pytest
 from compaction.fs.local import LocalFileSystem
 from compaction.startup import java_version, spark_env
 from compaction.startup.archive import Versions
+from tests.golden import unpack_sample
 from tests.logdir.logs import data_segment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,6 +91,31 @@ def test_a_missing_or_old_java_is_one_line_and_nothing_is_changed(tmp_path: Path
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == f"error: needs Java 17 or newer, {told}; {hint}\n"
     assert sorted(logs.rglob("*")) == before
+
+
+def test_every_command_runs_without_java(tmp_path: Path) -> None:
+    """In worker processes, into which each job is forced here."""
+    logs, copy, empty = unpack_sample(tmp_path), tmp_path / "copy", tmp_path / "empty"
+    empty.mkdir()
+    certificate, keys = tmp_path / "erased.json", ["--where", "prefix=order"]
+    selected = ["--topic", "orders", "--set", "min.cleanable.dirty.ratio=0", "cleanup.policy=compact"]
+    program = (
+        "import sys\nfrom compaction.engines import processes\nfrom compaction.cli.console import main\n"
+        "processes.INLINE_BYTES = 0\ncode = main(sys.argv[1:])\nsys.exit(99 if 'pyspark' in sys.modules else code)"
+    )
+    for command in (
+        ["compact", "--log-dir", logs, "--output-dir", copy, "--verify", "--include-active", *selected],
+        ["verify", "--before", logs, "--after", copy, "--include-active", *selected],
+        ["verify", "--before", logs, "--after", copy, "--why", "orders-0:3", "--include-active", *selected],
+        ["count", "--log-dir", logs],
+        ["erase", "--log-dir", copy, *keys, "--certificate", certificate, "--include-active", "--topic", "orders"],
+        ["verify", "--in-place", copy, *keys, "--certificate", certificate, "--include-active", "--topic", "orders"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *map(str, command)],
+            env=environment(tmp_path / "gone", str(empty)), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, command[0]) == (0, command[0]), done.stderr
 
 
 def with_few_files() -> None:

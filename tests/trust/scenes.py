@@ -27,7 +27,7 @@ from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import DiskFileSystem, join
 from compaction.locking.claim import Identity
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation, TopicPartition
-from compaction.report import RunReport
+from compaction.run_report import RunReport
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.fs.faults import FaultyFileSystem, Stopped
 from tests.local_job import KAFKA, TopicConfigs, logs_in, resolver_of

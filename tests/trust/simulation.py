@@ -43,7 +43,8 @@ from compaction.errors import CompactionError, LockedError
 from compaction.fs.filesystem import FileSystem
 from compaction.kernels.keys import offset_map
 from compaction.locking.claim import Identity
-from compaction.report import LogStatus, RunReport
+from compaction.report import LogStatus
+from compaction.run_report import RunReport
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import NOW_MS, TOPIC

@@ -14,6 +14,7 @@ from compaction.certifier.checks.txn_checks import AbortedRanges
 RANGE_BYTES = 64 << 20
 #: bytes of a log whose keys are joined by one task
 PARTITION_BYTES = 96 << 20
+_MOST_PARTITIONS = 4096
 
 
 @dataclass(frozen=True)
@@ -55,23 +56,15 @@ class RangeTask:
         return sum(each.end - each.start for each in (*self.before, *self.after))
 
 
-@dataclass(frozen=True)
-class Cutting:
-    """How a log is cut: bytes of a range, and the largest number of partitions for its keys."""
-
-    range_bytes: int
-    most_partitions: int
-
-
 def cut_into_ranges(
-    log: int, pair: LogPair, walks: tuple[list[SegmentWalk], list[SegmentWalk]], aborted: AbortedRanges, cutting: Cutting
+    log: int, pair: LogPair, walks: tuple[list[SegmentWalk], list[SegmentWalk]], aborted: AbortedRanges, range_bytes: int
 ) -> Iterator[RangeTask]:
-    """The tasks of a log; together their ranges hold every offset.
+    """The tasks of a log, of about ``range_bytes`` each; together their ranges hold every offset.
 
     :param walks: those of ``before`` and of ``after``
     """
     before, after = walks
-    packs = _packed([each for walk in before for each in _cut(walk)], cutting.range_bytes)
+    packs = _packed([each for walk in before for each in _cut(walk)], range_bytes)
     starts = [0, *(pack[0][0] for pack in packs[1:]), LONG_MAX]
     size = sum(walk.size_bytes for walk in before)
     horizon_ms, seed = legacy_delete_horizon_ms(pair), secrets.randbits(32)
@@ -88,7 +81,7 @@ def cut_into_ranges(
             after_start=pair.after.log_start_offset,
             cleaned_to=pair.changed_to,
             legacy_delete_horizon_ms=horizon_ms,
-            partitions=max(1, min(cutting.most_partitions, size // PARTITION_BYTES)),
+            partitions=max(1, min(_MOST_PARTITIONS, size // PARTITION_BYTES)),
             seed=seed,
             last_offset=before[-1].next_offset - 1,
         )

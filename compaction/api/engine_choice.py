@@ -1,0 +1,204 @@
+"""Who runs the tasks of a command: worker processes of this machine, or a Spark session.
+
+Tested by ``tests/cli/test_execution.py``, ``tests/commands/test_api.py`` and ``tests/spark/test_session.py``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from compaction.errors import UsageError
+from compaction.fs.uri import environment
+from compaction.screen.steps import step
+from compaction.startup.java_version import require_java
+
+if TYPE_CHECKING:
+    from compaction.engine.protocol import Passes
+    from compaction.engines.processes import ProcessPasses
+    from compaction.spark.progress import Progress
+    from compaction.spark.session import PlainSession, Session
+
+AUTO, LOCAL, SPARK = "auto", "local", "spark"
+#: set by ``spark-submit``, and by those who give its options to a Python process
+_SUBMITTED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS")
+#: what Spark writes to its local directories is encrypted with a key that is only in memory
+ENCRYPTED = MappingProxyType({"spark.io.encryption.enabled": "true"})
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the process of a command adds; a caller of the Python API has none of it.
+
+    :ivar progress: shows the progress of passes
+    :ivar starting: what a session is started in
+    :ivar ends_with_process: sessions and worker processes end with this process, and not with the call
+    """
+
+    progress: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
+    starting: Callable[[], AbstractContextManager[None]] = nullcontext
+    ends_with_process: bool = False
+
+
+#: those of this process, which ``in_command`` sets
+_surroundings = [Surroundings()]
+
+
+@contextmanager
+def in_command(surroundings: Surroundings) -> Iterator[None]:
+    """Calls of the block are those of a command."""
+    _surroundings.append(surroundings)
+    try:
+        yield
+    finally:
+        _surroundings.pop()
+
+
+def progress() -> AbstractContextManager[Progress | None]:
+    """Shows the progress of the passes in the block, if this process shows any."""
+    return _surroundings[-1].progress()
+
+
+@dataclass
+class Engine:
+    """Runs the tasks of one call.
+
+    :ivar name: ``local`` or ``spark``
+    :ivar reason: why this one
+    :ivar command: the command, as Spark shows it
+    :ivar settings: of a session that is started
+    :ivar session: the caller's session, which is neither stopped nor configured
+    :ivar to_store: tasks write to an object store, whose requests an interrupt of this process would have to wait for
+    """
+
+    name: str
+    reason: str
+    command: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    session: Session | None = None
+    to_store: bool = False
+    _started: PlainSession | None = None
+    _workers: ProcessPasses | None = None
+
+    def require(self) -> None:
+        """:raises UsageError: Spark is to run the tasks, and there is no Java that it runs on"""
+        if self.name == SPARK and self.session is None:
+            require_java()
+
+    def spark(self) -> Session:
+        """The session; the first call starts it, if the caller has given none.
+
+        :raises UsageError: there is no Java that Spark runs on
+        """
+        if self.session is not None:
+            return self.session
+        if self._started is None:
+            self._started = start_session(self.command, self.settings)
+        return self._started
+
+    def passes(self, progress: Progress | None = None) -> Callable[[], Passes]:
+        """What starts the passes; a call without work for them imports neither Spark nor kernels."""
+
+        def start() -> Passes:
+            if self.name == LOCAL:
+                return self._processes(progress)
+            from compaction.spark.pipeline import SparkPasses
+
+            return SparkPasses(self.spark().sparkContext, progress)
+
+        return start
+
+    def _processes(self, progress: Progress | None) -> Passes:
+        from compaction.engines.processes import INLINE_BYTES, ProcessPasses
+
+        if self._workers is None:
+            self._workers = ProcessPasses(inline_bytes=0 if self.to_store else INLINE_BYTES)
+            atexit.register(self._workers.close)
+        self._workers.progress = progress
+        return self._workers
+
+    def close(self) -> None:
+        """Ends what the engine has started."""
+        if self._workers is not None:
+            atexit.unregister(self._workers.close)
+            self._workers.close()
+        if self._started is not None:
+            atexit.unregister(self._started.stop)
+            self._started.stop()
+
+    def document(self) -> dict[str, str]:
+        """Which engine, and why, for reports."""
+        return {"name": self.name, "reason": self.reason}
+
+
+def choose(
+    engine: str | Engine, command: str, *, spark: Any = None, settings: Mapping[str, str] = MappingProxyType({})
+) -> Engine:
+    """The engine of a call.
+
+    :param engine: ``local``, ``spark``, or ``auto``: Spark if it is there already, or was configured for this process, or if
+        this system has no files that processes exchange without a name
+    :param spark: the caller's session
+    :param settings: of a session that is started
+    :raises UsageError: no such engine, or a session for the local one
+    """
+    if isinstance(engine, Engine):
+        return engine
+    if engine not in (AUTO, LOCAL, SPARK):
+        raise UsageError(f"engine {engine!r} is none of {AUTO}, {LOCAL} and {SPARK}", hint=f"leave it {AUTO}")
+    if spark is not None:
+        if engine == LOCAL:
+            raise UsageError("a session is given for the local engine", hint="leave out one of the two")
+        return Engine(SPARK, "the caller's session", command, session=_shipped(spark))
+    if engine != AUTO:
+        return Engine(engine, "as asked for", command, settings)
+    submitted = next((name for name in _SUBMITTED if name in os.environ), None)
+    if submitted is not None:
+        return Engine(SPARK, f"{submitted} is set", command, settings)
+    if not hasattr(os, "memfd_create"):
+        return Engine(SPARK, "this system has no memory files", command, settings)
+    return Engine(LOCAL, "no Spark was configured", command, settings)
+
+
+@contextmanager
+def chosen(engine: str | Engine, command: str, **more: Any) -> Iterator[Engine]:
+    """The engine of a call, which ends with the block, or with the process if that runs only this command; see ``choose``."""
+    found = choose(engine, command, **more)
+    try:
+        yield found
+    finally:
+        if found is not engine and not _surroundings[-1].ends_with_process:
+            found.close()
+
+
+def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({})) -> PlainSession:
+    """A Spark session; its Python workers import this package from where the driver does.
+
+    :param settings: of Spark, which override the user's
+    :raises UsageError: there is no Java that Spark runs on
+    """
+    require_java()
+    from compaction.spark.session import build_plain_session, warn_of_exposures
+
+    step("starting Spark")
+    with _surroundings[-1].starting():
+        spark = build_plain_session(name, settings)
+        # executors are released before the driver exits
+        atexit.register(spark.stop)
+    warn_of_exposures(spark)
+    _shipped(spark)
+    return spark
+
+
+def _shipped(spark: Any) -> Any:
+    """A session whose workers have this package, and the driver's access to stores."""
+    from compaction.spark.session import ship_package
+
+    ship_package(spark)
+    spark.sparkContext.environment.update(environment())
+    return spark

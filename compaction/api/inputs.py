@@ -1,0 +1,312 @@
+"""From what a call gives to a checked request: configuration, selected logs, directories, the time of the run.
+
+Tested by ``tests/commands/test_compact.py``, ``tests/commands/test_expire.py`` and ``tests/commands/test_unknown_policy.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from compaction.api.export_inputs import join_tail, read_keys
+from compaction.api.times import iso_time_ms, milliseconds
+from compaction.cleaning.kafka_rules import rules_of
+from compaction.config import Resolver, TomlSettings, read_properties, read_sets, read_toml
+from compaction.config.request import CompactionRequest
+from compaction.config.sources import Setting
+from compaction.errors import StorageError, UsageError
+from compaction.formats.properties import parse_properties
+from compaction.fs.contents import digest_of
+from compaction.fs.text_files import read_text
+from compaction.fs.uri import is_inside, is_layout, is_remote, layout_path, parse_uri, resolved
+from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
+from compaction.logdir.settings.metadata_sources import require_metadata_log
+from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
+from compaction.screen.steps import step
+from compaction.stores.clients import require_store
+from compaction.stores.mixed import file_system
+from compaction.stores.remote import require_finished
+
+AUTO = "auto"
+
+#: one value or several
+Texts = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+#: settings by name, or as ``NAME=VALUE``
+Given = Mapping[str, object] | Iterable[str]
+#: ISO 8601 with an offset from UTC, or milliseconds since the epoch
+Time = str | int | datetime
+
+
+def texts(given: Texts) -> list[str]:
+    """One value or several as a list of text."""
+    return [os.fspath(each) for each in ((given,) if isinstance(given, (str, os.PathLike)) else given)]
+
+
+def pairs(given: Given) -> list[str]:
+    """Settings as ``NAME=VALUE``; several values of one are joined by commas."""
+    if isinstance(given, Mapping):
+        return [f"{name}={_value(value)}" for name, value in given.items()]
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What commands have in common; the fields are named as the parameters of the Python API.
+
+    :ivar extra: what else changes an output: a command's own parameters, by name
+    """
+
+    command: str
+    log_dirs: Sequence[str]
+    topics: Sequence[str] = ()
+    partitions: Sequence[str] = ()
+    allow_empty: bool = False
+    tail: str | None = None
+    private_keys: Sequence[str] = ()
+    config: Sequence[str] = ()
+    settings: Sequence[str] = ()
+    metadata: Sequence[str] = ()
+    assume_default_policy: bool = False
+    as_of_ms: int | None = None
+    kafka_version: str = AUTO
+    dry_run: bool = False
+    output_dir: str | None = None
+    output_layout: str | None = None
+    accept_loss: str | None = None
+    replace: bool = False
+    if_done: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    #: all parameters of the call, for its report
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, command: str, given: Mapping[str, Any], *extra: str) -> Inputs:
+        """The inputs among the parameters of a call.
+
+        :param extra: names of parameters that change an output
+        :raises UsageError: a time that is none
+        """
+        lists, paths = dict.fromkeys(_LISTS, texts), dict.fromkeys(_PATHS, _path)
+        read: dict[str, Callable[[Any], Any]] = {"as_of": as_of_ms, "settings": pairs, **lists, **paths}
+        found: dict[str, Any] = {name: read[name](value) if name in read else value for name, value in given.items()}
+        own = set(cls.__dataclass_fields__) - {"command", "extra", "given"}
+        fields: dict[str, Any] = {name: found[name] for name in found if name in own}
+        others = {name: found[name] for name in extra}
+        time_ms: int | None = found.get("as_of")
+        return cls(command=command, as_of_ms=time_ms, extra=others, given=found, **fields)
+
+    @cached_property
+    def now_ms(self) -> int:
+        """The current time for every rule of the call, in milliseconds: only here a command reads the clock."""
+        return time.time_ns() // 1_000_000 if self.as_of_ms is None else self.as_of_ms
+
+
+_LISTS = ("log_dirs", "topics", "partitions", "private_keys", "config", "metadata")
+_PATHS = ("tail", "output_dir")
+
+
+def _path(given: str | os.PathLike[str] | None) -> str | None:
+    return None if given is None else os.fspath(given)
+
+
+def as_of_ms(given: Time | None) -> int | None:
+    """A time of a call in milliseconds since the epoch.
+
+    :raises UsageError: not a time with an offset from UTC
+    """
+    if given is None:
+        return None
+    try:
+        if isinstance(given, int):
+            return milliseconds(str(given))
+        return iso_time_ms(given.isoformat() if isinstance(given, datetime) else given)
+    except ValueError as error:
+        raise UsageError(f"as_of: {error}", hint="give a time with its offset from UTC") from None
+
+
+def read_request(inputs: Inputs, selector: Selector | None = None) -> CompactionRequest:
+    """The request of a command, from the options that the commands have in common.
+
+    :param selector: the logs; by default those of ``--topic`` and ``--partition``
+    :raises UsageError: an argument is invalid
+    """
+    step("reading the call")
+    resolver = read_resolver(inputs)
+    log_dirs, logs = find_logs(inputs, selector or read_selector(inputs))
+    return CompactionRequest(
+        log_dirs,
+        logs,
+        inputs.now_ms,
+        resolver=resolver,
+        metadata_dirs=read_metadata_dirs(inputs),
+        dry_run=inputs.dry_run,
+        kafka_version=read_kafka_version(inputs),
+    )
+
+
+def read_resolver(inputs: Inputs) -> Resolver:
+    """All configuration of the call.
+
+    :raises UsageError: a file cannot be read
+    :raises ConfigError: an unknown name or an invalid value, with file, line and key
+    """
+    tomls: list[TomlSettings] = []
+    settings: list[Setting] | None = None
+    for path in inputs.config:
+        if path.lower().endswith(".toml"):
+            tomls.append(read_toml(read_text(path), path))
+        else:
+            # a broker reads its properties as Latin-1, as java.util.Properties does
+            found = read_properties(parse_properties(read_text(path, "latin-1"), path), path)
+            settings = [*(settings or []), *found]
+    read_keys(inputs.private_keys, tomls)
+    resolver = Resolver(
+        read_sets(inputs.settings, read_kafka_version(inputs)),
+        tuple(tomls),
+        None if settings is None else tuple(settings),
+        assume_default_policy=inputs.assume_default_policy,
+    )
+    resolver.broker()
+    return resolver
+
+
+def read_kafka_version(inputs: Inputs) -> str | None:
+    """The version of ``--kafka-version``; ``None`` for ``auto``, and for a command without the option.
+
+    :raises UsageError: a version whose rules are not known
+    """
+    if inputs.kafka_version == AUTO:
+        return None
+    rules_of(inputs.kafka_version)
+    return inputs.kafka_version
+
+
+def read_selector(inputs: Inputs, option: str = "--partition") -> Selector:
+    """The selected logs.
+
+    :param option: the option that names partitions
+    :raises UsageError: an invalid pattern or partition name, or the metadata log
+    """
+    selector = Selector.parse(inputs.topics, inputs.partitions, option)
+    named = {option: [each.topic for each in selector.partitions], "--topic": inputs.topics}
+    for option, topics in named.items():
+        if CLUSTER_METADATA_TOPIC in topics:
+            raise UsageError(f"{option}: {CLUSTER_METADATA_TOPIC} is never touched", hint="a broker prunes it by snapshots")
+    return selector
+
+
+def find_logs(inputs: Inputs, selector: Selector) -> tuple[tuple[str, ...], tuple[LogLocation, ...]]:
+    """The log directories without duplicates, absolute paths or URIs without their options, and the selected logs in them.
+
+    A run lists its directories only here, before it locks them: a wrong call changes nothing.
+
+    :raises UsageError: one is missing, is not a directory, is a partition's, is inside another, is incomplete or cannot be
+        accessed; a selected partition does not exist; or no log is selected, unless the call allows that
+    """
+    given = [parse_uri(path, "--log-dir") for path in inputs.log_dirs]
+    step(f"looking for logs in {given[0] if len(given) == 1 else f'{len(given)} directories'}")
+    join_tail(inputs.tail, given)
+    files = file_system(given)
+    with usage_errors():
+        log_dirs = check_log_dirs(files, given)
+        for path in log_dirs:
+            outer = next((other for other in log_dirs if other != path and is_inside(path, other)), None)
+            if outer is not None:
+                raise UsageError(f"--log-dir: it is inside {outer}, which is also given", path=path, hint="give one of them")
+            require_finished(path)
+        logs = discover(files, log_dirs, selector)
+        if not inputs.allow_empty:
+            require_logs(files, logs, log_dirs, selector)
+        return log_dirs, logs
+
+
+def read_metadata_dirs(inputs: Inputs) -> tuple[str, ...]:
+    """The directories of ``--metadata`` without duplicates: absolute paths, or URIs without their options.
+
+    :raises UsageError: one has no metadata log, or cannot be accessed
+    """
+    given = [parse_uri(path, "--metadata") for path in inputs.metadata]
+    files = file_system(given)
+    with usage_errors():
+        for path in given:
+            require_store(path)
+            require_metadata_log(files, path)
+    return tuple(dict.fromkeys(map(resolved, given)))
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turns errors of file systems into usage errors: the run has not begun."""
+    try:
+        yield
+    except StorageError as error:
+        raise UsageError(error.what, path=error.path, hint=error.hint) from error
+
+
+def with_output(inputs: Inputs, request: CompactionRequest) -> CompactionRequest:
+    """The request with the options of a copy.
+
+    :raises UsageError: they contradict each other, or the output directory is, contains or is inside a log directory
+    """
+    if inputs.output_dir is None and (inputs.replace or inputs.if_done):
+        raise UsageError("--replace and --if-done need --output-dir", hint="see --help")
+    if inputs.if_done and inputs.as_of_ms is None:
+        hint = "e.g. --as-of 2026-11-22T02:00Z"
+        raise UsageError("--if-done needs --as-of: without it each run is of another time", hint=hint)
+    target = check_output_dir(inputs.output_dir, request.log_dirs)
+    records = target is not None and (is_remote(target) or inputs.replace or inputs.if_done)
+    return replace(
+        request, output_dir=target, replace=inputs.replace, call=_call(inputs, request) if records else None
+    )
+
+
+def _call(inputs: Inputs, request: CompactionRequest) -> dict[str, Any]:
+    """What the run is asked to do, as far as it changes the output, as values of JSON. Its names are those of the options when
+    outputs began to record them."""
+    resolver = request.resolver
+    toml = [[each.broker, *each.topics.items()] for each in resolver.tomls]
+    return {
+        **{name: sorted(value) if isinstance(value, list) else value for name, value in inputs.extra.items()},
+        "topic": sorted(inputs.topics),
+        "partition": sorted(inputs.partitions),
+        # outputs of versions without this option have none
+        **({} if inputs.tail is None else {"tail": inputs.tail}),
+        "assume_default_policy": inputs.assume_default_policy,
+        "kafka_version": inputs.kafka_version,
+        "command": inputs.command,
+        "log_dirs": list(request.log_dirs),
+        "metadata": list(request.metadata_dirs),
+        "set": {each.name: str(each.value) for each in resolver.sets},
+        "config": digest_of(repr((toml, resolver.properties)).encode()).digest,
+        "as_of_ms": request.as_of_ms,
+    }
+
+
+def check_output_dir(output_dir: str | None, log_dirs: Sequence[str]) -> str | None:
+    """The directory for the cleaned logs: an absolute path, or a URI without its options.
+
+    :raises UsageError: it is, contains or is inside a log directory, or its store cannot be reached
+    """
+    if output_dir is None:
+        return None
+    target = resolved(parse_uri(output_dir, "--output-dir"))
+    with usage_errors():
+        require_store(target)
+    for log_dir in (layout_path(each).place if is_layout(each) else each for each in log_dirs):
+        if is_inside(target, log_dir) or is_inside(log_dir, target):
+            raise UsageError(
+                f"--output-dir overlaps the log directory {log_dir}", path=output_dir, hint="choose a directory outside of it"
+            )
+    return target

@@ -1,0 +1,177 @@
+"""Reads the selected keys of ``erase``, and of the verification of its certificate.
+
+Tested by ``tests/commands/test_erase.py``.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compaction.api.inputs import texts
+from compaction.errors import UsageError
+from compaction.formats.primitives.malformed import FormatError
+
+if TYPE_CHECKING:
+    # imported when keys are read: most calls have none
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from compaction.certifier.checks.erased_keys import ErasedKeys
+    from compaction.formats.key_criteria import KeyCriteria, KeyPattern
+    from compaction.formats.key_list import KeyPlaces
+
+    Listed = tuple[pa.Array, NDArray[np.int64]]
+
+
+
+@dataclass(frozen=True)
+class KeyInputs:
+    """What a call says of keys; the fields are named as the parameters of the Python API. It is never printed."""
+
+    keys: Sequence[str] = ()
+    keys_format: str = "text"
+    keys_column: str | None = None
+    where: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> KeyInputs:
+        """Those among the parameters of a call."""
+        return cls(texts(given["keys"]), given["keys_format"], given["keys_column"], texts(given["where"]))
+
+
+def read_criteria(inputs: KeyInputs) -> KeyCriteria:
+    """The selected keys.
+
+    :raises UsageError: there are none, or a file or pattern cannot be read
+    """
+    return read_keys(inputs)[0]
+
+
+def read_keys(inputs: KeyInputs) -> tuple[KeyCriteria, KeyPlaces]:
+    """The same, and where the keys were given."""
+    import pyarrow as pa
+
+    from compaction.formats import key_list
+    from compaction.formats.key_criteria import KeyCriteria
+
+    given = [each for text in inputs.where for each in _patterns(text)]
+    patterns = tuple(_pattern(each) for each in given)
+    files = {path: _read(path, inputs) for path in dict.fromkeys(inputs.keys)}
+    found = pa.chunked_array([keys for keys, _ in files.values()], pa.binary())
+    if found.nbytes > key_list.MOST_BYTES:
+        raise UsageError("--keys: more than 2 GiB of keys", hint="divide the list, and run once for each part")
+    keys = found.combine_chunks()
+    criteria = KeyCriteria.of(keys, patterns)
+    if not len(criteria.keys) and not patterns:
+        raise UsageError("no keys are given", hint="give --keys FILE with at least one key, or --where")
+    return criteria, key_list.KeyPlaces.of(keys, [(path, lines) for path, (_, lines) in files.items()])
+
+
+def erased_keys(criteria: KeyCriteria, *, tombstones: bool) -> ErasedKeys:
+    """The keys as the certifier matches them.
+
+    :raises UsageError: it cannot judge a pattern
+    """
+    from compaction.certifier.checks.erased_keys import ErasedKeys
+
+    try:
+        return ErasedKeys(criteria, tombstones)
+    except FormatError as error:
+        raise UsageError(f"--certificate: a pattern {error.what}", hint="or erase without a certificate") from None
+
+
+def _patterns(text: str) -> list[str]:
+    if not text.startswith("@"):
+        return [text]
+    data = _bytes(text[1:], "--where")
+    if data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UsageError("--where: begins with a byte order mark", path=text[1:], hint="save it without")
+    # not splitlines(), which ends a line at control characters, too: what a pattern loses there makes it match more keys
+    lines = (line.removesuffix(b"\r") for line in data.split(b"\n"))
+    return [line.decode("utf-8", "surrogateescape") for line in lines if line]
+
+
+def _pattern(text: str) -> KeyPattern:
+    from compaction.formats.key_criteria import KeyPattern
+
+    try:
+        return KeyPattern.parse(text)
+    except (FormatError, UnicodeEncodeError) as error:
+        reason = error.what if isinstance(error, FormatError) else "is not UTF-8"
+        raise UsageError(f"--where: a pattern {reason}", hint="e.g. --where 'prefix=user-17:'") from None
+
+
+def _read(path: str, inputs: KeyInputs) -> Listed:
+    """The keys of a file, and the line of each."""
+    from compaction.formats import key_list
+
+    kind, column = inputs.keys_format, inputs.keys_column
+    try:
+        if column is not None:
+            return _column(path, column, kind)
+        data = _bytes(path, "--keys")
+        if len(data) > key_list.MOST_BYTES:
+            raise UsageError("--keys: the file is larger than 2 GiB", path=path, hint="divide it, and run once for each part")
+        return key_list.read_lines(data, kind), key_list.line_numbers(data)
+    except FormatError as error:
+        raise UsageError(f"--keys: {error.what}", path=path, hint="correct it, or give another --keys-format") from None
+
+
+def _column(path: str, name: str, kind: str) -> Listed:
+    """The keys of a column: of strings, which are decoded as lines are, or of bytes."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from compaction.formats import key_list
+
+    column = _read_column(path, name).combine_chunks()
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if not is_text and not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        what = f"--keys-column: {name} has the type {column.type}"
+        raise UsageError(what, path=path, hint="give a column of strings or bytes")
+    # an empty cell of text is no key; one of bytes is the empty key
+    given = column.is_valid() if not is_text else pc.greater(pc.fill_null(pc.binary_length(column), 0), 0)
+    rows = np.flatnonzero(given.to_numpy(zero_copy_only=False)) + 1
+    cells = column.filter(given).cast(pa.binary())
+    if not is_text or kind == key_list.TEXT:
+        return cells, rows
+    return key_list.decode(zip(rows.tolist(), cells.to_pylist(), strict=True), kind), rows
+
+
+def _read_column(path: str, name: str) -> pa.ChunkedArray:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    _require_file(path, "--keys")
+    try:
+        if path.lower().endswith(".parquet"):
+            return parquet.ParquetFile(path).read([name]).column(name)
+        if not path.lower().endswith(".csv"):
+            raise UsageError("--keys-column needs a .parquet or .csv file", path=path, hint="see --help")
+        options = csv.ConvertOptions(column_types={name: pa.string()}, include_columns=[name])
+        return csv.read_csv(path, convert_options=options).column(name)
+    except (KeyError, pa.ArrowKeyError):
+        raise UsageError(f"--keys-column: there is no column {name}", path=path, hint="check its name") from None
+    except pa.ArrowException as error:
+        # the text of the error may quote a cell
+        what = f"--keys: cannot be read as {path.rpartition('.')[2].lower()} ({type(error).__name__})"
+        raise UsageError(what, path=path, hint="check the file") from None
+
+
+def _require_file(path: str, option: str) -> None:
+    if not Path(path).is_file():
+        raise UsageError(f"{option}: no such file", path=path, hint="check the name")
+
+
+def _bytes(path: str, option: str) -> bytes:
+    _require_file(path, option)
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{option}: cannot be read: {error.strerror}", path=path, hint="check its permissions") from None

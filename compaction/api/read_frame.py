@@ -1,0 +1,45 @@
+"""``compaction.read``: the records of log directories at rest as a DataFrame of the caller's Spark session.
+
+Tested by ``tests/source/test_discovery.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from compaction.api.inputs import Texts, texts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read(
+    spark: SparkSession,
+    log_dirs: Texts,
+    *,
+    topic: str | None = None,
+    view: str | None = None,
+    columns: Texts = (),
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> DataFrame:
+    """The records of log directories; the session gets the data source ``kafka_log``, and its workers this package.
+
+    >>> compaction.read(spark, log_dir, topic="orders", view="latest").count()
+    3
+
+    :param topic: a regular expression that the names of the topics match; by default all
+    :param view: ``latest``: of each key only the newest record; by default all records
+    :param columns: those that are decoded; by default all
+    :param options: others of the data source (``compaction.source.read_plan.OPTIONS``)
+    :raises UsageError: an option is invalid, or there is no such topic
+    """
+    from compaction.source.data_source import FORMAT, register
+    from compaction.spark.session import ship_package
+
+    register(spark)
+    ship_package(spark)
+    given = {"topic": topic, "view": view, "columns": ",".join(texts(columns)) or None, **options}
+    reader = spark.read.format(FORMAT).options(**{name: value for name, value in given.items() if value is not None})
+    return reader.load(texts(log_dirs))

@@ -1,0 +1,73 @@
+"""``kafka-log-compaction``: one console command for the applications of this package.
+
+The first argument selects the application, the others are its own. Only the selected one is imported.
+
+Tested by ``tests/test_frame.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from compaction import __version__
+from compaction.cli import standard_streams
+from compaction.cli.table import COMMANDS as COMMANDS  # for those who run the commands by name
+from compaction.cli.table import PROGRAM
+
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command with ``argv`` (``None``: those of the process); returns its exit code, 2 for a usage error."""
+    standard_streams.guard()
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments:
+        print(_usage(), file=sys.stderr)
+        return 2
+    name, *rest = arguments
+    if name in ("-h", "--help"):
+        print(_usage(), flush=True)
+        return 0
+    if name == "--version":
+        print(f"{PROGRAM} {__version__}", flush=True)
+        return 0
+    command = next((each for each in COMMANDS if each.name == name), None)
+    if command is None:
+        known = ", ".join(each.name for each in COMMANDS)
+        print(f"{PROGRAM}: no command {name!r}; choose one of: {known}", file=sys.stderr)
+        return 2
+    sys.argv = [f"{PROGRAM} {name}", *rest]
+    try:
+        application = command.load()
+    except KeyboardInterrupt:
+        # nothing has begun
+        print("error: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    code: int = application.main(rest)
+    if "pyspark" in sys.modules and code != _INTERRUPTED:
+        # the command has started Spark
+        next(each for each in COMMANDS if each.name == "warm-up").load().warm_up_later()
+    return code
+
+
+def run_application(name: str) -> int:
+    """Runs the command whose file in ``jobs/`` was started, with the arguments of the process; returns its exit code."""
+    code: int = next(each for each in COMMANDS if each.application == name).load().main()
+    return code
+
+
+def _usage() -> str:
+    width = max(len(each.name) for each in COMMANDS)
+    lines = [f"  {each.name:<{width}}  {each.purpose}" for each in COMMANDS]
+    return "\n".join(
+        [
+            f"usage: {PROGRAM} COMMAND [OPTION ...]",
+            "",
+            "An offline log cleaner for Kafka log directories at rest, run on Spark.",
+            "",
+            *lines,
+            "",
+            f"'{PROGRAM} COMMAND --help' lists the options of a command, '{PROGRAM} --version' prints the version.",
+        ]
+    )

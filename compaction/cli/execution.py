@@ -1,0 +1,204 @@
+"""How a command runs: logging, arguments, the Spark session, the report, errors as one line, and the exit code.
+
+Exit codes: 0 done, or nothing to do; 1 at least one log failed, the others are done; 2 usage error, nothing was changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import gc
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from inspect import signature
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compaction.api.engine_choice import Surroundings, in_command
+from compaction.api.provenance import option
+from compaction.cli import interrupts, log_lines, option_groups, standard_streams
+from compaction.cli.option_groups import Parser
+from compaction.errors import CompactionError, StorageError, UsageError
+from compaction.fs.text_files import NEW_FILE, PRIVATE, check_writable, write_text
+from compaction.metrics import open_metrics
+from compaction.printable import printable
+from compaction.report import LogStatus
+from compaction.run_report import RunReport
+from compaction.screen.output_screen import Screen
+from compaction.startup.import_path import use_installed_spark
+
+if TYPE_CHECKING:
+    from compaction.spark.progress import Progress
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+_HIDDEN = "[hidden]"
+_JSON_OPTION = f"--log-format={log_lines.JSON}"
+
+
+def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
+    """Parses the arguments and runs a command's body; any error becomes one line and an exit code."""
+    use_installed_spark()
+    # Python collects garbage once more at its end: modules are none
+    atexit.register(gc.freeze)
+    standard_streams.guard(log_lines.without_status)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    verbose = "--verbose" in arguments
+    log_lines.configure(_log_format(arguments), verbose=verbose, quiet="--quiet" in arguments)
+    try:
+        with interrupts.handled(), in_command(Surroundings(progress, interrupts.deferred, ends_with_process=True)):
+            _require_directory()
+            return _run(parser, arguments, body)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    except KeyboardInterrupt:
+        log_lines.end_steps()
+        interrupts.tell()
+        return INTERRUPTED
+    except Exception as error:
+        log_lines.end_steps()
+        if interrupts.happened():
+            interrupts.tell()
+            return INTERRUPTED
+        log_lines.print_error(_error_text(error), trace=verbose)
+        return USAGE if isinstance(error, UsageError) else FAILED
+    finally:
+        sys.stdout.flush()
+        log_lines.close()
+
+
+def _run(parser: Parser, given: Sequence[str], body: Callable[[argparse.Namespace], int]) -> int:
+    arguments = parser.parse_args(given)
+    for name in ("report", "metrics", "html"):
+        file = getattr(arguments, name, None)
+        if file is not None:
+            check_writable(file)
+    return body(arguments)
+
+
+def _require_directory() -> None:
+    """:raises UsageError: the working directory has been removed, to which paths, Spark and Java refer"""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the working directory has been removed", hint="change to another one, e.g. cd /") from None
+
+
+def _log_format(given: Sequence[str]) -> str:
+    """The requested log format, before the arguments are checked: usage errors are logged in it, too."""
+    json = _JSON_OPTION in given or ("--log-format", log_lines.JSON) in pairwise(given)
+    return log_lines.JSON if json else log_lines.TEXT
+
+
+def _error_text(error: Exception) -> str:
+    if isinstance(error, CompactionError):
+        return error.describe()
+    first_line = next((line for line in str(error).splitlines() if line.strip()), "no message")
+    return f"{type(error).__name__}: {first_line}; run again with --verbose for the stack trace"
+
+
+def given(function: Callable[..., Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    """The parsed arguments that are parameters of a function of the Python API."""
+    return {name: getattr(arguments, name) for name in signature(function).parameters if hasattr(arguments, name)}
+
+
+def options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Each option of a command with its value and its source, as reports have them; patterns of keys are never shown."""
+    found = {}
+    for name, (dest, default) in arguments.options.items():
+        value = getattr(arguments, dest)
+        shown = [_HIDDEN] * len(value) if dest == "where" else value
+        found[name] = option(shown, default, "command line")
+    return found
+
+
+def progress() -> Progress:
+    """The progress of a command's passes, on standard error."""
+    from compaction.spark.progress import Progress
+
+    return Progress(log_lines.progress_stream(), status=log_lines.status_line())
+
+
+def _text_of(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def screen(arguments: argparse.Namespace) -> Screen:
+    """Where a command prints its result, and how much of it."""
+    width = standard_streams.terminal_width(sys.stdout)
+    return Screen(
+        sys.stdout,
+        width,
+        colours=width is not None and "NO_COLOR" not in os.environ and os.environ.get("TERM", "") not in ("", "dumb"),
+        all_rows=getattr(arguments, "all", False),
+        details=arguments.verbose,
+        only_summary=getattr(arguments, "quiet", False),
+    )
+
+
+def finish(
+    files: Iterable[tuple[str | None, Callable[[], str]]], show: Callable[[], None], code: int, mode: int = NEW_FILE
+) -> int:
+    """Ends a command: writes its files, then prints; returns the exit code. Files that cannot be written are errors, none of
+    which prevents another one or what is printed.
+
+    :param files: names, ``None`` for one that is not wanted, and what makes their texts
+    :param code: the exit code if all files are written
+    :param mode: permissions of the files
+    """
+    log_lines.end_steps()
+    errors = []
+    for path, text in files:
+        try:
+            if path is not None:
+                write_text(path, text(), mode)
+        except StorageError as error:
+            errors.append(error)
+    show()
+    for each in errors:
+        log_lines.print_error(each.describe())
+    return FAILED if errors else code
+
+
+def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
+    """Writes a report and its metrics to files and prints it; returns the exit code of the run."""
+    report = replace(report, origin={**report.origin, "options": options(arguments)})
+
+    def show() -> None:
+        if arguments.output == option_groups.JSON:
+            sys.stdout.write(report.to_json())
+        else:
+            report.print_on(screen(arguments))
+        for log in report.logs:
+            if log.status is LogStatus.FAILED:
+                log_lines.print_error(f"{log.name}: {log.reason}")
+
+    # that of an erasure has salted hashes of keys, which can be guessed if they are short
+    mode = PRIVATE if report.erasure else NEW_FILE
+    files = [(arguments.report, report.to_json), (arguments.metrics, lambda: open_metrics(report))]
+    if report.done_before:
+        # that of the run which made the output is kept
+        kept = arguments.report and f'"as_of_ms": {report.as_of_ms},' in _text_of(arguments.report)
+        files = [] if kept else files[:1]
+    return finish(files, show, report.exit_code, mode)
+
+
+def run_and_write(
+    run: Callable[[Callable[[RunReport], None]], RunReport], arguments: argparse.Namespace
+) -> tuple[RunReport, int]:
+    """Runs a command that has a report, and writes that as soon as its logs are done; returns the final report and the code.
+
+    :param run: calls its argument with the report, before it writes the output in another layout or verifies it
+    """
+    codes: list[int] = []
+    report = run(lambda found: codes.append(write_report(found, arguments)))
+    if report.written and arguments.output != option_groups.JSON:
+        print(printable(report.written))
+    return report, max(codes)

@@ -1,0 +1,239 @@
+"""What a command writes to standard error: errors, steps, progress and log lines, as text or as JSON lines
+(``--log-format json``).
+
+A step is shown on a terminal while it lasts. Elsewhere it is a line if it lasts long, or with ``--verbose``.
+
+Tested by ``tests/cli/test_log_lines.py`` and ``tests/commands/test_odd_names.py``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+import threading
+import time
+import traceback
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timezone
+from typing import IO, TextIO
+
+from compaction.cli import standard_streams
+from compaction.printable import printable, printable_json, printable_lines
+from compaction.screen.amounts import elapsed
+from compaction.screen.status_line import StatusLine
+from compaction.screen.steps import FOREIGN, STEPS
+
+TEXT, JSON = "text", "json"
+
+#: logs the errors of a command and of single logs, and progress
+JOB = logging.getLogger("kafka_log_compaction")
+
+#: seconds after which a step is a line, if it is not shown on a terminal
+LONG_STEP_S = 10.0
+_STARTED_S = time.monotonic()
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, and ``exception`` if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record's line."""
+        time = datetime.fromtimestamp(record.created, timezone.utc)
+        fields = {
+            "time": time.isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return printable_json(json.dumps(fields, ensure_ascii=False))
+
+
+class TextFormatter(logging.Formatter):
+    """Lines of text, with control characters escaped: steps with the time since the start, others with their level."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record's lines."""
+        text = super().format(record)
+        if record.name == STEPS.name:
+            text = f"{elapsed(time.monotonic() - _STARTED_S):>8}  {text}"
+        elif record.name not in (JOB.name, FOREIGN.name):
+            text = f"{record.levelname.lower()}: {record.name}: {text}"
+        elif record.levelno >= logging.ERROR:
+            text = f"error: {text}"
+        return printable_lines(text)
+
+
+class _ErrorStream:
+    """Standard error, and the status line at its end if it is a terminal."""
+
+    def __init__(self, stream: TextIO | None = None, *, shows_status: bool = False) -> None:
+        self._stream = stream
+        width = standard_streams.terminal_width
+        self.status = StatusLine(self.stream, lambda: width(self.stream) or 80) if shows_status else None
+
+    @property
+    def stream(self) -> TextIO:
+        """The stream: that of this process at any time, unless it is another one."""
+        return self._stream or sys.stderr
+
+    def print(self, text: str) -> None:
+        """Print a line above the status line."""
+        if self.status is None:
+            print(text, file=self.stream, flush=True)
+            return
+        with self.status.paused():
+            print(text, file=self.stream, flush=True)
+
+
+class _Handler(logging.Handler):
+    """Writes lines to standard error."""
+
+    def __init__(self, errors: _ErrorStream) -> None:
+        super().__init__()
+        self._errors = errors
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._errors.print(self.format(record))
+        except Exception:
+            self.handleError(record)
+
+
+class _Steps(logging.Handler):
+    """Shows steps on a terminal, or writes a line for each that lasts long."""
+
+    def __init__(self, errors: _ErrorStream) -> None:
+        super().__init__()
+        self._errors = errors
+        self._timer: threading.Timer | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = printable(record.getMessage())
+        if self._errors.status is not None:
+            self._errors.status.step(text)
+            return
+        self.end()
+        self._timer = threading.Timer(LONG_STEP_S, JOB.info, [f"{text} ..."])
+        self._timer.daemon = True
+        self._timer.start()
+
+    def end(self) -> None:
+        """The latest step has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._errors.status is not None:
+            self._errors.status.clear()
+
+
+class _State:
+    """The standard error of this process; ``configure`` sets it."""
+
+    errors = _ErrorStream()
+    steps: _Steps | None = None
+    quiet = False
+
+
+def configure(log_format: str, *, verbose: bool, quiet: bool = False) -> None:
+    """Logs to standard error. Characters that the encoding of standard output lacks are escaped, as Python does on standard
+    error.
+
+    :param quiet: neither steps nor progress
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    is_json, stream = log_format == JSON, standard_streams.error_stream()
+    shows_status = not is_json and not quiet and not verbose and standard_streams.is_capable(stream or sys.stderr)
+    _State.errors, _State.quiet = _ErrorStream(stream, shows_status=shows_status), quiet
+    handler = _Handler(_State.errors)
+    handler.setFormatter(JsonFormatter() if is_json else TextFormatter())
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=is_json)
+    JOB.handlers, JOB.propagate = [handler], False
+    logging.captureWarnings(is_json)
+    # its lines are of no use to anybody who does not work on py4j
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    JOB.setLevel(logging.INFO)
+    _configure_steps(handler if verbose and not quiet else None)
+
+
+def _configure_steps(lines: logging.Handler | None) -> None:
+    """Who sees steps: ``lines``, by default the terminal."""
+    close()
+    _State.steps = None if lines is not None or _State.quiet else _Steps(_State.errors)
+    seen_by = lines or _State.steps
+    if seen_by is not None:
+        STEPS.setLevel(logging.INFO)
+        STEPS.addHandler(seen_by)
+
+
+def end_steps() -> None:
+    """The last step has ended, and the result follows."""
+    if _State.steps is not None:
+        _State.steps.end()
+
+
+def close() -> None:
+    """The command has ended: nobody sees steps any more."""
+    end_steps()
+    STEPS.setLevel(logging.WARNING)
+    for handler in [each for each in STEPS.handlers if isinstance(each, (_Handler, _Steps))]:
+        STEPS.removeHandler(handler)
+
+
+def is_json() -> bool:
+    """Whether this process logs JSON."""
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in JOB.handlers)
+
+
+def print_line(text: str) -> None:
+    """Prints a line that is not an error of the command."""
+    if is_json():
+        JOB.warning(text)
+    else:
+        _State.errors.print(printable(text))
+
+
+def print_error(text: str, *, trace: bool = False) -> None:
+    """Prints an error as one line.
+
+    :param trace: with the stack trace of the exception that is being handled
+    """
+    line = printable(" ".join(text.split()))
+    if trace and not is_json():
+        _State.errors.print(printable_lines(traceback.format_exc()).rstrip())
+    JOB.error(line, exc_info=trace and is_json())
+
+
+def progress_stream() -> IO[str]:
+    """The stream for progress: the log if that is JSON, else standard error."""
+    if _State.quiet:
+        return io.StringIO()
+    return _Lines()
+
+
+def without_status() -> AbstractContextManager[None]:
+    """A block during which the status line is not on the terminal."""
+    status = _State.errors.status
+    return nullcontext() if status is None else status.paused()
+
+
+def status_line() -> StatusLine | None:
+    """The status line, if standard error is a terminal that has one."""
+    return _State.errors.status
+
+
+class _Lines(io.StringIO):
+    """A stream that logs each complete line."""
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        *lines, rest = self.getvalue().split("\n")
+        self.seek(0)
+        self.truncate()
+        super().write(rest)
+        for line in lines:
+            JOB.info(line)
+        return written

@@ -1,0 +1,318 @@
+"""The options that several commands have in common, and the help on configuration and exit codes.
+
+Tested by ``tests/commands/test_compact.py`` and ``tests/commands/test_expire.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from compaction.api.engine_choice import LOCAL, SPARK
+from compaction.api.inputs import AUTO
+from compaction.api.times import iso_time_ms, milliseconds
+from compaction.cleaning.kafka_rules import NEWEST, OLDEST
+from compaction.cli import log_lines
+from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
+from compaction.errors import UsageError
+from compaction.fs.uri import LAYOUTS
+from compaction.startup import spark_env
+
+T = TypeVar("T")
+
+TEXT, JSON = "text", "json"
+
+CONFIGURATION_HELP = """\
+configuration:
+  Topic-level names (cleanup.policy, segment.bytes, min.cleanable.dirty.ratio,
+  delete.retention.ms, ...) and broker-level names (log.segment.bytes,
+  log.cleaner.dedupe.buffer.size, ...) are those of Kafka 4.4.0. The first source that sets a
+  value wins:
+
+    1. --set KEY=VALUE, for every selected topic
+    2. TOML [topics."name"]
+    3. the topic's configuration in the KRaft metadata log of the log directory's cluster; for
+       internal topics missing there, the configuration that a broker creates them with
+    4. TOML [broker]
+    5. the broker's dynamic configuration in that metadata log
+    6. a broker's server.properties
+    7. Kafka's defaults
+
+  A metadata log in one log directory also applies to the others with the same cluster.id
+  (meta.properties), as in a broker with several log.dirs; --metadata names one outside the log
+  directories. If a cluster has several metadata logs, the newest applies.
+
+  cleanup.policy is unknown if no source sets it for the topic (1, 2, 3), unless the metadata
+  log has the topic and the broker's default is known: log.cleanup.policy is set (4, 5), or the
+  broker's server.properties is given (6). Nothing is deleted on a guess: such a log is not
+  changed, and counted separately; expire fails it, compact skips it. --assume-default-policy
+  applies the default (4 to 7) to all of them.
+
+  Values in options and TOML may have units: retention.ms=3d, segment.bytes=1GiB.
+
+  An unknown name in --set or TOML, and an invalid value anywhere, is an error. Names in
+  server.properties that Kafka does not know are ignored, as a broker does.
+"""
+
+#: begins the error of argparse
+_UNRECOGNIZED = "unrecognized arguments: "
+#: errors of argparse that quote what was given
+_GIVEN = re.compile(r"(invalid choice|ignored explicit argument|expected one argument|invalid \w+ value).*", re.DOTALL)
+
+#: how a line of a file has a key, see ``compaction.formats.key_list``
+KEY_FORMATS = ("text", "hex", "base64", "json")
+
+EXIT_HELP = """\
+exit status:
+  0  done, or nothing to do
+  1  at least one log failed and was not changed; the others are done
+  2  usage error (option, configuration, no such directory, no log selected, no Java, a live
+     broker holds the lock); nothing was changed
+130  interrupted (Ctrl-C); the next run completes or undoes what was begun
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises errors instead of printing them with the usage text, suggests the nearest option for an unknown one,
+    and shows commands as its user runs them: as applications of ``spark-submit``, or of the console command."""
+
+    def __init__(self, description: str, epilog: str) -> None:
+        super().__init__(
+            prog=None if _application() is None else f"{SUBMIT} jobs/{_application()}.py",
+            description=_as_run(description),
+            epilog=_as_run(epilog),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        given = sys.argv[1:] if args is None else args
+        for argument in given[: given.index("--")] if "--" in given else given:
+            option = argument.partition("=")[0]
+            if option.startswith("--") and " " not in argument and option not in self._option_string_actions:
+                self._refuse(option)
+        return super().parse_known_args(args, namespace)
+
+    def _refuse(self, option: str) -> NoReturn:
+        near = difflib.get_close_matches(option, self._option_string_actions, n=1)
+        hint = f"did you mean {near[0]}? See {self.prog} --help" if near else f"see {self.prog} --help"
+        raise UsageError(f"{_UNRECOGNIZED}{option}", hint=hint)
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """The arguments, with what reports need: the command's name, and each option's attribute and default."""
+        found = super().parse_args(args, namespace)
+        application, last = _application(), self.prog.split()[-1]
+        found.command = next((name for name, module, _ in COMMANDS if module == application), last)
+        named = [action for action in self._actions if action.option_strings and action.dest != "help"]
+        found.options = {action.option_strings[-1]: (action.dest, self.get_default(action.dest)) for action in named}
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        if "--where" in self._option_string_actions:
+            # what was given may be a key or a pattern, which are never printed
+            message = _GIVEN.sub(r"\1", message)
+            if message.startswith(_UNRECOGNIZED):
+                message = f"{_UNRECOGNIZED}a value belongs to no option"
+        raise UsageError(message, hint=f"see {self.prog} --help")
+
+
+def _as_run(text: str) -> str:
+    """``text``, which names commands as those of the console command, as this process was started."""
+    modules = {name: module for name, module, _ in COMMANDS}
+    if _application() is None:
+        return text
+    names = "|".join(name for name, module in modules.items() if module in spark_env.COMMANDS)
+    return re.sub(rf"\b{PROGRAM} ({names})(?![\w-])", lambda match: f"{SUBMIT} jobs/{modules[match[1]]}.py", text)
+
+
+def _application() -> str | None:
+    """The application of ``spark-submit`` that this process was started as, if any."""
+    started = Path(sys.argv[0])
+    return started.stem if started.suffix == ".py" and started.stem in spark_env.COMMANDS else None
+
+
+def add_list(group: argparse._ActionsContainer, option: str, metavar: str, text: str, **more: Any) -> None:
+    """An option that takes one or more values and may be repeated."""
+    group.add_argument(option, metavar=metavar, nargs="+", action="extend", default=[], help=text, **more)
+
+
+def add_file(group: argparse._ActionsContainer, option: str, text: str) -> None:
+    """An option that names a file to write."""
+    group.add_argument(option, metavar="FILE", help=text)
+
+
+def add_selectors(parser: argparse.ArgumentParser) -> None:
+    """The options that select logs, and the directories that hold them."""
+    group = parser.add_argument_group("which logs")
+    text = "log directories at rest: a stopped broker's log.dirs, a backup, an export; may be repeated"
+    add_list(group, "--log-dir", "DIR", text, required=True, dest="log_dirs")
+    add_names(group)
+
+
+def add_names(group: argparse._ActionsContainer) -> None:
+    """The options that select logs by name."""
+    text = "only topics whose full name matches one of these regular expressions; may be repeated"
+    add_list(group, "--topic", "REGEX", text, dest="topics")
+    text = "only these partitions, in addition to those of --topic; each must exist; may be repeated"
+    add_list(group, "--partition", "TOPIC-N", text, dest="partitions")
+    text = "if no log is selected, do nothing and exit with 0; otherwise that is a usage error"
+    group.add_argument("--allow-empty", action="store_true", help=text)
+    text = "a log directory at rest with newer segments, to continue an export of tiered storage"
+    group.add_argument("--tail", metavar="DIR", help=text)
+    add_private_keys(group)
+
+
+def add_private_keys(group: argparse._ActionsContainer) -> None:
+    """The option for private keys."""
+    text = "a private RSA key (PEM) of an encrypted export: of that key id, or of any other; may be repeated"
+    add_list(group, "--private-key", "[ID=]FILE", text, dest="private_keys")
+
+
+def add_keys(group: argparse._ActionsContainer) -> None:
+    """The options that select keys."""
+    text = "the keys to erase: a file with one a line, or with --keys-column a Parquet or CSV file; may be repeated"
+    add_list(group, "--keys", "FILE", text)
+    group.add_argument(
+        "--keys-format", choices=KEY_FORMATS, default=TEXT,
+        help="how a line or cell of --keys has the key; json: a string, or a key as dump-log prints it (default: text)",
+    )  # fmt: skip
+    group.add_argument("--keys-column", metavar="NAME", help="the keys are in this column of --keys, a .parquet or .csv file")
+    add_list(
+        group, "--where", "PATTERN",
+        "keys to erase that match completely: prefix=TEXT, regex=EXPRESSION (RE2, of keys that are UTF-8),"
+        " bytes=EXPRESSION (the same over bytes), or @FILE with one of these a line;"
+        " may be repeated",
+    )  # fmt: skip
+
+
+def add_configuration(parser: argparse.ArgumentParser) -> None:
+    """The options that set configuration."""
+    group = parser.add_argument_group("configuration")
+    text = "a broker's server.properties, or TOML (name ends in .toml); may be repeated, later files win"
+    add_list(group, "--config", "FILE", text)
+    text = "a topic-level or broker-level setting that overrides all other sources; may be repeated"
+    add_list(group, "--set", "KEY=VALUE", text, dest="settings")
+    add_list(
+        group, "--metadata", "DIR",
+        "a log directory, or its __cluster_metadata-0, whose metadata log applies to the log directories of the same"
+        " cluster.id and to exports; it is only read; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--assume-default-policy", action="store_true",
+        help="if no source sets a topic's cleanup.policy, use the broker's default, or Kafka's: delete",
+    )  # fmt: skip
+    now = group.add_mutually_exclusive_group()
+    now.add_argument(
+        "--as-of", metavar="TIME", type=_checked(iso_time_ms), dest="as_of",
+        help="current time for every rule, to repeat a run exactly, e.g. 2026-11-22T02:00Z (default: now)",
+    )  # fmt: skip
+    text = "the same in milliseconds since the epoch"
+    now.add_argument("--as-of-ms", metavar="MS", type=_checked(milliseconds), dest="as_of", help=text)
+
+
+def add_kafka_version(parser: argparse.ArgumentParser) -> None:
+    """The option for the version whose rules apply."""
+    parser.add_argument_group("whose rules").add_argument(
+        "--kafka-version", metavar="VERSION", default=AUTO,
+        help=f"apply the log cleaner's rules of this Kafka version, {OLDEST} to {NEWEST}, e.g. 3.9 or 3.9.1 (default: {AUTO},"
+        " the version of each log's cluster by its metadata.version or inter.broker.protocol.version, else the newest)",
+    )  # fmt: skip
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """The options of a run; returns their group, for a command to add its own."""
+    group = parser.add_argument_group("how to run")
+    group.add_argument("--dry-run", action="store_true", help="report the same figures, write nothing")
+    add_engine(group)
+    add_file(group, "--report", "write a report in JSON (schema_version 1)")
+    add_metrics(group)
+    add_result(group)
+    add_logging(group)
+    return group
+
+
+def add_engine(group: argparse._ActionsContainer) -> None:
+    """The option for what runs the tasks."""
+    group.add_argument(
+        "--engine", choices=(AUTO, LOCAL, SPARK), default=AUTO,
+        help="run tasks in processes on this machine (local, needs no Java) or as Spark jobs (spark); the result is the same"
+        " (default: auto, which is spark under spark-submit, and local otherwise)",
+    )  # fmt: skip
+
+
+def add_output(group: argparse._ActionsContainer) -> None:
+    """The options of a copy."""
+    group.add_argument(
+        "--output-dir", metavar="DIR", default=None,
+        help="write all logs there and do not change the source; the directory appears complete or not at all",
+    )  # fmt: skip
+    group.add_argument(
+        "--output-layout", choices=LAYOUTS, default=None,
+        help="write --output-dir in the layout of tiered storage (aiven, local-tiered), or as a backup set of kafka-backup"
+        " (backup, which needs --accept-loss), in place of a log directory",
+    )  # fmt: skip
+    group.add_argument(
+        "--accept-loss", nargs="?", const="format", choices=("format", "uncommitted"), default=None,
+        help="write a backup set without what its format does not have: transactions, producers, leader epochs, delete"
+        " horizons; or tiered storage without encryption; uncommitted: also without what follows an open transaction or the"
+        " high watermark",
+    )  # fmt: skip
+    group.add_argument(
+        "--replace", action="store_true",
+        help="--output-dir may be an earlier output that was written with --replace or --if-done, or to an object store;"
+        " it is kept until the new one is complete",
+    )  # fmt: skip
+    group.add_argument(
+        "--if-done", choices=("skip",), default=None,
+        help="do nothing if --output-dir already has the complete result of the same request, and it is as it was written;"
+        " needs --as-of, and to erase also --certificate. For tasks that are repeated",
+    )  # fmt: skip
+
+
+def add_result(group: argparse._ArgumentGroup) -> None:
+    """The options for what is printed to standard output."""
+    group.add_argument("--all", action="store_true", help="print every log, not only the topics with the largest effect")
+    add_short_result(group)
+
+
+def add_short_result(group: argparse._ArgumentGroup) -> None:
+    """The options for other forms of the result on standard output."""
+    group.add_argument("--quiet", action="store_true", help="print only the last line of the result, and no progress")
+    group.add_argument(
+        "--output", choices=(TEXT, JSON), default=TEXT,
+        help="what to print to standard output: text, or the report as a JSON document (default: text)",
+    )  # fmt: skip
+
+
+def add_metrics(group: argparse._ActionsContainer) -> None:
+    """The option that writes metrics."""
+    add_file(group, "--metrics", "write the figures as OpenMetrics text, for a collector that reads files")
+
+
+def add_logging(group: argparse._ArgumentGroup) -> None:
+    """The options for what is written to standard error."""
+    group.add_argument(
+        "--log-format", choices=(log_lines.TEXT, log_lines.JSON), default=log_lines.TEXT,
+        help="format of errors, progress and log lines on standard error (default: text)",
+    )  # fmt: skip
+    text = "print each step with its time, details of each log, and stack traces with errors"
+    group.add_argument("--verbose", action="store_true", help=text)
+
+
+def _checked(read: Callable[[str], T]) -> Callable[[str], T]:
+    """A type of an argument whose errors have the text of ``read``'s."""
+
+    def read_argument(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read_argument

@@ -1,0 +1,1 @@
+"""One module for each command: its options, what it runs, and how its result is shown."""

@@ -1,0 +1,208 @@
+"""``compact``: cleans the logs of Kafka log directories at rest as the broker's log cleaner would.
+
+``compaction.engine.clean`` has the steps of a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace as with_fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, chosen, progress
+from compaction.api.inputs import Given, Inputs, Texts, Time, read_request, with_output
+from compaction.api.output_layout import in_layout
+from compaction.api.provenance import provenance
+from compaction.api.runs import done_before, report_without_logs
+from compaction.cli import execution, log_lines, option_groups
+from compaction.config.request import CompactionRequest
+from compaction.report import LogReport, LogStatus
+from compaction.run_report import RunReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from compaction.certifier.certificate import VerifyReport
+
+Execute = Callable[[Engine, CompactionRequest], RunReport]
+
+_DESCRIPTION = """\
+Compact Kafka logs at rest: keep the latest record of each key, exactly as the log cleaner of
+their Kafka version does (2.8 to 4.4). The result is a log that a broker loads and consumers read.
+
+A log is cleaned if its cleanup.policy includes compact, and its dirty ratio is over
+min.cleanable.dirty.ratio or max.compaction.lag.ms has passed. A log of unknown cleanup.policy is
+skipped, and counted separately. The last segment of a log is its active one and is not cleaned.
+If cleanup.policy includes delete as well, expired segments are deleted first. Logs are replaced
+in place; after a crash at any point, a broker or a second run finds every surviving record.
+"""
+
+_EPILOG = f"""\
+{option_groups.CONFIGURATION_HELP}
+{option_groups.EXIT_HELP}
+examples:
+  What would be cleaned in a stopped broker's directory, and why?
+    kafka-log-compaction compact --log-dir /var/lib/kafka --config server.properties --dry-run
+
+  Clean a consumer offsets topic that has grown, whatever its dirty ratio:
+    kafka-log-compaction compact --log-dir /var/lib/kafka --topic __consumer_offsets \\
+        --set min.cleanable.dirty.ratio=0
+
+  Shrink an export into another directory before it is shipped, including its last segments:
+    kafka-log-compaction compact --log-dir /exports/orders --set cleanup.policy=compact \\
+        --include-active --output-dir /exports/orders-compacted --report orders.json
+
+  Of each key retain the record with the highest timestamp in place of the newest one, in a copy (docs/strategies.md):
+    kafka-log-compaction compact --log-dir /backup/kafka --topic orders \\
+        --set compaction.strategy=timestamp --output-dir /restore/kafka --verify
+
+  Produce the same bytes again for the same schedule slot:
+    kafka-log-compaction compact --log-dir /backup/kafka --as-of 2026-11-22T02:00Z
+"""
+
+
+def parser() -> option_groups.Parser:
+    """The command's options."""
+    options = option_groups.Parser(_DESCRIPTION, _EPILOG)
+    option_groups.add_selectors(options)
+    option_groups.add_configuration(options)
+    option_groups.add_kafka_version(options)
+    group = option_groups.add_run_options(options)
+    option_groups.add_output(group)
+    group.add_argument(
+        "--include-active", action="store_true",
+        help="the directories are exports that no broker will append to: clean the last segment of each log too",
+    )  # fmt: skip
+    group.add_argument(
+        "--allow-keyless", action="store_true",
+        help="clean a log even if many of its records have no key: compaction drops those, and refuses such a log otherwise",
+    )  # fmt: skip
+    group.add_argument(
+        "--verify", action="store_true",
+        help="afterwards verify as verify does that nothing was lost or changed; exit with 1 if something was",
+    )  # fmt: skip
+    return options
+
+
+def compact(
+    log_dirs: Texts,
+    *,
+    topics: Texts = (),
+    partitions: Texts = (),
+    allow_empty: bool = False,
+    tail: str | None = None,
+    private_keys: Texts = (),
+    config: Texts = (),
+    settings: Given = (),
+    metadata: Texts = (),
+    assume_default_policy: bool = False,
+    as_of: Time | None = None,
+    kafka_version: str = AUTO,
+    dry_run: bool = False,
+    include_active: bool = False,
+    allow_keyless: bool = False,
+    verify: bool = False,
+    output_dir: str | os.PathLike[str] | None = None,
+    output_layout: str | None = None,
+    accept_loss: str | None = None,
+    replace: bool = False,
+    if_done: str | None = None,
+    engine: str | Engine = AUTO,
+    spark: SparkSession | None = None,
+) -> RunReport:
+    """Cleans logs at rest as the log cleaner of their Kafka version would, in place or into a copy.
+
+    >>> report = compaction.compact(log_dir, settings={"cleanup.policy": "compact"}, dry_run=True)
+    >>> report.status.value
+    'done'
+
+    The parameters are the options of ``kafka-log-compaction compact``; one value may stand for a list of one.
+
+    :param settings: as ``--set``: topic-level or broker-level settings by name
+    :param as_of: the current time for every rule: ISO 8601 with an offset from UTC, a ``datetime`` with one, or milliseconds
+    :param engine: ``local``, ``spark`` or ``auto``
+    :param spark: the caller's session, which is neither stopped nor configured
+    :raises UsageError: an argument is invalid; nothing was changed
+    :raises CompactionError: the run as a whole failed; a log that fails is in the report
+    """
+    return carry_out(locals(), lambda report: None, clean)
+
+
+def carry_out(given: Mapping[str, Any], cleaned: Callable[[RunReport], None], execute: Execute) -> RunReport:
+    """Runs the command.
+
+    :param given: the parameters of ``compact``
+    :param cleaned: called with the report before the result is verified
+    :param execute: see ``clean``
+    """
+    verifies: bool = given.get("verify", False)
+    settings = ENCRYPTED if verifies else {}
+    inputs = Inputs.of("compact", given, "include_active", "allow_keyless")
+    with chosen(given["engine"], "compact", spark=given.get("spark"), settings=settings) as engine:
+
+        def run(inputs: Inputs) -> RunReport:
+            request = with_output(inputs, read_request(inputs))
+            options = {"include_active": given["include_active"], "allow_keyless": given["allow_keyless"]}
+            request = with_fields(request, **options)
+            report = done_before(request) if inputs.if_done else None
+            if report is None:
+                if verifies:
+                    _require_sources(request)
+                report = execute(engine, request)
+            report = with_fields(report, origin=provenance(inputs, compact, engine))
+            cleaned(report)
+            return with_fields(report, verified=tuple(_verified(engine, request, report))) if verifies else report
+
+        return in_layout(inputs, run)
+
+
+def clean(engine: Engine, request: CompactionRequest) -> RunReport:
+    """Runs the cleaner, which is imported here and not before: a run without logs, or with a usage error, is quick."""
+    if (report := report_without_logs(request)) is not None:
+        return report
+    engine.require()
+    from compaction.engine.clean import clean_logs
+
+    with progress() as shown:
+        return clean_logs(engine.passes(shown), request)
+
+
+def _require_sources(request: CompactionRequest) -> None:
+    from compaction.certifier.after_compact import require_sources
+
+    require_sources(request)
+
+
+def _verified(engine: Engine, request: CompactionRequest, report: RunReport) -> Sequence[VerifyReport]:
+    """The certificates of the result; of all logs, if the output was there: its run may not have been verified."""
+    from compaction.certifier.after_compact import requests
+    from compaction.commands.verify import certified
+
+    if report.done_before:
+        logs = (LogReport(*log.topic_partition, log.log_dir, LogStatus.CLEANED, "") for log in request.logs)
+        report = with_fields(report, logs=tuple(logs))
+    return [certified(engine, each) for each in requests(request, report)]
+
+
+def main(argv: Sequence[str] | None = None, run: Execute = clean) -> int:
+    """Runs the command; returns its exit code.
+
+    :param argv: the arguments; ``None``: those of the process
+    :param run: executes a request
+    """
+
+    def body(arguments: argparse.Namespace) -> int:
+        from compaction.certifier.certificate import VerifyReport
+        from compaction.commands.verify import show
+
+        given = execution.given(compact, arguments)
+        report, code = execution.run_and_write(partial(carry_out, given, execute=run), arguments)
+        # standard output may have a document
+        print_line = log_lines.print_line if arguments.output == option_groups.JSON else print
+        found = [each for each in report.verified if isinstance(each, VerifyReport)]
+        return max([code, *(show(each, print_line) for each in found)])
+
+    return execution.run_command(parser(), argv, body)

@@ -1,0 +1,77 @@
+"""Prints a script with which a shell completes the commands of this program, their options and names of files."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import shtab
+
+from compaction.cli import execution, option_groups
+from compaction.cli.table import COMMANDS, PROGRAM
+
+_SHELLS = ("bash", "fish", "tcsh", "zsh")
+
+_DESCRIPTION = """\
+Print a script that lets a shell complete the commands of kafka-log-compaction, their options, and the names
+of files and directories.
+"""
+
+_EPILOG = """\
+exit status:
+  0  done
+  2  usage error
+
+examples:
+  In this shell only:
+    eval "$(kafka-log-compaction completion bash)"
+
+  In each new one:
+    kafka-log-compaction completion bash > ~/.local/share/bash-completion/completions/kafka-log-compaction
+    kafka-log-compaction completion zsh > ~/.zfunc/_kafka-log-compaction
+    kafka-log-compaction completion fish > ~/.config/fish/completions/kafka-log-compaction.fish
+"""
+
+
+def parser() -> option_groups.Parser:
+    """The command's options."""
+    options = option_groups.Parser(_DESCRIPTION, _EPILOG)
+    options.add_argument("shell", choices=_SHELLS, help="the shell")
+    option_groups.add_logging(options.add_argument_group("messages"))
+    return options
+
+
+def script(shell: str) -> str:
+    """The script."""
+    text: str = shtab.complete(_all_commands(), shell)
+    return text
+
+
+def _all_commands() -> argparse.ArgumentParser:
+    """One parser of all commands, whose options know what their values name."""
+    program = argparse.ArgumentParser(PROGRAM, description="An offline log cleaner for Kafka log directories.")
+    program.add_argument("--version", action="store_true", help="print the version")
+    commands = program.add_subparsers()
+    for command in COMMANDS:
+        options = command.load().parser()
+        for action in options._actions:
+            metavar = str(action.metavar or "")
+            if metavar.startswith("DIR"):
+                action.complete = shtab.DIRECTORY
+            elif metavar.startswith("F"):
+                action.complete = shtab.FILE
+        commands.add_parser(command.name, parents=[options], add_help=False, help=command.purpose)
+    return program
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code.
+
+    :param argv: the arguments; ``None``: those of the process
+    """
+
+    def body(arguments: argparse.Namespace) -> int:
+        print(script(arguments.shell))
+        return 0
+
+    return execution.run_command(parser(), argv, body)

@@ -1,0 +1,159 @@
+"""``doctor``: checks what runs depend on, the machine, log directories, and logs whose cleaner has died; says what to fix."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace as with_fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compaction.api.inputs import Given, Inputs, Texts, Time, read_request, texts
+from compaction.checkup.check import Check, Checkup, check_lines
+from compaction.cli import execution, option_groups
+from compaction.commands import warm_up
+from compaction.errors import UsageError
+
+if TYPE_CHECKING:
+    from compaction.checkup.broker_log import CleanerLog
+
+_DESCRIPTION = """\
+Check what runs depend on: Java, Python's packages, caches, memory, free space, the clock, and what
+other users can do to a run; with --log-dir also log directories: locks, leftovers, unreadable logs,
+and logs whose cleaner has died. No file is changed.
+
+A broker keeps in memory which partitions its cleaner has given up. At rest there are three signs:
+the broker's log names them (--broker-log); a batch in the cleanable range is damaged; or a log was
+cleanable for more than a day when the broker wrote it last.
+"""
+
+_EPILOG = """\
+exit status:
+  0  nothing needs to be fixed; notes are worth knowing
+  1  something needs to be fixed: the lines say how
+  2  usage error (option, configuration, no such directory or file, no log selected)
+
+examples:
+  Can runs start on this machine?
+    kafka-log-compaction doctor
+
+  Did a cleaner die, and on which partitions?
+    kafka-log-compaction doctor --log-dir /var/lib/kafka/data --broker-log /opt/kafka/logs/log-cleaner.log
+"""
+
+_WARM_UP = "kafka-log-compaction warm-up"
+
+
+def parser() -> option_groups.Parser:
+    """The options of the command."""
+    options = option_groups.Parser(_DESCRIPTION, _EPILOG)
+    group = options.add_argument_group("which logs")
+    text = "log directories at rest, or of a running broker; may be repeated; without it, only the machine is checked"
+    option_groups.add_list(group, "--log-dir", "DIR", text, dest="log_dirs")
+    option_groups.add_names(group)
+    text = "the broker's log-cleaner.log or server.log, older files first; may be repeated"
+    option_groups.add_list(group, "--broker-log", "FILE", text, dest="broker_logs")
+    group.add_argument("--quick", action="store_true", help="do not read the cleanable ranges of logs for damage")
+    option_groups.add_configuration(options)
+    group = options.add_argument_group("output")
+    group.add_argument("--output", choices=("text", "json"), default="text", help="format of the result (default: %(default)s)")
+    option_groups.add_logging(group)
+    return options
+
+
+def doctor(
+    log_dirs: Texts = (),
+    *,
+    topics: Texts = (),
+    partitions: Texts = (),
+    allow_empty: bool = False,
+    tail: str | None = None,
+    private_keys: Texts = (),
+    config: Texts = (),
+    settings: Given = (),
+    metadata: Texts = (),
+    assume_default_policy: bool = False,
+    as_of: Time | None = None,
+    broker_logs: Texts = (),
+    quick: bool = False,
+) -> Checkup:
+    """Checks what runs depend on; with ``log_dirs`` also log directories. No file is changed.
+
+    >>> compaction.doctor(log_dir, quick=True).exit_code in (0, 1)
+    True
+
+    The parameters are the options of ``kafka-log-compaction doctor``, see ``compact``.
+
+    :raises UsageError: an argument is invalid
+    """
+    return Checkup(tuple(_checks(locals())))
+
+
+def _checks(given: Mapping[str, Any]) -> Iterator[Check]:
+    """The checks, as they are made."""
+    from compaction.checkup.check import State
+    from compaction.checkup.machine import MACHINE, check_machine
+
+    inputs = with_fields(Inputs.of("doctor", given), dry_run=True)
+    cleaner = _cleaner_log(texts(given["broker_logs"]))
+    if cleaner is not None and not inputs.log_dirs:
+        raise UsageError("--broker-log needs --log-dir", hint="give the log directories of that broker")
+    request = read_request(inputs) if inputs.log_dirs else None
+    yield from check_machine(inputs.now_ms, _spark_settings())
+    for part in warm_up.status():
+        state = State.OK if part.usable else State.NOTE
+        yield Check(MACHINE, part.name, state, part.found, "" if part.usable else f"{_WARM_UP} makes it; runs work without it")
+    if request is not None:
+        from compaction.checkup.log_health import check_log_dirs
+
+        yield from check_log_dirs(request, cleaner, quick=given["quick"])
+
+
+def _spark_settings() -> Mapping[str, str]:
+    """The user's settings of a session that a command would start here."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        from compaction.spark.session import submitted_settings
+
+        return submitted_settings()
+    from compaction.startup.protection import configured
+
+    return configured(os.environ)
+
+
+def _cleaner_log(paths: Sequence[str]) -> CleanerLog | None:
+    if not paths:
+        return None
+    from compaction.checkup.broker_log import read_broker_log
+
+    def lines() -> Iterator[str]:
+        for path in paths:
+            try:
+                with Path(path).open(encoding="utf-8", errors="replace") as opened:
+                    yield from opened
+            except OSError as error:
+                what = f"--broker-log: cannot be read: {error.strerror}"
+                raise UsageError(what, path=path, hint="give the broker's log-cleaner.log") from error
+
+    return read_broker_log(lines())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code.
+
+    :param argv: the arguments; ``None``: those of the process
+    """
+
+    def body(arguments: argparse.Namespace) -> int:
+        as_text = arguments.output == option_groups.TEXT
+        found: list[Check] = []
+        for check in _checks(execution.given(doctor, arguments)):
+            if as_text:
+                # some checks take long
+                print("\n".join(check_lines(check, found[-1].area if found else None)), flush=True)
+            found.append(check)
+        checkup = Checkup(tuple(found))
+        print(checkup.summary() if as_text else checkup.to_json().rstrip("\n"))
+        return checkup.exit_code
+
+    return execution.run_command(parser(), argv, body)

@@ -1,0 +1,252 @@
+"""``dry-run``: compares policies on Kafka log directories at rest, and explains why a log is or is not cleaned."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace as with_fields
+from typing import TYPE_CHECKING, Any
+
+from compaction.api.engine_choice import AUTO, Engine, chosen, progress
+from compaction.api.inputs import Given, Inputs, Texts, Time, pairs, read_request, read_selector
+from compaction.api.provenance import provenance
+from compaction.cli import execution, log_lines, option_groups
+from compaction.compare.comparison import Comparison
+from compaction.compare.comparison_metrics import comparison_metrics
+from compaction.compare.figures import OutcomeStatus
+from compaction.compare.json_document import explanations_to_json
+from compaction.compare.terminal import explanation_lines
+from compaction.config import Policy
+from compaction.config.policy import CONFIGURED
+from compaction.config.request import ComparisonRequest
+from compaction.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Execute = Callable[[Engine, ComparisonRequest], Comparison]
+
+_DESCRIPTION = """\
+Compare policies on logs at rest without writing to them: bytes, records, segments and tombstones
+before and after, how often keys repeat, the age of the removed records, the positions of the
+retained ones, and how many rounds a broker would need. The data is read once for all policies.
+The figures are exact: a run with the same settings has the same figures.
+
+With --explain, print instead why logs are or are not cleaned: every condition with its value, its
+bound, the source of its configuration, and what would change the result. This reads only indexes
+and batch headers.
+"""
+
+_EPILOG = f"""\
+{option_groups.CONFIGURATION_HELP}
+policies:
+  --policy "KEY=VALUE,KEY=VALUE" overrides the rest of the configuration. Put the values of a list in
+  brackets, or join them by +. The policy {CONFIGURED!r} changes nothing; it is the default.
+
+{option_groups.EXIT_HELP}
+  A refusal of a log, because many of its records have no key, is an answer and no failure under a
+  policy other than {CONFIGURED!r}; --strict makes it one.
+
+examples:
+  What would compaction, or three days of retention, or both, free on these topics?
+    kafka-log-compaction dry-run --log-dir /backup/kafka --topic 'orders.*' \\
+        --policy cleanup.policy=compact \\
+        --policy cleanup.policy=delete,retention.ms=3d \\
+        --policy 'cleanup.policy=[compact,delete],retention.ms=3d' \\
+        --html orders.html --report orders.json
+
+  Why is this log not compacted?
+    kafka-log-compaction dry-run --log-dir /var/lib/kafka --config server.properties \\
+        --explain __consumer_offsets-7
+"""
+
+
+def parser() -> option_groups.Parser:
+    """The command's options."""
+    options = option_groups.Parser(_DESCRIPTION, _EPILOG)
+    option_groups.add_selectors(options)
+    option_groups.add_configuration(options)
+    option_groups.add_kafka_version(options)
+    group = options.add_argument_group("what to compare")
+    text = f"settings to compare, or {CONFIGURED}; may be repeated (default: {CONFIGURED})"
+    option_groups.add_list(group, "--policy", "K=V,K=V", text, dest="policies")
+    text = "only explain why these partitions are or are not cleaned under each policy; may be repeated"
+    option_groups.add_list(group, "--explain", "TOPIC-N", text)
+    group.add_argument(
+        "--include-active", action="store_true",
+        help="the directories are exports that no broker will append to: the active segment of each log is cleaned too",
+    )  # fmt: skip
+    group.add_argument(
+        "--allow-keyless", action="store_true",
+        help="compare runs with this option: logs with many records without a key are cleaned too",
+    )  # fmt: skip
+    group.add_argument(
+        "--strict", action="store_true",
+        help=f"exit with 1 if a run would refuse a log under any of the policies, and not only under {CONFIGURED}",
+    )  # fmt: skip
+    option_groups.add_engine(group)
+    group = options.add_argument_group("what to write")
+    option_groups.add_file(group, "--report", "write all figures in JSON (schema_version 1)")
+    option_groups.add_metrics(group)
+    option_groups.add_file(group, "--html", "write the comparison as a self-contained HTML page")
+    option_groups.add_result(group)
+    option_groups.add_logging(group)
+    return options
+
+
+def dry_run(
+    log_dirs: Texts,
+    *,
+    topics: Texts = (),
+    partitions: Texts = (),
+    allow_empty: bool = False,
+    tail: str | None = None,
+    private_keys: Texts = (),
+    config: Texts = (),
+    settings: Given = (),
+    metadata: Texts = (),
+    assume_default_policy: bool = False,
+    as_of: Time | None = None,
+    policies: Texts | Sequence[Mapping[str, object]] = (),
+    kafka_version: str = AUTO,
+    include_active: bool = False,
+    allow_keyless: bool = False,
+    engine: str | Engine = AUTO,
+    spark: SparkSession | None = None,
+) -> Comparison:
+    """Compares policies on logs at rest without writing to them; the data is read once for all policies.
+
+    >>> found = compaction.dry_run(log_dir, policies=["cleanup.policy=compact", "cleanup.policy=delete,retention.ms=3d"])
+    >>> found.policies
+    ('cleanup.policy=compact', 'cleanup.policy=delete,retention.ms=3d')
+
+    The parameters are the options of ``kafka-log-compaction dry-run``, see ``compact``.
+
+    :param policies: each as text or as settings by name; by default the one that is configured
+    :raises UsageError: an argument is invalid
+    :raises CompactionError: a directory cannot be read; a log that fails is in the result
+    """
+    return carry_out({**locals(), "policies": _texts(policies)}, compare)
+
+
+def carry_out(given: Mapping[str, Any], execute: Execute) -> Comparison:
+    """Runs the command.
+
+    :param given: the parameters of ``dry_run``
+    :param execute: see ``compare``
+    """
+    inputs = Inputs.of("dry-run", given)
+    request = comparison_request(inputs)
+    with chosen(given["engine"], "dry-run", spark=given.get("spark")) as engine:
+        return with_fields(execute(engine, request), origin=provenance(inputs, dry_run, engine))
+
+
+def compare(engine: Engine, request: ComparisonRequest) -> Comparison:
+    """Runs the comparison, which is imported here and not before, so that a wrong call fails at once."""
+    engine.require()
+    from compaction.compare.compare_policies import compare_with
+
+    with progress() as shown:
+        return compare_with(engine.passes(shown), request)
+
+
+def _texts(policies: Texts | Sequence[Mapping[str, object]]) -> list[str]:
+    given = [policies] if isinstance(policies, (str, os.PathLike)) else policies
+    return [_policy(each) if isinstance(each, Mapping) else os.fspath(each) for each in given]
+
+
+def _policy(settings: Mapping[str, object]) -> str:
+    return ",".join(f"{name}=[{value}]" if "," in value else f"{name}={value}" for name, _, value in _parts(settings))
+
+
+def _parts(settings: Mapping[str, object]) -> list[tuple[str, str, str]]:
+    return [text.partition("=") for text in pairs(settings)]
+
+
+def comparison_request(inputs: Inputs) -> ComparisonRequest:
+    """The checked request.
+
+    :raises UsageError: the call is wrong
+    """
+    selector = read_selector(inputs)
+    explained = inputs.given.get("explain")
+    if explained:
+        if inputs.topics or inputs.partitions or inputs.given["html"] or inputs.given["metrics"]:
+            what = "--explain takes neither --topic, --partition, --html nor --metrics"
+            raise UsageError(what, hint="name the partitions to explain")
+        selector = read_selector(with_fields(inputs, partitions=explained), "--explain")
+    base = read_request(with_fields(inputs, dry_run=True), selector)
+    policies = tuple(Policy.read(text) for text in inputs.given["policies"] or [CONFIGURED])
+    names = [policy.name for policy in policies]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--policy {twice!r} is given twice", hint="name each policy once")
+    for policy in policies:
+        base.resolver.with_policy(policy.settings).broker()
+    options = {name: inputs.given[name] for name in ("include_active", "allow_keyless")}
+    return ComparisonRequest(with_fields(base, **options), policies)
+
+
+def main(argv: Sequence[str] | None = None, run: Execute = compare) -> int:
+    """Runs the command; returns its exit code.
+
+    :param argv: the arguments; ``None``: those of the process
+    :param run: executes a request
+    """
+
+    def body(arguments: argparse.Namespace) -> int:
+        given = execution.given(dry_run, arguments)
+        return _explain(given, arguments) if arguments.explain else _finish(carry_out(given, run), arguments)
+
+    return execution.run_command(parser(), argv, body)
+
+
+def _explain(given: Mapping[str, Any], arguments: argparse.Namespace) -> int:
+    """Explains the logs; this reads only indexes and headers, in this process."""
+    from compaction.compare import compare_policies
+
+    asked = {name: getattr(arguments, name) for name in ("explain", "html", "metrics")}
+    inputs = Inputs.of("dry-run", {**given, **asked})
+    request = comparison_request(inputs)
+    logs = compare_policies.explain(request)
+    origin = {**provenance(inputs, dry_run), "options": execution.options(arguments)}
+    document = explanations_to_json(logs, request.base.as_of_ms, origin)
+
+    def show() -> None:
+        if arguments.output == option_groups.JSON:
+            sys.stdout.write(document)
+        else:
+            screen = execution.screen(arguments)
+            screen.print(explanation_lines(logs, screen.style))
+
+    code = execution.FAILED if any(log.error is not None for log in logs) else 0
+    return execution.finish([(arguments.report, lambda: document)], show, code)
+
+
+def _finish(comparison: Comparison, arguments: argparse.Namespace) -> int:
+    """Writes the requested files, prints a comparison, and returns the exit code."""
+    comparison = with_fields(comparison, origin={**comparison.origin, "options": execution.options(arguments)})
+    files = (
+        (arguments.report, comparison.to_json),
+        (arguments.metrics, lambda: comparison_metrics(comparison)),
+        (arguments.html, comparison.to_html),
+    )
+    code = comparison.exit_code or (execution.FAILED if arguments.strict and comparison.refused else 0)
+    return execution.finish(files, lambda: _show(comparison, arguments), code)
+
+
+def _show(comparison: Comparison, arguments: argparse.Namespace) -> None:
+    if arguments.output == option_groups.JSON:
+        sys.stdout.write(comparison.to_json())
+    else:
+        comparison.print_on(execution.screen(arguments))
+    for log in comparison.logs:
+        if log.error is not None:
+            log_lines.print_error(f"{log.name}: {log.error}")
+        for outcome in log.outcomes:
+            if outcome.fails:
+                log_lines.print_error(f"{log.name}, {outcome.policy}: {outcome.reason}")
+            elif outcome.status is OutcomeStatus.REFUSED:
+                log_lines.print_line(f"refused: {log.name}, {outcome.policy}: {outcome.reason}")

@@ -1,0 +1,151 @@
+"""``expire``: applies the delete policy to the logs of Kafka log directories at rest as a broker would.
+
+``compaction.engine.delete`` has the steps of a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace as with_fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from compaction.api.engine_choice import AUTO, Engine, chosen
+from compaction.api.inputs import Given, Inputs, Texts, Time, read_request, with_output
+from compaction.api.output_layout import in_layout
+from compaction.api.provenance import provenance
+from compaction.api.runs import done_before, report_without_logs
+from compaction.cli import execution, option_groups
+from compaction.config.request import CompactionRequest
+from compaction.run_report import RunReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Execute = Callable[[Engine, CompactionRequest], RunReport]
+
+_DESCRIPTION = """\
+Apply Kafka's delete policy to logs at rest: delete segments, oldest first, that end below the log
+start offset, then those over retention.bytes, then those older than retention.ms, exactly as
+Kafka 4.4.0 decides. Segments below the log start offset are deleted from every log, the others
+only if cleanup.policy includes delete. A log of unknown cleanup.policy fails and is not changed.
+
+The age of a segment is that of its newest record, by its time index, or else of its file. If all
+segments are deleted, an empty one is created. Files are renamed to .deleted first and removed by
+the next run, or at once if file.delete.delay.ms is 0; log start offset, leader epochs and producer
+snapshots are updated. With --output-dir the source is not changed, and its logs are copied without
+their expired segments; a log that fails is not in the copy.
+"""
+
+_EPILOG = f"""\
+{option_groups.CONFIGURATION_HELP}
+{option_groups.EXIT_HELP}
+examples:
+  What has expired in a stopped broker's directory?
+    kafka-log-compaction expire --log-dir /var/lib/kafka --config server.properties --dry-run
+
+  One of a broker's several log.dirs, whose metadata log is in another one?
+    kafka-log-compaction expire --log-dir /disk2/kafka --metadata /disk1/kafka --dry-run
+
+  Keep three days of one topic, whatever is configured:
+    kafka-log-compaction expire --log-dir /backup/kafka --topic page-views \\
+        --set cleanup.policy=delete --set retention.ms=3d
+
+  Copy what has not expired to another place, also from or to an object store:
+    kafka-log-compaction expire --log-dir s3://backups/kafka --output-dir s3://backups/kafka-expired \\
+        --config server.properties
+
+  Repeat the run for the same schedule slot:
+    kafka-log-compaction expire --log-dir /backup/kafka --as-of 2026-11-22T02:00Z
+"""
+
+
+def parser() -> option_groups.Parser:
+    """The command's options."""
+    options = option_groups.Parser(_DESCRIPTION, _EPILOG)
+    option_groups.add_selectors(options)
+    option_groups.add_configuration(options)
+    option_groups.add_output(option_groups.add_run_options(options))
+    return options
+
+
+def expire(
+    log_dirs: Texts,
+    *,
+    topics: Texts = (),
+    partitions: Texts = (),
+    allow_empty: bool = False,
+    tail: str | None = None,
+    private_keys: Texts = (),
+    config: Texts = (),
+    settings: Given = (),
+    metadata: Texts = (),
+    assume_default_policy: bool = False,
+    as_of: Time | None = None,
+    dry_run: bool = False,
+    output_dir: str | os.PathLike[str] | None = None,
+    output_layout: str | None = None,
+    accept_loss: str | None = None,
+    replace: bool = False,
+    if_done: str | None = None,
+    engine: str | Engine = AUTO,
+    spark: SparkSession | None = None,
+) -> RunReport:
+    """Deletes segments from logs at rest as Kafka's delete policy would, in place or into a copy.
+
+    >>> report = compaction.expire(log_dir, settings={"cleanup.policy": "delete", "retention.ms": "3d"}, dry_run=True)
+    >>> sum(log.expired_segments for log in report.logs)
+    0
+
+    The parameters are the options of ``kafka-log-compaction expire``, see ``compact``.
+
+    :raises UsageError: an argument is invalid; nothing was changed
+    :raises CompactionError: the run as a whole failed; a log that fails is in the report
+    """
+    return carry_out(locals(), lambda report: None, delete)
+
+
+def carry_out(given: Mapping[str, Any], expired: Callable[[RunReport], None], execute: Execute) -> RunReport:
+    """Runs the command.
+
+    :param given: the parameters of ``expire``
+    :param expired: called with the report before the result is written in another layout
+    :param execute: see ``delete``
+    """
+    inputs = Inputs.of("expire", given)
+    with chosen(given["engine"], "expire", spark=given.get("spark")) as engine:
+
+        def run(inputs: Inputs) -> RunReport:
+            request = with_output(inputs, read_request(inputs))
+            found = done_before(request) if inputs.if_done else None
+            report = with_fields(found or execute(engine, request), origin=provenance(inputs, expire, engine))
+            expired(report)
+            return report
+
+        return in_layout(inputs, run)
+
+
+def delete(engine: Engine, request: CompactionRequest) -> RunReport:
+    """Applies the delete policy. Tasks only read very many segments; what runs them is imported when it is needed."""
+    if (report := report_without_logs(request)) is not None:
+        return report
+    from compaction.engine.clean import parallel_read
+    from compaction.engine.delete import delete_old_segments
+
+    return delete_old_segments(request, parallel_read(engine.passes()))
+
+
+def main(argv: Sequence[str] | None = None, run: Execute = delete) -> int:
+    """Runs the command; returns its exit code.
+
+    :param argv: the arguments; ``None``: those of the process
+    :param run: executes a request
+    """
+
+    def body(arguments: argparse.Namespace) -> int:
+        given = execution.given(expire, arguments)
+        return execution.run_and_write(partial(carry_out, given, execute=run), arguments)[1]
+
+    return execution.run_command(parser(), argv, body)

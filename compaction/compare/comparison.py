@@ -1,0 +1,92 @@
+"""A comparison of policies over logs, as ``dry_run`` returns it.
+
+Tested by ``tests/compare/test_compare_policies.py`` and ``tests/commands/test_api.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from compaction.compare.figures import ComparedLog, Distribution, LogTotals, OutcomeStatus, PolicyTotals
+from compaction.compare.html_page import to_html
+from compaction.compare.json_document import json_document
+from compaction.compare.terminal import comparison_lines, comparison_summary
+from compaction.report import LogStatus, RunStatus, VersionUsed
+from compaction.results import Result
+from compaction.screen.text_table import Line, Style
+
+
+@dataclass(frozen=True)
+class Comparison(Result):
+    """All logs under all policies, named in the order given; ``kafka_versions`` and ``origin`` as in ``RunReport``."""
+
+    run_id: str
+    as_of_ms: int
+    policies: tuple[str, ...]
+    logs: tuple[ComparedLog, ...]
+    age_bounds_ms: tuple[int, ...]
+    seconds: float = 0.0
+    kafka_versions: tuple[VersionUsed, ...] = ()
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def status(self) -> RunStatus:
+        """Failed if any log fails; else done if any policy would change any log."""
+        if any(log.fails for log in self.logs):
+            return RunStatus.FAILED
+        outcomes = [outcome for log in self.logs for outcome in log.outcomes]
+        worked = any(each.run.status is LogStatus.CLEANED or each.run.expired_segments for each in outcomes)
+        return RunStatus.DONE if worked else RunStatus.NOTHING_TO_DO
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a log failed, or would fail in a run; else 0."""
+        return 1 if self.status is RunStatus.FAILED else 0
+
+    @property
+    def refused(self) -> int:
+        """The number of logs that a run with one of the policies would refuse."""
+        return sum(any(each.status is OutcomeStatus.REFUSED for each in log.outcomes) for log in self.logs)
+
+    def totals(self) -> tuple[PolicyTotals, ...]:
+        """The sums per policy, in the order of ``policies``."""
+        return tuple(self._totals(number, policy) for number, policy in enumerate(self.policies))
+
+    def _totals(self, number: int, policy: str) -> PolicyTotals:
+        pairs = [(log, log.outcomes[number]) for log in self.logs if log.error is None]
+        statuses = {status.value: sum(outcome.status is status for _, outcome in pairs) for status in OutcomeStatus}
+        changed = [outcome for _, outcome in pairs if outcome.changes]
+        return PolicyTotals(
+            policy,
+            _sum(log.before for log, _ in pairs),
+            _sum(log.remaining(number) for log, _ in pairs),
+            _sum(outcome.expired for outcome in changed),
+            sum((outcome.gone for outcome in changed), Distribution()),
+            statuses,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document as a dictionary (``compaction.compare.json_document``)."""
+        return json_document(self)
+
+    def to_html(self) -> str:
+        """The self-contained HTML page."""
+        return to_html(self)
+
+    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
+        """See ``Result``."""
+        return comparison_lines(self, style or Style(), all_rows=all_rows, details=details)
+
+    def summary(self) -> str:
+        """How many logs and policies, and what failed."""
+        return comparison_summary(self)
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{escape(self.to_html())}" width="100%" height="900" style="border:0"></iframe>'
+
+
+def _sum(totals: Iterable[LogTotals]) -> LogTotals:
+    return sum(totals, LogTotals())

@@ -1,0 +1,300 @@
+"""Reads single batches of a segment by position, through a window of the file, and their records.
+
+Mirrors ``FileLogInputStream.nextBatch`` and the batches' iterators (Kafka 4.3.1).
+
+Tested by ``tests/dumping/test_index_lookup.py``, ``tests/dumping/test_segment_dump.py`` and
+``tests/commands/test_dump_log.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.errors import CorruptLogError, UnsupportedLogError
+from compaction.formats.compression.codecs import Codec, decompress
+from compaction.formats.primitives.checksums import crc32, crc32c
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch import message_header
+from compaction.formats.record_batch.batch_header import (
+    CRC_START,
+    HEADER,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    BatchHeader,
+)
+from compaction.formats.record_batch.message_header import HEADER_V0, HEADER_V1
+from compaction.formats.record_batch.message_set import parse_message_entry
+from compaction.fs.filesystem import FileSystem
+from compaction.fs.ranges import view
+from compaction.kernels.reading.record_table import COLUMNS, TIMESTAMP, locate_fields
+from compaction.logdir.blocks import MAX_BATCH_BYTES
+
+WINDOW_BYTES = 4 << 20
+_UP_TO_MAGIC = HEADER.offset("magic") + 1
+_SMALLEST_SIZE = 14
+#: limit of a decompressed batch, as in the cleaner
+MAX_PLAIN_BYTES = 256 << 20
+#: rows of a table of records
+TABLE_RECORDS = 1 << 12
+NOT_WELL_FORMED = "record is not well-formed"
+RESTORE_HINT = "if a broker is running, it may be writing to it: run again; else restore this segment"
+_INT_BYTES = 4
+
+Longs = NDArray[np.int64]
+
+
+class BatchAt(NamedTuple):
+    """A batch: its position, its size in bytes with the header, and its header; a message (v0, v1) as a batch of one record."""
+
+    position: int
+    size: int
+    header: BatchHeader
+
+    @property
+    def magic(self) -> int:
+        """The format version."""
+        return self.header.magic
+
+    @property
+    def last_offset(self) -> int:
+        """Last offset, inclusive; an overflow wraps around as in Java."""
+        return java_long(self.header.base_offset + self.header.last_offset_delta)
+
+    @property
+    def append_time(self) -> int | None:
+        """The timestamp of all records, if it is the broker's append time."""
+        return self.header.max_timestamp if self.magic and self.header.attributes & LOG_APPEND_TIME else None
+
+    @property
+    def end(self) -> int:
+        """The position after it."""
+        return self.position + self.size
+
+
+class Message(NamedTuple):
+    """A v0 or v1 message: its bytes with offset and size, its absolute offset and its timestamp."""
+
+    data: memoryview
+    offset: int
+    timestamp: int
+
+    @property
+    def key_at(self) -> int:
+        """The position of the key's size."""
+        return (HEADER_V1 if HEADER_V0.get(self.data, "magic") else HEADER_V0).size
+
+    @property
+    def crcs(self) -> tuple[int, int]:
+        """The stored and the computed checksum."""
+        return HEADER_V0.get(self.data, "crc"), crc32(self.data[message_header.CRC_START :])
+
+    @property
+    def fields(self) -> tuple[int, int, int, int]:
+        """Start and size of the key and of the value.
+
+        :raises FormatError: the message ends before one of them
+        """
+        key_at, key_size = self.field(self.key_at)
+        return key_at, key_size, *self.field(key_at + max(key_size, 0))
+
+    def field(self, at: int) -> tuple[int, int]:
+        """Start and size of the field whose size is at ``at``; a negative size means null.
+
+        :raises FormatError: the message ends before its start
+        """
+        start = at + _INT_BYTES
+        if start > len(self.data):
+            raise FormatError(NOT_WELL_FORMED)
+        return start, int.from_bytes(self.data[at:start], "big", signed=True)
+
+
+class BatchReader:
+    """Reads batches of the segment at ``path``; errors are ``CorruptLogError`` with path and position."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs, self._path = fs, path
+        found = fs.stat(path)
+        if found is None:
+            raise CorruptLogError("the segment's log is missing", path=path, hint="put the log next to its indexes")
+        self.size = found.size
+        self._window = b""
+        self._window_at = 0
+
+    def _bytes(self, position: int, size: int) -> memoryview:
+        """``size`` bytes at ``position``, or fewer at the end of the file."""
+        size = min(size, self.size - position)
+        start = position - self._window_at
+        if start < 0 or start + size > len(self._window):
+            self._window = self._fs.read_bytes(self._path, position, max(size, WINDOW_BYTES))
+            self._window_at, start = position, 0
+            if len(self._window) < size:
+                raise self.error("file was truncated while it was read", position, "run again when nothing writes to it")
+        return memoryview(self._window)[start : start + size]
+
+    def batch_at(self, position: int, end: int) -> BatchAt | None:
+        """The batch at ``position``; ``None`` if it is not complete before ``end``, or only (preallocated) zeros follow.
+
+        :raises CorruptLogError: its size is impossible, or the file ends inside its header
+        """
+        if position >= end - _UP_TO_MAGIC:
+            return None
+        head = self._bytes(position, HEADER.size)
+        offset, size, crc, magic, attributes = HEADER_V0.unpack(head)
+        if size < _SMALLEST_SIZE:
+            if not any(head) and not view(self._fs, self._path)[position:].any():
+                return None
+            raise self.error(f"batch has an impossible size of {size} bytes", position)
+        if position > end - LOG_OVERHEAD_BYTES - size:
+            return None
+        if magic >= MAGIC:
+            if len(head) < HEADER.size:
+                raise self.error("file ends within a batch header", position)
+            return BatchAt(position, LOG_OVERHEAD_BYTES + size, HEADER.unpack(head))
+        time = HEADER_V1.get(head, "timestamp") if magic else -1
+        header = BatchHeader(offset, size, -1, magic, crc, attributes, 0, time, time, -1, -1, -1, 1)
+        return BatchAt(position, LOG_OVERHEAD_BYTES + size, header)
+
+    def batches(self, position: int, end: int) -> Iterator[BatchAt]:
+        """The batches from ``position`` on that are complete before ``end``."""
+        while (batch := self.batch_at(position, end)) is not None:
+            yield batch
+            position = batch.end
+
+    def data(self, batch: BatchAt) -> memoryview:
+        """The bytes of a batch, with the header.
+
+        :raises UnsupportedLogError: it is too large to be read; a damaged length field may be up to 2 GiB
+        """
+        if batch.size > MAX_BATCH_BYTES:
+            what = f"batch of {batch.size} bytes, more than {MAX_BATCH_BYTES} are not supported"
+            raise UnsupportedLogError(what, path=self._path, position=batch.position, hint=RESTORE_HINT)
+        return self._bytes(batch.position, batch.size)
+
+    def largest_timestamp(self, batch: BatchAt) -> int:
+        """The largest timestamp of a batch's records, -1 without records.
+
+        :raises CorruptLogError: the records cannot be read
+        :raises UnsupportedLogError: the batch is too large
+        """
+        data, header = self.data(batch), batch.header
+        if batch.append_time is not None and header.record_count > 0:
+            return max(-1, batch.append_time)
+        largest = -1
+        try:
+            if batch.magic < MAGIC:
+                return max(-1, int(parse_message_entry(data).columns(MAX_PLAIN_BYTES).timestamp.max()))
+            for table in record_tables(plain_records(batch, data), header):
+                largest = max(largest, int(table[:, TIMESTAMP].max()))
+        except FormatError as error:
+            raise self.error(error.what, batch.position) from None
+        return largest
+
+    def error(self, what: str, position: int, hint: str = RESTORE_HINT) -> CorruptLogError:
+        """An error at a position of the segment."""
+        return CorruptLogError(what, path=self._path, position=position, hint=hint)
+
+
+def is_valid(batch: BatchAt, data: memoryview) -> bool:
+    """Whether the stored checksum of a batch with the bytes ``data`` is right."""
+    if batch.magic >= MAGIC:
+        return len(data) >= HEADER.size and crc32c(data[CRC_START:]) == batch.header.crc
+    return crc32(data[message_header.CRC_START :]) == batch.header.crc
+
+
+def plain_records(batch: BatchAt, data: memoryview) -> bytes:
+    """The decompressed records of a v2 batch with the bytes ``data``; empty if it has none.
+
+    :raises FormatError: they cannot be decompressed
+    """
+    if batch.size < HEADER.size:
+        raise FormatError("batch has a size below the minimum")
+    if batch.header.record_count < 0:
+        raise FormatError("batch has a negative record count")
+    if not batch.header.record_count:
+        return b""
+    return bytes(decompress(Codec.of(batch.header.attributes), data[HEADER.size :], limit_bytes=MAX_PLAIN_BYTES))
+
+
+def record_tables(records: bytes, header: BatchHeader) -> Iterator[Longs]:
+    """The fields of the decompressed records of a batch, as tables of ``kernels.reading.record_table``. Each is valid until the
+    next one.
+
+    :raises FormatError: after the last table, a record is malformed; or before the last record, bytes follow it
+    """
+    data = np.frombuffer(records, np.uint8)
+    at, count = 0, header.record_count
+    table = np.empty((min(count, TABLE_RECORDS), COLUMNS), np.int64)
+    while count:
+        found, at = locate_fields(data, at, count, header.base_offset, header.base_timestamp, table)
+        count -= found
+        remaining = not count and at != len(data)
+        if found - remaining:
+            yield table[: found - remaining]
+        if remaining:
+            raise FormatError("batch holds more bytes than its declared number of records")
+        if at < 0:
+            raise FormatError(NOT_WELL_FORMED)
+
+
+def messages(batch: BatchAt, data: memoryview) -> Iterator[Message]:
+    """The message of a batch of magic 0 or 1 with the bytes ``data``, or the messages in a wrapper.
+
+    :raises FormatError: the wrapper cannot be decompressed, has no messages or one of an impossible size or offset; or after
+        the messages before it, a wrapper in the wrapper
+    """
+    if Codec.of(batch.header.attributes) is Codec.NONE:
+        yield Message(data, batch.header.base_offset, batch.header.base_timestamp)
+        return
+    inner, base_offset = _unwrap(data)
+    for entry in _entries(inner):
+        header, time = HEADER_V0.unpack(entry), -1
+        if Codec.of(header.attributes) is not Codec.NONE:
+            raise FormatError("compressed message inside a compressed message")
+        if header.magic == 1 and batch.append_time is not None:
+            time = batch.append_time
+        elif header.magic and len(entry) >= HEADER_V1.size + _INT_BYTES:
+            time = HEADER_V1.get(entry, "timestamp")
+        yield Message(entry, java_long(base_offset + header.offset), time)
+
+
+def _unwrap(data: memoryview) -> tuple[memoryview, int]:
+    """The messages in a wrapper, and the base of their offsets."""
+    wrapper = parse_message_entry(data)
+    if wrapper.codec is Codec.ZSTD:
+        raise FormatError(f"a wrapper of magic {wrapper.magic} cannot use zstd")
+    value = wrapper.own_record().value
+    if value is None:
+        raise FormatError("compressed wrapper with a null value")
+    inner = decompress(wrapper.codec, value, limit_bytes=MAX_PLAIN_BYTES, magic=wrapper.magic)
+    last = None
+    for entry in _entries(inner):
+        last = HEADER_V0.get(entry, "offset")
+    if last is None:
+        raise FormatError("compressed wrapper without messages")
+    if wrapper.magic == 0 or wrapper.last_offset == 0:
+        return inner, 0
+    if wrapper.last_offset < last:
+        raise FormatError(f"wrapper at offset {wrapper.last_offset} below its last relative offset {last}")
+    return inner, wrapper.last_offset - last
+
+
+def _entries(data: memoryview) -> Iterator[memoryview]:
+    """The messages of a decompressed wrapper, with offset and size; ignores an incomplete one at the end."""
+    while len(data) >= LOG_OVERHEAD_BYTES:
+        size = HEADER_V0.get(data, "size")
+        if size < _SMALLEST_SIZE:
+            raise FormatError("message of an impossible size")
+        if size > len(data) - LOG_OVERHEAD_BYTES:
+            return
+        yield data[: LOG_OVERHEAD_BYTES + size]
+        data = data[LOG_OVERHEAD_BYTES + size :]
+
+
+def java_long(value: int) -> int:
+    """The low 64 bits of a number as a signed ``long``."""
+    return (value + 2**63) % 2**64 - 2**63

@@ -1,0 +1,291 @@
+"""Dumps files: text or JSON lines to one stream, findings and errors to another. (In JSON, findings are lines as well.)
+
+Mirrors ``DumpLogSegments.main`` (Kafka 4.3.1). After an error in one file, Kafka's tool stops; this one continues with the next
+file.
+
+Tested by ``tests/commands/test_dump_log.py`` and ``tests/conformance/test_dump_log.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from compaction.dumping.batch_reader import RESTORE_HINT
+from compaction.dumping.findings import Findings
+from compaction.dumping.index_dump import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
+from compaction.dumping.index_lookup import Found, find_timestamp, may_hold, segments_with, start_position
+from compaction.dumping.json_lines import JsonSegmentDump, Row
+from compaction.dumping.segment_dump import SegmentDump, SegmentView
+from compaction.dumping.spool import PairSpool
+from compaction.dumping.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, partition_files
+from compaction.errors import CorruptLogError, LogError, UsageError
+from compaction.fs.filesystem import FileSystem
+from compaction.fs.ranges import view
+from compaction.logdir.batch_scan import SegmentScan
+
+_NAMED_BY_OFFSET = (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX, Kind.TXNINDEX)
+_BUFFER_CHARACTERS = 1 << 20
+_RENAME = "rename it back"
+
+
+class Offsets(NamedTuple):
+    """A range of offsets, both ends inclusive, ``None`` for no end."""
+
+    first: int
+    last: int | None
+
+
+@dataclass(frozen=True)
+class DumpRequest:
+    """The files and how to dump them; at most one of ``offsets`` and ``timestamp`` is set."""
+
+    files: tuple[str, ...]
+    segment: SegmentView = field(default_factory=SegmentView)
+    index: IndexView = field(default_factory=IndexView)
+    offsets: Offsets | None = None
+    timestamp: int | None = None
+    jsonl: bool = False
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether to search logs for offsets or a timestamp."""
+        return self.offsets is not None or self.timestamp is not None
+
+
+class Output(Protocol):
+    """A binary stream."""
+
+    def write(self, data: bytes, /) -> object:
+        """Writes bytes."""
+
+
+class Dump:
+    """Dumps the files of a request; text goes to ``out``, lines of findings to ``tell``, errors to ``fail``."""
+
+    def __init__(
+        self, fs: FileSystem, request: DumpRequest, out: Output, tell: Callable[[str], None], fail: Callable[[str], None]
+    ) -> None:
+        self._fs, self._request = fs, request
+        self._out, self._tell, self._fail = out, tell, fail
+        self._findings = Findings()
+        self._line_open = False
+
+    def run(self, working_dir: str) -> bool:
+        """Whether all files could be read and are valid.
+
+        :param working_dir: the directory of relative paths
+        :raises UsageError: a file does not exist, or its name does not tell how to dump it
+        """
+        targets = self._targets(working_dir)
+        valid = True
+        for target in targets:
+            self._row(target, Row("file", _file_fields(target), f"Dumping {target.shown}"))
+            try:
+                self._dump(target)
+            except LogError as error:
+                valid = False
+                self._end_line()
+                self._fail(error.describe())
+        for path, row in self._findings.rows():
+            if not self._request.jsonl:
+                self._tell(row.text)
+            elif row.type:
+                self._text(f"{row.json(path)}\n")
+        self._findings.close()
+        for each in self._findings.errors:
+            self._fail(each.describe())
+        return valid and not self._findings.errors
+
+    def _targets(self, working_dir: str) -> list[Target]:
+        targets = []
+        for path in self._request.files:
+            found = self._fs.stat(path)
+            if found is None:
+                raise UsageError("no such file or directory", path=path, hint="separate paths by spaces or commas")
+            if found.is_dir:
+                targets += self._narrow([Target.of(each, working_dir) for each in self._directory(path)])
+            else:
+                targets.append(Target.of(path, working_dir))
+        for target in targets:
+            self._check(target)
+        return targets
+
+    def _directory(self, path: str) -> list[str]:
+        files = partition_files(self._fs, path)
+        if not files:
+            raise UsageError("contains no segments", path=path, hint="give a partition directory")
+        return files
+
+    def _narrow(self, targets: list[Target]) -> list[Target]:
+        """The files of a directory to which the options apply."""
+        request = self._request
+        if request.index.sanity_check or request.index.verify_only:
+            return [target for target in targets if target.kind in (Kind.INDEX, Kind.TIMEINDEX)]
+        if not request.looks_up:
+            return targets
+        logs = [target for target in targets if target.kind is Kind.LOG]
+        if request.offsets is not None:
+            return segments_with(logs, *request.offsets)
+        return self._first_with(logs, request.timestamp or 0)
+
+    def _first_with(self, logs: Sequence[Target], timestamp: int) -> list[Target]:
+        """The segment with the first record at or after a timestamp; the last segment if there is none."""
+        for log in logs[:-1]:
+            if may_hold(self._fs, log, timestamp) and find_timestamp(self._fs, log, timestamp) is not None:
+                return [log]
+        return list(logs[-1:])
+
+    def _check(self, target: Target) -> None:
+        if target.kind in _NAMED_BY_OFFSET and target.base_offset is None:
+            raise UsageError("the name does not start with the segment's base offset", path=target.path, hint=_RENAME)
+        if target.kind is Kind.METADATA_SNAPSHOT and target.name != BOOTSTRAP_SNAPSHOT and target.snapshot_id is None:
+            raise UsageError("the name of a metadata snapshot is OFFSET-EPOCH.checkpoint", path=target.path, hint=_RENAME)
+        if self._request.looks_up and target.kind is not Kind.LOG:
+            raise UsageError(
+                f"--offsets and --timestamp require a log, not this {target.kind.value}",
+                path=target.path, hint="give a .log file or a partition's directory",
+            )  # fmt: skip
+
+    def _dump(self, target: Target) -> None:
+        kind, index, findings = target.kind, self._request.index, self._findings
+        if kind in (Kind.LOG, Kind.METADATA_SNAPSHOT):
+            self._log(target)
+        elif kind is Kind.INDEX:
+            self._rows(target, dump_offset_index(self._fs, target, index, findings))
+        elif kind is Kind.TIMEINDEX:
+            self._rows(target, dump_time_index(self._fs, target, index, findings))
+        elif kind is Kind.TXNINDEX:
+            self._rows(target, dump_txn_index(self._fs, target))
+        elif kind is Kind.SNAPSHOT:
+            self._rows(target, dump_snapshot(self._fs, target))
+        else:
+            self._tell(f"Ignoring unknown file {target.shown}")
+
+    def _log(self, target: Target) -> None:
+        self._row(target, _log_heading(target))
+        view = self._view(target)
+        if view is None:
+            return
+        spool = PairSpool()
+        if self._request.jsonl:
+            dump: SegmentDump = JsonSegmentDump(target.absolute, self._fs, target.path, view, spool.append)
+        else:
+            dump = SegmentDump(self._fs, target.path, view, spool.append)
+        try:
+            self._texts(dump)
+        finally:
+            if spool.empty:
+                spool.close()
+            else:
+                self._findings.gaps[target.absolute] = spool
+            self._note_invalid(target, dump)
+        if view.complete and dump.position < dump.size:
+            invalid = dump.size - dump.position
+            said = f"Found {invalid} invalid bytes at the end of {target.name}"
+            self._row(target, Row("invalidBytes", {"position": dump.position, "size": invalid}, said))
+            self._note_damage(target, dump.position)
+
+    def _view(self, target: Target) -> SegmentView | None:
+        """What to print of a log, ``None`` for nothing; prints the result of a lookup."""
+        view, offsets = self._request.segment, self._request.offsets
+        if offsets is not None:
+            start = start_position(self._fs, target, offsets.first)
+            last = "" if offsets.last is None else offsets.last
+            said = f"Looking for offsets {offsets.first}:{last} from position: {start}"
+            self._row(target, Row("lookup", {**offsets._asdict(), "position": start}, said))
+            return replace(view, start=start, first_offset=offsets.first, last_offset=offsets.last)
+        if self._request.timestamp is None:
+            return view
+        found = find_timestamp(self._fs, target, self._request.timestamp)
+        self._row(target, _found_row(self._request.timestamp, found))
+        if found is None:
+            return None
+        return replace(view, start=found.position, first_offset=found.offset, last_offset=found.offset)
+
+    def _note_invalid(self, target: Target, dump: SegmentDump) -> None:
+        if dump.invalid:
+            what = "1 batch fails its CRC" if dump.invalid == 1 else f"{dump.invalid} batches fail their CRC; this is the first"
+            error = CorruptLogError(what, path=target.path, position=dump.first_invalid, hint=RESTORE_HINT)
+            self._findings.errors.append(error)
+
+    def _note_damage(self, target: Target, position: int) -> None:
+        """Reports an incomplete batch as damage if valid batches follow after its start; else the log has only a torn tail."""
+        damage = SegmentScan(view(self._fs, target.path), position).finish().damage()
+        if damage is not None:
+            error = CorruptLogError(damage, path=target.path, position=position, hint=RESTORE_HINT)
+            self._findings.errors.append(error)
+
+    def _rows(self, target: Target, rows: Iterable[Row]) -> None:
+        self._texts(self._line(target, row) for row in rows)
+
+    def _row(self, target: Target, row: Row) -> None:
+        self._text(self._line(target, row))
+
+    def _line(self, target: Target, row: Row) -> str:
+        """The line of a row; empty if it has none in this form."""
+        if not self._request.jsonl:
+            return f"{row.text}\n"
+        return f"{row.json(target.absolute)}\n" if row.type else ""
+
+    def _texts(self, texts: Iterable[str]) -> None:
+        """Prints texts, also those before an error, a buffer at a time."""
+        held, size = [], 0
+        try:
+            for text in texts:
+                held.append(text)
+                size += len(text)
+                if size > _BUFFER_CHARACTERS:
+                    self._text("".join(held))
+                    held, size = [], 0
+        finally:
+            self._text("".join(held))
+
+    def _text(self, text: str) -> None:
+        if text:
+            self._out.write(_encoded(text))
+            self._line_open = not text.endswith("\n")
+
+    def _end_line(self) -> None:
+        if self._line_open:
+            self._text("\n")
+
+
+def _file_fields(target: Target) -> dict[str, object]:
+    fields: dict[str, object] = {"kind": target.kind.value}
+    if target.kind is Kind.METADATA_SNAPSHOT:
+        offset, epoch = target.snapshot_id or (None, None)
+        return fields | {"endOffset": offset, "epoch": epoch}
+    return fields | {"baseOffset": target.base_offset}
+
+
+def _log_heading(target: Target) -> Row:
+    """What only the text says: in JSON it is in the line of the file."""
+    if target.kind is Kind.LOG:
+        said = f"Log starting offset: {target.base_offset}"
+    elif target.snapshot_id is None:
+        said = "KRaft bootstrap snapshot"
+    else:
+        said = "Snapshot end offset: {}, epoch: {}".format(*target.snapshot_id)
+    return Row("", {}, said)
+
+
+def _found_row(timestamp: int, found: Found | None) -> Row:
+    """The result of a lookup of a timestamp."""
+    if found is None:
+        return Row("lookup", {"since": timestamp, "offset": None}, f"No record at or after timestamp {timestamp}")
+    said = (
+        f"First record at or after timestamp {timestamp}: offset: {found.offset} timestamp: {found.timestamp}"
+        f" position: {found.position} (searched from position: {found.start})"
+    )
+    return Row("lookup", {"since": timestamp, "offset": found.offset, "timestamp": found.timestamp,
+                          "position": found.position}, said)  # fmt: skip
+
+
+def _encoded(text: str) -> bytes:
+    """UTF-8, with the original bytes of file names; lone surrogates (possible in properties files) as Java prints them."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")

@@ -1,0 +1,332 @@
+"""Formats records of Kafka's internal topics, and control records, as Kafka's dump tool prints them.
+
+Mirrors ``DumpLogSegments.OffsetsMessageParser``, ``TransactionLogMessageParser``, ``ShareGroupStateMessageParser``,
+``ClusterMetadataLogMessageParser``, ``RemoteMetadataLogMessageParser``, ``DecoderMessageParser`` and ``printControlRecord``
+(Kafka 4.3.1). As in Kafka, a record that cannot be decoded is reported in its place.
+
+Tested by ``tests/dumping/test_generated_messages.py`` and ``tests/conformance/test_dump_messages.py``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+
+from compaction.dumping import message_schemas
+from compaction.dumping.generated_messages import Message, MessageError, Values, read_table
+from compaction.formats.java_text import Json, java_text, json_text
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives.varint import decode_unsigned
+from compaction.formats.record_batch.batch_header import ABORT, COMMIT
+
+#: from a record's key, value and offset to the texts after ``key:`` and ``payload:``; ``None`` omits one
+Decoder = Callable[[bytes | None, bytes | None, int], tuple[str | None, str | None]]
+
+_DELETED = "<DELETE>"
+_SHORT_BYTES = 2
+_FRAME_VERSION = 1
+_SHORT_MAX, _INT_MAX = 2**15 - 1, 2**31 - 1
+_SHORT_BITS, _SHORT_SIGN = 0xFFFF, 0x8000
+_GROUP_METADATA = 2
+_CONSUMER_PROTOCOL = "consumer"
+
+#: version and type; version and coordinator epoch
+_CONTROL_KEY, _MARKER_VALUE = struct.Struct(">hh"), struct.Struct(">hi")
+_SIGN_BIT = 0x80
+#: by type
+_MARKERS = ("ABORT", "COMMIT")
+_COORDINATOR_EPOCH = "coordinatorEpoch"
+_PARTITION = "{id}:{name}-{partition}"
+
+#: version and type; version and coordinator epoch
+_CONTROL_KEY, _MARKER_VALUE = struct.Struct(">hh"), struct.Struct(">hi")
+_SIGN_BIT = 0x80
+#: by type
+_MARKERS = ("ABORT", "COMMIT")
+_COORDINATOR_EPOCH = "coordinatorEpoch"
+_PARTITION = "{id}:{name}-{partition}"
+_SEGMENT_STATES = ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED")
+_PARTITION_STATES = ("DELETE_PARTITION_MARKED", "DELETE_PARTITION_STARTED", "DELETE_PARTITION_FINISHED")
+#: by record, the fields in the ``toString`` of its class
+_REMOTE_LOG_TEXTS = {
+    "RemoteLogSegmentMetadata": "remoteLogSegmentId startOffset endOffset brokerId maxTimestampMs eventTimestampMs"
+    " segmentLeaderEpochs segmentSizeInBytes customMetadata state txnIdxEmpty",
+    "RemoteLogSegmentMetadataUpdate": "remoteLogSegmentId customMetadata state eventTimestampMs brokerId",
+    "RemotePartitionDeleteMetadata": "topicPartition state eventTimestampMs brokerId",
+    "RemoteLogSegmentMetadataSnapshot": "segmentId startOffset endOffset maxTimestampMs segmentLeaderEpochs"
+    " segmentSizeInBytes customMetadata state txnIdxEmpty",
+}
+
+_table = lru_cache(maxsize=None)(read_table)
+
+
+class _UnknownTypeError(Exception):
+    """The record type is not in the table."""
+
+
+def control_text(key: bytes | None, value: bytes | None) -> str:
+    """The text of a control record after its metadata.
+
+    :raises FormatError: the record is malformed
+    """
+    name, message = control_record(key, value)
+    if message is None:
+        return f" controlType: {name}"
+    if name in _MARKERS:
+        return f" endTxnMarker: {name} coordinatorEpoch: {message[_COORDINATOR_EPOCH]}"
+    label = f"{name}:" if name == "LeaderChange" else name
+    return f" {label} {json_text(message)}"
+
+
+def control_record(key: bytes | None, value: bytes | None) -> tuple[str, dict[str, Json] | None]:
+    """The type of a control record and its message, ``None`` if the type is unknown. Like Kafka, reads every record but markers
+    as version 0.
+
+    :raises FormatError: the record is malformed
+    """
+    if key is None or len(key) < _CONTROL_KEY.size or key[0] & _SIGN_BIT:
+        raise FormatError("control record has a malformed key")
+    _, kind = _CONTROL_KEY.unpack_from(key)
+    if kind in (ABORT, COMMIT):
+        if value is None or len(value) < _MARKER_VALUE.size or value[0] & _SIGN_BIT:
+            raise FormatError("end-of-transaction marker has a malformed value")
+        return _MARKERS[kind], {_COORDINATOR_EPOCH: _MARKER_VALUE.unpack_from(value)[1]}
+    message = next((each for each in _table(message_schemas.CONTROL_RECORDS).values() if each.type == kind), None)
+    if message is None:
+        return f"UNKNOWN({kind})", None
+    if value is None:
+        raise FormatError("control record without a value")
+    values, _ = message.read(value, 0)
+    version = values["version"]
+    return message.name, message.to_json(values, version if isinstance(version, int) else 0)
+
+
+def decode_offsets(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
+    """Records of ``__consumer_offsets``."""
+    return _coordinator_record(message_schemas.GROUP_RECORDS, key, value, offset)
+
+
+def decode_transactions(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
+    """Records of ``__transaction_state``."""
+    return _coordinator_record(message_schemas.TRANSACTION_RECORDS, key, value, offset)
+
+
+def decode_share_state(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
+    """Records of ``__share_group_state``."""
+    return _coordinator_record(message_schemas.SHARE_RECORDS, key, value, offset)
+
+
+def decode_metadata(_key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
+    """Records of ``__cluster_metadata``, which have no keys."""
+    try:
+        return None, json_text(_metadata_form(value or b""))
+    except FormatError as error:
+        return None, f"Error at {offset}, skipping. {error.what}"
+
+
+def decode_remote_log(_key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
+    """Records of ``__remote_log_metadata``, which have no keys; as text, not as JSON."""
+    try:
+        message, values, _ = _framed(value or b"", message_schemas.REMOTE_LOG_RECORDS)
+        shown = _remote_log_values(message.name, values)
+    except FormatError as error:
+        return None, f"Error at offset {offset}, skipping. {error.what}"
+    fields = message_schemas.REMOTE_LOG_TEXTS[message.name].split()
+    return None, f"{message.name}{{{', '.join(f'{name}={shown[name]}' for name in fields)}}}"
+
+
+#: those whose messages are JSON
+MESSAGE_DECODERS = (decode_offsets, decode_transactions, decode_share_state, decode_metadata)
+
+
+def _remote_log_values(name: str, values: Values) -> Values:
+    """The values as Java prints them; the checks are those of the constructors of Kafka's classes, in their order."""
+    if name == "RemoteLogSegmentMetadata":
+        _check_offsets(values["startOffset"], values["endOffset"])
+        _leader_epochs(values)
+    shown, custom = {**values, "state": _state(values)}, values.get("customMetadata")
+    if "segmentLeaderEpochs" in values:
+        shown["segmentLeaderEpochs"] = _leader_epochs(values)
+    if "topicIdPartition" in values:
+        shown["topicPartition"] = _PARTITION.format_map(values["topicIdPartition"])
+    if "remoteLogSegmentId" in values:
+        segment = values["remoteLogSegmentId"]
+        partition = _PARTITION.format_map(segment["topicIdPartition"])
+        shown["remoteLogSegmentId"] = f"RemoteLogSegmentId{{topicIdPartition={partition}, id={segment['id']}}}"
+    shown["customMetadata"] = "Optional.empty" if custom is None else f"Optional[CustomMetadata{{{len(custom)} bytes}}]"
+    return {**shown, "txnIdxEmpty": "true" if values.get("txnIndexEmpty") else "false"}
+
+
+def _check_offsets(start: int, end: int) -> None:
+    if start < 0:
+        raise FormatError(f"Unexpected start offset = {start}. StartOffset for a remote segment cannot be negative")
+    if end < start:
+        bound = f"EndOffset for a remote segment cannot be less than startOffset = {start}"
+        raise FormatError(f"Unexpected end offset = {end}. {bound}")
+
+
+def _leader_epochs(values: Values) -> str:
+    epochs = {each["leaderEpoch"]: each["offset"] for each in values["segmentLeaderEpochs"]}
+    if not epochs:
+        raise FormatError("segmentLeaderEpochs can not be null or empty")
+    return f"{{{', '.join(f'{epoch}={epochs[epoch]}' for epoch in sorted(epochs))}}}"
+
+
+def _state(values: Values) -> str:
+    of_partition = values.get("remotePartitionDeleteState")
+    state = values["remoteLogSegmentState"] if of_partition is None else of_partition
+    names = message_schemas.SEGMENT_STATES if of_partition is None else message_schemas.PARTITION_STATES
+    if not 0 <= state < len(names):
+        raise FormatError("state can not be null" if of_partition is None else "null")
+    return names[state]
+
+
+def _metadata_form(value: bytes) -> Json:
+    """A metadata record as JSON."""
+    message, values, version = _framed(value, message_schemas.METADATA_RECORDS)
+    return {"type": message.name, "version": version, "data": message.to_json(values, version)}
+
+
+def _framed(value: bytes, table: str) -> tuple[Message, Values, int]:
+    """A metadata record: three unsigned varints (frame version, type, version) and the message; its values and version."""
+    pos, frame = 0, []
+    for name in ("frame version", "type", "version"):
+        try:
+            number, pos = decode_unsigned(value, pos)
+        except FormatError:
+            raise FormatError(f"Error while reading {name}") from None
+        if _SHORT_MAX < number <= _INT_MAX:
+            raise FormatError(f"Value for {name} was too large.")
+        # Java casts the int to a short
+        number = (number & _SHORT_BITS) - ((number & _SHORT_SIGN) << 1)
+        if name == "frame version" and number != _FRAME_VERSION:
+            raise FormatError(_unknown_frame(number))
+        frame.append(number)
+    _, kind, version = frame
+    message = next((each for each in _table(table).values() if each.type == kind), None)
+    if message is None:
+        raise FormatError(f"org.apache.kafka.common.errors.UnsupportedVersionException: Unknown metadata id {kind}")
+    try:
+        values, end = message.read(value[pos:], version)
+    except MessageError:
+        raise FormatError(f"Failed to deserialize record with type {kind}") from None
+    if pos + end < len(value):
+        raise FormatError(f"Found {len(value) - pos - end} byte(s) of garbage after {kind}")
+    return message, values, version
+
+
+def _unknown_frame(number: int) -> str:
+    if number == 0:
+        return (
+            "Could not deserialize metadata record with frame version 0. Note that upgrades from the preview release of KRaft"
+            " in 2.8 to newer versions are not supported."
+        )
+    return (
+        f"Could not deserialize metadata record due to unknown frame version {number}"
+        f"(only frame version {_FRAME_VERSION} is supported)"
+    )
+
+
+def text_decoder(name: str) -> Callable[[bytes], str]:
+    """One of Kafka's decoder classes by its full or short name; ``KeyError`` for any other."""
+    package, _, short = name.rpartition(".")
+    if package not in ("", "org.apache.kafka.tools.api"):
+        raise KeyError(name)
+    return {"StringDecoder": java_text, "IntegerDecoder": _number(">i"), "LongDecoder": _number(">q")}[short]
+
+
+def decode_with(key_decoder: Callable[[bytes], str], value_decoder: Callable[[bytes], str]) -> Decoder:
+    """A decoder for keys and one for values."""
+
+    def decode(key: bytes | None, value: bytes | None, _offset: int) -> tuple[str | None, str | None]:
+        return None if key is None else key_decoder(key), None if value is None else value_decoder(value)
+
+    return decode
+
+
+#: keys and values as UTF-8
+decode_text = decode_with(java_text, java_text)
+
+
+def _number(code: str) -> Callable[[bytes], str]:
+    layout = struct.Struct(code)
+
+    def decode(raw: bytes) -> str:
+        try:
+            return str(layout.unpack_from(raw)[0])
+        except struct.error:
+            raise FormatError(f"{layout.size} bytes expected for a number, {len(raw)} found") from None
+
+    return decode
+
+
+def _coordinator_record(table: str, key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
+    if key is None:
+        raise FormatError("the decoder needs a key, but the record has none")
+    try:
+        kind = _version(key, "key")
+        key_message = _message(table, kind, "key")
+        keys = _read(key_message, key, 0, kind)
+        shown = json_text({"type": str(kind), "data": key_message.to_json(keys, 0)})
+        return shown, _DELETED if value is None else _coordinator_value(table, kind, value)
+    except _UnknownTypeError:
+        return f"Unknown record type {kind} at offset {offset}, skipping.", None
+    except FormatError as error:
+        return f"Error at offset {offset}, skipping. {error.what}", None
+
+
+def _coordinator_value(table: str, kind: int, value: bytes) -> str:
+    message = _message(table, kind, "value")
+    version = _version(value, "value")
+    if not message.versions.has(version):
+        raise FormatError(f"Found an unknown record version {version} for {kind} type")
+    values = _read(message, value, version, version)
+    form = message.to_json(values, version)
+    if table is message_schemas.GROUP_RECORDS and kind == _GROUP_METADATA and values["protocolType"] == _CONSUMER_PROTOCOL:
+        _show_members(form["members"], values["members"])
+    return json_text({"version": str(version), "data": form})
+
+
+def _read(message: Message, data: bytes, version: int, said: int) -> Values:
+    """The message after a version number; ``said`` is the version in Kafka's error message."""
+    try:
+        return message.read(data[_SHORT_BYTES:], version)[0]
+    except MessageError as error:
+        what = f"Could not read record with version {said} from {message.name}'s buffer due to: {error.java}."
+        raise FormatError(what) from None
+
+
+def _show_members(forms: Json, members: Json | bytes) -> None:
+    """Replaces the bytes of members' subscriptions and assignments by their decoded form if it can be read."""
+    protocol = {message.name: message for message in _table(message_schemas.CONSUMER_PROTOCOL).values()}
+    if not isinstance(forms, list) or not isinstance(members, list):
+        return
+    for form, member in zip(forms, members, strict=True):
+        for name, message in protocol.items():
+            if isinstance(form, dict) and isinstance(member, dict):
+                form[name] = _consumer_field(message, member[name]) or form[name]
+
+
+def _consumer_field(message: Message, raw: object) -> Json:
+    try:
+        if not isinstance(raw, bytes):
+            return None
+        version = _version(raw, message.name)
+        values: Values = message.read(raw[_SHORT_BYTES:], version)[0]
+        return message.to_json(values, version)
+    except FormatError:
+        return None
+
+
+def _message(table: str, kind: int, name: str) -> Message:
+    message = _table(table).get((kind, name))
+    if message is None:
+        raise _UnknownTypeError
+    return message
+
+
+def _version(data: bytes, name: str) -> int:
+    if len(data) < _SHORT_BYTES:
+        raise FormatError(f"Could not read version from {name}'s buffer.")
+    return int.from_bytes(data[:_SHORT_BYTES], "big", signed=True)

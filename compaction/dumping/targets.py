@@ -1,0 +1,100 @@
+"""Determines the kind of a file from its name, and the files of a directory to dump.
+
+The kinds are those of Kafka's dump tool.
+
+Tested by ``tests/commands/test_dump_log.py`` and ``tests/conformance/test_dump_log.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import NamedTuple
+
+from compaction.fs.filesystem import FileSystem, join, parent
+from compaction.fs.uri import is_remote
+from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_segment_file
+
+METADATA_SNAPSHOT = ".checkpoint"
+BOOTSTRAP_SNAPSHOT = "bootstrap.checkpoint"
+_OFFSET = re.compile(r"[0-9]{1,20}")
+_LONG_MAX = 2**63 - 1
+_SNAPSHOT_NAME = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
+_KIND_ORDER = (LOG, INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT)
+
+
+class Kind(Enum):
+    """The kind of a file; the value is its name in errors."""
+
+    LOG = "log"
+    METADATA_SNAPSHOT = "metadata snapshot"
+    INDEX = "index"
+    TIMEINDEX = "time index"
+    TXNINDEX = "transaction index"
+    SNAPSHOT = "producer snapshot"
+    UNKNOWN = "unknown file"
+
+
+_SUFFIXES = {
+    LOG: Kind.LOG,
+    METADATA_SNAPSHOT: Kind.METADATA_SNAPSHOT,
+    INDEX: Kind.INDEX,
+    TIMEINDEX: Kind.TIMEINDEX,
+    TXNINDEX: Kind.TXNINDEX,
+    SNAPSHOT: Kind.SNAPSHOT,
+}
+
+
+class Target(NamedTuple):
+    """A file to dump: ``shown`` is the given path as Java prints it, ``absolute`` the absolute path."""
+
+    path: str
+    shown: str
+    absolute: str
+
+    @classmethod
+    def of(cls, path: str, working_dir: str) -> Target:
+        """From a path or URI; URIs are not made absolute."""
+        if is_remote(path):
+            return cls(path, path.rstrip("/"), path.rstrip("/"))
+        shown = re.sub("/+", "/", path)
+        shown = shown.rstrip("/") or "/"
+        return cls(path, shown, shown if shown.startswith("/") else f"{working_dir.rstrip('/')}/{shown}")
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.shown.rpartition("/")[2]
+
+    @property
+    def stem(self) -> str:
+        """The name up to its first dot, in a segment's file its base offset."""
+        return self.name.partition(".")[0]
+
+    @property
+    def base_offset(self) -> int | None:
+        """The base offset in the name, if there is one."""
+        offset = int(self.stem) if _OFFSET.fullmatch(self.stem) else _LONG_MAX + 1
+        return offset if offset <= _LONG_MAX else None
+
+    @property
+    def kind(self) -> Kind:
+        """The kind by the name's last suffix."""
+        return _SUFFIXES.get("." + self.name.rpartition(".")[2], Kind.UNKNOWN) if "." in self.name else Kind.UNKNOWN
+
+    @property
+    def snapshot_id(self) -> tuple[int, int] | None:
+        """End offset and epoch in the name of a metadata snapshot."""
+        match = _SNAPSHOT_NAME.fullmatch(self.name)
+        return None if match is None else (int(match["offset"]), int(match["epoch"]))
+
+    def sibling(self, kind: str) -> str:
+        """The path of another file of the same segment."""
+        return join(parent(self.path), self.stem + kind)
+
+
+def partition_files(fs: FileSystem, directory: str) -> list[str]:
+    """The files of a partition directory, segment by segment."""
+    parsed = ((parse_segment_file(name), name) for name in fs.listdir(directory))
+    own = [(file.base_offset, _KIND_ORDER.index(file.kind), name) for file, name in parsed if file and not file.suffix]
+    return [join(directory, name) for *_, name in sorted(own)]

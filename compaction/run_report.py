@@ -1,0 +1,133 @@
+"""The report of a run, as JSON. It never contains a record's key or value. ``compaction.screen.run_table`` prints it.
+
+The JSON document has ``schema_version`` 1:
+
+| field | meaning |
+| --- | --- |
+| ``run_id``, ``as_of_ms``, ``dry_run`` | the run, its "now" in milliseconds, whether nothing was written |
+| ``status`` | ``done``, ``nothing_to_do`` (no log needed work), ``failed`` (at least one log failed; the others are done) |
+| ``schema_version`` | 1; fields are added, never renamed or removed |
+| ``totals`` | ``logs`` is their number, ``cleaned``, ``skipped`` and ``failed`` those of each status, ``policy_unknown`` those
+    with an unknown policy; the others are the sums of the counts below; ``seconds`` is the elapsed time of the run |
+| ``kafka_versions`` | whose rules applied, and to how many logs: the fields of ``VersionUsed`` |
+| ``erasure`` | only of a run that erased keys: what was given and found, by salted hashes |
+| ``logs`` | one object per log: the fields of ``LogReport`` |
+| ``tool``, ``command``, ``options``, ``settings`` | what ran, and how it was called (``compaction.api.provenance``) |
+
+There are two kinds of bytes and of records. ``disk_bytes_*`` are those of all segments of a log, ``removed_records`` all that
+it has lost; what people read has these. ``bytes_*`` and ``records_*`` count what was read in the cleaned range, and kept, as
+Kafka's ``CleanerStats`` does. The figures of a dry run equal those of the real run.
+Bytes of a name that are not UTF-8 are escaped (``compaction.printable``).
+
+Tested by ``tests/test_report.py``, ``tests/screen/test_run_table.py`` and ``tests/commands/test_api.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Protocol
+
+from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed
+from compaction.results import Result
+from compaction.screen.run_table import run_lines, summary
+from compaction.screen.text_table import Line, Style, wrapped
+
+SCHEMA_VERSION = 1
+#: the status of the certificate of an erasure that has done what it was asked to
+HOLDS = "holds"
+#: the fields of a log that are summed for the run
+_COUNTS = tuple(each.name for each in fields(LogReport) if each.type == "int" and each.default == 0)
+
+
+class Verified(Protocol):
+    """What a verification found, as ``verify`` returns it."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 if all holds."""
+
+    def lines(self, style: Style | None = None) -> Iterable[Line]:
+        """As lines of text."""
+
+
+@dataclass(frozen=True)
+class RunReport(Result):
+    """The outcome of one run.
+
+    ``seconds`` is its elapsed time. ``origin`` says how it was called and what it ran on, see ``compaction.api.provenance``.
+    ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``: if it has a ``certificate``
+    that does not hold, the exit code is 1. ``copied``: the result is, or would be, a copy beside the unchanged source.
+    """
+
+    run_id: str
+    as_of_ms: int
+    dry_run: bool
+    logs: tuple[LogReport, ...]
+    seconds: float = 0.0
+    kafka_versions: tuple[VersionUsed, ...] = ()
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    erasure: Mapping[str, Any] = field(default_factory=dict)
+    copied: bool = False
+    #: where the copy was written in another layout than a log directory's
+    written: str = ""
+    #: whether the output was there already, written by the same request
+    done_before: str = ""
+    #: the certificates of ``verify``, one for each log directory
+    verified: tuple[Verified, ...] = ()
+
+    @property
+    def status(self) -> RunStatus:
+        """Failed if any log failed, else done if any log was cleaned or lost segments to the delete policy."""
+        if any(log.status is LogStatus.FAILED for log in self.logs):
+            return RunStatus.FAILED
+        changed = any(log.status is LogStatus.CLEANED or log.expired_segments for log in self.logs)
+        return RunStatus.DONE if changed else RunStatus.NOTHING_TO_DO
+
+    @property
+    def exit_code(self) -> int:
+        """0: done, or nothing to do. 1: at least one log failed, the certificate of an erasure does not hold, or the
+        verification found something."""
+        certified = self.erasure.get("certificate", {}).get("status", HOLDS) == HOLDS
+        failed = self.status is RunStatus.FAILED or not certified
+        return 1 if failed or any(each.exit_code for each in self.verified) else 0
+
+    @property
+    def totals(self) -> dict[str, int | float]:
+        """Logs by status, and the sums of their counts."""
+        by_status = {status.value: sum(log.status is status for log in self.logs) for status in LogStatus}
+        sums = {name: sum(getattr(log, name) for log in self.logs) for name in _COUNTS}
+        unknown = sum(log.policy_unknown for log in self.logs)
+        return {"logs": len(self.logs), **by_status, "policy_unknown": unknown, **sums, "seconds": round(self.seconds, 3)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document as a dictionary."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "run_id": self.run_id,
+            "as_of_ms": self.as_of_ms,
+            "dry_run": self.dry_run,
+            "status": self.status.value,
+            **self.origin,
+            "totals": self.totals,
+            "kafka_versions": [asdict(each) for each in self.kafka_versions],
+            **({"erasure": dict(self.erasure)} if self.erasure else {}),
+            "logs": [{**asdict(log), "status": log.status.value, "seconds": round(log.seconds, 3)} for log in self.logs],
+        }
+
+    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
+        """See ``Result``."""
+        shown = style or Style()
+        if self.done_before:
+            yield from wrapped(self.summary(), shown)
+        else:
+            yield from run_lines(self, shown, all_rows=all_rows, details=details)
+        yield from (Line(self.written),) if self.written else ()
+        for each in self.verified:
+            yield from each.lines(shown)
+
+    def summary(self) -> str:
+        """How many logs, what became of them, bytes on disk."""
+        if self.done_before:
+            return f"{self.done_before}: done already by the same request; nothing was written"
+        return summary(self)

@@ -1,0 +1,107 @@
+"""What runs the tasks of a command (``TaskRunner``), and what tasks exchange.
+
+``compaction.engines.processes`` runs them in worker processes of this machine, ``compaction.spark.pipeline`` as Spark jobs; the
+results are equal. Functions are sent to other processes: those of a module, or ``partial`` objects of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: a job of a certification or a count that reads less takes a moment, and is not shown as a pass
+SHOWN_BYTES = 32 << 20
+
+#: where an item belongs: the number of a log or topic, and of a part of it
+Place = tuple[int, int]
+#: what a task emits for others
+Item = tuple[Place, Any]
+
+
+class Part(Protocol):
+    """What a task reads without interruption."""
+
+    @property
+    def id(self) -> Hashable:
+        """Identifies the part within its pass."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to read."""
+
+
+def size_of(part: Part) -> int:
+    """Bytes to read."""
+    return part.size_bytes
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a job is shown: ``description`` in Spark's UI; as the pass ``name``, if any, in the progress.
+
+    :ivar task_bytes: bytes that each task reads
+    :ivar writes: the tasks write files
+    """
+
+    description: str
+    name: str | None = None
+    task_bytes: Sequence[int] = ()
+    writes: bool = False
+
+    @classmethod
+    def reading(cls, name: str, description: str, tasks: Iterable[Iterable[Part]], *, writes: bool = False) -> Job:
+        """The job of a pass whose tasks read these parts."""
+        return cls(description, name, [sum(part.size_bytes for part in task) for task in tasks], writes)
+
+    @classmethod
+    def sized(cls, name: str, description: str, task_bytes: Sequence[int]) -> Job:
+        """A job that is shown as a pass if it reads at least ``SHOWN_BYTES``."""
+        return cls(description, name if sum(task_bytes) >= SHOWN_BYTES else None, task_bytes)
+
+
+class TaskRunner(Protocol):
+    """Runs tasks."""
+
+    @property
+    def cores(self) -> int:
+        """Number of tasks that run concurrently."""
+
+    def run(self, job: Job, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
+        """The result of ``work`` for each of ``tasks``, in order."""
+
+    def exchange(
+        self,
+        job: Job,
+        tasks: Sequence[T],
+        emit: Callable[[T], Iterable[Item]],
+        join: Callable[[Iterable[Item]], Iterable[R]],
+        reducers: int,
+    ) -> list[R]:
+        """What ``join`` makes of the items that ``emit`` emits for each of ``tasks``, in no order.
+
+        :param join: called with all items of some places, in no order; only one of them need be in memory
+        :param reducers: the most calls of ``join``; an item goes to that of its ``reducer_of``
+        """
+
+
+def reducer_of(place: Place, reducers: int) -> int:
+    """Which of ``reducers`` joins the items of a place. Consecutive parts of a large log are joined by different ones."""
+    number, part = place
+    return (31 * number + part) % reducers
+
+
+def pack(items: Sequence[T], size_of: Callable[[T], int], target_bytes: int) -> list[list[T]]:
+    """Groups adjacent items until each group reaches ``target_bytes``; items are not split."""
+    packs: list[list[T]] = []
+    filled = target_bytes
+    for item in items:
+        if filled >= target_bytes:
+            packs.append([])
+            filled = 0
+        packs[-1].append(item)
+        filled += size_of(item)
+    return packs

@@ -1,0 +1,52 @@
+"""Times are read as people write them, and mistaken units are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from compaction.api.times import iso_time_ms, milliseconds
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-11-22T02:00Z", 1_795_312_800_000),
+        ("2026-11-22 02:00:00z", 1_795_312_800_000),
+        ("2026-11-22T03:30:00+01:30", 1_795_312_800_000),
+        ("2026-11-21T21:00-0500", 1_795_312_800_000),
+        ("2026-11-22T02:00:00.123456+00:00", 1_795_312_800_123),
+        ("2000-01-01T00:00Z", 946_684_800_000),
+    ],
+)
+def test_a_time_has_an_offset_from_utc(text: str, expected: int) -> None:
+    assert iso_time_ms(text) == milliseconds(str(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("yesterday", "is not a time such as 2026-11-22T02:00Z"),
+        ("2026-11-22", "'2026-11-22' is a date without a time: 2026-11-22T00:00Z is its midnight in UTC"),
+        ("2026-11-22T02:00", "has no offset from UTC: append Z"),
+        ("2026-02-30T02:00Z", "is not a time that exists"),
+        ("1999-12-31T23:59:59Z", "is a time before the year 2000"),
+    ],
+)
+def test_any_other_time_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        iso_time_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1795312800", "before the year 2000"),
+        ("946684799999", "before the year 2000"),
+        ("1795312800000000", "after the year 9999"),
+        ("-1", "is not a time in milliseconds"),
+        ("1e12", "is not a time in milliseconds"),
+    ],
+)
+def test_seconds_and_microseconds_are_not_taken_for_milliseconds(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        milliseconds(text)

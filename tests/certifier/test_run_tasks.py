@@ -1,0 +1,150 @@
+"""A verification says what it says in one process, wherever its tasks run, however the work is cut."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from compaction import task_runner
+from compaction.certifier import run_tasks
+from compaction.certifier.certificate import Status, VerifyReport
+from compaction.certifier.certify import certify as certify_request
+from compaction.certifier.checks import offset_ranges
+from compaction.certifier.checks.erased_keys import ErasedKeys
+from compaction.certifier.erasure_certificate import certify_erasure
+from compaction.certifier.find_remains import Remains
+from compaction.certifier.run_tasks import search_files
+from compaction.certifier.verify_request import VerifyRequest
+from compaction.config import Resolver, read_sets
+from compaction.config.request import CompactionRequest
+from compaction.engine.clean import clean_logs
+from compaction.engines.processes import ProcessPasses
+from compaction.errors import UsageError
+from compaction.formats.key_criteria import KeyCriteria, KeyPattern
+from compaction.spark.progress import Progress
+from compaction.task_runner import TaskRunner
+from tests.certifier.certify import certify
+from tests.erasure.test_erase_keys import erase, keys_of, write_case, write_odd
+from tests.golden import unpack_sample
+from tests.local_job import logs_in
+from tests.local_passes import LocalPasses
+from tests.passes.random_cases import FLAVOURS, random_case
+from tests.passes.random_cases import NOW_MS as RANDOM_NOW_MS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOW_MS = 1_767_225_600_000
+ENGINES = ["processes", pytest.param("spark", marks=pytest.mark.spark)]
+
+
+@contextmanager
+def engine(name: str, request: pytest.FixtureRequest, told: io.StringIO | None = None) -> Iterator[TaskRunner]:
+    """What runs tasks elsewhere than in this process."""
+    shown = Progress(told or io.StringIO())
+    if name == "spark":
+        from compaction.spark.pipeline import SparkPasses
+
+        spark: SparkSession = request.getfixturevalue("spark")
+        yield SparkPasses(spark.sparkContext, shown)
+    else:
+        with ProcessPasses(2, shown, inline_bytes=0) as passes:
+            yield passes
+
+
+@pytest.fixture(scope="module")
+def request_(tmp_path_factory: pytest.TempPathFactory) -> VerifyRequest:
+    """The sample and a compacted copy of it."""
+    root = tmp_path_factory.mktemp("certify")
+    log_dir, copy = unpack_sample(root), root / "copy"
+    resolver = Resolver(read_sets(["min.cleanable.dirty.ratio=0"]))
+    run = CompactionRequest(*logs_in(log_dir), NOW_MS, resolver=resolver, output_dir=str(copy), allow_keyless=True)
+    assert clean_logs(LocalPasses, run).exit_code == 0
+    return VerifyRequest((str(log_dir),), (str(copy),), NOW_MS, exact=True, resolver=resolver)
+
+
+def document(report: VerifyReport) -> str:
+    return replace(report, seconds=0).to_json()
+
+
+@pytest.mark.parametrize("range_bytes", [1_000, 64 << 20])
+@pytest.mark.parametrize("name", ENGINES)
+def test_logs_that_hold_have_the_same_report(
+    request: pytest.FixtureRequest, request_: VerifyRequest, name: str, range_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = certify(request_)
+    assert local.status is Status.HOLDS
+    for module in (offset_ranges, run_tasks):
+        monkeypatch.setattr(module, "PARTITION_BYTES", range_bytes)
+    monkeypatch.setattr(run_tasks, "RANGE_BYTES", 20 * range_bytes)
+    monkeypatch.setattr(task_runner, "SHOWN_BYTES", 0)
+    told = io.StringIO()
+    with engine(name, request, told) as runner:
+        assert document(certify(request_, range_bytes, runner)) == document(local)
+    assert [line.partition(":")[0] for line in told.getvalue().splitlines()] == ["segments", "records"]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_logs_that_are_violated_or_damaged_have_the_same_report(
+    request: pytest.FixtureRequest, request_: VerifyRequest, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # copy for source: everything that cleaning dropped is nowhere in the source
+    turned = replace(request_, before=request_.after, after=request_.before)
+    local = certify(turned, 2_000)
+    assert local.status is Status.VIOLATED
+    for module in (offset_ranges, run_tasks):
+        monkeypatch.setattr(module, "PARTITION_BYTES", 5_000)
+    with engine(name, request) as runner:
+        assert document(certify(turned, 2_000, runner)) == document(local)
+
+
+def test_a_request_without_logs_to_compare_starts_nothing(request_: VerifyRequest) -> None:
+    def start() -> TaskRunner:
+        raise AssertionError("something was started")
+
+    with pytest.raises(UsageError, match=re.escape("nothing to compare: no log here has .deleted files")):
+        certify_request(start, replace(request_, before=(), after=request_.before))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_files_are_searched_for_keys_and_patterns(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+    write_odd(tmp_path)
+    (tmp_path / "notes.txt").write_text("no batches")
+    (tmp_path / "dumps").mkdir()
+    criteria = KeyCriteria.of(pa.array([b"k"], pa.binary()), (KeyPattern.parse("regex=кл.*"),))
+    files = [(str(tmp_path), f"odd-0/{base:020d}.log") for base in (0, 10, 20)]
+    files += [(str(tmp_path), each) for each in ("notes.txt", "dumps/", "gone")]
+    with engine(name, request) as runner:
+        found = search_files(runner, files, ErasedKeys(criteria))
+    assert [each.records for each in found] == [2, 2, 2, None, None, None]
+    assert found == search_files(LocalPasses(), files, ErasedKeys(criteria))
+    assert found[-1] == Remains(str(tmp_path / "gone"))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_erasure_has_the_same_certificate(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [random_case(flavour, 3) for flavour in FLAVOURS][:3]
+    for case in cases:
+        write_case(tmp_path / "before", case)
+    keys = sorted({key for case in cases for key in keys_of(case)})[::3]
+    assert erase(tmp_path / "before", keys, output_dir=tmp_path / "after", include_active=True).exit_code == 0
+    (tmp_path / "after/old.dump").write_bytes(next((tmp_path / "before").rglob("*.log")).read_bytes())
+    asked = VerifyRequest((str(tmp_path / "before"),), (str(tmp_path / "after"),), RANDOM_NOW_MS, include_active=True)
+    erased = ErasedKeys(KeyCriteria.of(pa.array(keys, pa.binary())))
+    local = certify_erasure(LocalPasses, asked, erased)
+    assert any(log["records_erased"] for log in local.logs)
+    monkeypatch.setattr(run_tasks, "RANGE_BYTES", 1)
+    with engine(name, request) as runner:
+        found = certify_erasure(lambda: runner, asked, erased)
+    assert (found.logs, document(found.report)) == (local.logs, document(local.report))
+    assert found.report.elsewhere == local.report.elsewhere != ()

@@ -1,0 +1,204 @@
+"""The Python API: each function's example, what results can do, and that a command prints what its function returns."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import json
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import compaction
+from compaction.api.engine_choice import LOCAL, SPARK, choose
+from compaction.api.inputs import pairs
+from compaction.cli.console import main
+from compaction.cli.table import COMMANDS
+from compaction.commands import compact as compact_command
+from compaction.formats.record_batch.record import Record
+from tests.formats.encode import BatchSpec, encode_batch
+from tests.local_passes import LocalPasses
+
+_AS_OF = datetime(2026, 11, 24, 2, tzinfo=timezone.utc)
+_AS_OF_MS = int(_AS_OF.timestamp()) * 1000
+_COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
+#: not a name of the command
+_COMMANDS = {"count": "count", "dump": "dump-log", "dry_run": "dry-run"}
+FUNCTIONS = [name for name in compaction.__all__ if inspect.isfunction(getattr(compaction, name))]
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """A log directory with two segments of ``orders-0``, whose keys are a, b and c."""
+    log = tmp_path / "logs" / "orders-0"
+    log.mkdir(parents=True)
+    for base, keys in ((0, b"abab"), (4, b"ac")):
+        records = [Record(base + n, _AS_OF_MS - 10_000 + n, bytes([key]), b"value") for n, key in enumerate(keys)]
+        (log / f"{base:020d}.log").write_bytes(encode_batch(records, BatchSpec(base_offset=base)))
+    return tmp_path / "logs"
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "read"])
+def test_the_example_of_a_function_is_true(name: str, log_dir: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    compaction.compact(log_dir, output_dir=copy, settings=_COMPACT)
+    _examine(name, {"log_dir": log_dir, "copy": copy})
+
+
+@pytest.mark.spark
+def test_records_are_read_into_a_data_frame(spark: Any, log_dir: Path) -> None:
+    _examine("read", {"log_dir": log_dir, "spark": spark})
+    assert compaction.read(spark, log_dir, columns=["offset"]).columns == ["offset"]
+
+
+@pytest.mark.spark
+def test_a_session_of_the_caller_runs_the_tasks_and_remains(spark: Any, log_dir: Path) -> None:
+    before = dict(spark.sparkContext.getConf().getAll())
+    report = compaction.compact(log_dir, spark=spark, settings=_COMPACT, dry_run=True)
+    assert report.to_dict()["engine"] == {"name": SPARK, "reason": "the caller's session"}
+    assert spark.range(1).count() == 1
+    assert dict(spark.sparkContext.getConf().getAll()) == before
+
+
+def _examine(name: str, names: dict[str, Any]) -> None:
+    function = getattr(compaction, name)
+    (test,) = doctest.DocTestFinder(recurse=False).find(function, name, globs={"compaction": compaction, **names})
+    assert test.examples
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert runner.run(test).failed == 0
+
+
+def test_the_api_is_what_all_names() -> None:
+    assert sorted(FUNCTIONS) == ["compact", "count", "doctor", "dry_run", "dump", "erase", "expire", "read", "verify"]
+    assert all(getattr(compaction, name).__doc__ for name in compaction.__all__)
+    assert set(compaction.__all__) <= set(dir(compaction))
+    with pytest.raises(AttributeError, match="no attribute 'compress'"):
+        compaction.compress  # noqa: B018
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in ("read", "dump")])
+def test_the_parameters_of_a_function_are_the_options_of_its_command(name: str) -> None:
+    command = next(each for each in COMMANDS if each.name == _COMMANDS.get(name, name))
+    options = {action.dest: action.default for action in command.load().parser()._actions if action.dest != "help"}
+    own = {"report", "metrics", "html", "output", "all", "quiet", "verbose", "log_format", "why", "explain"}
+    parameters = inspect.signature(getattr(compaction, name)).parameters
+    assert set(options) - own - ({"strict"} if name == "dry_run" else set()) == set(parameters) - {"spark"}
+    given = {dest: options[dest] for dest in parameters if dest in options}
+    assert {dest for dest in given if given[dest] and given[dest] != parameters[dest].default} == set()
+
+
+def test_a_call_and_its_command_line_have_the_same_result(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = compaction.compact(log_dir, settings=_COMPACT, topics="orders", as_of=_AS_OF, dry_run=True)
+    options = ["--set", *pairs(_COMPACT), "--topic", "orders", "--as-of-ms", str(_AS_OF_MS), "--dry-run"]
+    assert main(["compact", "--log-dir", str(log_dir), *options, "--output", "json"]) == 0
+    called, told = json.loads(report.to_json()), json.loads(capsys.readouterr().out)
+    assert called["options"]["--topic"] == {"value": ["orders"], "source": "call"}
+    assert told["options"]["--topic"] == {"value": ["orders"], "source": "command line"}
+    assert set(called["options"]) <= set(told["options"])
+    for each in (called, told):
+        del each["options"], each["run_id"], each["totals"]["seconds"], each["logs"][0]["seconds"]
+    assert called == told
+    assert called["engine"] == {"name": LOCAL, "reason": "no Spark was configured"}
+
+
+def test_a_result_is_text_json_and_a_table(log_dir: Path) -> None:
+    report = compaction.compact(log_dir, settings=_COMPACT, as_of=_AS_OF_MS)
+    assert "1 log: 1 cleaned; " in str(report)
+    assert max(map(len, str(report).splitlines())) <= 80
+    assert report._repr_html_().startswith("<pre>log ")
+    assert json.loads(report.to_json()) == json.loads(json.dumps(report.to_dict()))
+    (row,) = report.to_arrow().to_pylist()
+    assert (row["topic"], row["removed_records"], json.loads(row["settings"])) == ("orders", 2, report.logs[0].settings)
+    assert report.to_pandas().removed_records.tolist() == [2]
+
+
+def test_a_table_without_pandas_is_an_error_with_a_remedy(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(compaction.UsageError, match="needs pandas"):
+        compaction.count(log_dir).to_pandas()
+
+
+def test_all_results_can_be_shown(log_dir: Path) -> None:
+    comparison = compaction.dry_run(log_dir, policies=[{"cleanup.policy": ["compact", "delete"], "retention.ms": "3d"}])
+    assert comparison.policies == ("cleanup.policy=[compact,delete],retention.ms=3d",)
+    assert comparison._repr_html_().startswith('<iframe srcdoc="&lt;!doctype html&gt;')
+    for result in (
+        comparison,
+        compaction.expire(log_dir, dry_run=True, assume_default_policy=True),
+        compaction.count(log_dir),
+        compaction.doctor(log_dir, quick=True),
+        compaction.dump(log_dir / "orders-0", output="jsonl"),
+    ):
+        assert str(result)
+        assert json.loads(json.dumps(result.to_dict()))
+        assert result.to_arrow().num_rows == len(result.rows()) > 0
+
+
+def test_a_dump_as_text_has_no_rows(log_dir: Path) -> None:
+    dumped = compaction.dump([log_dir / "orders-0"], print_data_log=True)
+    assert (dumped.valid, dumped.exit_code) == (True, 0)
+    assert dumped.findings[0].startswith("Non-consecutive offsets in ")
+    assert "payload: value" in str(dumped)
+    with pytest.raises(compaction.UsageError, match="the dump is text"):
+        dumped.rows()
+
+
+def test_a_copy_that_was_made_before_is_told(log_dir: Path, tmp_path: Path) -> None:
+    def copied() -> compaction.RunReport:
+        return compaction.compact(
+            log_dir, output_dir=tmp_path / "copy", settings=_COMPACT, as_of="2026-11-24T02:00Z", if_done="skip", verify=True
+        )
+
+    first, second = copied(), copied()
+    assert (first.done_before, second.done_before) == ("", str(tmp_path / "copy"))
+    assert second.summary() == f"{tmp_path}/copy: done already by the same request; nothing was written"
+    assert [each.exit_code for each in (*first.verified, *second.verified)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"as_of": "2026-11-24T02:00"}, "as_of: '2026-11-24T02:00' has no offset from UTC"),
+        ({"as_of": 5}, "as_of: '5' is a time before the year 2000"),
+        ({"as_of": _AS_OF.replace(tzinfo=None)}, "as_of: '2026-11-24T02:00:00' has no offset from UTC"),
+        ({"engine": "dask"}, "engine 'dask' is none of auto, local and spark"),
+        ({"engine": "local", "spark": object()}, "a session is given for the local engine"),
+        ({"settings": {"cleanup.polic": "compact"}}, "cleanup.polic"),
+        ({"topics": ["("]}, "--topic"),
+        ({"replace": True}, "--replace and --if-done need --output-dir"),
+    ],
+)
+def test_a_wrong_call_is_a_usage_error(log_dir: Path, options: dict[str, Any], message: str) -> None:
+    before = sorted(log_dir.rglob("*"))
+    with pytest.raises(compaction.UsageError) as found:
+        compaction.compact(log_dir, **options)
+    assert message in str(found.value)
+    assert sorted(log_dir.rglob("*")) == before
+
+
+def test_a_directory_that_is_missing_is_a_usage_error(tmp_path: Path) -> None:
+    for function in (compaction.compact, compaction.expire, compaction.count, compaction.dry_run, compaction.doctor):
+        with pytest.raises(compaction.UsageError, match="no such"):
+            function(tmp_path / "gone")
+
+
+def test_a_call_ends_what_it_started(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    engine = choose(LOCAL, "compact")
+    monkeypatch.setattr(type(engine), "close", lambda self: closed.append(self.command))
+    monkeypatch.setattr(type(engine), "passes", lambda self, progress=None: LocalPasses)
+    compaction.compact(log_dir, settings=_COMPACT, dry_run=True)
+    assert closed == ["compact"]
+    compaction.compact(log_dir, settings=_COMPACT, dry_run=True, engine=engine)
+    assert closed == ["compact"]
+    assert compact_command.main(["--log-dir", str(log_dir), "--dry-run", "--quiet"]) == 0
+    assert closed == ["compact"]
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    program = "import sys, compaction; print(sorted(name for name in sys.modules if name.startswith(('compaction.', 'numpy'))))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,199 @@
+"""The commands on backup sets that the real kafka-backup has written (version 0.25.2 of its core, in each compression)."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from compaction.api import output_layout
+from compaction.api.inputs import Inputs
+from compaction.commands import compact, count_keys, dump_log, verify
+from compaction.engine.clean import clean_logs
+from compaction.errors import UsageError
+from compaction.exports.backup_writer import BackupTarget
+from compaction.formats.record_batch.batch import RecordBatch, iter_batches
+from compaction.fs.uri import parse_uri
+from compaction.report import LogReport, LogStatus
+from compaction.run_report import RunReport
+from compaction.stores.mixed import MixedFileSystem
+from tests.certifier.certify import certify
+from tests.golden import unpack_backup_sets
+from tests.local_passes import LocalPasses
+from tests.object_store.fixtures import files
+from tests.object_store.local_run import COMPACT, NOW_MS, figures, run
+from tests.stores.layouts.exports import no_exports_known
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["no_exports_known"]
+
+Row = tuple[Any, ...]
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack_backup_sets(tmp_path_factory.mktemp("sets"))
+
+
+@pytest.fixture(scope="module")
+def consumed(sets: Path) -> list[Row]:
+    """What a consumer saw of the topic: partition, offset, timestamp, key, value, headers; bytes in hex."""
+    return [_row(row) for row in json.loads((sets / "consumed.json").read_text())]
+
+
+def _row(row: list[Any]) -> Row:
+    return (*row[:5], tuple(map(tuple, row[5])))
+
+
+def records(log_dir: str) -> list[Row]:
+    """The records of a log directory, or of an export."""
+    fs, found = MixedFileSystem(), []
+    for log in sorted(name for name in fs.listdir(log_dir) if name.startswith("orders-")):
+        for name in sorted(name for name in fs.listdir(f"{log_dir}/{log}") if name.endswith(".log")):
+            for batch in iter_batches(fs.read_bytes(f"{log_dir}/{log}/{name}")):
+                assert isinstance(batch, RecordBatch)
+                for each in batch.records():
+                    key, value = (None if it is None else it.hex() for it in (each.key, each.value))
+                    headers = tuple((key_, None if it is None else it.hex()) for key_, it in each.headers)
+                    found.append((int(log[-1]), each.offset, each.timestamp, key, value, headers))
+    return found
+
+
+def newest(rows: list[Row]) -> list[Row]:
+    return sorted({(row[0], row[3]): row for row in rows}.values())
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd", "lz4"])
+def test_a_set_has_what_a_consumer_saw_and_is_compacted(
+    sets: Path, consumed: list[Row], tmp_path: Path, compression: str
+) -> None:
+    address = f"backup+file://{sets}/{compression}"
+    before = files(sets)
+    assert records(parse_uri(address, "--log-dir")) == sorted(consumed)
+    report = run("--log-dir", address, "--output-dir", tmp_path / "output", *COMPACT)
+    assert [log.status.value for log in report.logs] == ["cleaned"]
+    assert records(str(tmp_path / "output")) == newest(consumed)
+    assert figures(run("--log-dir", address, "--dry-run", *COMPACT)) == figures(report)
+    assert files(sets) == before
+    options = ["--before", address, "--after", f"{tmp_path}/output", "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
+    found = certify(verify.read_call(vars(verify.parser().parse_args(options)))[0].request)
+    assert [(log.status.value, log.violations) for log in found.logs] == [("holds", ())]
+
+
+def test_records_of_a_set_are_counted_and_dumped(sets: Path, consumed: list[Row], capsys: pytest.CaptureFixture[str]) -> None:
+    assert count_keys.main(["--log-dir", f"backup+file://{sets}/lz4", "--output", "json"]) == 0
+    (topic,) = json.loads(capsys.readouterr().out)["topics"]
+    assert (topic["records"], topic["keys"]) == (len(consumed), len(newest(consumed)))
+    assert dump_log.main(["--files", f"backup+file://{sets}/zstd/orders-0", "--print-data-log"]) == 0
+    assert capsys.readouterr().out.count("| offset: ") == sum(row[0] == 0 for row in consumed)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_set_is_read_by_the_data_source(spark: SparkSession, sets: Path, consumed: list[Row]) -> None:
+    from compaction.source.data_source import register
+
+    register(spark)
+    rows = spark.read.format("kafka_log").load(f"backup+file://{sets}/zstd").collect()
+    assert sorted((row.partition, row.offset, None if row.key is None else row.key.hex()) for row in rows) == sorted(
+        (row[0], row[1], row[3]) for row in consumed
+    )
+
+
+def job(main: Any, *options: object) -> int:
+    """A command without Spark, as of a fixed time; its exit code."""
+    request = partial(clean_logs, LocalPasses)
+    given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
+    return int(main(given, lambda _, each: request(each)))
+
+
+@pytest.mark.parametrize("source", ["none", "zstd", "lz4"])
+def test_a_compacted_set_is_written_as_a_set(
+    sets: Path, consumed: list[Row], tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "sets" / "compacted"
+    options = ("--log-dir", f"backup+file://{sets}/{source}", "--output-dir", target, "--output-layout", "backup")
+    assert job(compact.main, *options) == 2
+    assert "a backup set has no producer ids and sequence numbers, transactions" in capsys.readouterr().err
+    assert not target.exists()
+    assert job(compact.main, *options, "--accept-loss") == 0
+    assert capsys.readouterr().out.endswith(f"{target}: backup set of 14 records in 1 segment\n")
+    assert records(parse_uri(f"backup+file://{target}", "--log-dir")) == newest(consumed)
+    old, new = (json.loads((place / "manifest.json").read_text()) for place in (sets / source, target))
+    assert (new["backup_id"], new["created_at"]) == ("compacted", NOW_MS)
+    assert new["topics"][0]["configurations"] == old["topics"][0]["configurations"] != {}
+    assert new["topics"][0]["original_partition_count"] == 2
+    assert new["compression"] == source
+    through = [document["topics"][0]["partitions"][0]["covered_through"] for document in (old, new)]
+    assert through[0] == through[1] >= max(row[1] for row in consumed)
+    assert job(compact.main, *options, "--accept-loss") == 2
+    assert "--output-dir exists and is not empty" in capsys.readouterr().err
+
+
+def test_what_is_not_committed_is_left_out_only_if_that_is_accepted(
+    sets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = tmp_path / "logs"
+    run("--log-dir", f"backup+file://{sets}/zstd", "--output-dir", logs, *COMPACT)
+    rows = records(str(logs))
+    high = rows[7][1]
+    (logs / "replication-offset-checkpoint").write_text(f"0\n1\norders 0 {high}\n")
+    options = ("--log-dir", logs, "--output-dir", tmp_path / "new", "--output-layout", "backup", "--accept-loss")
+    assert job(compact.main, *options) == 1
+    assert f"are not committed: the high watermark is {high}; take the log after a clean shutdown" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
+    told = f"7 records in 1 segment, without {370 - high} offsets not committed"
+    assert job(compact.main, *options, "uncommitted") == 0
+    assert capsys.readouterr().out.endswith(f"{tmp_path}/new: backup set of {told}\n")
+    assert records(parse_uri(f"backup+file://{tmp_path}/new", "--log-dir")) == rows[:7]
+
+
+def test_the_copy_is_beside_the_target_or_where_segments_are_converted(sets: Path, tmp_path: Path) -> None:
+    source = f"backup+file://{sets}/zstd?spool={tmp_path}/spool"
+    copies: list[str] = []
+
+    def body(given: Inputs) -> RunReport:
+        copies.append(str(given.output_dir))
+        assert Path(copies[0]).parent.stat().st_mode & 0o777 == 0o700
+        return RunReport("r", 1, False, (LogReport("orders", 0, source, LogStatus.FAILED, "damaged"),))
+
+    options = ["--log-dir", source, "--output-dir", f"{tmp_path}/new", "--output-layout", "backup", "--accept-loss"]
+    left = tmp_path / f".new.copy.{'0' * 32}.partial"
+    left.mkdir()
+    inputs = Inputs.of("compact", vars(compact.parser().parse_args(options)))
+    assert output_layout.in_layout(inputs, body).exit_code == 1
+    assert copies[0].startswith(f"{tmp_path}/.new.copy.")
+    assert list(tmp_path.iterdir()) == []
+    with output_layout._scratch(inputs, BackupTarget("s3://bucket/new")) as scratch:
+        assert Path(scratch).parent == tmp_path / "spool"
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_the_options_of_a_set_are_checked(sets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, layout = ("--log-dir", f"backup+file://{sets}/zstd"), ("--output-layout", "backup", "--accept-loss")
+    output = ("--output-dir", tmp_path / "new")
+    for options, told in (
+        ((*source, *layout), "--output-layout needs --output-dir"),
+        ((*source, *output, *layout, "--replace"), "cannot be combined with --replace and --if-done"),
+        ((*source, "--log-dir", tmp_path, *output, *layout), "is written from one --log-dir"),
+        ((*source, *output, "--accept-loss"), "--accept-loss is an option of --output-layout"),
+        ((*source, "--output-dir", f"{sets}/zstd/new", *layout), "--output-dir overlaps the log directory"),
+    ):
+        assert job(compact.main, *options) == 2
+        assert told in capsys.readouterr().err
+    assert job(compact.main, *source, *output, *layout, "--dry-run") == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_set_is_not_changed(sets: Path, tmp_path: Path) -> None:
+    for options, what in (
+        ((), "cannot be compacted in place: a backup set has a manifest"),
+        (("--output-dir", f"{sets}/zstd/out"), "--output-dir overlaps the log directory"),
+    ):
+        with pytest.raises(UsageError, match=what):
+            run("--log-dir", f"backup+file://{sets}/zstd", *options, *COMPACT)

@@ -1,0 +1,250 @@
+"""Keyless logs are refused, no output has keys or values, files keep mode and owner, the metadata log is not changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compaction.commands import verify
+from compaction.fs.contents import FileDigest
+from compaction.fs.durable import run_alone
+from compaction.fs.local import LocalFileSystem
+from compaction.names import CLEANER_OFFSETS, LOCK
+from compaction.output.journal import Journal, JournalGroup, write_journal
+from tests.crash.surroundings import run
+from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
+from tests.kafka.encode import Batch, Record
+from tests.logdir.logs import build
+from tests.oracle.disk import read_partition
+
+#: strings that no message, name or path contains
+SECRETS = ("Zugangswort", "geheimer-Wert", "Kopfzeilenname", "Kopfzeilenwert")
+
+
+def keyed_and_not(log_dir: Path, keyless: int, total: int) -> Path:
+    """A log of ``total`` records, ``keyless`` of them without a key."""
+    records = [Record(i, NOW_MS, None if i < keyless else b"key", b"value") for i in range(total)]
+    files = {}
+    for base, batches in ((0, [Batch(records).encode()]), (total, [])):
+        files.update({f"{base:020d}{kind}": data for kind, data in build(base, batches).files.items()})
+    write_log(log_dir / "mixed-0", files)
+    return log_dir / "mixed-0"
+
+
+@pytest.mark.parametrize(("keyless", "refused"), [(0, False), (1, False), (2, True), (100, True)])
+def test_more_than_one_percent_without_a_key_is_refused(tmp_path: Path, keyless: int, refused: bool) -> None:
+    path = keyed_and_not(tmp_path, keyless, 100)
+    before = look_at(path)
+    ended = run(tmp_path)
+    assert ended.code == (1 if refused else 0)
+    if refused:
+        what = f"{keyless} of 100 records ({keyless:.1f} %) have no key and would be lost"
+        hint = "if that is intended, run again with --allow-keyless"
+        assert ended.err == f"error: mixed-0: {path}: {what}; {hint}\n"
+        assert look_at(path) == before
+
+
+def test_allow_keyless_drops_records_without_a_key(tmp_path: Path) -> None:
+    path = keyed_and_not(tmp_path, 99, 100)
+    assert "removed: 99 without a key" in run(tmp_path, "--allow-keyless", "--dry-run", "--verbose").out
+    ended = run(tmp_path, "--allow-keyless")
+    assert (ended.code, ended.err) == (0, "")
+    assert " -99 " in ended.out
+    assert len((path / f"{0:020d}.log").read_bytes()) < 100
+
+
+BY_TIME = ("--set", "compaction.strategy=timestamp")
+
+
+def test_a_strategy_is_refused_in_a_directory_of_a_broker(tmp_path: Path) -> None:
+    path = keyed_and_not(tmp_path, 0, 100)
+    before = look_at(path)
+    ended = run(tmp_path, *BY_TIME)
+    assert ended.code == 1
+    what = "compaction.strategy=timestamp would be undone here by Kafka's own cleaner, which retains the record of the highest"
+    hint = "write a copy with --output-dir, or add --include-active if no broker will append to this directory"
+    assert ended.err == f"error: mixed-0: {path}: {what} offset; {hint}\n"
+    assert look_at(path) == before
+    assert run(tmp_path, *BY_TIME, "--dry-run")[::2] == ended[::2]
+
+
+def test_a_strategy_is_carried_out_in_copies_and_exports_and_noted_and_verified(tmp_path: Path) -> None:
+    keyed_and_not(tmp_path / "logs", 0, 100)
+    out = tmp_path / "out"
+    for options in (("--output-dir", out), ("--include-active",)):
+        ended = run(tmp_path / "logs", *BY_TIME, *options, "--verify", "--report", tmp_path / "report.json")
+        assert (ended.code, ended.err) == (0, "")
+        (log,) = json.loads((tmp_path / "report.json").read_text())["logs"]
+        note = "; by compaction.strategy=timestamp; Kafka's own cleaner retains the highest offset and would undo this"
+        assert log["reason"].endswith(note)
+        assert log["settings"]["compaction.strategy"] == {"value": "timestamp", "source": "--set compaction.strategy"}
+        assert log["records_after"] == 1
+
+
+def test_ties_are_broken_by_offset_the_last_record_stays_and_verify_explains_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    timestamps = (5, 9, 9, 1, 2)
+    records = [Record(i, NOW_MS - 10 + at, b"key", b"%d" % i) for i, at in enumerate(timestamps)]
+    files = {}
+    for base, batches in ((0, [Batch(records).encode()]), (len(records), [])):
+        files.update({f"{base:020d}{kind}": data for kind, data in build(base, batches).files.items()})
+    write_log(logs / "ties-0", files)
+    assert run(logs, *BY_TIME, "--output-dir", out).code == 0
+    found = [batch for segment in read_partition(out / "ties-0") for batch in segment.batches]
+    assert [record.offset for batch in found for record in batch.records()] == [2, 4]
+    given = ["--before", str(logs), "--after", str(out), "--as-of-ms", str(NOW_MS), "--set", "cleanup.policy=compact"]
+    reasons = {**dict.fromkeys((0, 1, 3), "was superseded by offset 2"), 4: "was retained"}
+    for offset, reason in reasons.items():
+        assert verify.main([*given, *BY_TIME, "--why", f"ties-0:{offset}"]) == 0
+        assert reason in capsys.readouterr().out, offset
+    assert verify.main([*given, *BY_TIME, "--strict"]) == 0
+    capsys.readouterr()
+    assert verify.main([*given, "--strict"]) == 1
+    assert "older records of this record's key are retained" in capsys.readouterr().err
+
+
+def test_contradicting_strategies_are_usage_errors(tmp_path: Path) -> None:
+    keyed_and_not(tmp_path, 0, 100)
+    for settings, what in (
+        (("compaction.strategy=newest",), "is not one of offset, timestamp, header"),
+        (("compaction.strategy=header",), "no header is named; add --set compaction.strategy.header=NAME"),
+        (("compaction.strategy.header=v",), "has no effect with compaction.strategy=offset"),
+    ):
+        ended = run(tmp_path, *(each for setting in settings for each in ("--set", setting)))
+        assert (ended.code, what in ended.err) == (2, True), ended.err
+
+
+def test_a_dry_run_refuses_as_the_real_run_does(tmp_path: Path) -> None:
+    keyed_and_not(tmp_path, 50, 100)
+    assert run(tmp_path, "--dry-run")[::2] == run(tmp_path)[::2]
+
+
+METADATA_SELECTORS = (("--partition", "__cluster_metadata-0"), ("--topic", "__cluster_metadata"), ("--topic", "__cluster.*"))
+
+
+@pytest.mark.parametrize("selector", METADATA_SELECTORS)
+def test_the_metadata_log_is_never_changed(tmp_path: Path, selector: tuple[str, str]) -> None:
+    write_log(tmp_path / "__cluster_metadata-0", valid_log("none").files)
+    write_log(tmp_path / "orders-0", valid_log("none").files)
+    before = look_at(tmp_path / "__cluster_metadata-0")
+    ended = run(tmp_path, *selector)
+    assert ended.code == 2
+    # a pattern selects other topics only, here none
+    told = "no topic here matches" if "*" in selector[1] else "__cluster_metadata is never touched"
+    assert told in ended.err
+    assert look_at(tmp_path / "__cluster_metadata-0") == before
+
+
+def _secret_log(change: Callable[[bytes], bytes] = bytes) -> dict[str, bytes]:
+    key, value, name, content = (text.encode() for text in SECRETS)
+    batches = [Batch([Record(i, NOW_MS, key, value, ((name, content),))]).encode() for i in range(20)]
+    files = {f"{0:020d}.log": change(b"".join(batches))}
+    return {**files, **{f"{20:020d}{kind}": data for kind, data in build(20, []).files.items()}}
+
+
+def test_keys_values_and_headers_are_in_no_output(tmp_path: Path) -> None:
+    flips = {
+        "valid": lambda data: data,
+        "header": lambda data: data[:30] + b"\xff" + data[31:],
+        "record": lambda data: data[:70] + b"\xff" + data[71:],
+        "cut": lambda data: data[:-7],
+        "garbage": lambda data: data[:300] + SECRETS[1].encode() * 9 + data[300:],
+    }
+    for topic, flip in flips.items():
+        write_log(tmp_path / "data" / f"{topic}-0", _secret_log(flip))
+    (tmp_path / "data" / CLEANER_OFFSETS).write_text("0\n0\n")
+    for options in (("--dry-run",), (), ("--verbose",)):
+        ended = run(tmp_path / "data", "--report", tmp_path / "report.json", *options)
+        report = (tmp_path / "report.json").read_text()
+        assert json.loads(report)["totals"]["failed"] == 4
+        for secret in SECRETS:
+            for shown in (ended.out, ended.err, report):
+                assert secret not in shown
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o000])
+def test_outputs_have_the_mode_of_their_sources_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    data = tmp_path / "data"
+    write_log(data / "orders-0", valid_log("transactions").files)
+    for path in (data / "orders-0").iterdir():
+        path.chmod(0o640)
+    before = os.umask(mask)
+    try:
+        assert run(data).code == 0
+        assert run(data, "--output-dir", tmp_path / "out").code == 0
+    finally:
+        os.umask(before)
+    for path in (*(data / "orders-0").iterdir(), data / CLEANER_OFFSETS, *(tmp_path / "out" / "orders-0").iterdir()):
+        assert path.stat().st_mode & 0o777 == 0o640, path
+    assert (tmp_path / "out" / "orders-0").stat().st_mode == (data / "orders-0").stat().st_mode
+
+
+def test_new_files_belong_to_the_owner_of_the_sources(tmp_path: Path, missing: Callable[[str], None]) -> None:
+    if os.geteuid() != 0:
+        missing("root, which may give files away,")
+    data = tmp_path / "data"
+    write_log(data / "orders-0", valid_log("transactions").files)
+    (data / "orders-0" / f"{0:020d}.index").unlink()
+    for path in (data, data / "orders-0", *(data / "orders-0").iterdir()):
+        os.chown(path, 1234, 5678)
+    assert run(data, "--output-dir", tmp_path / "out").code == 0
+    assert run(data).code == 0
+    assert (data / LOCK).exists()
+    for path in (data, tmp_path / "out"):
+        found = {(each.stat().st_uid, each.stat().st_gid) for each in (path, *path.rglob("*"))}
+        assert found == {(1234, 5678)}, path
+
+
+def test_unfinished_outputs_are_as_private_as_their_sources(tmp_path: Path) -> None:
+    write_log(tmp_path / "data" / "orders-0", valid_log("none").files)
+    for path in (tmp_path / "data" / "orders-0").iterdir():
+        path.chmod(0o600)
+    modes: set[int] = set()
+
+    def record_modes() -> None:
+        unfinished = list((tmp_path / "data" / "orders-0").glob("*.clean.*"))
+        assert unfinished
+        modes.update(path.stat().st_mode & 0o777 for path in unfinished)
+
+    assert run(tmp_path / "data", events={"after_rewrite": record_modes}).code == 0
+    assert modes == {0o600}
+
+
+def test_a_journal_with_other_paths_is_malformed(tmp_path: Path) -> None:
+    """A journal from an untrusted directory changes no file outside of it; the log fails."""
+    log = tmp_path / "data" / "orders-0"
+    write_log(log, valid_log("none").files)
+    victim = tmp_path / "data" / "victim"
+    victim.write_text("precious")
+    files = (FileDigest(".log", 8, "0" * 32), FileDigest("/../../victim", 8, "0" * 32))
+    run_alone(LocalFileSystem(), write_journal(LocalFileSystem(), str(log), Journal((JournalGroup(0, files, ()),), None, 1)))
+    before = look_at(log)
+    ended = run(tmp_path / "data")
+    assert ended.code == 1
+    assert f"error: orders-0: {log}/.compaction-swap: the journal of an earlier run is malformed" in ended.err
+    assert victim.read_text() == "precious"
+    assert look_at(log) == before
+
+
+@pytest.mark.parametrize("target", ["inside", "parent", "same", "link"])
+def test_the_output_directory_must_be_outside_of_the_log_directories(tmp_path: Path, target: str) -> None:
+    write_log(tmp_path / "data" / "orders-0", valid_log("none").files)
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    output_dir = {
+        "inside": tmp_path / "data" / "out",
+        "parent": tmp_path,
+        "same": tmp_path / "data",
+        "link": tmp_path / "link" / "orders-0" / "..",
+    }[target]
+    before = look_at(tmp_path / "data" / "orders-0")
+    ended = run(tmp_path / "data", "--output-dir", output_dir)
+    assert ended.code == 2
+    assert re.match(r"error: .*--output-dir", ended.err)
+    assert look_at(tmp_path / "data" / "orders-0") == before

@@ -1,0 +1,245 @@
+"""``count``: figures equal those of a plain dictionary of what a consumer is served, on every engine."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from compaction import task_runner
+from compaction.commands import count_keys
+from compaction.engines.processes import ProcessPasses
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.overlay import OverlayFileSystem
+from compaction.names import LogLocation, parse_partition_dir
+from compaction.source import count_logs as counting
+from compaction.source import key_totals
+from compaction.source.count_logs import CountPlan, count_logs, plan_count
+from compaction.source.key_totals import Largest
+from compaction.source.read_plan import ReadRequest, plan_log
+from compaction.spark.progress import Progress
+from compaction.task_runner import TaskRunner
+from tests.dumping.segments import T0, write_segment
+from tests.golden import unpack_sample
+from tests.kafka.encode import Batch, Record
+from tests.local_passes import LocalPasses
+from tests.source.plain_consumer import Served, serve
+from tests.source.random_partition import FLAVOURS, write_random
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Counted = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack_sample(tmp_path_factory.mktemp("sample"))
+
+
+def expected(records: list[Served], top: int, by: str) -> Counted:
+    """The figures of some records, by a dictionary; ``deleted_keys`` only of one partition."""
+    keys: dict[bytes, list[int]] = defaultdict(lambda: [0, 0, 0])
+    newest: dict[bytes, bytes | None] = {}
+    for each in records:
+        if each.key is not None:
+            found = keys[each.key]
+            found[0] += 1
+            found[1] += len(each.key) + len(each.value or b"")
+            found[2] += each.value is None
+            newest[each.key] = each.value
+    order = {"records": 0, "bytes": 1}[by]
+    largest = sorted(keys, key=lambda key: (-keys[key][order], key))[:top]
+    return {
+        "records": len(records),
+        "keyless": sum(each.key is None for each in records),
+        "tombstones": sum(found[2] for found in keys.values()),
+        "bytes": sum(len(each.key or b"") + len(each.value or b"") for each in records),
+        "keys": len(keys),
+        "deleted_keys": sum(value is None for value in newest.values()),
+        "largest_keys": [(key, *keys[key]) for key in largest],
+    }
+
+
+def figures(found: Counted) -> Counted:
+    """The same from the command's JSON."""
+    names = ("records", "keyless", "tombstones", "bytes", "keys", "deleted_keys")
+    largest = [(decoded(each["key"]), each["records"], each["bytes"], each["tombstones"]) for each in found["largest_keys"]]
+    return {**{name: found[name] for name in names}, "largest_keys": largest}
+
+
+def decoded(key: dict[str, str]) -> bytes:
+    ((kind, text),) = key.items()
+    return text.encode() if kind == "text" else base64.b64decode(text)
+
+
+def counted(capsys: pytest.CaptureFixture[str], *argv: object, code: int = 0) -> Counted:
+    assert count_keys.main([*map(str, argv), "--output", "json"]) == code
+    found: Counted = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize(("level", "by"), [("read_uncommitted", "records"), ("read_committed", "bytes")])
+def test_the_sample_is_counted_as_a_consumer_is_served(
+    sample: Path, capsys: pytest.CaptureFixture[str], level: str, by: str
+) -> None:
+    found = counted(capsys, "--log-dir", sample, "--isolation-level", level, "--by", by, "--top", 7)
+    assert (found["schema_version"], found["isolation_level"]) == (1, level)
+    committed = level == "read_committed"
+    ends = {"payments-open": last_stable(sample / "payments-open-0")} if committed else {}
+    assert {topic["topic"] for topic in found["topics"]} >= {"orders", "payments", "payments-open", "never-written"}
+    for topic in found["topics"]:
+        every: list[Served] = []
+        for log in topic["partitions"]:
+            path = sample / f"{topic['topic']}-{log['partition']}"
+            records = list(serve(path, committed=committed, end_offset=ends.get(topic["topic"])))
+            assert figures(log) == expected(records, 7, by)
+            every += records
+        deleted = sum(log["deleted_keys"] for log in topic["partitions"])
+        assert figures(topic) == {**expected(every, 7, by), "deleted_keys": deleted}
+
+
+def last_stable(log: Path) -> int:
+    """The log's last stable offset."""
+    request = ReadRequest.parse({"path": str(log), "isolation.level": "read_committed"})
+    (task,) = plan_log(OverlayFileSystem(LocalFileSystem()), location(log), request, 0)
+    return task.spec.bounds.last_offset + 1
+
+
+def location(path: Path) -> LogLocation:
+    name = parse_partition_dir(path.name)
+    assert name is not None
+    return LogLocation(name, str(path.parent), str(path))
+
+
+@pytest.mark.parametrize("flavour", list(FLAVOURS))
+def test_random_logs_are_counted_with_little_memory(
+    tmp_log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flavour: str
+) -> None:
+    path, made = write_random(tmp_log_dir, flavour, 11)
+    for name, size in (("_JOIN_BYTES", 256), ("_EMIT_BYTES", 512)):
+        monkeypatch.setattr(key_totals, name, size)
+    monkeypatch.setattr(counting, "PARTITION_BYTES", 1000)
+    for level, records in (
+        ("read_uncommitted", serve(path)),
+        ("read_committed", serve(path, committed=True, end_offset=made.last_stable_offset)),
+    ):
+        found = counted(capsys, "--log-dir", tmp_log_dir, "--isolation-level", level, "--top", 1000)
+        assert figures(found["topics"][0]["partitions"][0]) == expected(list(records), 1000, "bytes")
+
+
+@pytest.mark.parametrize("engine", ["processes", pytest.param("spark", marks=pytest.mark.spark)])
+def test_both_engines_count_what_plain_calls_count(
+    sample: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    monkeypatch.setattr(counting, "PARTITION_BYTES", 40_000)
+    monkeypatch.setattr(counting, "TASK_BYTES", 50_000)
+    monkeypatch.setattr(task_runner, "SHOWN_BYTES", 0)
+    logs = [location(path) for path in sorted(sample.glob("*-[0-9]")) if not path.name.startswith("__cluster")]
+    wanted = ReadRequest.parse({"path": str(sample), "slicebytes": "20000"})
+    found: list[CountPlan] = []
+    told = io.StringIO()
+    with ProcessPasses(2, Progress(told), inline_bytes=0) as workers:
+        for runner in (LocalPasses(), on_spark(request, Progress(told)) if engine == "spark" else workers):
+            plan = plan_count(logs, wanted)
+            assert {task.partitions for task in plan.tasks} > {1}
+            count_logs(runner, plan, Largest(3, "records"))
+            found.append(plan)
+    one, many = found
+    assert (many.topics, many.logs) == (one.topics, one.logs)
+    assert sum(topic.keys for topic in one.topics) > 1000
+    assert told.getvalue().startswith("count: ")
+
+
+def on_spark(request: pytest.FixtureRequest, progress: Progress) -> TaskRunner:
+    from compaction.spark.pipeline import SparkPasses
+
+    spark: SparkSession = request.getfixturevalue("spark")
+    return SparkPasses(spark.sparkContext, progress)
+
+
+class TestText:
+    @pytest.fixture
+    def log_dir(self, tmp_log_dir: Path) -> Path:
+        for number, count in enumerate((2, 1)):
+            log = tmp_log_dir / f"orders-{number}"
+            log.mkdir()
+            records = [
+                *(Record(i, T0, b"order-1", b"x" * 500) for i in range(count)),
+                Record(5, T0, b"\xff\x1b[31m", b"v"), Record(6, T0, None, b"v"), Record(7, T0, b"gone\n", None),
+            ]  # fmt: skip
+            (log / f"{0:020d}.log").write_bytes(Batch(tuple(records)).encode())
+        return tmp_log_dir
+
+    def test_it_fits_a_terminal_and_escapes_keys(self, log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert count_keys.main(["--log-dir", str(log_dir), "--partitions", "--top", "5"]) == 0
+        assert capsys.readouterr().out.splitlines() == [
+            "topic   records  keys  deleted keys  tombstones  no key    data",
+            "orders        9     3             2           2       2  1.5 kB",
+            "  0           5     3             1           1       1  1.0 kB",
+            "  1           4     3             1           1       1   520 B",
+            "",
+            "largest keys of orders:",
+            "      1.5 kB             3 records  order-1",
+            "        14 B             2 records  0xff1b5b33316d",
+            "        10 B             2 records  gone\\x0a",
+        ]
+
+    def test_keys_are_named_only_if_wanted(self, log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert count_keys.main(["--log-dir", str(log_dir)]) == 0
+        out = capsys.readouterr().out
+        assert "order-1" not in out
+        assert len(out.splitlines()) == 2
+        (topic,) = counted(capsys, "--log-dir", log_dir)["topics"]
+        assert (topic["largest_keys"], [log["largest_keys"] for log in topic["partitions"]]) == ([], [[], []])
+
+    def test_a_damaged_log_fails_with_its_topic_and_the_others_are_counted(
+        self, log_dir: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        made = write_segment(log_dir / "bad-0", batches=4)
+        write_segment(log_dir / "bad-0", base=400, batches=1)
+        content = bytearray(made.path.read_bytes())
+        content[made.positions[2] + 70] ^= 1
+        made.path.write_bytes(content)
+        assert count_keys.main(["--log-dir", str(log_dir), "--partitions"]) == 1
+        out, err = capsys.readouterr()
+        assert [line.split() for line in out.splitlines()[1:4]] == [
+            ["bad", "failed"], ["0", "failed"], ["orders", "9", "3", "2", "2", "2", "1.5", "kB"],
+        ]  # fmt: skip
+        assert err.startswith(f"error: bad-0: {made.path} at byte {made.positions[2]}: batch fails its CRC")
+        document = counted(capsys, "--log-dir", log_dir, code=1)
+        (bad, orders) = document["topics"]
+        assert (bad["status"], "keys" in bad, orders["status"], orders["keys"]) == ("failed", False, "counted", 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "arguments are required: --log-dir"),
+        (("--log-dir", "/no/such"), "no such log directory"),
+        (("--log-dir", "{here}", "--topic", "nothing"), "no topic here matches 'nothing'"),
+        (("--log-dir", "{here}", "--partition", "orders-9"), "no such partition: orders-9"),
+        (("--log-dir", "{here}", "--top", "-1"), "'-1' is not a number between 0 and 1000"),
+    ],
+)
+def test_wrong_calls_end_with_2(
+    sample: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    assert count_keys.main([each.format(here=sample) for each in options]) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert message in err
+
+
+def test_nothing_is_written(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def state() -> dict[Path, tuple[int, int]]:
+        return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sample.rglob("*") if path.name != ".lock"}
+
+    before = state()
+    counted(capsys, "--log-dir", sample)
+    assert state() == before

@@ -1,0 +1,189 @@
+"""Commands that write tiered storage."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.commands import compact, erase, expire
+from compaction.config.request import CompactionRequest
+from compaction.engine.clean import clean_logs
+from compaction.erasure.erase_keys import erase_keys
+from compaction.exports.written_layouts import WRITTEN
+from compaction.formats.record_batch.batch import RecordBatch, iter_batches
+from compaction.fs.filesystem import join
+from compaction.fs.uri import LAYOUTS, parse_uri
+from compaction.run_report import RunReport
+from compaction.stores.mixed import MixedFileSystem
+from tests.local_passes import LocalPasses
+from tests.object_store.fixtures import files
+from tests.object_store.local_run import COMPACT, NOW_MS, run
+from tests.stores.layouts.exports import CODINGS, LOG_NAME, aiven, no_exports_known, objects, require_cryptography, upload
+
+__all__ = ["no_exports_known", "objects"]
+
+
+def job(*options: object) -> int:
+    """Compaction without Spark, as of a fixed time; its exit code."""
+    given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
+    return int(compact.main(given, lambda _, request: partial(clean_logs, LocalPasses)(request)))
+
+
+def batches(log_dir: str) -> list[bytes]:
+    """The batches of a log, but for those that end an uploaded segment."""
+    fs, log = MixedFileSystem(), join(log_dir, LOG_NAME)
+    found = []
+    for name in sorted(name for name in fs.listdir(log) if name.endswith(".log")):
+        for batch in iter_batches(fs.read_bytes(join(log, name))):
+            assert isinstance(batch, RecordBatch)
+            if batch.header.record_count or batch.header.producer_id >= 0:
+                found.append(bytes(batch.data))
+    return found
+
+
+def stems(export: Path) -> list[str]:
+    return sorted(path.relative_to(export).as_posix() for path in export.rglob("*.rsm-manifest"))
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_an_export_of_the_plugin_is_compacted_into_another_one(
+    coding: str, objects: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which has the same uploads, by name, and the records that a log directory would have."""
+    if "encrypted" in coding:
+        require_cryptography()
+    before = files(objects)
+    given, target = f"aiven+file://{objects}/{coding}", tmp_path / "new" / "prefix"
+    options = ("--log-dir", given, "--output-dir", target, "--output-layout", "aiven")
+    assert job(*options) == 0
+    assert f"{target}: tiered storage of 15 segments, " in capsys.readouterr().out
+    run("--log-dir", given, "--output-dir", tmp_path / "plain", *COMPACT)
+    assert batches(aiven(target)) == batches(str(tmp_path / "plain")) != batches(aiven(objects / coding))
+    assert stems(target) == stems(objects / coding)
+    assert sorted(path.name for path in target.parent.iterdir()) == ["prefix"]
+    assert files(objects) == before
+    assert job(*options) == 2
+    assert "--output-dir exists and is not empty" in capsys.readouterr().err
+
+
+def test_what_is_written_is_compacted_again_into_another_layout(objects: Path, tmp_path: Path) -> None:
+    given = f"aiven+file://{objects}/plain"
+    assert job("--log-dir", given, "--output-dir", tmp_path / "new", "--output-layout", "aiven") == 0
+    again = ("--log-dir", f"aiven+file://{tmp_path}/new", "--output-dir", tmp_path / "again", "--output-layout", "local-tiered")
+    assert job(*again, "--accept-loss") == 0
+    last = parse_uri(f"local-tiered+file://{tmp_path}/again", "--log-dir")
+    assert batches(last) == batches(aiven(tmp_path / "new"))
+    # though markers get delete horizons, which makes them larger
+    sizes = [{path.name: path.stat().st_size for path in (tmp_path / each).rglob("*.log")} for each in ("new", "again")]
+    assert all(sizes[1][name] <= size for name, size in sizes[0].items())
+    # the same segment ids in the other layout
+    names = {path.name.partition("-")[2] for path in (tmp_path / "again").rglob("*.log")}
+    assert names == {path.name.partition("-")[2] for path in (tmp_path / "new").rglob("*.log")}
+
+
+def test_keys_are_erased_from_uploads(tmp_path: Path) -> None:
+    for each in (range(10), range(10, 20)):
+        upload(tmp_path / "in", each)
+    (tmp_path / "keys").write_text("key-3\nkey-19\n")
+    options = ["--log-dir", f"local-tiered+file://{tmp_path}/in", "--output-dir", f"{tmp_path}/new"]
+    options += ["--output-layout", "local-tiered", "--keys", f"{tmp_path}/keys", "--include-active"]
+    assert erase.main(options, lambda _, request: erase_keys(LocalPasses, request)) == 0
+    data = b"".join(path.read_bytes() for path in (tmp_path / "new").rglob("*.log"))
+    assert [at for at in range(20) if b"value-%d" % at not in data] == [3, 19]
+
+
+def test_expired_uploads_are_written_without_records(tmp_path: Path) -> None:
+    """The cluster's metadata names them until its own retention deletes them."""
+    for each in (range(10), range(10, 20), range(20, 30)):
+        upload(tmp_path / "in", each)
+    options = ["--log-dir", f"local-tiered+file://{tmp_path}/in", "--output-dir", f"{tmp_path}/new"]
+    options += ["--output-layout", "local-tiered"]
+    options += ["--set", "cleanup.policy=delete", "retention.ms=1000", "--as-of-ms", str(NOW_MS)]
+    assert expire.main(options) == 0
+    fs, found = MixedFileSystem(), {}
+    log = join(parse_uri(f"local-tiered+file://{tmp_path}/new", "--log-dir"), "orders-0")
+    for name in sorted(name for name in fs.listdir(log) if name.endswith(".log")):
+        read = [each for each in iter_batches(fs.read_bytes(join(log, name))) if isinstance(each, RecordBatch)]
+        found[int(name[:20])] = [(each.header.base_offset, each.header.record_count) for each in read]
+    assert found == {0: [(9, 0)], 10: [(19, 0)], 20: [(29, 0)]}
+
+
+def test_what_is_uploaded_during_a_run_is_not_written(tmp_path: Path) -> None:
+    """The copy has no records of it."""
+    for each in (range(10), range(10, 20)):
+        upload(tmp_path / "in", each)
+
+    def run_meanwhile(_: object, request: CompactionRequest) -> RunReport:
+        report = clean_logs(LocalPasses, request)
+        upload(tmp_path / "in", range(20, 30))
+        return report
+
+    options = ["--log-dir", f"local-tiered+file://{tmp_path}/in", "--output-dir", f"{tmp_path}/new"]
+    options += ["--output-layout", "local-tiered", "--include-active", *COMPACT]
+    assert compact.main(options, run_meanwhile) == 0
+    assert sorted(int(path.name.partition("-")[0]) for path in (tmp_path / "new").rglob("*.log")) == [0, 10]
+
+
+def test_a_source_that_is_not_there_is_told_as_without_a_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given, told = ("--log-dir", f"local-tiered+file://{tmp_path}/none", "--output-dir", tmp_path / "new"), []
+    for layout in ((), ("--output-layout", "local-tiered")):
+        assert job(*given, *layout) == 2
+        told.append(capsys.readouterr().err)
+    assert told[0] == told[1] and told[0].count("\n") == 1
+
+
+def test_the_options_are_checked(objects: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source: tuple[Any, ...] = ("--log-dir", f"aiven+file://{objects}/plain")
+    layout = ("--output-dir", tmp_path / "new", "--output-layout", "aiven")
+    for options, told in (
+        ((*source, "--output-layout", "local-tiered"), "--output-layout needs --output-dir"),
+        ((*source, *layout[:3], "local-tiered"), "LocalTieredStorage has no encryption"),
+        ((*source, *layout, "--replace"), "cannot be combined with --replace and --if-done"),
+    ):
+        assert job(*options) == 2
+        assert told in capsys.readouterr().err
+    assert job(*source, *layout, "--dry-run") == 0
+    assert job(*source, *layout, "--tail", tmp_path) == 2
+    assert "the local tail cannot be written in a layout of tiered storage" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_backup_set_can_become_tiered_storage_and_every_layout_is_written(tmp_path: Path) -> None:
+    assert sorted(WRITTEN) == sorted(LAYOUTS)
+    for each in (range(10), range(10, 20)):
+        upload(tmp_path / "in", each)
+    given = f"local-tiered+file://{tmp_path}/in"
+    backup = ("--output-dir", tmp_path / "set", "--output-layout", "backup", "--accept-loss")
+    assert job("--log-dir", given, *backup) == 0
+    tiered = ("--output-dir", tmp_path / "new", "--output-layout", "local-tiered")
+    assert job("--log-dir", f"backup+file://{tmp_path}/set", *tiered) == 0
+    fs = MixedFileSystem()
+    log = join(parse_uri(f"local-tiered+file://{tmp_path}/new", "--log-dir"), "orders-0")
+    keys = []
+    for name in fs.listdir(log):
+        if name.endswith(".log"):
+            for batch in iter_batches(fs.read_bytes(join(log, name))):
+                assert isinstance(batch, RecordBatch)
+                keys += [record.key for record in batch.records()]
+    assert keys == [b"key-%d" % offset for offset in range(20)]
+
+
+@pytest.mark.parametrize(("directories", "files_of"), [(0o700, 0o600), (0o750, 0o640)])
+def test_an_export_on_a_disk_is_readable_by_those_only_who_may_read_the_source(
+    tmp_path: Path, directories: int, files_of: int
+) -> None:
+    for each in (range(10), range(10, 20)):
+        upload(tmp_path / "in", each)
+    for path in (tmp_path / "in", *(tmp_path / "in").rglob("*")):
+        path.chmod(directories if path.is_dir() else files_of)
+    outputs = {"plain": (), "aiven": ("--accept-loss",), "local-tiered": ("--accept-loss",), "backup": ("--accept-loss",)}
+    for source, name in ((f"local-tiered+file://{tmp_path}/in", "uploads"), (tmp_path / "uploads-plain", "logs")):
+        for layout, options in outputs.items():
+            target = tmp_path / f"{name}-{layout}"
+            chosen = () if layout == "plain" else ("--output-layout", layout, *options)
+            assert job("--log-dir", source, "--output-dir", target, *chosen) == 0
+            modes = {(each.is_dir(), each.stat().st_mode & 0o777) for each in (target, *target.rglob("*"))}
+            assert modes == {(True, directories), (False, files_of)}, target
