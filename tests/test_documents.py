@@ -22,7 +22,7 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for part in ("conf", "docs", "tests") for path in (ROOT / part).rglob("*.md"))])
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
+README, CONTRIBUTING, OPTIONS = ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "options.md"
 #: documents that name identifiers of the code
 ABOUT_THE_CODE = [CONTRIBUTING, ROOT / "docs" / "architecture.md"]
 COMMANDS = {name: module for name, module, _ in console.COMMANDS}
@@ -55,8 +55,9 @@ def is_module_or_attribute(name: str) -> bool:
     if path.is_dir() or path.with_suffix(".py").exists():
         return True
     module = path.parent.with_suffix(".py")
-    source, pattern = (module, "(?:class |def )?{}") if module.exists() else (path.parent / "__init__.py", '    "{}",')
-    return source.exists() and re.search(rf"^{pattern.format(path.name)}(?!\w)", source.read_text(), re.MULTILINE) is not None
+    exported, defined = '^    .*"{}"', r"^(?:class |def )?{}(?!\w)"
+    source, pattern = (module, defined) if module.exists() else (path.parent / "__init__.py", exported)
+    return source.exists() and re.search(pattern.format(path.name), source.read_text(), re.MULTILINE) is not None
 
 
 def anchors(document: Path) -> set[str]:
@@ -139,8 +140,24 @@ def layers_of_packages() -> list[list[str]]:
     return [layer.split(" | ") for layer in packages["layers"]]
 
 
-def test_every_option_in_the_readme_is_one_of_its_commands() -> None:
-    rows = re.findall(r"^\| (`--.+?) \| ([a-z][a-z, -]*) \|", README.read_text(), re.MULTILINE)
+def test_the_readme_is_one_page_that_begins_with_a_run_and_the_tests() -> None:
+    text = README.read_text()
+    assert len(text.split()) <= 900
+    assert MAKE.findall(code_of(README))[:2] == ["run", "test"]
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    linked = {target for target, _ in LINK.findall(README.read_text())}
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if relative(page) not in linked] == []
+
+
+def test_the_page_of_the_python_api_has_every_function_result_and_error() -> None:
+    named = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "python.md").read_text()))
+    assert set(compaction.__all__) - named == set()
+
+
+def test_every_option_in_the_table_is_one_of_its_commands() -> None:
+    rows = re.findall(r"^\| (`--.+?) \| ([a-z][a-z, -]*) \|", OPTIONS.read_text(), re.MULTILINE)
     assert rows
     for options, commands in rows:
         for command in COMMANDS if commands == "all" else commands.split(", "):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import json
 import os
@@ -42,7 +43,12 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
     """``conf/site/reference.py``."""
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "conf/site/reference.py")
+    return load("reference")
+
+
+def load(name: str) -> ModuleType:
+    """A module of ``conf/site/``."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"conf/site/{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -112,6 +118,28 @@ def test_every_address_of_the_package_leads_to_something_that_exists() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
+def test_the_picture_of_a_dry_run_has_what_a_dry_run_prints() -> None:
+    """Otherwise: ``python conf/site/pictures.py``."""
+    pictures = load("pictures")
+    shown = [words_of(text) for text in (pictures.svg(pictures.on_terminal()), (pictures.PICTURES / "dry-run.svg").read_text())]
+    assert "orders-1" in shown[0]
+    assert shown[0] == shown[1]
+
+
+def words_of(picture: str) -> list[str]:
+    """The text of an SVG, up to the elapsed time."""
+    texts = [html.unescape(text).replace("\xa0", " ") for text in re.findall(r"<text [^>]*>([^<]*)</text>", picture)]
+    return re.sub(r"; in [\d.]+ m?s", "", " ".join(texts)).split()
+
+
+def test_pictures_are_small_and_load_nothing() -> None:
+    pictures = ROOT / "docs/pictures"
+    sizes = {path.name: path.stat().st_size for path in pictures.iterdir()}
+    assert set(sizes) == {"dry-run.svg", "policies.png"}
+    assert max(sizes.values()) < 150_000
+    assert "url(http" not in (pictures / "dry-run.svg").read_text()
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], None]) -> Path:
     """The built site."""
@@ -133,10 +161,10 @@ def test_the_site_builds_without_a_warning_and_refers_to_nothing_outside(site: P
     pages = {path.name: path.read_text() for path in site.glob("*.html")}
     for document in (ROOT / "docs").glob("*.md"):
         assert f"{document.stem}.html" in pages
-    assert {"index.html", "uses.html", "options.html", "settings.html"} <= set(pages)
-    assert {"report.html", "metrics.html", "reasons.html"} <= set(pages)
-    assert 'id="quick-start"' in pages["index.html"]
-    assert "in-place" in pages["uses.html"]
+    assert {"index.html", "contributing.html", "changelog.html"} <= set(pages)
+    assert {"commands.html", "settings.html", "report.html", "metrics.html", "reasons.html"} <= set(pages)
+    assert 'id="is-it-safe"' in pages["index.html"]
+    assert 'src="pictures/dry-run.svg"' in pages["index.html"]
     for name, text in pages.items():
         assert not re.findall(r'<(?:script|img|iframe)[^>]+src="https?:|<link[^>]+stylesheet[^>]+https?:', text), name
 

@@ -1,4 +1,4 @@
-"""Explains a plan: every condition with its value, bound and source, and what would change the verdict."""
+"""Explains a plan: every condition with its value, bound and source, and the changes that would reverse the verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FUTURE = "its newest record is in the future"
 
 @dataclass(frozen=True)
 class Answer:
-    """One line of an explanation: a condition, whether it holds, and what would change that; a bound has ``holds=None``."""
+    """One line of an explanation: a condition, its outcome, and the change that reverses it; a bound has ``holds=None``."""
 
     text: str
     holds: bool | None

@@ -1,4 +1,4 @@
-"""Which adjacent segments are joined into one output segment.
+"""Groups adjacent segments into output segments.
 
 The rule: a group takes the next segment in ascending order if, with that segment,
 

@@ -23,14 +23,14 @@ _DAY_MS = 86_400_000
 
 
 class Retention(enum.Enum):
-    """What the retention time of tombstones and of markers is compared with (KAFKA-8522)."""
+    """The time that decides about tombstones and markers (KAFKA-8522)."""
 
     SEGMENT_MTIME = "segment mtime"
     DELETE_HORIZON = "delete horizon of the batch"
 
 
 class LastBatch(enum.Enum):
-    """What becomes of the last batch of a round if it loses all records (KAFKA-17076, KAFKA-20452)."""
+    """The outcome of a round's last batch if it loses all records (KAFKA-17076, KAFKA-20452)."""
 
     DROPPED = "dropped"
     RETAINED = "retained, empty"
@@ -38,7 +38,7 @@ class LastBatch(enum.Enum):
 
 
 class OldFormat(enum.Enum):
-    """How batches of magic 0 and 1 are written if they lose some records (KIP-724)."""
+    """The output format of batches of magic 0 and 1 that lose some records (KIP-724)."""
 
     KEEPS_MAGIC = "keeps its magic"
     BECOMES_V2 = "becomes v2"

@@ -1,4 +1,4 @@
-"""Which part of a log is dirty, how far it can be cleaned, and how dirty the log is.
+"""The dirty section of a log, its first uncleanable offset, and its dirty ratio.
 
 The rule, in offsets:
 

@@ -1,4 +1,4 @@
-"""Which logs are compacted, up to which offset, and in which groups of segments.
+"""Plans the compaction of a log: whether it is cleaned, up to which offset, and in which groups of segments.
 
 The rule: a log whose ``cleanup.policy`` includes ``compact`` and that has bytes is cleaned if
 
@@ -11,8 +11,8 @@ uncleanable offset are cleaned, including the clean ones, in the groups of ``com
 Refused are ``__cluster_metadata``, whose records have no keys (a broker prunes it by snapshots), and every log whose
 ``cleanup.policy`` is a guess (``compaction.config.policy_guess``), whatever the guess: compaction removes records too.
 
-What ``cleanup.policy`` does in one run is a ``PolicyPlan``: segment deletion first, then compaction as planned on the log that
-remains. A policy that is a guess is not carried out: neither half removes anything.
+A ``PolicyPlan`` is the effect of ``cleanup.policy`` in one run: segment deletion, then compaction as planned on the remaining
+log. A guessed policy removes nothing, in either half.
 
 Mirrors ``LogCleanerManager.grabFilthiestCompactedLog`` and ``Cleaner.doClean`` of Kafka 4.4.0. Differences: a broker's offset
 map may fill up and end the round early; this round always reaches the first uncleanable offset. A broker's cleaner thread
@@ -80,7 +80,7 @@ class LogPlan(LogToClean):
 
     @property
     def new_checkpoint(self) -> int | None:
-        """The cleaner checkpoint after the round; ``None`` if it is not moved: what was dirty still is."""
+        """The cleaner checkpoint after the round; ``None`` if it is not moved: the dirty section is unchanged."""
         return self.first_uncleanable_offset if self.compacts else None
 
     @property
@@ -221,7 +221,7 @@ def _refused(view: LogView, config: TopicConfig, refusal: tuple[SkipCause, str],
 
 
 def _basic_conditions(view: LogView, config: TopicConfig) -> tuple[Condition, ...]:
-    """The conditions that do not depend on what is dirty."""
+    """The conditions that do not depend on the dirty section."""
     source = config.source("cleanup.policy")
     shown_policy = config.cleanup_policy if config.policy_guess is None else "unknown"
     compacts = config.cleanup_compact and config.policy_guess is None

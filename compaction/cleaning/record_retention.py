@@ -107,7 +107,7 @@ class ActiveProducers:
 
 @dataclass(frozen=True, eq=False)
 class RoundRules:
-    """What decides about the batches of one round.
+    """The input of decisions about the batches of one round.
 
     ``aborted`` and ``discardable`` are those of ``TxnResolution``; ``retain_end_offset`` is that of ``LogPlan``. ``kafka``
     are the rules of the Kafka version that the log is cleaned for. ``erases`` and ``erases_values`` are those of ``Limits``

@@ -1,4 +1,4 @@
-"""Segment retention, the delete policy: which segments are deleted. ``record_retention`` is the cleaner's rule for records.
+"""Segment retention by the delete policy. ``record_retention`` has the cleaner's rule for records.
 
 The rule: three passes over the log, oldest segment first. Each ends at the first segment that it retains.
 

@@ -125,7 +125,7 @@ def ratio_below(ratio: float) -> float:
 
 
 def ratio_remedy(clean_bytes: int, dirty_bytes: int, bound: float) -> str:
-    """What would bring a log above ``min.cleanable.dirty.ratio``."""
+    """The change that brings a log above ``min.cleanable.dirty.ratio``."""
     if dirty_bytes == 0:
         return "becomes cleanable once an inactive segment is dirty"
     more = bytes_missing(clean_bytes, dirty_bytes, bound)

@@ -1,4 +1,4 @@
-"""Transaction resolution: which data is aborted, which control batches are discardable, which ``.txnindex`` entries remain.
+"""Transaction resolution: finds aborted data, discardable control batches, and the remaining ``.txnindex`` entries.
 
 Spark tasks read slices of segments in parallel and return a few ``TXN_ROW`` rows each. The driver replays Kafka's
 ``CleanedTransactionMetadata`` (4.4.0) over these rows in log order. The rules, with ``p`` a producer and ``e`` an entry of a

@@ -1,11 +1,11 @@
-"""Whether a directory is a finished output, of which request, and whether it still is what was written.
+"""Finished outputs: recognizes them, compares their request, and checks that they are unchanged.
 
 A finished output in an object store has a manifest. On a disk it has a file of the same format, ``FINISHED``, if the run was
-given ``--replace`` or ``--if-done``; a broker ignores it. Only such an output is ever replaced, and only if it has what was
-written and nothing else: otherwise it holds somebody's data, for example records that a broker has appended.
+given ``--replace`` or ``--if-done``; a broker ignores it. Only such an output is ever replaced, and only if its content is
+exactly as written: otherwise it holds other data, for example records that a broker has appended.
 
-Whether an output is that of a request is decided by what the request says: sources, selection, configuration, options and time.
-What the sources contain is not compared; but an output that lacks a log which the request selects is incomplete.
+Requests are compared by sources, selection, configuration, options and time. The content of the sources is not compared, but an
+output without a selected log is incomplete.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def is_done(request: CompactionRequest) -> bool:
     ``False`` if it has no finished output, or one that the request allows to replace.
 
     :raises UsageError: it has the output of another request
-    :raises StorageError: it lacks logs, or is not what was written
+    :raises StorageError: it lacks logs, or has changed since it was written
     """
     output_dir = request.output_dir
     if output_dir is not None and not is_remote(output_dir):
@@ -116,7 +116,7 @@ def record_request(output_dir: str, call: Mapping[str, Any]) -> None:
 
 
 def differences(written: Mapping[str, Any] | None, asked: Mapping[str, Any] | None) -> list[str]:
-    """The names of what two requests say differently."""
+    """The names of the fields in which two requests differ."""
     if written is None or asked is None:
         return ["everything: it was written by a run that did not record its request"]
     return sorted(name for name in written.keys() | asked.keys() if written.get(name) != asked.get(name))

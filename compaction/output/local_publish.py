@@ -4,11 +4,11 @@ Files are written to a hidden directory beside the target, whose name cannot be 
 They are fsynced and read back; renaming the directory is the last step. A killed run leaves only the hidden directory, which
 the next run removes.
 
-An earlier output is replaced if it is as it was written. It is compared by content when the run begins. When the new one is
-complete, the earlier one is locked as a broker locks it, and one system call exchanges the two names. Then no name leads to it,
-and its files are compared with those of the beginning, by inode, size and times. Only then it is removed; otherwise the names
-are exchanged back. If the file system has no such call, the earlier one is renamed to a second hidden name first; if a run is
-killed between these two renames, the next one renames it back.
+An earlier output is replaced if it is unchanged since it was written. The run compares its content at the beginning. When the
+new output is complete, the earlier one is locked as a broker locks it, and one system call exchanges the two names. The
+earlier output now has a hidden name, and its files are compared with those of the beginning, by inode, size and times. If they
+are equal, it is removed; otherwise the names are exchanged back. If the file system has no such call, the earlier output is
+renamed to a second hidden name first; if a run is killed between these two renames, the next run renames it back.
 """
 
 from __future__ import annotations

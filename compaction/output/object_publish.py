@@ -1,24 +1,24 @@
 """Publishes cleaned logs to an object store or a remote file system, where a manifest makes the output complete.
 
-An object store has no rename that could put a directory in place (see ``compaction.stores.manifest``). Steps:
+An object store cannot rename a directory (see ``compaction.stores.manifest``). Steps:
 
-1. The marker is written: these objects belong to an unfinished run over these log directories. The next run over the same ones
-   removes them; any other one refuses the prefix (``compaction.output.unfinished``).
+1. The marker is written: these objects belong to an unfinished run over these log directories. The next run over the same
+   directories removes them; other runs refuse the prefix (``compaction.output.unfinished``).
 2. Objects are written under their final prefix. Tasks write under temporary names; the store copies these to the final names.
 3. The listing is compared with what was written, by size. Objects of stopped runs are removed, and the prefix is listed again.
 4. The manifest is written and read back.
 5. The marker is removed.
 
-An interruption before step 4 leaves a prefix without a manifest. A failed run removes what it has written and keeps the marker,
-because killed tasks may still upload: under temporary names, which readers of a finished output do not see and which the next
-run removes. An object store has no locks. Of two runs that begin at an empty prefix, one goes on
-(``compaction.stores.prefix_marks``). If a run is repeated while it is at work, the later one wins: the other finds a marker
-that is not its own and fails before it writes its manifest.
+An interruption before step 4 leaves a prefix without a manifest. A failed run removes its objects and keeps the marker,
+because killed tasks may still upload under temporary names. Readers of a finished output do not see these names, and the next
+run removes them. An object store has no locks. If two runs begin at an empty prefix, one continues
+(``compaction.stores.prefix_marks``). If a run is repeated while it is active, the later run wins: the other one finds the
+later marker and fails before it writes its manifest.
 
 To replace a finished output, the new one is written and finished under a name beside it. Then a marker that names the new one
-is written to the old one, the store copies the new objects there, and steps 3 to 5 follow. Until the new output is finished
-nothing of the old one is touched, and only if it still is what was written; a run that finds such a marker completes the
-replacement. So there is a complete output at any time.
+is written to the old one, the store copies the new objects there, and steps 3 to 5 follow. The old output is changed only when
+the new one is finished, and only if it is unchanged since it was written. A run that finds such a marker completes the
+replacement. A complete output therefore exists at any time.
 """
 
 from __future__ import annotations

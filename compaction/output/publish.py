@@ -227,7 +227,7 @@ class Publication(ABC):
         self._sizes[path], self._hashes[path] = len(data), digest_of(data).digest
 
     def _copy_metadata_log(self, source: FileSystem, path: str, target: str) -> None:
-        """Without its metadata log a broker takes every log for a stray."""
+        """Without its metadata log a broker treats every log as stray."""
         found = source.stat(path)
         if found is not None and found.is_dir:
             self._fs.mkdir(target, path)
@@ -295,7 +295,7 @@ def _without_preallocated(source: FileSystem, each: Copy, size: int) -> int:
 
 
 def _is_left_out(name: str, replaced: set[int], vanished: set[int]) -> bool:
-    """Whether a log's file is not copied: temporary and renamed files, replaced segments and snapshots of vanished ones."""
+    """Whether a log's file is not copied: temporary and renamed files, replaced segments and snapshots of removed ones."""
     file = parse_segment_file(name)
     if file is None:
         return name.endswith(TMP)

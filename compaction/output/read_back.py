@@ -1,4 +1,4 @@
-"""Reads an output back from the device while it is being written, so that little is left to read when it is complete.
+"""Reads an output back from the device while it is being written, which leaves little to read at the end.
 
 A thread reads behind the writer, a block at a time. Small outputs are read when they are complete.
 """

@@ -4,8 +4,8 @@ Mirrors ``LogSegment.append``, ``onBecomeInactiveSegment`` and ``flush`` (Kafka 
 
 File names end in a suffix that no other attempt uses (``.clean.<token>``); only the driver renames them. If several tasks write
 one segment, each writes an output part: its batches (``.part``) and their ``OUT_ROW`` table (``.rows``). One task joins the
-parts. The writer records the size and the content hash of every file, which ``verification`` compares with what the device
-returns. In an object store a file appears when it is closed; the store sets mode, owner and mtime.
+parts. The writer records the size and the content hash of every file, which ``verification`` compares with the bytes that
+the device returns. In an object store a file appears when it is closed; the store sets mode, owner and mtime.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Whose an output in a store is, and which objects there can be of a run: what may be removed to make room for another.
+"""Ownership of an unfinished output in a store: the objects that a later run may remove.
 
-Only what a run can have written is ever removed: an unfinished output is taken over if its marker names the log directories of
-this run, that is by a repetition of the run that was stopped, and if every object there has a name that such a run writes: the
-files of a log, of a log directory, or a name that the source has, too. What belongs to a run over other log directories, to an
-export, or to nobody is refused, and stays. A finished output is only replaced as it was written.
+A run removes only objects that an earlier run can have written. It takes over an unfinished output under two conditions: the
+marker names the log directories of this run, as in a repetition of a stopped run, and every object has a name that such a run
+writes: a file of a log or of a log directory, or a name that the source also has. Objects of runs over other log directories,
+of exports, and of other programs are refused and remain. A finished output is only replaced if it is unchanged since it was
+written.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class OwnNames:
         self._disk, self._output_dir, self._roots, self._known = disk, output_dir, roots, frozenset(known)
 
     def foreign(self, names: Iterable[str]) -> list[str]:
-        """Those of the names, relative to the output, that none of its objects has."""
+        """The names, relative to the output, that none of its objects can have."""
         return sorted(name for name in names if not self._has(name))
 
     def _has(self, name: str) -> bool:

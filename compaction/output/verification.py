@@ -1,4 +1,4 @@
-"""Compares segments that were written or copied with what the device returns, before anything depends on them.
+"""Compares written or copied segments with the bytes that the device returns, before anything depends on them.
 
 A segment's log is checked against its size and hash, and against its own checksums and offsets: these also find a fault in the
 memory from which the hash was computed. An output that differs fails its log; the sources are unchanged.

@@ -61,7 +61,7 @@ def options() -> str:
             sys.argv = given
         purpose = command.purpose
         parts.append(f"## {command.name}\n\n{purpose[0].upper()}{purpose[1:]}.\n\n```text\n{text}```\n")
-    return "\n".join(parts)
+    return "# Help of each command\n\n" + "\n".join(parts)
 
 
 def api() -> str:
@@ -104,7 +104,7 @@ def settings() -> str:
     """The entries of topics and brokers that have an effect."""
     lines = [
         "# Settings", "", "The settings of Kafka that a log at rest depends on. All others are accepted and have no effect.",
-        "The order of their sources is in the help of [each command](options.md).", "",
+        "The order of their sources is in the help of [each command](commands.md).", "",
     ]  # fmt: skip
     for title, found in (("Topics", entries.TOPIC_ENTRIES), ("Brokers", entries.BROKER_ENTRIES)):
         rows = [(f"`{each.name}`", each.kind.value, _shown(each), _row_text(each.doc), _names(each)) for each in found.values()]
@@ -215,7 +215,7 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
 
 PAGES: MappingProxyType[str, Callable[[], str]] = MappingProxyType(
     {
-        "options.md": options,
+        "commands.md": options,
         "api.md": api,
         "settings.md": settings,
         "report.md": report_page,

@@ -3,7 +3,7 @@
 | kind | process |
 | --- | --- |
 | empty job | ``spark-submit`` of a job with one empty task, with Spark's defaults: no archive, no settings |
-| 10 MB | ``spark-submit jobs/compact.py`` on a log of 10 MB, as README shows it |
+| 10 MB | ``spark-submit jobs/compact.py`` on a log of 10 MB |
 | console | ``kafka-log-compaction compact`` on the same log |
 | nothing | the same on an empty directory |
 | first | the console command on that log when nothing is compiled and there is no archive |

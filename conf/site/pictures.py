@@ -1,0 +1,115 @@
+"""Makes the pictures of README.md from runs over the sample logs: a dry run on a terminal, and the page of a comparison.
+
+``python conf/site/pictures.py`` writes both to ``docs/pictures/``. The second needs a Chromium on the path.
+
+Tested by ``tests/test_site.py``.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+from rich.text import Text
+
+ROOT = Path(__file__).resolve().parents[2]
+PICTURES = ROOT / "docs/pictures"
+SAMPLE = ROOT / "tests/golden/sample-logs.tar.gz"
+COLUMNS = 100
+_LOGS = ("--log-dir", "kafka-1", "--as-of", "2027-01-01T00:00Z")
+DRY_RUN = ("compact", *_LOGS, "--dry-run")
+COMPARISON = (
+    "dry-run", *_LOGS, "--topic", "orders|clickstream|customers", "--html", "page.html",
+    "--policy", "cleanup.policy=compact",
+    "--policy", "cleanup.policy=delete,retention.ms=-1,retention.bytes=40kB",
+    "--policy", "cleanup.policy=[compact,delete],retention.ms=-1,retention.bytes=40kB",
+)  # fmt: skip
+#: rich's template loads fonts from another site: without them, the reader's own monospaced font is used
+_FONT = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
+_BROWSER = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+    "--force-device-scale-factor=1", "--window-size=1000,690",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Makes both pictures."""
+    PICTURES.mkdir(exist_ok=True)
+    (PICTURES / "dry-run.svg").write_text(svg(on_terminal()), encoding="utf-8")
+    screenshot(PICTURES / "policies.png")
+
+
+def on_terminal() -> str:
+    """A dry run's result, with the colours of a terminal."""
+    master, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
+    environment.pop("NO_COLOR", None)
+    with tempfile.TemporaryDirectory() as place:
+        with os.fdopen(terminal, "wb") as output:
+            process = subprocess.Popen(  # noqa: S603 - the arguments are constants
+                _command(DRY_RUN), cwd=_sample(place), env=environment, stdout=output, stderr=subprocess.DEVNULL
+            )
+        text = b""
+        try:
+            while block := os.read(master, 65536):
+                text += block
+        except OSError:
+            # Linux reports the end of a terminal as EIO
+            pass
+        finally:
+            os.close(master)
+        if process.wait() != 0:
+            raise RuntimeError(f"{' '.join(DRY_RUN)}: exit code {process.returncode}")
+    return text.decode().replace("\r\n", "\n")
+
+
+def svg(result: str) -> str:
+    """A terminal with a dry run's call and its result."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
+    console.print(Text(f"$ kafka-log-compaction {' '.join(DRY_RUN)}\n", "bold"))
+    console.print(Text.from_ansi(result.rstrip()))
+    return console.export_svg(title="", code_format=_FONT.sub("", CONSOLE_SVG_FORMAT), unique_id="dry-run")
+
+
+def screenshot(target: Path) -> None:
+    """The upper part of a comparison's page.
+
+    :raises FileNotFoundError: there is no Chromium
+    """
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        raise FileNotFoundError("chromium is not on the path: install it")
+    with tempfile.TemporaryDirectory() as place:
+        directory = _sample(place)
+        subprocess.run(_command(COMPARISON), cwd=directory, check=True, capture_output=True)  # noqa: S603 - constants
+        page = directory / "page.html"
+        page.write_text(page.read_text(encoding="utf-8").replace(place, "/backup"), encoding="utf-8")
+        call = [browser, *_BROWSER, f"--user-data-dir={place}/profile", f"--screenshot={target}", page.as_uri()]
+        subprocess.run(call, check=True, capture_output=True, timeout=120)  # noqa: S603 - a browser with constants
+
+
+def _sample(place: str) -> Path:
+    """A directory with the sample logs in ``kafka-1``."""
+    with tarfile.open(SAMPLE) as archive:
+        archive.extractall(place, filter="data")
+    directory = Path(place)
+    next(path for path in directory.iterdir() if path.is_dir()).rename(directory / "kafka-1")
+    return directory
+
+
+def _command(arguments: tuple[str, ...]) -> list[str]:
+    return [str(Path(sys.executable).with_name("kafka-log-compaction")), *arguments]
+
+
+if __name__ == "__main__":
+    main()
