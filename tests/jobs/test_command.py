@@ -13,6 +13,7 @@ import pytest
 
 from compaction.engine.protocol import has_started
 from compaction.names import LogLocation, TopicPartition
+from compaction.task_runner import Job
 from jobs import _command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,3 +92,11 @@ def test_a_removed_working_directory_is_one_line(tmp_path: Path, command: str) -
     done = subprocess.run(called, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: the working directory has been removed; change to another one, e.g. cd /\n"
+
+
+def test_worker_processes_end_with_the_part_of_a_command_that_needs_them() -> None:
+    """Those of a compaction are not there while its result is verified."""
+    with _command.passes(_command.Engine("test", is_local=True, to_store=True)) as start:
+        (worker,) = start().run(Job("test"), ["/proc/self"], os.readlink)
+        assert Path(f"/proc/{worker}").exists()
+    assert not Path(f"/proc/{worker}").exists()
