@@ -17,12 +17,12 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from compaction.engine.protocol import CleanedParts, CleanInputs, MapInputs, MapResult
@@ -178,12 +178,17 @@ class ProcessPasses:
             return [self._advanced(work(task), size) for task, size in zip(tasks, sizes, strict=True)]
         shared = Spool.in_memory()
         try:
-            bound = partial(call, next(_numbers), shared.put(work))
-            futures = {self._workers().submit(bound, each): size for each, size in zip(tasks, sizes, strict=True)}
+            futures = dict(zip(self._begun(partial(call, next(_numbers), shared.put(work)), tasks), sizes, strict=True))
             self._await(futures)
             return [future.result() for future in futures]
         finally:
             shared.close()
+
+    def _begun(self, work: Callable[[Any], R], tasks: Sequence[Any]) -> list[Future[R]]:
+        """Begins tasks, and starts workers where there are none. In a thread, which an interrupt does not reach: a worker that
+        starts as its driver ends would print a stack trace."""
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(lambda: [self._workers().submit(work, each) for each in tasks]).result()
 
     def _await(self, futures: Mapping[Future[Any], int]) -> None:
         """Waits for tasks, which read these numbers of bytes, and shows what they have read meanwhile."""
@@ -222,16 +227,21 @@ def _usable_cores() -> int:
 
 
 def _start_fork_server() -> None:
-    """Starts the process that workers are forked from, which imports no modules from the working directory.
+    """Starts the process that workers are forked from, which imports no modules from the working directory. Interrupts are for
+    this process: it would die of one while it imports, with a stack trace.
 
     :raises UsageError: others can write to that, and this Python has no switch for it
     """
     require_own_directory()
     known = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
+    # unblocks them when it starts
+    resource_tracker.ensure_running()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         if known is None:
             del os.environ[_SAFE_PATH]
         else:

@@ -145,6 +145,37 @@ def test_workers_end_with_a_driver_that_is_killed() -> None:
         time.sleep(0.05)
 
 
+def test_an_interrupt_while_workers_start_is_for_their_driver_alone(workers: ProcessPasses) -> None:
+    """A process that is still importing would print a stack trace."""
+    (parent, mask) = workers.run(Job("test"), [0], _parent_and_its_mask)[0]
+    assert (parent != os.getpid(), mask & 1 << (signal.SIGINT - 1) != 0) == (True, True)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_an_interrupt_waits_until_the_workers_that_begin_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then, they cannot be ended: they would print stack traces when they find that their driver is gone."""
+    begun = []
+
+    class Pool:
+        def submit(self, *_: object) -> None:
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+            begun.append(True)
+
+    with ProcessPasses(1, inline_bytes=0) as passes:
+        monkeypatch.setattr(passes, "_workers", Pool)
+        with pytest.raises(KeyboardInterrupt):
+            passes.run(Job("test"), [0], _pid)
+    assert begun == [True]
+
+
+def _parent_and_its_mask(_: int) -> tuple[int, int]:
+    status = Path(f"/proc/{os.getppid()}/status").read_text()
+    (mask,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
+    return os.getppid(), int(mask, 16)
+
+
 def test_modules_in_the_working_directory_are_not_run(tmp_path: Path) -> None:
     for name in ("compaction", "numpy", "multiprocessing", "signal", "json", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text("open('run', 'a').write(__name__)")
