@@ -21,12 +21,14 @@ STAMP := $(VENV)/$(if $(findstring |$(CURDIR)|,|$(INSTALLED_FOR)|),.installed,.n
 AIRFLOW := build/airflow
 SUITES_STAMP := $(STAMP)-suites
 
-# One process leaves half of two cores idle. tests/conftest.py says which tests run in the same one.
+# One process leaves half of two cores idle; the suites also wait for processes that they start. tests/conftest.py says which
+# tests run in the same one, and in which order.
 TEST_PROCESSES ?= 2
-PYTEST = $(PY) -m pytest --numprocesses $(TEST_PROCESSES) --dist loadscope
+SUITES_PROCESSES ?= 3
+PYTEST := $(PY) -m pytest --dist loadscope --numprocesses
 # seconds on two cores; tests/README.md has what each tier is for
 TEST_BUDGET := 360
-SUITES_BUDGET := 720
+SUITES_BUDGET := 780
 
 # the second tier: tests that take long, or need more than Python, Java and package registries
 MORE := crash or slow or notebook or airflow or browser or cluster or s3 or gs
@@ -69,12 +71,12 @@ run: $(STAMP) | prerequisites ## compact a copy of the sample logs, and show how
 	@echo '  kafka-log-compaction compact --log-dir /path/to/log-dir'
 
 test: $(STAMP) | prerequisites ## run unit tests, Spark tests, and conformance tests with real Kafka
-	@$(STEP) "tests" $(PYTEST) -m "not ($(MORE))" --durations=10 --budget $(TEST_BUDGET)
+	@$(STEP) "tests" $(PYTEST) $(TEST_PROCESSES) -m "not ($(MORE))" --durations=10 --budget $(TEST_BUDGET)
 
 test-all: test suites ## run all tests and suites, and install what the suites need
 
 suites: $(SUITES_STAMP) $(AIRFLOW)/.installed | prerequisites
-	@$(STEP) "suites: $(MORE)" $(PYTEST) -m "$(MORE)" --durations=20 --budget $(SUITES_BUDGET)
+	@$(STEP) "suites: $(MORE)" $(PYTEST) $(SUITES_PROCESSES) -m "$(MORE)" --durations=20 --budget $(SUITES_BUDGET)
 
 SEARCH_MINUTES ?= 60
 search: $(STAMP) | prerequisites ## search for failures with fresh seeds, for SEARCH_MINUTES; what is found becomes a case

@@ -23,8 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["bucket", "client", "store"]
 
 ROOT = Path(__file__).resolve().parent.parent
-#: tests that need one of these run in one process, which starts it once; where a module needs several, the first counts
-_SHARED = ("spark", "kafka")
+#: modules that use one of these fixtures run in one process, which starts its JVM once; of several the first counts
+_SHARED = {"spark": "spark: SparkSession", "kafka": "gateway: Gateway"}
+#: what takes longest begins first, in this order: what began last would run alone at the end
+_LONGEST = ("spark", "kafka", *(f"tests/{name}.py" for name in (
+    "cluster/test_cluster", "conformance/test_versions", "airflow/test_dag", "object_store/test_any_store",
+    "crash/test_retries", "kernels/compiling/test_modes", "crash/test_kill", "spark/test_other_users", "jobs/test_warm_up",
+    "object_store/test_finished_outputs", "trust/test_lying_storage", "damage/test_bombs", "notebooks/test_notebooks",
+    "trust/test_error_loop", "fs/test_other_systems", "object_store/test_object_store", "crash/test_snapshots",
+)))  # fmt: skip
 #: a tier that takes more than this share of its budget says so
 _TOLERATED = 1.25
 
@@ -52,18 +59,30 @@ _BEGAN = pytest.StashKey[float]()
 
 
 class Modules(LoadScopeScheduling):  # type: ignore[misc]
-    """Runs a module's tests in one process, so that none of its fixtures is built twice; the modules that need Spark in one
-    process of them all, those that need Kafka likewise."""
+    """Runs a module's tests in one process, so that none of its fixtures is built twice; the modules that share a Spark session
+    in one process of them all, those that share Kafka's classes likewise."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        # those of the most tests do not take longest
+        config.option.loadscopereorder = False
 
     def _split_scope(self, nodeid: str) -> str:
         return _group(nodeid.partition("::")[0])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules are distributed in this order."""
+    rank = {name: number for number, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: rank.get(_group(item.nodeid.partition("::")[0]), len(rank)))
 
 
 @cache
 def _group(module: str) -> str:
     # the process that distributes the tests does not import them
     text = (ROOT / module).read_text(encoding="utf-8")
-    return next((name for name in _SHARED if f"pytest.mark.{name}" in text), module)
+    return next((name for name, argument in _SHARED.items() if argument in text), module)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -183,6 +183,12 @@ def page(missing: Callable[[str], None]) -> Iterator[Any]:
         browser.close()
 
 
+#: the page's script has wrapped every table, and given every block of code its button
+_BUILT = """() => {
+  const all = selector => [...document.querySelectorAll(`.md-content ${selector}`)];
+  return all("table:not([class])").every(table => table.closest(".md-typeset__scrollwrap"))
+    && all("pre > code").every(code => code.parentElement.querySelector(".md-clipboard, .md-code__nav"));
+}"""
 #: tables whose last columns are out of sight, and blocks of code under the button that copies them
 _HIDDEN = """() => {
   const wraps = [...document.querySelectorAll(".md-typeset__scrollwrap")];
@@ -202,7 +208,7 @@ def test_every_column_is_in_sight_and_no_code_lies_under_a_button(site: Path, pa
     buttons = 0
     for file in sorted(site.glob("*.html")):
         page.goto(file.as_uri())
-        page.wait_for_load_state("networkidle")
+        page.wait_for_function(_BUILT)
         wide, covered, found = page.evaluate(_HIDDEN)
         assert (wide, covered) == ([], 0), file.name
         buttons += found

@@ -113,11 +113,11 @@ def located(path: str) -> tuple[Store, str]:
     client = _clients.get(identity)
     if client is None:
         with remote_errors(root, "open the store"):
-            client = _clients[identity] = _connect(root, options)
+            client = _clients[identity] = _connect(root, options, _PATIENT)
     return client.store, "/".join(part for part in (client.root, key) if part) or client.root
 
 
-def _connect(root: str, options: dict[str, str], patience: _Patience = _PATIENT) -> _Client:
+def _connect(root: str, options: dict[str, str], patience: _Patience) -> _Client:
     from pyarrow import fs
 
     scheme, _, authority = root.partition("://")

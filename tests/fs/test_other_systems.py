@@ -9,15 +9,21 @@ import os
 import random
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compaction.engine.clean import clean_logs
 from compaction.fs import direct
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.local_output import LocalOutput
+from compaction.source.arrow_columns import source_schema
+from compaction.source.data_source import KafkaLogReader
+from jobs import compact
 from tests.golden import unpack_sample
+from tests.local_passes import LocalPasses
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -105,37 +111,44 @@ def test_files_are_copied_and_read(tmp_path: Path, write_behind: bool) -> None:
 
 @pytest.mark.slow
 def test_a_dry_run_and_the_data_source_have_the_results_of_linux(tmp_path: Path) -> None:
-    """Both as complete processes, in which nothing that only Linux has can be imported."""
+    """Both as complete processes, in which nothing that only Linux has can be imported; this process has it."""
     log_dir = unpack_sample(tmp_path)
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(SITE)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(site), str(ROOT))), "PYSPARK_PYTHON": sys.executable}
 
-    def run(path: str, name: str) -> tuple[dict[str, Any], str]:
-        report = tmp_path / f"{name}.json"
-        places = os.pathsep.join(filter(None, (path, str(ROOT))))
-        environment = {**os.environ, "PYTHONPATH": places, "PYSPARK_PYTHON": sys.executable}
-        command = [sys.executable, "-m", "jobs", "compact", "--dry-run", "--include-active", "--as-of-ms", "1798761600000"]
+    def run(*arguments: str) -> str:
         done = subprocess.run(
-            [*command, "--log-dir", str(log_dir), "--report", str(report)],
-            env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        program = (
-            "from pyspark.sql import SparkSession; from compaction.source.data_source import register;"
-            "spark = SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false').getOrCreate();"
-            "register(spark);"
-            f"frame = spark.read.format('kafka_log').option('topic', 'orders').load({str(log_dir)!r});"
-            "print(frame.selectExpr('count(*)', 'sum(crc32(value))', 'max(offset)').first())"
+            [sys.executable, *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
         )
-        read = subprocess.run(
-            [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert read.returncode == 0, read.stderr[-3000:]
-        found = json.loads(report.read_text())
-        logs = [log | {"seconds": 0} for log in found["logs"]]
-        return {"totals": found["totals"] | {"seconds": 0}, "logs": logs}, read.stdout
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
 
-    expected = run("", "linux")
-    assert expected[0]["totals"]["cleaned"] > 3
-    assert run(str(site), "other") == expected
+    options = ["--log-dir", str(log_dir), "--dry-run", "--include-active", "--as-of-ms", "1798761600000"]
+    run("-m", "jobs", "compact", *options, "--report", str(tmp_path / "other.json"))
+    on_linux = [*options, "--report", str(tmp_path / "linux.json")]
+    assert compact.main(on_linux, lambda _, request: clean_logs(LocalPasses, request)) == 0
+    reports = [figures(tmp_path / name) for name in ("linux.json", "other.json")]
+    assert reports[0] == reports[1]
+    assert reports[0]["totals"]["cleaned"] > 3
+
+    program = (
+        "from pyspark.sql import SparkSession; from compaction.source.data_source import register;"
+        "spark = SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false').getOrCreate();"
+        "register(spark);"
+        f"frame = spark.read.format('kafka_log').option('topic', 'orders').load({str(log_dir)!r});"
+        "print(list(frame.selectExpr('count(*)', 'sum(crc32(value))', 'max(offset)').first()))"
+    )
+    reader = KafkaLogReader({"path": str(log_dir), "topic": "orders"}, source_schema(None, batch_columns=False))
+    rows = [row for share in reader.partitions() for batch in reader.read(share) for row in batch.to_pylist()]
+    checksums = [zlib.crc32(row["value"]) for row in rows if row["value"] is not None]
+    assert json.loads(run("-c", program)) == [len(rows), sum(checksums), max(row["offset"] for row in rows)]
+    assert checksums
+
+
+def figures(report: Path) -> dict[str, Any]:
+    """What a report says of the logs, but for times."""
+    found = json.loads(report.read_text())
+    logs = [log | {"seconds": 0} for log in found["logs"]]
+    return {"totals": found["totals"] | {"seconds": 0}, "logs": logs}

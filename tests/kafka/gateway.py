@@ -25,6 +25,7 @@ from tests.kafka.jars import LOGGING_CONFIG, REFERENCE, require_kafka_classpath,
 _JAVA_OPTIONS = (
     "-Xmx1g",
     "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
     f"-Dlog4j2.configurationFile={LOGGING_CONFIG}",
     "--add-opens=java.base/java.util=ALL-UNNAMED",

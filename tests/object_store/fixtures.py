@@ -216,12 +216,13 @@ def bucket(store: Store, client: Any, monkeypatch: pytest.MonkeyPatch) -> S3Buck
     return S3Bucket(client, store)
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("bucket", id="s3", marks=pytest.mark.s3),
-        pytest.param("google_bucket", id="gs", marks=pytest.mark.gs),
-    ]
-)
+_S3 = pytest.param("bucket", id="s3", marks=pytest.mark.s3)
+_GS = pytest.param("google_bucket", id="gs", marks=pytest.mark.gs)
+#: for a test of what does not depend on the client of the store: on the one whose server takes less time
+on_one_store = pytest.mark.parametrize("any_bucket", [_GS], indirect=True)
+
+
+@pytest.fixture(params=[_S3, _GS])
 def any_bucket(request: pytest.FixtureRequest) -> Bucket:
     """An empty bucket of each store; only the servers of the selected stores are started."""
     found: Bucket = request.getfixturevalue(request.param)

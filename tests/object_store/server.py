@@ -73,11 +73,11 @@ class Store:
 
     def __init__(self) -> None:
         # other suites collect these tests without having the server
-        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        from moto.moto_server.werkzeug_app import create_backend_app
         from werkzeug.serving import make_server
 
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        self._app = DomainDispatcherApplication(create_backend_app)
+        self._app = create_backend_app("s3")
         self._gate: Gate = lambda request: None
         self._lock = threading.Lock()
         self.requests: list[Request] = []

@@ -30,7 +30,7 @@ from compaction.stores.manifest import MANIFEST, MARKER
 from tests.conftest import ROOT
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import data_segment
-from tests.object_store.fixtures import Bucket, any_bucket, files, published
+from tests.object_store.fixtures import Bucket, any_bucket, files, on_one_store, published
 from tests.object_store.local_run import COMPACT, KEEP, NOW_MS, figures, run
 
 __all__ = ["any_bucket"]
@@ -70,6 +70,7 @@ def test_a_bucket_itself_can_be_a_log_directory(any_bucket: Bucket, sample: Path
     assert figures(run("--log-dir", any_bucket.address(), "--dry-run")) == figures(run("--log-dir", sample, "--dry-run"))
 
 
+@on_one_store
 def test_modification_times_are_kept_in_the_manifest(any_bucket: Bucket, sample: Path, tmp_path: Path) -> None:
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
     run("--log-dir", sample, "--output-dir", tmp_path / "first")
@@ -81,11 +82,13 @@ def test_modification_times_are_kept_in_the_manifest(any_bucket: Bucket, sample:
         assert times[0] == times[1], name
 
 
+@on_one_store
 def test_parts_of_a_segment_are_joined_in_a_store(any_bucket: Bucket, sample: Path, on_disk: OnDisk) -> None:
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"), sizes=Sizes(4096, 4096, 64))
     assert published(any_bucket) == on_disk[0]
 
 
+@on_one_store
 def test_a_dry_run_has_the_same_figures_and_writes_nothing(any_bucket: Bucket, sample: Path) -> None:
     any_bucket.put_tree(sample, "in")
     any_bucket.forget()
@@ -93,6 +96,7 @@ def test_a_dry_run_has_the_same_figures_and_writes_nothing(any_bucket: Bucket, s
     assert {request.method for request in any_bucket.asked()} == any_bucket.reading
 
 
+@on_one_store
 def test_a_log_in_a_store_can_be_dumped(any_bucket: Bucket, sample: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     any_bucket.put_tree(sample / "orders-0", "in/orders-0")
     assert dump_log.main(["--files", any_bucket.address("in/orders-0"), "--print-data-log"]) == 0
@@ -164,6 +168,7 @@ def test_an_incomplete_output_is_not_published_and_is_refused_as_input(
     assert published(any_bucket) == on_disk[0]
 
 
+@on_one_store
 @pytest.mark.parametrize("at", [f"/{MANIFEST}", "/meta.properties", "/cleaner-offset-checkpoint"])
 def test_the_output_of_a_killed_run_is_refused_and_replaced_by_the_next_run(
     any_bucket: Bucket, sample: Path, on_disk: OnDisk, at: str
@@ -188,6 +193,7 @@ def test_the_output_of_a_killed_run_is_refused_and_replaced_by_the_next_run(
     assert published(any_bucket) == on_disk[0]
 
 
+@on_one_store
 def test_a_finished_output_and_unrelated_objects_are_not_changed(any_bucket: Bucket, sample: Path) -> None:
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"), "--topic", "orders")
     any_bucket.put("theirs/data.parquet", b"data")
@@ -217,6 +223,7 @@ def test_a_wrong_uri_is_an_error(any_bucket: Bucket, sample: Path, key: str, tol
         run("--log-dir", any_bucket.address(key), "--dry-run")
 
 
+@on_one_store
 @pytest.mark.spark
 def test_sparks_workers_reach_the_store(any_bucket: Bucket, sample: Path, on_disk: OnDisk) -> None:
     any_bucket.put_tree(sample, "in")
@@ -244,6 +251,7 @@ def test_a_data_source_reads_the_store(any_bucket: Bucket, sample: Path, monkeyp
     assert found[0] == found[1] != []
 
 
+@on_one_store
 def test_expired_segments_are_left_out_of_a_copy_from_store_to_store(any_bucket: Bucket, sample: Path, tmp_path: Path) -> None:
     any_bucket.put_tree(sample, "in")
     options = ("--set", "cleanup.policy=delete", "retention.bytes=3000", "--as-of-ms", str(NOW_MS))
@@ -254,6 +262,7 @@ def test_expired_segments_are_left_out_of_a_copy_from_store_to_store(any_bucket:
     assert any_bucket.tree("in") == files(sample)
 
 
+@on_one_store
 def test_a_finished_output_is_skipped_or_replaced(
     any_bucket: Bucket, sample: Path, on_disk: OnDisk, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -279,6 +288,7 @@ def test_a_finished_output_is_skipped_or_replaced(
     assert "the finished output is not what was written" in capsys.readouterr().err
 
 
+@on_one_store
 def test_keys_are_erased_on_the_way_from_store_to_store_and_that_is_certified(
     any_bucket: Bucket, sample: Path, tmp_path: Path
 ) -> None:

@@ -111,8 +111,9 @@ def test_throttling_and_lost_connections_are_retried_by_chunk(
 def test_an_object_that_cannot_be_read_is_named_with_its_bytes(
     bucket: Bucket, store: Store, objects: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, suffix: str, told: str
 ) -> None:
-    """Whatever is tried again."""
+    """Whatever is tried again: here after short waits, as a run reads the object several times."""
     monkeypatch.setattr(clients, "_PATIENT", clients._PATIENT._replace(attempts=2))
+    monkeypatch.setattr(clients, "_WAITS_S", (0.01, 0.02))
     export = few(objects, "zstd")
     bucket.put_tree(export, "in")
     (name,) = (file.name for file in export.rglob(f"{44:020d}-*{suffix}"))

@@ -18,7 +18,7 @@ from compaction.report import LogStatus
 from compaction.run_report import RunReport
 from compaction.stores.manifest import MANIFEST, MARKER
 from compaction.stores.streams import ObjectOutput
-from tests.object_store.fixtures import Bucket, any_bucket, published
+from tests.object_store.fixtures import Bucket, any_bucket, on_one_store, published
 from tests.object_store.local_run import COMPACT, figures, run
 
 __all__ = ["any_bucket"]
@@ -63,7 +63,18 @@ def read_by_the_source(address: str) -> list[object]:
     return [row for share in reader.partitions() for batch in reader.read(share) for row in batch.to_pylist()]
 
 
-@pytest.mark.parametrize("damage", [missing, cut, turned, extra])
+@pytest.mark.parametrize(
+    ("any_bucket", "damage"),
+    [
+        # what a store says of an object that has changed
+        pytest.param("bucket", turned, id="s3-turned", marks=pytest.mark.s3),
+        *(
+            pytest.param("google_bucket", each, id=f"gs-{each.__name__}", marks=pytest.mark.gs)
+            for each in (missing, cut, turned, extra)
+        ),
+    ],
+    indirect=["any_bucket"],
+)
 def test_only_the_log_with_a_changed_object_fails(
     any_bucket: Bucket, sample: Path, damage: Callable[[Bucket, str], str], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +99,7 @@ def test_only_the_log_with_a_changed_object_fails(
         read_by_the_source(out)
 
 
+@on_one_store
 @pytest.mark.parametrize("name", ["meta.properties", MANIFEST, f"__cluster_metadata-0/{0:020d}.log"])
 def test_a_run_on_a_directory_with_a_changed_object_fails(any_bucket: Bucket, sample: Path, name: str) -> None:
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"), "--topic", "ledger")

@@ -259,8 +259,8 @@ def test_requests_to_gs_are_retried_for_a_minute_only(monkeypatch: pytest.Monkey
             return object(), "bucket"
 
     monkeypatch.setattr(fs, "FileSystem", ReadableFileSystem)
-    clients._connect("gs://bucket", {})
-    clients._connect("gs://anonymous@bucket", {"scheme": "http", "retry_limit_seconds": "5"})
+    clients._connect("gs://bucket", {}, clients._PATIENT)
+    clients._connect("gs://anonymous@bucket", {"scheme": "http", "retry_limit_seconds": "5"}, clients._PATIENT)
     assert asked == ["gs://bucket/?retry_limit_seconds=60", "gs://anonymous@bucket/?retry_limit_seconds=5&scheme=http"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.trust.simulation import ADVISORY, LOST, MODES, UNGUARDED, WORKING, Scenario, Verdict, World
 
-SAMPLE, SUITE = 60, 350
+SAMPLE, SUITE = 60, 200
 #: the first seed, or nearly so, by which a broker without locks loses a record
 LOSING = 500
 
