@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from compaction.certifier.checks.violations import ERASED, ERASED_IN, MOST_NAMED, REMAINING, Findings, Violation
-from compaction.certifier.kept_files import DirectoryCertificate
+from compaction.certifier.kept_files.directory_files import DirectoryCertificate
 from compaction.names import TopicPartition
 from compaction.printable import printable, printable_json
 from compaction.screen.amounts import counted

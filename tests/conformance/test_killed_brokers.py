@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from compaction.engine.clean import clean_logs
-from compaction.names import CLEAN_SHUTDOWN, RECOVERY_POINTS
+from compaction.names import CLEAN_SHUTDOWN, LEADER_EPOCHS, RECOVERY_POINTS
 from compaction.report import LogStatus
 from tests.conformance.compare import differences
 from tests.conformance.fuzz_bench import forget_active_indexes, forget_snapshots
@@ -94,3 +94,4 @@ def test_killed_brokers_leave_logs_that_are_cleaned_as_kafka_does(
             for side in (mine, theirs):
                 forget_snapshots(side)
             assert differences(gateway, mine, theirs) == [], name
+            assert (mine / LEADER_EPOCHS).read_bytes() == (theirs / LEADER_EPOCHS).read_bytes()
