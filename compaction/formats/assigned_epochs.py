@@ -1,7 +1,8 @@
 """Assigns the leader epochs of batches to those that ``leader-epoch-checkpoint`` has.
 
 A batch of an epoch that the file lacks assigns it, from the batch's base offset on. Entries that contradict it are removed: of
-a later epoch that begins up to the batch, of an earlier one that begins at or past it.
+a later epoch that begins up to the batch, of an earlier one that begins at or past it. A batch of an earlier epoch than the
+batches before it, which no broker writes, assigns none.
 
 Mirrors ``LeaderEpochFileCache.assign`` (Kafka 4.4.0). Difference: Kafka assigns only epochs above the latest entry, and uses a
 file that contradicts the batches.
@@ -38,11 +39,14 @@ def assign_epochs(entries: Sequence[EpochEntry], ranges: Iterable[EpochRange]) -
     :param entries: of the file, ascending
     :param ranges: of the batches, ascending
     """
-    assigned = list(entries)
+    assigned, highest = list(entries), -1
     for each in ranges:
+        epoch, first, last = each
+        if epoch < highest:
+            continue
+        highest = epoch
         if agree(assigned, each):
             continue
-        epoch, first, last = each
         earlier = [entry for entry in assigned if entry.epoch < epoch and entry.start_offset < first]
         own = [entry for entry in assigned if entry.epoch == epoch and entry.start_offset <= first]
         later = [entry for entry in assigned if entry.epoch > epoch and entry.start_offset > last]

@@ -149,3 +149,11 @@ def test_assigned_epochs_ascend_and_are_those_of_every_batch(present: int) -> No
         found = assign_epochs(entries, ranges)
         assert all(a.epoch < b.epoch and a.start_offset < b.start_offset for a, b in pairwise(found))
         assert [epoch_at(found, offset) for each in ranges for offset in each[1:]] == [low, low, high, high]
+
+
+def test_an_epoch_lower_than_before_assigns_none() -> None:
+    """As in logs that no broker has written."""
+    ranges = [EpochRange(0, 0, 4), EpochRange(1, 5, 6), EpochRange(0, 7, 8), EpochRange(1, 9, 9), EpochRange(0, 10, 10)]
+    assigned = [EpochEntry(0, 0), EpochEntry(1, 5)]
+    assert assign_epochs(assigned[:1], ranges) == assigned
+    assert assign_epochs(assigned, ranges) == assigned

@@ -50,8 +50,13 @@ def epoch_problems(fs: FileSystem, path: str, start: int, batches: Iterable[Epoc
 def _contradiction(
     entries: Sequence[EpochEntry], start: int, batches: Iterable[EpochRange], *, missing: bool = False
 ) -> EpochRange | None:
-    """The first batches at or past ``start`` that have another leader epoch in ``entries``, or, if ``missing``, none."""
+    """The first batches at or past ``start`` that have another leader epoch in ``entries``, or, if ``missing``, none. Epochs
+    never decrease in a log that a broker has written; batches for which they do are not compared."""
+    highest = -1
     for epoch, first, last in batches:
+        if epoch < highest:
+            continue
+        highest = epoch
         found = _spans(entries, max(first, start), last + 1)
         if any(other != epoch for other, _ in found) or (missing and not found and last >= start):
             return EpochRange(epoch, max(first, start), last)
