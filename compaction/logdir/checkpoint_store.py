@@ -72,11 +72,13 @@ class DirectoryState(NamedTuple):
     """What a broker reads of a log directory before it loads the logs (Kafka: ``LogManager.loadLogs``).
 
     Without a ``clean_shutdown`` the active segments may end in anything. ``recovery_points`` are those of ``Checkpoints``.
+    ``snapshots_may_lack``: producers that have expired matter, so no producer snapshot says that a segment has no transactions.
     """
 
     clean_shutdown: bool = False
     recovery_points: Offsets | None = None
     log_starts: Offsets = {}
+    snapshots_may_lack: bool = False
 
 
 def read_directory_state(fs: FileSystem, log_dir: str) -> DirectoryState:

@@ -105,7 +105,7 @@ def _repair(fs: FileSystem, location: LogLocation, index_interval_bytes: int, st
     segments = tuple(each.segment for each in states)
     log_start = state.log_starts.get(location.topic_partition, 0)
     unflushed = _first_unflushed(location, segments, state)
-    wanted = _with_transactions(fs, location, segments, unflushed)
+    wanted = _with_transactions(fs, location, segments, -1 if state.snapshots_may_lack else unflushed)
     scans = scan_headers(fs, location.path, segments, wanted, ScanRange(log_start, unflushed, index_interval_bytes))
     _repair_unflushed(fs, location.path, states, scans, report, unclean=unclean)
     _repair_txn_indexes(fs, location.path, states, scans, log_start, report)
@@ -157,15 +157,15 @@ def _first_unflushed(location: LogLocation, segments: Sequence[Segment], state: 
     return max((segment.base_offset for segment in segments if segment.base_offset <= point), default=-1)
 
 
-def _with_transactions(fs: FileSystem, location: LogLocation, segments: Sequence[Segment], unflushed: int) -> list[int]:
+def _with_transactions(fs: FileSystem, location: LogLocation, segments: Sequence[Segment], usable: int) -> list[int]:
     """The indexes of segments that may hold transactions: all but those with a snapshot at their end that has no transactional
-    producer. A broker that was killed does not use a snapshot past the first segment that it recovers again, ``unflushed``."""
+    producer. A snapshot past ``usable`` is not used, as by a broker that was killed."""
     if not segments:
         return []
     quiet = {
         offset
         for offset, entries in snapshots(fs, location.path)
-        if offset <= unflushed and all(entry.coordinator_epoch < 0 and entry.current_txn_first_offset < 0 for entry in entries)
+        if offset <= usable and all(entry.coordinator_epoch < 0 and entry.current_txn_first_offset < 0 for entry in entries)
     }
     ends = [segment.base_offset for segment in segments[1:]] + [segments[-1].next_offset]
     return [index for index, end in enumerate(ends) if end not in quiet or segments[index].aborted_txns]

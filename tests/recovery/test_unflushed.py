@@ -157,3 +157,11 @@ def test_an_epoch_lower_than_before_assigns_none() -> None:
     assigned = [EpochEntry(0, 0), EpochEntry(1, 5)]
     assert assign_epochs(assigned[:1], ranges) == assigned
     assert assign_epochs(assigned, ranges) == assigned
+
+
+def test_a_search_for_aborted_transactions_rebuilds_no_other_index() -> None:
+    """As a read of committed records makes it."""
+    fs = three_segments()
+    lose_entries(fs, 0)
+    state = DirectoryState(clean_shutdown=True, snapshots_may_lack=True)
+    assert recover_log(fs, HERE, index_interval_bytes=SMALL, state=state).actions == []
