@@ -102,8 +102,9 @@ class LogReport:
     settings: Mapping[str, Any] = field(default_factory=dict)
     #: records that were dropped, or became tombstones, because their keys were to be erased
     erased_records: int = 0
-    #: all records that the cleaned range has lost, whether their batches were read or not, with transaction markers; records of
-    #: expired segments are not counted
+    #: all records that the cleaned range has lost, whether their batches were read or not, with transaction markers. Records of
+    #: expired segments are not counted: no broker and no run reads these segments, and a count would read a page of each batch,
+    #: and decompress those of v0 and v1
     removed_records: int = 0
     #: records with such a key in the last segment, which was not erased from
     remaining_records: int = 0

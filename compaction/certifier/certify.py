@@ -8,7 +8,7 @@ What is proved for each log:
    invalid), below the log start, or expired;
 3. start and end offsets, checkpoints, indexes, transactions and the active segment are consistent (``log_checks``,
    ``index_checks``, ``txn_checks``);
-4. in a copy, what lies beside the records is that of before (``kept_files``).
+4. what lies beside the records is that of before, or in place agrees with the log (``kept_files``).
 
 Tested by ``tests/certifier/test_corruptions.py`` and ``tests/certifier/test_random_logs.py``.
 """
@@ -36,7 +36,8 @@ from compaction.certifier.checks.txn_checks import (
 )
 from compaction.certifier.checks.violations import Findings
 from compaction.certifier.find_pairs import find_pairs
-from compaction.certifier.kept_files import check_directories, check_logs
+from compaction.certifier.kept_files.directory_files import check_directories
+from compaction.certifier.kept_files.log_files import WalkedLog, check_logs
 from compaction.certifier.run_tasks import compare_ranges, walk_segments
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import StorageError
@@ -76,7 +77,7 @@ def certify_pairs(
     certificates: dict[int, LogCertificate] = {}
     findings: dict[int, Findings] = {}
     tasks: list[RangeTask] = []
-    kept = check_logs({log: (pair, log_end(walks[log][0])) for log, pair in logs.items()})
+    kept = check_logs({log: _walked(pair, walks[log][0]) for log, pair in logs.items()})
     for log, pair in logs.items():
         error, found = next((walk.error for walk in walks[log][0] if walk.error is not None), None), kept[log]
         if isinstance(found, StorageError):
@@ -92,6 +93,10 @@ def certify_pairs(
     versions = Counter(pair.rules.kafka_version for pair in logs.values())
     directories = check_directories(logs.values())
     return VerifyReport(now_ms, tuple(in_order), time.monotonic() - started, versions, directories=directories)
+
+
+def _walked(pair: LogPair, before: Sequence[SegmentWalk]) -> WalkedLog:
+    return WalkedLog(pair, log_end(before), tuple(each for walk in before for each in walk.epochs))
 
 
 def walk_logs(runner: TaskRunner, logs: Mapping[int, LogPair]) -> dict[int, Walks]:

@@ -17,7 +17,15 @@ from compaction.formats.checkpoints import format_offset_checkpoint, parse_offse
 from compaction.fs.durable import Steps, replace_file
 from compaction.fs.filesystem import FileStat, FileSystem, join
 from compaction.fs.text_files import read_small_text
-from compaction.names import CLEAN_SHUTDOWN, CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition
+from compaction.names import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    TopicPartition,
+)
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -64,18 +72,20 @@ class DirectoryState(NamedTuple):
     """What a broker reads of a log directory before it loads the logs (Kafka: ``LogManager.loadLogs``).
 
     Without a ``clean_shutdown`` the active segments may end in anything. ``recovery_points`` are those of ``Checkpoints``.
+    ``snapshots_may_lack``: producers that have expired matter, so no producer snapshot says that a segment has no transactions.
     """
 
     clean_shutdown: bool = False
     recovery_points: Offsets | None = None
     log_starts: Offsets = {}
+    snapshots_may_lack: bool = False
 
 
 def read_directory_state(fs: FileSystem, log_dir: str) -> DirectoryState:
     """The state of ``log_dir``; malformed log starts are reported when the checkpoints are read."""
     clean = fs.stat(join(log_dir, CLEAN_SHUTDOWN)) is not None
-    has_points = not clean and fs.stat(join(log_dir, RECOVERY_POINTS)) is not None
-    # with a malformed file, a broker recovers every log from its start, too
+    # a broker has used this directory; without recovery points, or with a malformed file, it recovers every log from its start
+    has_points = not clean and any(fs.stat(join(log_dir, name)) is not None for name in (RECOVERY_POINTS, META_PROPERTIES))
     points = _offsets_or_none(fs, log_dir, RECOVERY_POINTS) if has_points else None
     return DirectoryState(clean, points, _offsets_or_none(fs, log_dir, LOG_STARTS))
 

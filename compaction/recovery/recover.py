@@ -6,7 +6,9 @@ Mirrors ``LogLoader.load``, ``loadSegmentFiles`` and ``LocalLog.splitOverflowedS
    rehearsed in memory before: a damaged log is not changed.
 2. Segments whose offsets overflow are split (``split``).
 3. Missing, stale or malformed indexes are rebuilt (``rebuild``), and transaction indexes that contradict the log
-   (``txn_indexes``), as a broker does after an unclean shutdown from the recovery point on.
+   (``txn_indexes``).
+4. If the broker was killed, the indexes of the segments from the recovery point on become those of their batches, whose leader
+   epochs are assigned (``unflushed``).
 
 Differences: the torn tail of the active segment is kept and ignored (a broker truncates it when it loads the log); without a
 clean shutdown it may have any bytes, but no valid batch. A damaged inactive segment is an error; a broker truncates it and
@@ -17,7 +19,7 @@ carries out the repairs on the disk before it swaps the log (``write_repairs``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compaction.cleaning.log_view import Segment
@@ -29,12 +31,14 @@ from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import DirectoryState, read_directory_state
 from compaction.logdir.read_log import snapshots
 from compaction.logdir.segments import LONG_MAX, SegmentState, inspect_segment, segment_bases
-from compaction.names import LOG, TXNINDEX, LogLocation, segment_file
+from compaction.names import LEADER_EPOCHS, LOG, TXNINDEX, LogLocation, segment_file
 from compaction.output.segment_files import exists, remove_deleted
+from compaction.recovery.header_scan import HeaderScan, ScanRange, joined_rows, scan_headers
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, rebuild_indexes
 from compaction.recovery.split import split_segment
-from compaction.recovery.txn_indexes import contradictions, joined_rows, repair, scan_headers
+from compaction.recovery.txn_indexes import contradictions, repair
+from compaction.recovery.unflushed import repair_epochs, repair_indexes
 
 _LOG = logging.getLogger(__name__)
 _HINT = "restore this segment from a replica or a backup"
@@ -98,7 +102,13 @@ def _repair(fs: FileSystem, location: LogLocation, index_interval_bytes: int, st
         if (damage := states[-1].ignored_damage) is not None:
             what = "as a broker does without a clean shutdown"
             _LOG.warning("%s: %s, %s: %s", location.path, report.actions[-1], what, damage)
-    _repair_txn_indexes(fs, location, states, state, report)
+    segments = tuple(each.segment for each in states)
+    log_start = state.log_starts.get(location.topic_partition, 0)
+    unflushed = _first_unflushed(location, segments, state)
+    wanted = _with_transactions(fs, location, segments, -1 if state.snapshots_may_lack else unflushed)
+    scans = scan_headers(fs, location.path, segments, wanted, ScanRange(log_start, unflushed, index_interval_bytes))
+    _repair_unflushed(fs, location.path, states, scans, report, unclean=unclean)
+    _repair_txn_indexes(fs, location.path, states, scans, log_start, report)
     return report
 
 
@@ -139,14 +149,58 @@ def _check_order(path: str, states: list[SegmentState]) -> None:
             raise CorruptLogError(what, path=name, position=state.last_position, hint=_HINT)
 
 
+def _first_unflushed(location: LogLocation, segments: Sequence[Segment], state: DirectoryState) -> int:
+    """The base offset of the first segment that a broker which was killed recovers, ``LONG_MAX`` if it recovers none."""
+    if state.recovery_points is None:
+        return LONG_MAX
+    point = state.recovery_points.get(location.topic_partition, 0)
+    return max((segment.base_offset for segment in segments if segment.base_offset <= point), default=-1)
+
+
+def _with_transactions(fs: FileSystem, location: LogLocation, segments: Sequence[Segment], usable: int) -> list[int]:
+    """The indexes of segments that may hold transactions: all but those with a snapshot at their end that has no transactional
+    producer. A snapshot past ``usable`` is not used, as by a broker that was killed."""
+    if not segments:
+        return []
+    quiet = {
+        offset
+        for offset, entries in snapshots(fs, location.path)
+        if offset <= usable and all(entry.coordinator_epoch < 0 and entry.current_txn_first_offset < 0 for entry in entries)
+    }
+    ends = [segment.base_offset for segment in segments[1:]] + [segments[-1].next_offset]
+    return [index for index, end in enumerate(ends) if end not in quiet or segments[index].aborted_txns]
+
+
+def _repair_unflushed(
+    fs: FileSystem,
+    path: str,
+    states: list[SegmentState],
+    scans: Mapping[int, HeaderScan],
+    report: RecoveryReport,
+    *,
+    unclean: bool,
+) -> None:
+    """Repairs indexes and leader epochs after a broker was killed; ``states`` become those of the repaired segments."""
+    bases = [each.segment.base_offset for each in states]
+    for index, scan in scans.items():
+        if scan.recovered is not None and repair_indexes(fs, path, bases[index], scan.recovered):
+            active = index == len(states) - 1
+            states[index] = inspect_segment(fs, path, bases[index], active=active, unclean=unclean)
+            report.actions.append(f"rebuilt the indexes of segment {bases[index]}, which was not flushed")
+    if repair_epochs(fs, path, bases, scans):
+        report.actions.append(f"assigned leader epochs in {LEADER_EPOCHS}")
+
+
 def _repair_txn_indexes(
-    fs: FileSystem, location: LogLocation, states: list[SegmentState], state: DirectoryState, report: RecoveryReport
+    fs: FileSystem,
+    path: str,
+    states: list[SegmentState],
+    scans: Mapping[int, HeaderScan],
+    log_start: int,
+    report: RecoveryReport,
 ) -> None:
     """Rebuilds the transaction indexes that are malformed or contradict the log."""
-    path, log_start = location.path, state.log_starts.get(location.topic_partition, 0)
     segments = tuple(each.segment for each in states)
-    wanted = _with_transactions(fs, location, segments, state)
-    scans = scan_headers(fs, path, segments, wanted, log_start)
     report.without_producers = frozenset(segments[index].base_offset for index, scan in scans.items() if not scan.producers)
     rows = joined_rows(scans.values())
     broken = contradictions(segments, scans, rows, log_start)
@@ -158,23 +212,3 @@ def _repair_txn_indexes(
         report.actions.append(f"rebuilt the transaction index of segment {base}: {broken[index]}")
         if base in wrong:
             _LOG.warning("%s: %s", path, report.actions[-1])
-
-
-def _with_transactions(
-    fs: FileSystem, location: LogLocation, segments: Sequence[Segment], state: DirectoryState
-) -> list[int]:
-    """The indexes of segments that may hold transactions: all but those with a snapshot at their end that has no transactional
-    producer. A broker that was killed does not use a snapshot past the first segment that it recovers again."""
-    if not segments:
-        return []
-    usable = LONG_MAX
-    if state.recovery_points is not None:
-        point = state.recovery_points.get(location.topic_partition, 0)
-        usable = max((segment.base_offset for segment in segments if segment.base_offset <= point), default=-1)
-    quiet = {
-        offset
-        for offset, entries in snapshots(fs, location.path)
-        if offset <= usable and all(entry.coordinator_epoch < 0 and entry.current_txn_first_offset < 0 for entry in entries)
-    }
-    ends = [segment.base_offset for segment in segments[1:]] + [segments[-1].next_offset]
-    return [index for index, end in enumerate(ends) if end not in quiet or segments[index].aborted_txns]

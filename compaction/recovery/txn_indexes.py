@@ -19,7 +19,6 @@ result would contradict the log too. Difference: transactions that ended below t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ import numpy as np
 
 from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.cleaning.producer_state import ProducerStates
-from compaction.cleaning.txn_tables import TXN_ROW, Bools, Int64s, Rows, TxnKind, rank, summarise
+from compaction.cleaning.txn_tables import Bools, Int64s, Rows, TxnKind, rank
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
 from compaction.formats.record_batch.batch_header import CONTROL
@@ -37,47 +36,11 @@ from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.read_log import MarkerReader, ReadOptions, replay_producers, replay_segment
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import LOG, TXNINDEX, segment_file
+from compaction.recovery.header_scan import ScanRange, scan_headers
 from compaction.recovery.rebuild import write_like_log
 
-#: the kernel that scans headers releases the GIL
-_SCAN_THREADS = 4
-_PARALLEL_SCAN_BYTES = 256 * 1024 * 1024
 _UNEXPIRED = ReadOptions(now_ms=0, producer_id_expiration_ms=LONG_MAX)
 _HINT = "restore this log from a replica or a backup"
-
-
-class HeaderScan(NamedTuple):
-    """What the batch headers of a segment say: its ``TXN_ROW`` summary, and whether a batch has a producer id."""
-
-    rows: Rows
-    producers: bool
-
-
-def scan_headers(
-    fs: FileSystem, log_path: str, segments: Sequence[Segment], wanted: Sequence[int], log_start_offset: int
-) -> dict[int, HeaderScan]:
-    """Reads the batch headers of some segments; batches that end before the log start have no rows.
-
-    :param wanted: indexes of these in ``segments``
-    """
-
-    def scan(index: int) -> HeaderScan:
-        segment, producers = segments[index], False
-        found = [np.empty(0, TXN_ROW)]
-        for rows in SegmentScan(view(fs, join(log_path, segment_file(segment.base_offset, LOG)))[: segment.size_bytes]):
-            producers = producers or bool((rows["producer_id"] >= 0).any())
-            found.append(summarise(rows[rows["last_offset"] >= log_start_offset], index))
-        return HeaderScan(np.concatenate(found), producers)
-
-    if sum(segments[index].size_bytes for index in wanted) < _PARALLEL_SCAN_BYTES:
-        return {index: scan(index) for index in wanted}
-    with ThreadPoolExecutor(_SCAN_THREADS) as pool:
-        return dict(zip(wanted, pool.map(scan, wanted), strict=True))
-
-
-def joined_rows(scans: Iterable[HeaderScan]) -> Rows:
-    """The ``TXN_ROW`` summaries of several segments."""
-    return np.concatenate([np.empty(0, TXN_ROW), *(scan.rows for scan in scans)])
 
 
 def _first_open(rows: Rows, log_start_offset: int) -> int:
@@ -134,9 +97,7 @@ class Transactions(NamedTuple):
         return cls(*(np.concatenate((np.array([-1], np.int64), each)) for each in columns))
 
 
-def contradictions(
-    segments: Sequence[Segment], scanned: Iterable[int], rows: Rows, log_start_offset: int
-) -> dict[int, str]:
+def contradictions(segments: Sequence[Segment], scanned: Iterable[int], rows: Rows, log_start_offset: int) -> dict[int, str]:
     """The segments whose transaction indexes contradict the log, by index, each with the reason.
 
     :param segments: all segments of the log, ascending
@@ -192,7 +153,7 @@ def repaired_after_scan(fs: FileSystem, view: LogView, rows: Rows, end_offset: i
     read = range(int(rows["segment_index"].max(initial=-1)) + 1)
     if _first_open(rows, start) < end_offset:
         above = range(len(read), len(segments))
-        found = scan_headers(fs, view.path, segments, above, start).values()
+        found = scan_headers(fs, view.path, segments, above, ScanRange(start)).values()
         rows, read = np.concatenate([rows, *(scan.rows for scan in found)]), range(len(segments))
         if (first := _first_open(rows, start)) < end_offset:
             what = f"a transaction is open from offset {first} on, but the producer snapshots do not have it"

@@ -215,7 +215,7 @@ def _view(fs: FileSystem, location: LogLocation, request: ReadRequest) -> LogVie
     state = read_directory_state(fs, location.log_dir)
     if request.committed:
         # a snapshot lacks expired producers: every segment is searched for aborted transactions
-        state = state._replace(recovery_points={})
+        state = state._replace(snapshots_may_lack=True)
     found = recover_log(fs, location, state=state)
     checkpoints = read_checkpoints(fs, location.log_dir)
     # now_ms=0: only producers expire by the clock, and a read does not need them

@@ -11,8 +11,10 @@ import pytest
 
 from compaction.commands import verify
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
-from tests.certifier.story import CONFIG, NOW_MS, Story
-from tests.local_job import write_offsets
+from tests.certifier.story import CONFIG, INTERVAL_BYTES, NOW_MS, Story, T, sent
+from tests.local_job import clean_locally, write_offsets
+from tests.oracle.disk import write_partition
+from tests.oracle.logs import Batching, LogBuilder
 
 ID, OTHER_ID = "yRqOh-tNTbqSiFrSsG2z8g", "AAAAAAAAAAAAAAAAAAAAAQ"
 METADATA = "__cluster_metadata-0"
@@ -195,3 +197,95 @@ def test_snapshots_of_segments_that_were_joined_may_be_gone(
     for offset in joined:
         (story.before / "story-0" / f"{offset:020d}.snapshot").write_bytes(producers())
     assert call(story) == 0, capsys.readouterr().err
+
+
+def of_epochs(path: Path) -> None:
+    """A log with batches of leader epoch 0 at 0 to 2, of 2 at 3 to 5, of 4 at 6 and 7; the log end is 8."""
+    log = LogBuilder(INTERVAL_BYTES)
+    log.batch([sent("a"), sent("b"), sent("a")], Batching(leader_epoch=0))
+    log.roll(T)
+    log.batch([sent("a"), sent("c"), sent("b")], Batching(leader_epoch=2))
+    log.roll(T)
+    log.batch([sent("a"), sent("d")], Batching(leader_epoch=4))
+    write_partition(path, log.build(NOW_MS))
+
+
+RIGHT, LOST = "0\n3\n0 0\n2 3\n4 6\n", "0\n2\n0 0\n2 3\n"
+#: the files of before and after, and whether the copy holds
+COPIED = {
+    "assigned what a kill had lost": (LOST, RIGHT, True),
+    "assigned it to a file without entries": ("0\n0\n", RIGHT, True),
+    "kept what a kill had lost": (LOST, LOST, True),
+    "replaced what is right": (RIGHT, LOST, False),
+    "replaced what is wrong by something else that is wrong": (LOST, "0\n2\n0 0\n4 4\n", False),
+    "replaced what is wrong": ("0\n4\n0 0\n1 2\n2 3\n4 6\n", RIGHT, True),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "holds"), COPIED.values(), ids=COPIED.keys())
+def test_leader_epochs_of_a_copy_are_those_of_the_source_or_of_its_batches(
+    tmp_path: Path, before: str, after: str, holds: bool
+) -> None:
+    story = Story(tmp_path / "before", tmp_path / "after")
+    for root, epochs in ((story.before, before), (story.after, after)):
+        of_epochs(root / "story-0")
+        write_offsets(root, cleaner_offsets={"story": 0})
+        (root / EPOCHS).write_text(epochs)
+    assert call(story) == (0 if holds else 1)
+
+
+def snapshot_at(offset: int, last_offset: int) -> Change:
+    content = write_snapshot([SnapshotEntry(7, 0, 0, last_offset, 0, NOW_MS, -1, -1)])
+    return lambda root: (root / "story-0" / f"{offset:020d}.snapshot").write_bytes(content)
+
+
+def killed(root: Path) -> None:
+    gone(".kafka_cleanshutdown")(root)
+    for name in (HIGH, RECOVERY):
+        checkpoint(name, 9)(root)
+
+
+IN_PLACE: dict[str, tuple[Change, str]] = {
+    "leader epochs that lack the last one": (text(EPOCHS, LOST), "contradicts the batches: leader epoch 4 is that of offset 6"),
+    "leader epochs of another log": (
+        text(EPOCHS, "0\n1\n9 0\n"),
+        "contradicts the batches: leader epoch 0 is that of offset 0",
+    ),
+    "a snapshot with a later batch": (snapshot_at(6, 6), f"{6:020d}.snapshot has a batch at or past its offset"),
+    "a high watermark past the log end": (checkpoint(HIGH, 9), f"{HIGH} has offset 9, past the log end 8"),
+    "a recovery point past the log end": (checkpoint(RECOVERY, 9), f"{RECOVERY} has offset 9, past the log end 8"),
+}
+AGREES: dict[str, Change] = {
+    "all of it": lambda root: None,
+    "no leader epochs": gone(EPOCHS),
+    "an epoch without batches": text(EPOCHS, "0\n4\n0 0\n2 3\n4 6\n5 8\n"),
+    "checkpoints of a broker that was killed": killed,
+}
+
+
+def cleaned_in_place(root: Path, change: Change) -> int:
+    """Compacts a log in place, then verifies it; the exit code of that."""
+    of_epochs(root / "story-0")
+    write_offsets(root, high_watermarks={"story": 8}, recovery_points={"story": 8})
+    (root / ".kafka_cleanshutdown").touch()
+    (root / EPOCHS).write_text(RIGHT)
+    snapshot_at(6, 5)(root)
+    clean_locally(root, NOW_MS, {"story": CONFIG})
+    assert list(root.glob("story-0/*.deleted"))
+    change(root)
+    sets = [f"{name}={value}" for name, value in CONFIG.items()]
+    return verify.main(["--in-place", str(root), "--as-of-ms", str(NOW_MS), "--set", *sets])
+
+
+@pytest.mark.parametrize("case", IN_PLACE)
+def test_in_place_what_contradicts_the_log_is_a_violation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    change, told = IN_PLACE[case]
+    assert cleaned_in_place(tmp_path, change) == 1
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("case", AGREES)
+def test_in_place_what_agrees_with_the_log_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+    assert cleaned_in_place(tmp_path, AGREES[case]) == 0, capsys.readouterr().err

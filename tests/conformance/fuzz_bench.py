@@ -201,8 +201,9 @@ class FuzzBench:
         story, report = progress.story, ours.report
         before = _contents(theirs)
         opening = progress.opening(turn)
+        expiry: list[str] = []
         if story.deletes:
-            yield from self._expire(name, opening, ours)
+            expiry = list(self._expire(name, opening, ours))
             opening = replace(opening, log_start_offset=progress.log_start)
         if self._was_killed(turn):
             opening = replace(opening, clean_shutdown=False, recovery_point=progress.recovery_point)
@@ -213,12 +214,16 @@ class FuzzBench:
         except Py4JJavaError as refusal:
             progress.over, progress.refused = True, 1
             if _FULL_INDEX in _message(refusal):
+                yield from expiry
                 return
+            # a broker deletes segments before it fails to clean the log, which the job does not change at all
             if report.status is not LogStatus.FAILED:
+                yield from expiry
                 yield f"Kafka refuses ({_message(refusal)}), the job: {report.status.value}, {report.reason}"
             if _contents(self._ours / f"{name}-0") != before:
                 yield "Kafka refuses, and the job changed the log"
             return
+        yield from expiry
         if rolled is not None:
             _remove_segment(theirs, rolled)
             for made in theirs.glob(f"{rolled:020d}.snapshot"):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from compaction.engine.clean import clean_logs
-from compaction.names import CLEAN_SHUTDOWN, RECOVERY_POINTS
+from compaction.names import CLEAN_SHUTDOWN, LEADER_EPOCHS, RECOVERY_POINTS
 from compaction.report import LogStatus
 from tests.conformance.compare import differences
 from tests.conformance.fuzz_bench import forget_active_indexes, forget_snapshots
@@ -24,14 +24,19 @@ from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import Opening
-from tests.local_job import read_offsets, request_for
+from tests.local_job import clean_locally, read_offsets, request_for
 from tests.local_passes import LocalPasses
+from tests.oracle.disk import write_partition
+from tests.oracle.logs import COMMIT, Batching, LogBuilder, Sent
+from tests.oracle.records import decode
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 CONFIG = {**COMPACT, "internal.segment.bytes": SEGMENT_BYTES}
 TOPICS = dict.fromkeys(("plain", "txn", "open"), CONFIG)
 TXN_ENTRY_BYTES = 34
+#: all producers have expired
+NEVER_MS = 1_800_000_000_000
 
 
 def write_and_kill(gateway: Gateway, log_dir: Path, overrides: Mapping[str, str]) -> None:
@@ -91,6 +96,40 @@ def test_killed_brokers_leave_logs_that_are_cleaned_as_kafka_does(
             # Kafka writes to it
             os.utime(active, ns=(0, (mine / active.name).stat().st_mtime_ns))
             forget_active_indexes(mine, theirs)
+            if name == "shortened":
+                # that of the active segment is written by Kafka's recovery, which the judge undoes
+                for side in (mine, theirs):
+                    (side / active.name).with_suffix(".txnindex").unlink(missing_ok=True)
             for side in (mine, theirs):
                 forget_snapshots(side)
             assert differences(gateway, mine, theirs) == [], name
+            assert (mine / LEADER_EPOCHS).read_bytes() == (theirs / LEADER_EPOCHS).read_bytes()
+
+
+def superseded_transactions() -> LogBuilder:
+    """Two producers whose records are superseded, and which have expired."""
+    log = LogBuilder()
+    for producer in (7, 8):
+        log.batch([Sent(b"k%d" % producer, b"first", 0)], Batching(producer=producer, transactional=True))
+        log.marker(producer, COMMIT, timestamp=0)
+    log.roll(0)
+    log.batch([Sent(b"k%d" % producer, b"second", 0) for producer in (7, 8)])
+    log.roll(0)
+    log.batch([Sent(b"k", b"active", 0)])
+    return log
+
+
+def test_with_corrupt_snapshots_the_producers_of_the_batches_are_retained_as_by_kafka(gateway: Gateway, tmp_path: Path) -> None:
+    """A broker that has read them from the batches forgets them at its next check only, though they have expired."""
+    kafkas, ours = tmp_path / "kafkas" / "txn-0", tmp_path / "ours" / "txn-0"
+    write_partition(kafkas, superseded_transactions().build(NEVER_MS))
+    (kafkas / f"{max(int(file.stem) for file in kafkas.glob('*.log')):020d}.snapshot").write_bytes(b"\0\1garbage")
+    shutil.copytree(kafkas, ours)
+    assert clean_locally(ours.parent, NEVER_MS, {"txn": COMPACT})["txn"].status is LogStatus.CLEANED
+    opening = Opening(NEVER_MS, COMPACT, clean_shutdown=True, checks_producers=False)
+    assert isinstance(clean_partition_if_due(gateway, kafkas, opening, None), CleanResult)
+    for side in (ours, kafkas):
+        forget_snapshots(side)
+    assert differences(gateway, ours, kafkas) == []
+    batches = [batch for file in sorted(ours.glob("*.log")) for batch in decode(file.read_bytes())]
+    assert [batch.producer_id for batch in batches if not batch.count] == [7, 8]

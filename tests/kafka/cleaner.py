@@ -62,7 +62,8 @@ def select(log: KafkaLog, checkpoint: int | None) -> Selected:
     """The range to clean, as the cleaner's manager computes it from its ``checkpoint`` entry."""
     gateway = log.gateway
     # as a broker does every ten minutes; producers replayed from batches have not been checked yet
-    log.expire_producers()
+    if log.checks_producers:
+        log.expire_producers()
     manager = gateway.named("LogCleanerManager")
     now_ms = log.clock.now_ms
     offsets = gateway.call_static(manager, "cleanableOffsets", log.java, gateway.option(checkpoint), now_ms)

@@ -26,7 +26,8 @@ class Opening:
     state.
     ``recovery_point`` matters only after an unclean shutdown: segments from there on are read and indexed again.
     ``high_watermark`` of ``None`` is the log end. ``producer_expiration_ms`` of ``None`` is the version's default.
-    ``background`` runs the tasks that Kafka schedules, at once if they are due.
+    ``background`` runs the tasks that Kafka schedules, at once if they are due. ``checks_producers``: the broker's check for
+    idle producers, every ten minutes, comes before its cleaner.
     """
 
     now_ms: int
@@ -37,6 +38,7 @@ class Opening:
     recovery_point: int = LONG_MAX
     producer_expiration_ms: int | None = None
     background: bool = False
+    checks_producers: bool = True
 
     def at(self, now_ms: int) -> Opening:
         """The same at another time."""
@@ -51,7 +53,7 @@ class KafkaLog:
         self.path = path
         self.clock = gateway.clock(opening.now_ms)
         self.scheduler = gateway.running_scheduler() if opening.background else gateway.idle_scheduler
-        self._background = opening.background
+        self._background, self.checks_producers = opening.background, opening.checks_producers
         clean = opening.clean_shutdown
         if clean is None:
             clean = not path.exists() or _has_snapshot(path)

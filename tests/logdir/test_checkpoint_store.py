@@ -11,7 +11,15 @@ from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.fs.durable import run_alone
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles, read_checkpoints
-from compaction.names import CLEAN_SHUTDOWN, CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition
+from compaction.names import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    TopicPartition,
+)
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 
 A, B = TopicPartition("a", 0), TopicPartition("b.c", 12)
@@ -58,6 +66,8 @@ def test_missing_and_empty_files_have_no_entries(data: bytes | None) -> None:
         pytest.param({}, None, id="no broker has used the directory"),
         pytest.param({RECOVERY_POINTS: b"0\n1\na 0 7\n"}, {A: 7}, id="killed"),
         pytest.param({RECOVERY_POINTS: b"noise"}, {}, id="killed, recovers everything"),
+        pytest.param({META_PROPERTIES: b""}, {}, id="killed before the first recovery points were written"),
+        pytest.param({META_PROPERTIES: b"", CLEAN_SHUTDOWN: b""}, None, id="shut down cleanly without them"),
         pytest.param({RECOVERY_POINTS: b"0\n1\na 0 7\n", CLEAN_SHUTDOWN: b""}, None, id="shut down cleanly"),
     ],
 )

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from compaction.cleaning.log_view import LogView
+from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.fs.local import LocalFileSystem
-from compaction.logdir.checkpoint_store import Checkpoints
+from compaction.logdir.checkpoint_store import Checkpoints, DirectoryState
 from compaction.logdir.read_log import ReadOptions, read_log
-from compaction.names import INDEX, TIMEINDEX, TXNINDEX, LogLocation
+from compaction.names import INDEX, LEADER_EPOCHS, TIMEINDEX, TXNINDEX, LogLocation
 from compaction.recovery.recover import recover_log
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
@@ -142,3 +143,36 @@ def test_rebuilt_indexes_are_those_that_kafka_builds(gateway: Gateway, tmp_path:
 def _bytes(path: Path) -> bytes:
     """A transaction index without entries may be there or not."""
     return path.read_bytes() if path.exists() else b""
+
+
+def shortened(path: Path, log: RandomLog) -> None:
+    """Leaves the first leader epoch only, and removes an entry from the middle of each index that has several."""
+    first = log.segments[0].batches[0]
+    (path / LEADER_EPOCHS).write_text(format_leader_epochs([EpochEntry(first.leader_epoch, first.base_offset)]))
+    for kind, size in ((INDEX, 8), (TIMEINDEX, 12)):
+        for file in path.glob(f"*{kind}"):
+            data = file.read_bytes()
+            file.write_bytes(data[:size] + data[2 * size :] if len(data) > 2 * size else data)
+
+
+@pytest.mark.parametrize("flushed", [0, 1, 3])
+def test_after_a_kill_indexes_and_leader_epochs_are_those_that_kafka_recovers(
+    gateway: Gateway, tmp_path: Path, flushed: int
+) -> None:
+    assigned = 0
+    for seed in range(10):
+        path, log = laid_out(tmp_path, seed)
+        shortened(path, log)
+        point = log.segments[min(flushed, len(log.segments) - 1)].base_offset
+        copy = Path(shutil.copytree(path, tmp_path / "kafka" / str(seed) / str(TOPIC)))
+        state = DirectoryState(recovery_points={TOPIC: point})
+        recover_log(FS, LogLocation(TOPIC, str(path.parent), str(path)), state=state)
+        with KafkaLog(gateway, copy, Opening(log.end_ms, {}, clean_shutdown=False, recovery_point=point)):
+            pass
+        assert (path / LEADER_EPOCHS).read_text() == (copy / LEADER_EPOCHS).read_text(), seed
+        assigned += (path / LEADER_EPOCHS).read_text().count("\n") > 3
+        for base in [segment.base_offset for segment in log.segments[:-1]]:
+            for kind in (INDEX, TIMEINDEX) if base >= point else ():
+                ours, theirs = path / f"{base:020d}{kind}", copy / f"{base:020d}{kind}"
+                assert _bytes(ours) == _bytes(theirs), (seed, ours.name)
+    assert assigned > 5

@@ -11,7 +11,7 @@ import pytest
 from compaction.engine.clean import clean_logs
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.formats.record_batch.record import Record
-from compaction.names import CLEAN_SHUTDOWN
+from compaction.names import CLEAN_SHUTDOWN, LEADER_EPOCHS
 from compaction.report import LogReport, LogStatus
 from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_plan import ReadRequest, plan_read
@@ -54,6 +54,18 @@ def test_a_run_in_place_leaves_garbage_to_the_broker_that_starts_there(tmp_path:
     assert clean_locally(tmp_path, NOW_MS, TOPICS)["t"].status is LogStatus.CLEANED
     active = f"{24:020d}.log"
     assert files(tmp_path / "t-0") == {**expected, active: files(source)[active]}
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_run_leaves_the_leader_epochs_that_a_killed_broker_had_not_stored(tmp_path: Path, in_place: bool) -> None:
+    """Cleaning may remove the batches from which a broker would assign them."""
+    log_dir, copy = tmp_path / "logs", tmp_path / "copy"
+    shutil.copytree(GOLDEN / "garbage-tail" / "t-0", log_dir / "t-0")
+    (log_dir / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=c\n")
+    assert (clean_locally(log_dir, NOW_MS, TOPICS)["t"] if in_place else copied(log_dir, copy)).status is LogStatus.CLEANED
+    stored = (log_dir if in_place else copy) / "t-0" / LEADER_EPOCHS
+    assert stored.read_text() == "0\n1\n0 0\n"
+    assert (log_dir / "t-0" / LEADER_EPOCHS).exists() is in_place
 
 
 def test_after_a_clean_shutdown_garbage_is_damage(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Tested by ``tests/certifier/test_corruptions.py`` and ``tests/certifier/test_ran
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +16,7 @@ from compaction.certifier.checks.index_checks import IndexChecks
 from compaction.certifier.checks.log_pair import LONG_MAX, Rows, SegmentFiles
 from compaction.certifier.checks.violations import Findings
 from compaction.errors import CorruptLogError, LogError
+from compaction.formats.assigned_epochs import EpochRange
 from compaction.formats.indexes import TXN_ROW, read_txn_index
 from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.filesystem import FileSystem, join, parent
@@ -61,9 +63,10 @@ class WalkTask:
 class SegmentWalk:
     """The result of a walk. The first ``size_bytes`` are complete, valid batches that end before ``next_offset``.
 
-    ``cuts``: pairs of a batch's position and the lowest offset that it can hold. ``findings``: violations in a segment of
-    ``after``. ``error``: why the rest of the file cannot be read, from ``error_offset``. ``unchanged``: log and indexes equal
-    those of the twin byte for byte; ``same_log``: the complete batches do.
+    ``epochs``: the leader epochs of its v2 batches. ``cuts``: pairs of a batch's position and the lowest offset that it can
+    hold. ``findings``: violations in a segment of ``after``. ``error``: why the rest of the file cannot be read, from
+    ``error_offset``. ``unchanged``: log and indexes equal those of the twin byte for byte; ``same_log``: the complete batches
+    do.
     """
 
     task: WalkTask
@@ -71,6 +74,7 @@ class SegmentWalk:
     first_offset: int | None = None
     next_offset: int = 0
     max_timestamp: int = -1
+    epochs: list[EpochRange] = field(default_factory=list)
     cuts: list[tuple[int, int]] = field(default_factory=list)
     events: list[Rows] = field(default_factory=list)
     producers: Rows = field(default_factory=lambda: np.empty(0, PRODUCER_ROW))
@@ -138,6 +142,7 @@ def _take(walk: SegmentWalk, rows: Rows) -> bool:
         walk.next_offset = int(rows["last_offset"][-1]) + 1
         walk.max_timestamp = max(walk.max_timestamp, int(rows["max_timestamp"].max()))
         walk.events.append(_events(rows))
+        walk.epochs += _epochs(rows)
         if walk.task.producers:
             walk.producers = last_of_producers(np.concatenate((walk.producers, _producers(rows))))
     return walk.error is None
@@ -157,6 +162,12 @@ def _events(rows: Rows) -> Rows:
     dated = is_marker & ((chosen["attributes"] & DELETE_HORIZON) != 0)
     events["horizon_ms"] = np.where(dated, chosen["base_timestamp"], LONG_MAX)
     return join_runs(events)
+
+
+def _epochs(rows: Rows) -> Iterator[EpochRange]:
+    rows = rows[(rows["magic"] >= 2) & (rows["leader_epoch"] >= 0)]
+    for part in np.split(rows, np.flatnonzero(np.diff(rows["leader_epoch"])) + 1) if len(rows) else ():
+        yield EpochRange(int(part["leader_epoch"][0]), int(part["base_offset"][0]), int(part["last_offset"][-1]))
 
 
 def _producers(rows: Rows) -> Rows:

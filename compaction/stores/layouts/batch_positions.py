@@ -20,12 +20,13 @@ _MAGIC_AT = HEADER.offset("magic")
 
 
 class BatchPlace(NamedTuple):
-    """A batch: its offsets (the last inclusive) and its bytes ``[start, end)`` in the file."""
+    """A batch: its offsets (the last inclusive), its bytes ``[start, end)`` in the file, and its leader epoch, -1 for none."""
 
     base_offset: int
     last_offset: int
     start: int
     end: int
+    leader_epoch: int = -1
 
 
 def batches_from(data: View, path: str, position: int) -> Iterator[BatchPlace]:
@@ -43,7 +44,7 @@ def batches_from(data: View, path: str, position: int) -> Iterator[BatchPlace]:
         if end > size:
             return
         last = base + HEADER.get(head, "last_offset_delta") if magic == MAGIC else base
-        yield BatchPlace(base, last, position, end)
+        yield BatchPlace(base, last, position, end, HEADER.get(head, "leader_epoch") if magic == MAGIC else -1)
         position = end
 
 

@@ -1,15 +1,20 @@
 """What a local log directory has of a log: the segments that are not exported yet, its leader epochs and its topic id.
 
+Leader epochs that contradict the last batches are not used: those of the batches are assigned.
+
 Tested by ``tests/stores/layouts/test_local_tiered.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
+from compaction.formats.assigned_epochs import EpochRange, agree, assign_epochs
 from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs, parse_partition_metadata
 from compaction.fs.filesystem import FileRange, ReadableFileSystem, join
+from compaction.fs.ranges import View
 from compaction.fs.text_files import read_small_text
 from compaction.names import (
     INDEX,
@@ -21,7 +26,7 @@ from compaction.names import (
     parse_partition_dir,
     parse_segment_file,
 )
-from compaction.stores.layouts.batch_positions import end_offset_of, indexed_position
+from compaction.stores.layouts.batch_positions import BatchPlace, batches_from, end_offset_of, indexed_position
 from compaction.stores.layouts.joined_log import read_file, view_of
 from compaction.stores.layouts.lineage import within
 from compaction.stores.layouts.log_layout import LogFile, StoredLog, StoredSegment
@@ -49,15 +54,16 @@ def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
         return None
     by_base = _segment_files(files, path)
     names = set(files.listdir(path))
+    bases = sorted(base for base, kinds in by_base.items() if LOG in kinds)
     epochs: tuple[EpochEntry, ...] = ()
     if LEADER_EPOCHS in names:
         name = join(path, LEADER_EPOCHS)
-        epochs = tuple(parse_leader_epochs(read_small_text(files, name, _HINT), name))
+        stored = parse_leader_epochs(read_small_text(files, name, _HINT), name)
+        epochs = _assigned(files, path, {base: by_base[base] for base in bases}, stored)
     topic_id = None
     if PARTITION_METADATA in names:
         name = join(path, PARTITION_METADATA)
         topic_id = parse_partition_metadata(read_small_text(files, name, _HINT), name).topic_id
-    bases = sorted(base for base, kinds in by_base.items() if LOG in kinds)
     ends = [*bases[1:], *(end_of(files, path, base, by_base[base]) for base in bases[-1:])]
     segments = []
     for base, end in zip(bases, ends, strict=True):
@@ -72,10 +78,37 @@ def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
 
 def end_of(files: ReadableFileSystem, path: str, base_offset: int, kinds: dict[str, LogFile]) -> int:
     """The end offset of a segment, by its batches after the last entry of its offset index."""
-    log, index = kinds[LOG], kinds.get(INDEX)
+    data = view_of(files, path, kinds[LOG])
+    return end_offset_of(data, path, _last_position(files, base_offset, kinds, data), base_offset)
+
+
+def _last_position(files: ReadableFileSystem, base_offset: int, kinds: Mapping[str, LogFile], data: View) -> int:
+    index = kinds.get(INDEX)
     entries = b"" if index is None else read_file(files, index)
-    data = view_of(files, path, log)
-    return end_offset_of(data, path, indexed_position(entries, base_offset, _OFFSET_MAX, data), base_offset)
+    return indexed_position(entries, base_offset, _OFFSET_MAX, data)
+
+
+def _assigned(
+    files: ReadableFileSystem, path: str, by_base: dict[int, dict[str, LogFile]], epochs: Sequence[EpochEntry]
+) -> tuple[EpochEntry, ...]:
+    """The leader epochs, with those of the last batches assigned: a broker that was killed has not stored its latest ones.
+
+    :param by_base: the files of the segments, ascending
+    """
+    found: list[EpochRange] = []
+    for base, kinds in reversed(by_base.items()):
+        data = view_of(files, path, kinds[LOG])
+        ends = [*islice(batches_from(data, path, 0), 1), *batches_from(data, path, _last_position(files, base, kinds, data))]
+        if ends and all(agree(epochs, each) for each in _ranges(ends)):
+            break
+        found[:0] = _ranges(batches_from(data, path, 0))
+    return tuple(assign_epochs(epochs, found))
+
+
+def _ranges(batches: Iterable[BatchPlace]) -> Iterator[EpochRange]:
+    for each in batches:
+        if each.leader_epoch >= 0:
+            yield EpochRange(each.leader_epoch, each.base_offset, each.last_offset)
 
 
 def _segment_files(files: ReadableFileSystem, path: str) -> dict[int, dict[str, LogFile]]:

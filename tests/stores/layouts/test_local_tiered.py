@@ -16,6 +16,7 @@ from compaction.logdir.read_log import read_segments
 from compaction.names import LogLocation, TopicPartition
 from compaction.recovery.recover import recover_log
 from compaction.stores.mixed import MixedFileSystem
+from tests.formats.encode import BatchSpec
 from tests.fs.test_lock import held_elsewhere
 from tests.logdir.logs import build, data_batch
 from tests.stores.layouts.exports import TOPIC_ID, local_tiered, no_exports_known, offsets_in, upload
@@ -37,13 +38,20 @@ def offsets(address: str) -> list[int]:
     return [offset for name in names for offset in offsets_in(files, join(log, name))]
 
 
-def tail(directory: Path, *segments: range, epochs: str = "0\n1\n0 0\n", topic_id: str = TOPIC_ID) -> Path:
-    """A log directory with segments of one-record batches."""
-    log = directory / "orders-0"
+def put_segments(log: Path, *segments: range, epochs: str) -> None:
     log.mkdir(parents=True)
+    starts = [(int(start), int(epoch)) for epoch, start in map(str.split, epochs.splitlines()[2:])]
     for each in segments:
-        for kind, data in build(each.start, [data_batch(offset) for offset in each]).files.items():
+        owners = [(at, max((start for start in starts if start[0] <= at), default=(0, 0))[1]) for at in each]
+        batches = [data_batch(at, spec=BatchSpec(base_offset=at, leader_epoch=epoch)) for at, epoch in owners]
+        for kind, data in build(each.start, batches).files.items():
             (log / f"{each.start:020d}{kind}").write_bytes(data)
+
+
+def tail(directory: Path, *segments: range, epochs: str = "0\n1\n0 0\n", topic_id: str = TOPIC_ID) -> Path:
+    """A log directory with segments of one-record batches, of these leader epochs."""
+    log = directory / "orders-0"
+    put_segments(log, *segments, epochs=epochs)
     (log / "leader-epoch-checkpoint").write_text(epochs)
     (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}")
     (directory / "log-start-offset-checkpoint").write_text("0\n1\norders 0 3\n")
@@ -113,6 +121,21 @@ def test_a_tail_is_given_in_the_address_too(tmp_path: Path) -> None:
     assert offsets(address) == list(range(12))
     # the active segment, though it is empty
     assert f"{12:020d}.log" in read_log_files(address)
+
+
+@pytest.mark.parametrize(
+    "stored", ["0\n0\n", "0\n1\n0 0\n", "0\n2\n0 0\n1 12\n", "0\n2\n0 0\n7 3\n", "0\n3\n0 0\n1 12\n3 18\n"]
+)
+def test_leader_epochs_that_the_tails_batches_contradict_are_not_used(tmp_path: Path, stored: str) -> None:
+    """As a broker that was killed leaves them. With these, offsets are missing or lost."""
+    upload(tmp_path / "export", range(14), [(0, 0), (1, 12)], epoch=1)
+    upload(tmp_path / "export", range(14, 20), [(0, 0), (1, 12), (2, 15)], epoch=2)
+    address = local_tiered(tmp_path / "export")
+    local = tail(tmp_path / "local", range(10, 14), range(14, 20), range(20, 25), epochs="0\n4\n0 0\n1 12\n2 15\n3 22\n")
+    (local / "orders-0" / "leader-epoch-checkpoint").write_text(stored)
+    add_tail(address, str(local))
+    assert offsets(address) == list(range(25))
+    assert read_log_files(address)["leader-epoch-checkpoint"] == b"0\n4\n0 0\n1 12\n2 15\n3 22\n"
 
 
 def test_a_tail_that_does_not_continue_the_export_is_an_error(tmp_path: Path) -> None:

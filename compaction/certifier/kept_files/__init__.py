@@ -1,0 +1,1 @@
+"""What lies beside the records of a log and in its directory, as a broker reads it when it starts."""

@@ -1,0 +1,76 @@
+"""Checks the leader epochs of a log: those of before or, if the batches contradict these, those of the batches.
+
+After a kill, ``leader-epoch-checkpoint`` may lack what was not flushed; a run assigns the epochs of the batches, as a broker
+does. An epoch without batches cannot be checked, nor can offsets before the first entry.
+
+Mirrors what ``LeaderEpochFileCache`` reads when a broker starts (Kafka 4.4.0).
+
+Tested by ``tests/certifier/test_kept_files.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from compaction.certifier.checks.log_pair import LONG_MAX
+from compaction.certifier.kept_files.parsed_files import both, parsed, text_of
+from compaction.formats.assigned_epochs import EpochRange
+from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
+from compaction.fs.filesystem import FileSystem, join
+from compaction.names import LEADER_EPOCHS
+
+
+def copied_epoch_problems(
+    fs: FileSystem, paths: tuple[str, str], bounds: tuple[int, int], batches: Sequence[EpochRange]
+) -> Iterator[str]:
+    """The leader epoch of each offset is the same on both sides, or that of the batches if before contradicts them.
+
+    :param paths: the partition directories of before and after
+    :param bounds: log start, and log end (exclusive)
+    :param batches: of before
+    """
+    before, after = both(_epochs, fs, *paths)
+    expected = _spans(before or [], *bounds)
+    if before is None or (after is not None and _spans(after, *bounds) == expected):
+        return
+    start = bounds[0]
+    wrong = _contradiction(before, start, batches, missing=True) is not None
+    if after is None or not wrong or _contradiction(after, start, batches) is not None:
+        shown = ", ".join(f"{epoch} from offset {first}" for epoch, first in expected[:3]) or "none"
+        yield f"{LEADER_EPOCHS} is missing, malformed or has other leader epochs; expected: {shown}"
+
+
+def epoch_problems(fs: FileSystem, path: str, start: int, batches: Iterable[EpochRange]) -> Iterator[str]:
+    """The leader epochs of a log are those of its batches that end at or past ``start``."""
+    wrong = _contradiction(parsed(_epochs, fs, path) or [], start, batches)
+    if wrong is not None:
+        yield f"{LEADER_EPOCHS} contradicts the batches: leader epoch {wrong.epoch} is that of offset {wrong.first_offset}"
+
+
+def _contradiction(
+    entries: Sequence[EpochEntry], start: int, batches: Iterable[EpochRange], *, missing: bool = False
+) -> EpochRange | None:
+    """The first batches at or past ``start`` that have another leader epoch in ``entries``, or, if ``missing``, none. Epochs
+    never decrease in a log that a broker has written; batches for which they do are not compared."""
+    highest = -1
+    for epoch, first, last in batches:
+        if epoch < highest:
+            continue
+        highest = epoch
+        found = _spans(entries, max(first, start), last + 1)
+        if any(other != epoch for other, _ in found) or (missing and not found and last >= start):
+            return EpochRange(epoch, max(first, start), last)
+    return None
+
+
+def _epochs(fs: FileSystem, log: str) -> list[EpochEntry] | None:
+    path = join(log, LEADER_EPOCHS)
+    text = text_of(fs, path)
+    return None if text is None else parse_leader_epochs(text, path)
+
+
+def _spans(epochs: Sequence[EpochEntry], start: int, end: int) -> list[tuple[int, int]]:
+    """The epochs of the offsets from ``start`` to ``end`` (exclusive), each with its first offset there."""
+    ends = [*(each.start_offset for each in epochs[1:]), LONG_MAX]
+    spans = ((each.epoch, max(each.start_offset, start), min(after, end)) for each, after in zip(epochs, ends, strict=False))
+    return [(epoch, first) for epoch, first, after in spans if first < after]

@@ -1,0 +1,41 @@
+"""Reads small files of either side of a certificate: what is missing or malformed is ``None``.
+
+Tested by ``tests/certifier/test_kept_files.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from compaction.certifier.checks.log_pair import LogPair
+from compaction.errors import CorruptLogError
+from compaction.formats.primitives.malformed import FormatError
+from compaction.fs.filesystem import FileSystem
+from compaction.fs.text_files import read_small_text
+
+T = TypeVar("T")
+HINT = "restore it"
+
+
+def directories(pair: LogPair) -> tuple[str, str]:
+    """The partition directories of before and after; the same one for a log that was cleaned in place."""
+    return pair.before.segments[0].directory, pair.after.segments[0].directory
+
+
+def parsed(read: Callable[[FileSystem, str], T | None], fs: FileSystem, directory: str) -> T | None:
+    """What a file in a directory has; ``None`` if it is missing or malformed."""
+    try:
+        return read(fs, directory)
+    except (CorruptLogError, FormatError):
+        return None
+
+
+def both(read: Callable[[FileSystem, str], T | None], fs: FileSystem, old: str, new: str) -> tuple[T | None, T | None]:
+    """The same of two directories."""
+    return parsed(read, fs, old), parsed(read, fs, new)
+
+
+def text_of(fs: FileSystem, path: str, encoding: str = "utf-8") -> str | None:
+    """The text of a file; ``None`` if it is missing."""
+    return None if fs.stat(path) is None else read_small_text(fs, path, HINT, encoding)

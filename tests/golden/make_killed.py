@@ -1,0 +1,65 @@
+"""Recreates ``killed-brokers.tar.gz``: ``python -m tests.golden.make_killed``.
+
+A real broker and real producers write logs and the broker is killed, once with Kafka's defaults and once with
+``log.preallocate=true``. The archive has what it left of three topics, with holes as holes, and in ``expected.json`` what is
+served after Kafka has recovered these logs and its cleaner has cleaned them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.conformance.test_brokers import SOON_MS
+from tests.conformance.test_killed_brokers import CONFIG, TOPICS, write_and_kill
+from tests.golden import KILLED, KILLED_DIRS, served_by
+from tests.kafka.cleaner import CleanResult, clean_partition_if_due
+from tests.kafka.gateway import Gateway, shared_gateway
+from tests.kafka.log import Opening
+from tests.local_job import read_offsets
+
+OVERRIDES: dict[str, dict[str, str]] = {"default": {}, "preallocating": {"log.preallocate": "true"}}
+
+
+def main() -> int:
+    """Creates the archive in this checkout."""
+    gateway = shared_gateway()
+    with tempfile.TemporaryDirectory(prefix="killed-") as scratch:
+        root, expected = Path(scratch), {}
+        for name in KILLED_DIRS:
+            expected[name] = _one(gateway, root, name)
+        (root / "expected.json").write_text(json.dumps(expected, indent=1))
+        names = [*KILLED_DIRS, "expected.json"]
+        subprocess.run(["tar", "--sparse", "--format=gnu", "-C", root, "-czf", KILLED, *names], check=True)
+    print(f"{KILLED}: {KILLED.stat().st_size} bytes")
+    return 0
+
+
+def _one(gateway: Gateway, root: Path, name: str) -> dict[str, Any]:
+    """Writes the log directory ``name``; what is expected of it."""
+    written, left = root / f"written-{name}", root / name
+    write_and_kill(gateway, written, OVERRIDES[name])
+    left.mkdir()
+    for path in written.iterdir():
+        if path.is_file() and path.name != ".lock":
+            shutil.copy2(path, left)
+    for topic in TOPICS:
+        subprocess.run(["cp", "--archive", "--sparse=always", written / f"{topic}-0", left], check=True)
+    points = read_offsets(left, "recovery_points") if list(left.glob("recovery-point*")) else {}
+    now_ms = max(file.stat().st_mtime_ns for file in left.rglob("*.log")) // 10**6 + SOON_MS
+    logs = {}
+    for topic in TOPICS:
+        theirs = Path(shutil.copytree(left / f"{topic}-0", root / f"kafkas-{name}" / f"{topic}-0"))
+        opening = Opening(now_ms, CONFIG, clean_shutdown=False, recovery_point=points.get(topic, 0))
+        if not isinstance(clean_partition_if_due(gateway, theirs, opening, None), CleanResult):
+            raise SystemExit(f"{name}: Kafka did not clean {topic}")
+        logs[topic] = served_by(theirs)
+    return {"as_of_ms": now_ms, "config": CONFIG, "logs": logs}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
