@@ -17,6 +17,6 @@ COMMANDS = (
     ("dump-log", "dump_log", "print segments, indexes and snapshots as Kafka's own dump tool does"),
     ("count", "count_keys", "count records, distinct keys and tombstones, exactly, and name the largest keys"),
     ("doctor", "doctor", "check the machine, log directories, and logs whose cleaner has died; say what to fix"),
-    ("warm-up", "warm_up", "make what later runs start faster with: compiled kernels, an archive of Spark's classes"),
+    ("warm-up", "warm_up", "compile all kernels in advance, as while an image is built"),
     ("completion", "completion", "print a script that completes these commands and their options in a shell"),
 )

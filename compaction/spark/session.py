@@ -44,9 +44,8 @@ from compaction.kernels.compiling.place import CACHE_DIR, NO_CACHE
 from compaction.logdir import read_counter
 from compaction.spark import daemon
 from compaction.spark.daemon import Preloaded
-from compaction.spark.jvm import LOCAL_DIRS, choose_jvm_options, start_jvm
+from compaction.spark.jvm import C1_ONLY, LOCAL_DIRS, choose_jvm_options, start_jvm
 from compaction.startup import protection
-from compaction.startup.archive import C1_ONLY
 from compaction.startup.local_dirs import private_dirs
 from compaction.startup.protection import MASTER, is_local
 

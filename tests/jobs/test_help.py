@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.startup import spark_env
 from jobs._commands import COMMANDS, PROGRAM, SUBMIT
-from jobs._options import Parser
+from jobs._options import APPLICATIONS, Parser
 
 ROOT = Path(__file__).resolve().parents[2]
 PARSERS = {name: f"jobs.{module}" for name, module, _ in COMMANDS}
@@ -47,7 +46,7 @@ def test_every_call_in_the_help_is_one(name: str, monkeypatch: pytest.MonkeyPatc
     shown = {f"{PROGRAM} {name}": f"{PROGRAM} {name}", f"/x/jobs/{module}.py": f"{SUBMIT} jobs/{module}.py"}
     for started, expected in shown.items():
         monkeypatch.setattr("sys.argv", [started])
-        if started.endswith(".py") and module not in spark_env.COMMANDS:
+        if started.endswith(".py") and module not in APPLICATIONS:
             continue
         text = re.sub("^ +", "", parser_of(name).format_help(), flags=re.MULTILINE)
         assert text.startswith(f"usage: {expected} ")
