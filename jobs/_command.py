@@ -12,7 +12,6 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,9 +22,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.fs.text_files import NEW_FILE, PRIVATE, check_writable, write_text
 from compaction.fs.uri import any_remote, environment, is_remote
-from compaction.logdir.dirty_estimate import has_dirty_bytes
 from compaction.metrics import open_metrics
-from compaction.names import LogLocation
 from compaction.printable import printable
 from compaction.report import LogStatus, RunReport
 from compaction.screen.output_screen import Screen
@@ -52,12 +49,6 @@ FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
 _JSON_OPTION = f"--log-format={_logging.JSON}"
-#: with this much new data it is likely that some log will be cleaned
-_EARLY_START_BYTES = 256 << 20
-#: the same for this many logs, which take as long to read as Spark to start
-_MANY_LOGS = 1_000
-_EARLY_START_BYTES_OF_MANY = 32 << 20
-_EARLY_START_SWITCH_INTERVAL_S = 0.0005
 #: set by ``spark-submit``, and by those who give its options to a Python process
 _SUBMITTED = frozenset({"PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"})
 #: what Spark writes to its local directories is encrypted with a key that is only in memory
@@ -180,44 +171,6 @@ def require_engine(factory: SessionFactory) -> None:
         require_java()
 
 
-class EarlySession:
-    """The session of ``factory``, which is called in a thread at once."""
-
-    def __init__(self, factory: SessionFactory) -> None:
-        self._factory = factory
-        self._session = ThreadPoolExecutor(1).submit(self._start)
-
-    def _start(self) -> Session:
-        # Spark's start makes hundreds of short calls to the JVM, each of which waits to be scheduled
-        usual = sys.getswitchinterval()
-        sys.setswitchinterval(_EARLY_START_SWITCH_INTERVAL_S)
-        try:
-            return self._factory()
-        finally:
-            sys.setswitchinterval(usual)
-
-    def __call__(self) -> Session:
-        """Waits for the session; raises the error of its start."""
-        return self._session.result()
-
-    def has_started(self) -> bool:
-        """Whether the session is there."""
-        return self._session.done()
-
-
-def start_early(factory: SessionFactory, logs: Sequence[LogLocation]) -> SessionFactory:
-    """``factory``, called in a thread at once if some log is probably going to be cleaned: Spark takes two seconds to start,
-    and the driver reads the logs meanwhile.
-
-    :raises UsageError: there is no Java that Spark runs on
-    """
-    require_engine(factory)
-    if _is_local(factory):
-        return factory
-    least_bytes = _EARLY_START_BYTES if len(logs) < _MANY_LOGS else _EARLY_START_BYTES_OF_MANY
-    return EarlySession(factory) if has_dirty_bytes(logs, least_bytes) else factory
-
-
 def report_without_logs(request: CompactionRequest) -> RunReport | None:
     """The report of a run in place over no logs, which needs no more than that; ``None`` for any other run, and where no log
     can be changed in place."""
@@ -234,7 +187,7 @@ def progress() -> Progress:
 
 
 class _Passes:
-    """See ``compaction.engine.protocol.EarlyStart``."""
+    """Starts the passes on its first call."""
 
     def __init__(self, session_factory: SessionFactory, progress: Progress | None) -> None:
         self._session, self._progress = session_factory, progress
@@ -254,9 +207,6 @@ class _Passes:
             self._workers = ProcessPasses(progress=self._progress, inline_bytes=0 if engine.to_store else INLINE_BYTES)
             atexit.register(self._workers.close)
         return self._workers
-
-    def has_started(self) -> bool:
-        return isinstance(self._session, EarlySession) and self._session.has_started()
 
 
 def passes(session_factory: SessionFactory, progress: Progress | None = None) -> Callable[[], Passes]:

@@ -105,7 +105,7 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
         return report
     from compaction.startup import background
 
-    session_factory = _command.start_early(session_factory, request.logs)
+    _command.require_engine(session_factory)
     background.compile_kernels(request.logs, *background.PASSES)
     from compaction.engine.clean import clean_logs
 

@@ -133,7 +133,7 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
     """Run the comparison. Spark is imported only here, so that a wrong call fails at once."""
     from compaction.startup import background
     base = request.base
-    session_factory = _command.start_early(session_factory, base.logs)
+    _command.require_engine(session_factory)
     background.compile_kernels(base.logs, *background.PASSES, "comparison")
     from compaction.compare.compare_policies import compare_with
 
