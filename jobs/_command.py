@@ -28,7 +28,6 @@ from compaction.report import LogStatus, RunReport
 from compaction.screen.output_screen import Screen
 from compaction.screen.run_table import print_report
 from compaction.screen.steps import step
-from compaction.startup.import_path import use_installed_spark
 from compaction.startup.java_version import require_java
 from compaction.stores.mixed import file_system
 
@@ -57,7 +56,6 @@ ENCRYPTED = MappingProxyType({"spark.io.encryption.enabled": "true"})
 
 def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
     """Parses the arguments and runs a command's body; any error becomes one line and an exit code."""
-    use_installed_spark()
     # Python collects garbage once more at its end: modules are none
     atexit.register(gc.freeze)
     _streams.guard(_logging.without_status)

@@ -103,10 +103,7 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
     """
     if (report := _command.report_without_logs(request)) is not None:
         return report
-    from compaction.startup import background
-
     _command.require_engine(session_factory)
-    background.compile_kernels(request.logs, *background.PASSES)
     from compaction.engine.clean import clean_logs
 
     with _command.progress() as progress:

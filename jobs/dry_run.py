@@ -131,10 +131,7 @@ def _selector(arguments: argparse.Namespace) -> Selector:
 
 def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comparison:
     """Run the comparison. Spark is imported only here, so that a wrong call fails at once."""
-    from compaction.startup import background
-    base = request.base
     _command.require_engine(session_factory)
-    background.compile_kernels(base.logs, *background.PASSES, "comparison")
     from compaction.compare.compare_policies import compare_with
 
     with _command.progress() as progress:

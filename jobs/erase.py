@@ -129,10 +129,7 @@ def erase(session_factory: SessionFactory, request: ErasureRequest) -> RunReport
 
     :raises UsageError: there is no Java that Spark runs on; nothing was changed
     """
-    from compaction.startup import background
-
     _command.require_engine(session_factory)
-    background.compile_kernels(request.base.logs, *background.ERASURE)
     from compaction.erasure.erase_keys import erase_keys
 
     with _command.progress() as progress:
