@@ -33,7 +33,7 @@ ENV PATH=/opt/kafka-log-compaction/bin:$PATH \
     NUMBA_CACHE_DIR=/home/compaction/cache
 USER 1000:1000
 WORKDIR /home/compaction
-# compiled kernels, and the archive of the JVM's classes; a CPU that is not the build machine's compiles again
+# compiled kernels; a CPU that is not the build machine's compiles again
 RUN mkdir --mode 700 "$NUMBA_CACHE_DIR" && kafka-log-compaction warm-up
 ENTRYPOINT ["tini", "--", "kafka-log-compaction"]
 CMD ["--help"]

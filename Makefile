@@ -54,7 +54,6 @@ $(STAMP): pyproject.toml constraints.txt | prerequisites
 	@"$$(.ci/prerequisites)" -m venv --clear $(VENV)
 	@$(PY) -m pip install --quiet --upgrade -c constraints.txt pip
 	@$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
-	@$(PY) -m jobs warm-up --spark-submit >/dev/null || echo "Runs will start more slowly; later: $(PY) -m jobs warm-up --spark-submit"
 	@printf '%s' '$(CURDIR)' > $(VENV)/.installed
 	@echo "Installed. To use it in this shell: . $(VENV)/bin/activate"
 

@@ -28,7 +28,6 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         "startup/test_java_version.py": (
             "test_a_missing_or_old_java_is_one_line_and_nothing_is_changed",
             "test_commands_that_need_no_spark_run_without_java",
-            "test_spark_submit_with_the_file_of_warm_up_says_so_too",
         ),
     },
     "`no logs here`": {

@@ -45,9 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("error: interrupted", file=sys.stderr)
         return _INTERRUPTED
     code: int = application.main(rest)
-    if "pyspark" in sys.modules and code != _INTERRUPTED:
-        # the command has started Spark
-        next(each for each in COMMANDS if each.name == "warm-up").load().warm_up_later()
     return code
 
 

@@ -28,7 +28,6 @@ from compaction.printable import printable
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
 from compaction.screen.output_screen import Screen
-from compaction.startup.import_path import use_installed_spark
 
 if TYPE_CHECKING:
     from compaction.spark.progress import Progress
@@ -42,7 +41,6 @@ _JSON_OPTION = f"--log-format={log_lines.JSON}"
 
 def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
     """Parses the arguments and runs a command's body; any error becomes one line and an exit code."""
-    use_installed_spark()
     # Python collects garbage once more at its end: modules are none
     atexit.register(gc.freeze)
     standard_streams.guard(log_lines.without_status)

@@ -21,11 +21,16 @@ from compaction.cli import log_lines
 from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
 from compaction.errors import UsageError
 from compaction.fs.uri import LAYOUTS
-from compaction.startup import spark_env
 
 T = TypeVar("T")
 
 TEXT, JSON = "text", "json"
+
+#: the modules that ``spark-submit`` runs
+APPLICATIONS = ("compact", "count_keys", "doctor", "dry_run", "dump_log", "erase", "expire", "verify")
+
+#: the modules that ``spark-submit`` runs
+APPLICATIONS = ("compact", "count_keys", "doctor", "dry_run", "dump_log", "erase", "expire", "verify")
 
 CONFIGURATION_HELP = """\
 configuration:
@@ -128,14 +133,14 @@ def _as_run(text: str) -> str:
     modules = {name: module for name, module, _ in COMMANDS}
     if _application() is None:
         return text
-    names = "|".join(name for name, module in modules.items() if module in spark_env.COMMANDS)
+    names = "|".join(name for name, module in modules.items() if module in APPLICATIONS)
     return re.sub(rf"\b{PROGRAM} ({names})(?![\w-])", lambda match: f"{SUBMIT} jobs/{modules[match[1]]}.py", text)
 
 
 def _application() -> str | None:
     """The application of ``spark-submit`` that this process was started as, if any."""
     started = Path(sys.argv[0])
-    return started.stem if started.suffix == ".py" and started.stem in spark_env.COMMANDS else None
+    return started.stem if started.suffix == ".py" and started.stem in APPLICATIONS else None
 
 
 def add_list(group: argparse._ActionsContainer, option: str, metavar: str, text: str, **more: Any) -> None:

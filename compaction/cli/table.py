@@ -41,6 +41,6 @@ COMMANDS = (
     Command("dump-log", "dump_log", "print segments, indexes and snapshots as Kafka's own dump tool does"),
     Command("count", "count_keys", "count records, distinct keys and tombstones, exactly, and name the largest keys"),
     Command("doctor", "doctor", "check the machine, log directories, and logs whose cleaner has died; say what to fix"),
-    Command("warm-up", "warm_up", "make what later runs start faster with: compiled kernels, an archive of Spark's classes"),
+    Command("warm-up", "warm_up", "compile all kernels in advance, as while an image is built"),
     Command("completion", "completion", "print a script that completes these commands and their options in a shell"),
 )

@@ -36,7 +36,7 @@ from compaction.engine.destination import Destination, destination, purpose
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.log_reports import cleaned_report, failed_report, note_logs_in_use, skipped_report, versions_used
 from compaction.engine.prepare import LogReadTask, ParallelRead, PreparedLog, Sources, prepare, read_without_recovery
-from compaction.engine.protocol import Passes, PlainPasses, has_started
+from compaction.engine.protocol import Passes, PlainPasses
 from compaction.engine.sizing import Sizes
 from compaction.errors import CompactionError, of_log
 from compaction.fs.durable import Steps
@@ -112,7 +112,7 @@ def parallel_read(start: Callable[[], Passes]) -> ParallelRead:
         found = passes.run(Job(f"read {len(tasks)} logs"), packs, _read_logs)
         return [view for views in found for view in views]
 
-    return ParallelRead(read_all, partial(has_started, start))
+    return read_all
 
 
 def _read_logs(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from compaction.cleaning.log_view import LogView
@@ -35,9 +34,7 @@ Plan = TypeVar("Plan")
 _BEYOND = "beyond the lock of this log directory"
 #: number of segments from which logs are read in parallel: one process reads about a thousand segments per second
 MANY_SEGMENTS = 8_000
-#: the same once that which runs tasks has started, and the driver need not wait for it
-SOME_SEGMENTS = 1_000
-#: in object stores, where a segment takes several requests
+#: the same in object stores, where a segment takes several requests
 MANY_REMOTE_SEGMENTS = 200
 
 
@@ -62,21 +59,8 @@ class LogReadTask(NamedTuple):
     state: DirectoryState = DirectoryState()
 
 
-class ParallelRead(NamedTuple):
-    """Reads many logs in parallel.
-
-    ``read`` returns the results of ``read_without_recovery``, in the order of its tasks; ``has_started`` whether it would begin
-    at once.
-    """
-
-    read: Callable[[Sequence[LogReadTask]], list[LogView | CompactionError | None]]
-    has_started: Callable[[], bool] = lambda: False
-
-    def pays(self, segments: int, *, remote: bool) -> bool:
-        """Whether it is the faster way to read logs with this number of segments."""
-        if remote:
-            return segments >= MANY_REMOTE_SEGMENTS
-        return segments >= MANY_SEGMENTS or (segments >= SOME_SEGMENTS and self.has_started())
+#: returns the results of ``read_without_recovery``, in the order of its tasks
+ParallelRead = Callable[[Sequence[LogReadTask]], list[LogView | CompactionError | None]]
 
 
 class Sources(NamedTuple):
@@ -106,7 +90,7 @@ def read_logs(
 ) -> tuple[PreparedLog[Any], ...]:
     """Recovers and reads all selected logs, in the order of directories, topics and partitions. They have no plan yet.
 
-    :param parallel_read: used as soon as it pays
+    :param parallel_read: used if it pays
     :param policy_required: a log whose ``cleanup.policy`` is a guess is not changed; its error is a ``PolicyUnknownError``
     :raises ConfigError: settings of the call contradict each other; nothing was changed
     """
@@ -169,22 +153,24 @@ def prepare(
 def _recover_or_read(
     sources: Sources, logs: Mapping[LogLocation, Settings], now_ms: int, parallel_read: ParallelRead | None
 ) -> tuple[dict[LogLocation, RecoveryReport | CompactionError], dict[LogLocation, LogView | CompactionError]]:
-    """Recovers log by log; as soon as it pays, those that are left are read in parallel, and only recovered if they need it.
-    Returns what recovery did, and the logs that were read."""
-    recovered: dict[LogLocation, RecoveryReport | CompactionError] = {}
+    """Recovers log by log; if it pays, logs are read in parallel, and only recovered if they need it. Returns what recovery
+    did, and the logs that were read."""
     views: dict[LogLocation, LogView | CompactionError] = {}
-    remote = any_remote(log.path for log in logs)
     states = _directory_states(sources.fs, logs)
-    counts = [0 if parallel_read is None else _segment_count(sources.fs, log) for log in logs]
-    segments = sum(counts)
-    for number, (location, settings) in enumerate(logs.items()):
-        if parallel_read is not None and parallel_read.pays(segments, remote=remote):
-            left = dict(islice(logs.items(), number, None))
-            views, parallel_read = _read_many(sources.fs, left, now_ms, parallel_read), None
-        if location not in views:
-            recovered[location] = _recover(sources, location, settings, states[location.log_dir])
-        segments -= counts[number]
+    if parallel_read is not None and _are_many(sources.fs, logs):
+        views = _read_many(sources.fs, logs, now_ms, parallel_read)
+    recovered = {
+        location: _recover(sources, location, settings, states[location.log_dir])
+        for location, settings in logs.items()
+        if location not in views
+    }
     return recovered, views
+
+
+def _are_many(fs: FileSystem, logs: Iterable[LogLocation]) -> bool:
+    """Whether the logs have so many segments that reading them in parallel is faster."""
+    least = MANY_REMOTE_SEGMENTS if any_remote(log.path for log in logs) else MANY_SEGMENTS
+    return sum(_segment_count(fs, log) for log in logs) >= least
 
 
 def _read_many(
@@ -196,7 +182,7 @@ def _read_many(
     tasks = [
         LogReadTask(log, settings, checkpoints[log.log_dir], now_ms, states[log.log_dir]) for log, settings in logs.items()
     ]
-    found = zip(logs, parallel_read.read(tasks), strict=True)
+    found = zip(logs, parallel_read(tasks), strict=True)
     return {log: view for log, view in found if view is not None}
 
 

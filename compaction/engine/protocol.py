@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from compaction.engine.concurrency import run_concurrently
 from compaction.engine.sizing import Sizes, max_records_by_log
@@ -119,22 +119,6 @@ class Passes(TaskRunner, Protocol):
 
     def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
         """Pass 2: resolves each shard into survivor entries, and cleans the parts that these belong to."""
-
-
-@runtime_checkable
-class EarlyStart(Protocol):
-    """What starts the passes, if it may have begun before its first call."""
-
-    def __call__(self) -> Passes:
-        """The passes, once they have started."""
-
-    def has_started(self) -> bool:
-        """Whether a call would return at once."""
-
-
-def has_started(start: Callable[[], Passes]) -> bool:
-    """Whether ``start`` is known to return at once."""
-    return isinstance(start, EarlyStart) and start.has_started()
 
 
 def clean_task(

@@ -8,12 +8,10 @@ Tested by ``tests/engines/test_processes.py``.
 from __future__ import annotations
 
 from compaction.engine import protocol
-from compaction.startup import background, kernel_groups
+from compaction.kernels.compiling import cache
 from compaction.startup.freeze_gc import freeze_gc
 
-__all__ = ["protocol"]
+#: the modules of tasks, and numba
+__all__ = ["cache", "protocol"]
 
-_groups = {*background.PASSES, *background.ERASURE, *background.RARE}
-# the others are compiled by the first worker that calls them
-kernel_groups.load(*_groups.difference(kernel_groups.missing(*_groups)))
 freeze_gc()

@@ -18,7 +18,6 @@ from pyspark.java_gateway import launch_gateway
 
 from compaction.screen.steps import FOREIGN
 from compaction.startup import protection
-from compaction.startup.archive import USE, jvm_options, usable_archive
 from compaction.startup.local_dirs import private_dirs
 
 #: environment variable that takes precedence over ``spark.local.dir``
@@ -28,6 +27,8 @@ _DRIVER_PYTHON = "PYSPARK_DRIVER_PYTHON"
 #: "WARNING: Using incubator modules: jdk.incubator.vector", which Spark uses for linear algebra
 _MODULE_WARNING = "Using incubator modules"
 _LAST_WORDS_S = 5.0
+#: option of a command's JVM: code of the second compiler does not pay off in its short life
+C1_ONLY = "-XX:TieredStopAtLevel=1"
 _LOG_FILE = Path(__file__).with_name("log4j2.properties")
 _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
 
@@ -104,12 +105,8 @@ def print_to_jvm_errors(text: str) -> None:
 
 
 def choose_jvm_options(*more: str) -> None:
-    """Sets options of the JVM to be started unless the user did: log errors only, from the first line, the class-data archive,
-    and ``more``."""
+    """Sets options of the JVM to be started unless the user did: log errors only, from the first line, and ``more``."""
     options = os.environ.get("SPARK_SUBMIT_OPTS", "")
-    archive = usable_archive()
-    if archive is not None and USE not in options:
-        options += f" {jvm_options(archive)}"
     logging = f"{_LOG_CONFIGURATION}={_LOG_FILE.as_uri()}"
     for option in (logging, *more):
         if option.partition("=")[0] not in options:

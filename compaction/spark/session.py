@@ -6,7 +6,6 @@
 | ``spark.buffer.size`` | 1 MiB | few large values pass between the JVM and Python |
 | ``spark.python.worker.reuse`` | ``true`` | a new worker has to load the kernels |
 | ``spark.python.worker.memory`` | 1 GiB | a worker with more memory, including its map, spills its shuffle output |
-| ``spark.python.daemon.module`` | local: ``compaction.spark.daemon`` | workers start with the kernels loaded |
 | ``spark.sql.execution.arrow.pyspark.enabled`` | ``true`` | columnar transfer to and from Python |
 | ``spark.sql.python.filterPushdown.enabled`` | ``true`` | filters select files and batches of ``kafka_log`` |
 | ``spark.log.level`` | ``ERROR`` | the command reports errors; an occupied UI port is not one |
@@ -42,18 +41,14 @@ from pyspark.sql import SparkSession
 from compaction.kernels.compiling.cache import process_cache_dir
 from compaction.kernels.compiling.place import CACHE_DIR, NO_CACHE
 from compaction.logdir import read_counter
-from compaction.spark import daemon
-from compaction.spark.daemon import Preloaded
-from compaction.spark.jvm import LOCAL_DIRS, choose_jvm_options, start_jvm
+from compaction.spark.jvm import C1_ONLY, LOCAL_DIRS, choose_jvm_options, start_jvm
 from compaction.startup import protection
-from compaction.startup.archive import C1_ONLY
 from compaction.startup.local_dirs import private_dirs
 from compaction.startup.protection import MASTER, is_local
 
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _EXECUTOR_CACHE_DIR = _EXECUTOR_ENVIRONMENT + CACHE_DIR
 _DRIVER_PYTHON = "PYSPARK_DRIVER_PYTHON"
-_DAEMON_MODULE = "spark.python.daemon.module"
 _ROOT = Path(__file__).resolve().parents[2]
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 
@@ -87,15 +82,12 @@ class PlainSession:
     """A session without Spark SQL, which takes seconds to start and which the commands do not use."""
 
     sparkContext: SparkContext  # noqa: N815
-    preloaded: Preloaded | None = None
 
     def stop(self) -> None:
         """Ends the session and releases its executors."""
         # PySpark would wait up to a second for the accumulator thread, which ends with this process
         self.sparkContext._accumulatorServer = None  # type: ignore[assignment]
         self.sparkContext.stop()
-        if self.preloaded is not None:
-            self.preloaded.end()
 
 
 def build_session(app_name: str, *, extra: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
@@ -115,9 +107,7 @@ def build_plain_session(app_name: str, extra: Mapping[str, str] = MappingProxyTy
     running = SparkContext._active_spark_context
     if running is not None:
         return PlainSession(running)
-    conf = _job_conf(extra, C1_ONLY).setAppName(app_name)
-    preloaded = _preloaded(conf)
-    return PlainSession(SparkContext.getOrCreate(conf), preloaded)
+    return PlainSession(SparkContext.getOrCreate(_job_conf(extra, C1_ONLY).setAppName(app_name)))
 
 
 def _job_conf(extra: Mapping[str, str], *jvm_options: str) -> SparkConf:
@@ -135,7 +125,7 @@ def _job_conf(extra: Mapping[str, str], *jvm_options: str) -> SparkConf:
         if LOCAL_DIRS not in os.environ:
             conf.set("spark.local.dir", private_dirs(conf.get("spark.local.dir") or tempfile.gettempdir()))
         _use_this_python(conf)
-        _preload_workers(conf)
+        _use_this_package(conf)
     return conf
 
 
@@ -225,28 +215,11 @@ def _share_kernel_cache(conf: SparkConf) -> None:
         conf.setIfMissing(_EXECUTOR_CACHE_DIR, str(chosen))
 
 
-def _preload_workers(conf: SparkConf) -> None:
-    """Local workers are forked from a process that has loaded the kernels."""
+def _use_this_package(conf: SparkConf) -> None:
+    """Local workers import this package from where the driver does."""
     if not conf.contains(_EXECUTOR_ENVIRONMENT + "PYTHONPATH"):
         known = os.environ.get("PYTHONPATH")
         conf.set(_EXECUTOR_ENVIRONMENT + "PYTHONPATH", os.pathsep.join(path for path in (str(_ROOT), known) if path))
-        conf.setIfMissing(_DAEMON_MODULE, daemon.__name__)
-
-
-def _preloaded(conf: SparkConf) -> Preloaded | None:
-    """The process from which local workers are forked, also set in ``conf``; none if the user chose another daemon or
-    interpreter."""
-    python = conf.get("spark.pyspark.python", os.environ.get("PYSPARK_PYTHON"))
-    if not is_local(conf.get(MASTER)) or conf.get(_DAEMON_MODULE, "") != daemon.__name__ or python != sys.executable:
-        return None
-    names = [key for key, _ in conf.getAll() if key.startswith(_EXECUTOR_ENVIRONMENT)]
-    try:
-        preloaded = Preloaded({name.removeprefix(_EXECUTOR_ENVIRONMENT): conf.get(name) or "" for name in names})
-    except OSError:
-        # no directory for a socket, or its path is too long: the daemon loads by itself
-        return None
-    conf.set(_EXECUTOR_ENVIRONMENT + daemon.ADDRESS, preloaded.address)
-    return preloaded
 
 
 def _use_this_python(conf: SparkConf) -> None:

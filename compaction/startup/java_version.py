@@ -1,7 +1,7 @@
 """Which Java Spark's scripts would start, and whether Spark runs on it. Checked before a run starts anything: Spark's launcher
 would only say that its JVM has ended.
 
-Not checked under ``spark-submit``, where the JVM is running; there ``spark-env.sh`` does it (``compaction.startup.spark_env``).
+Not checked under ``spark-submit``, where the JVM is running already.
 """
 
 from __future__ import annotations

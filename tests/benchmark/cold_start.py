@@ -2,12 +2,12 @@
 
 | kind | process |
 | --- | --- |
-| empty job | ``spark-submit`` of a job with one empty task, with Spark's defaults: no archive, no settings |
+| empty job | ``spark-submit`` of a job with one empty task, with Spark's defaults |
 | 10 MB | ``spark-submit jobs/compact.py`` on a log of 10 MB |
 | console | ``kafka-log-compaction compact`` on the same log |
 | nothing | the same on an empty directory |
-| first | the console command on that log when nothing is compiled and there is no archive |
-| later | the same, after that run and ``warm-up`` |
+| first | the console command on that log when nothing is compiled |
+| later | the same, after that run |
 
 Prints the medians of wall time and of the CPU time of all processes of a run, in seconds, and ratios. Meaningful only on an
 idle machine, in an environment of ``make install``.
@@ -19,14 +19,13 @@ import argparse
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.benchmark.generate import Profile, write_log
-from tests.benchmark.processes import ROOT, SUBMIT, Spent, adopt_orphans, timed
+from tests.benchmark.processes import SUBMIT, Spent, adopt_orphans, timed
 
 _CONSOLE = (sys.executable, "-m", "jobs")
 _OPTIONS = ("--as-of-ms", "1798761600000", "--set", "cleanup.policy=compact", "--set", "min.cleanable.dirty.ratio=0")
@@ -48,8 +47,6 @@ def kinds(work: Path) -> dict[str, Callable[[], Spent]]:
         return timed(*_CONSOLE, "compact", "--log-dir", log_dir(), *_OPTIONS, environment=cold)
 
     def later() -> Spent:
-        # waits for the process that makes the archive after the first run
-        subprocess.run([*_CONSOLE, "warm-up"], cwd=ROOT, env={**os.environ, **cold}, capture_output=True, check=True)
         return timed(*_CONSOLE, "compact", "--log-dir", log_dir(), *_OPTIONS, environment=cold)
 
     cold = {"NUMBA_CACHE_DIR": str(work / "cache")}

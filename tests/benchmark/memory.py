@@ -50,7 +50,7 @@ def _resident(process: psutil.Process, *, mapped: bool) -> int:
 
 def _role(process: psutil.Process, own: psutil.Process) -> str | None:
     command = process.cmdline()
-    if any("compaction.spark.daemon" in word or "pyspark.daemon" in word for word in command):
+    if any("pyspark.daemon" in word for word in command):
         return WORKER
     if any("org.apache.spark.deploy" in word for word in command):
         return JVM

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cli.option_groups import Parser
+from compaction.cli.option_groups import APPLICATIONS, Parser
 from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
-from compaction.startup import spark_env
 
 ROOT = Path(__file__).resolve().parents[2]
 PARSERS = {name: f"compaction.commands.{module}" for name, module, _ in COMMANDS}
@@ -47,7 +46,7 @@ def test_every_call_in_the_help_is_one(name: str, monkeypatch: pytest.MonkeyPatc
     shown = {f"{PROGRAM} {name}": f"{PROGRAM} {name}", f"/x/jobs/{module}.py": f"{SUBMIT} jobs/{module}.py"}
     for started, expected in shown.items():
         monkeypatch.setattr("sys.argv", [started])
-        if started.endswith(".py") and module not in spark_env.COMMANDS:
+        if started.endswith(".py") and module not in APPLICATIONS:
             continue
         text = re.sub("^ +", "", parser_of(name).format_help(), flags=re.MULTILINE)
         assert text.startswith(f"usage: {expected} ")

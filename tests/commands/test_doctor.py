@@ -28,7 +28,7 @@ Examine = Callable[..., tuple[int, Checks]]
 @pytest.fixture
 def examine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Examine:
     """Runs the command; its checks by the last part of their area, and name."""
-    monkeypatch.setattr(warm_up, "status", lambda: [warm_up.Part("archive", "not made yet", False)])
+    monkeypatch.setattr(warm_up, "status", lambda: [warm_up.Part("kernels", "none yet", False)])
 
     def call(*argv: object) -> tuple[int, Checks]:
         code = doctor.main([*map(str, argv), "--output", "json"])
@@ -60,10 +60,10 @@ COMPACT = ("--set", "cleanup.policy=compact")
 def test_a_machine_that_can_run_has_no_problems(examine: Examine) -> None:
     code, checks = examine()
     assert code == 0
-    named = {"Python", "Java", "pyspark", "numba", "numpy", "pyarrow", "memory", "shuffle files", "other users", "archive"}
+    named = {"Python", "Java", "pyspark", "numba", "numpy", "pyarrow", "memory", "shuffle files", "other users", "kernels"}
     assert named == set(states(checks, "machine"))
-    assert checks["machine", "archive"]["state"] == "note"
-    assert "warm-up" in checks["machine", "archive"]["fix"]
+    assert checks["machine", "kernels"]["state"] == "note"
+    assert "warm-up" in checks["machine", "kernels"]["fix"]
 
 
 def test_what_a_machine_lacks_is_named_with_its_fix(

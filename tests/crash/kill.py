@@ -85,10 +85,8 @@ def contents(log_dir: Path) -> Contents:
 def start(log_dir: Path, master: str, scratch: Path) -> subprocess.Popen[bytes]:
     """Start the job as a user does."""
     java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    # workers must start as fast as they are killed
-    daemon = "spark.python.daemon.module=compaction.spark.daemon"
     executors = ("spark.executor.memory=512m", f"spark.executor.extraJavaOptions={java}")
-    settings = (daemon, "spark.ui.enabled=false", *executors, *PATIENCE)
+    settings = ("spark.ui.enabled=false", *executors, *PATIENCE)
     options = [f"--master {master} --driver-java-options '{java}'", *(f"--conf '{setting}'" for setting in settings)]
     submit = " ".join([*options, "pyspark-shell"])
     environment = {

@@ -16,7 +16,7 @@ from compaction.config.request import CompactionRequest
 from compaction.engine import prepare
 from compaction.engine.clean import clean_logs, parallel_read
 from compaction.engine.delete import delete_old_segments
-from compaction.engine.prepare import LogReadTask, ParallelRead, read_without_recovery
+from compaction.engine.prepare import LogReadTask, read_without_recovery
 from compaction.errors import CompactionError, ConfigError
 from compaction.formats.record_batch.record import Record
 from compaction.fs.local import LocalFileSystem
@@ -143,7 +143,7 @@ def test_producers_expire_by_the_configuration_that_the_broker_stored(logs: Path
     log.write_bytes(log.read_bytes() + encode_batch([Record(10**6, 1, None, stored)], BatchSpec(base_offset=10**6)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "MANY_SEGMENTS", 1)
-        delete_old_segments(request(logs, dry_run=True), ParallelRead(spy))
+        delete_old_segments(request(logs, dry_run=True), spy)
     assert set(seen) == {777}
 
 
@@ -179,24 +179,9 @@ def test_a_log_that_needs_recovery_is_not_read_in_parallel(logs: Path) -> None:
     (logs / "clickstream-0" / f"{0:020d}.index").unlink()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "MANY_SEGMENTS", 1)
-        delete_old_segments(request(logs, dry_run=True, topics=("clickstream",)), ParallelRead(spy))
+        delete_old_segments(request(logs, dry_run=True, topics=("clickstream",)), spy)
     assert found[0] is None
     assert isinstance(found[1], LogView)
-
-
-def test_logs_that_are_left_when_spark_has_started_are_read_in_parallel(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = delete_old_segments(request(logs, dry_run=True))
-    handed: list[str] = []
-    answers = iter([False, False, True])
-
-    def spy(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
-        handed.extend(Path(task.location.path).name for task in tasks)
-        return [read_without_recovery(LocalFileSystem(), task) for task in tasks]
-
-    monkeypatch.setattr(prepare, "SOME_SEGMENTS", 1)
-    found = delete_old_segments(request(logs, dry_run=True), ParallelRead(spy, lambda: next(answers)))
-    assert by_name(found) == by_name(alone)
-    assert handed == [Path(log.path).name for log in request(logs).logs][2:]
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])

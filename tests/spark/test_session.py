@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from compaction.spark.jvm import C1_ONLY
 from compaction.spark.session import DEFAULTS, build_session
-from compaction.startup.archive import C1_ONLY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from compaction.fs.local import LocalFileSystem
-from compaction.startup import java_version, spark_env
-from compaction.startup.archive import Versions
+from compaction.startup import java_version
 from tests.golden import unpack_sample
 from tests.logdir.logs import data_segment
 
@@ -132,22 +131,6 @@ def test_a_limit_of_open_files_below_what_spark_needs_is_one_line(tmp_path: Path
     assert done.stderr == f"error: {what}; raise the limit: ulimit -n 4096\n"
 
 
-def test_spark_submit_names_the_limit_of_open_files_too(tmp_path: Path) -> None:
-    (tmp_path / "spark").mkdir()
-    java = make_java(tmp_path / "jdk", "17.0.15")
-    spark_env.write(Versions(java, tmp_path / "spark"), tmp_path / "none.jsa")
-    file = tmp_path / "spark/conf/spark-env.sh"
-    cases = [(with_few_files, "jobs/compact.py", 2), (with_few_files, "own.py", 0), (None, "jobs/compact.py", 0)]
-    for few, application, code in cases:
-        done = subprocess.run(
-            ["/bin/bash", "-c", '. "$0"; echo started', file, application], preexec_fn=few,
-            env={**os.environ, "JAVA_HOME": str(tmp_path / "jdk"), "SPARK_CONF_DIR": str(file.parent)},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert (done.returncode, done.stdout) == (code, "" if code else "started\n")
-        assert ("a process may open 256 files here" in done.stderr) is (code == 2)
-
-
 def test_commands_that_need_no_spark_run_without_java(tmp_path: Path) -> None:
     logs = log_dir(tmp_path)
     segment = next((logs / "orders-0").glob("*.log"))
@@ -161,27 +144,3 @@ def test_commands_that_need_no_spark_run_without_java(tmp_path: Path) -> None:
             [sys.executable, "-m", "jobs", *map(str, call)], env=environment(tmp_path, ""), capture_output=True, check=False
         )
         assert (done.returncode, done.stderr) == (0, b"")
-
-
-@pytest.mark.parametrize(("release", "told"), [("11.0.2", "found 11 at {java}"), (None, "found none")])
-def test_spark_submit_with_the_file_of_warm_up_says_so_too(tmp_path: Path, release: str | None, told: str) -> None:
-    java = make_java(tmp_path / "jdk", release) if release else tmp_path / "jdk/bin/java"
-    spark = tmp_path / "spark"
-    spark.mkdir()
-    spark_env.write(Versions(java, spark), tmp_path / "none.jsa")
-    (tmp_path / "path").mkdir()
-    for tool in ("readlink", "dirname"):
-        (tmp_path / "path" / tool).symlink_to(f"/usr/bin/{tool}")
-    path = str(tmp_path / "path")
-    given = {"PATH": path} | ({"JAVA_HOME": str(tmp_path / "jdk")} if release else {})
-    script = '. "$0"; echo started'
-    for application, code in (("jobs/compact.py", 2), ("jobs/own.py", 0)):
-        done = subprocess.run(
-            ["/bin/bash", "-c", script, spark / "conf/spark-env.sh", application],
-            env={**given, "SPARK_CONF_DIR": str(spark / "conf")}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == code
-        if code:
-            found = told.format(java=java)
-            assert done.stderr == f"error: needs Java 17 or newer, {found}; set JAVA_HOME to its directory\n"
-            assert done.stdout == ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,8 @@ from compaction.startup.protection import (
     in_effect,
     require_own_directory,
 )
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2]", "local[4,2]"])
@@ -76,3 +80,16 @@ def test_python_3_10_does_not_start_workers_where_others_can_plant_modules(
     require_own_directory((3, 11))
     with pytest.raises(UsageError, match="written by others, and Python 3.10 would run modules .*; change to a directory"):
         require_own_directory((3, 10))
+
+
+def lists(package: str) -> Iterator[tuple[Path, list[str]]]:
+    """The constants in each list of the modules of a package."""
+    for file in sorted((ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.List | ast.Tuple):
+                yield file, [each.value for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+
+
+@pytest.mark.parametrize("package", ["compaction", "jobs"])
+def test_no_process_is_started_with_a_module_by_name(package: str) -> None:
+    assert [file for file, words in lists(package) if "-m" in words] == []

@@ -201,25 +201,25 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             self._lock = None
 
 
-def _marker(group: str) -> Path | None:
+def _marker() -> Path | None:
     directory = process_cache_dir()
     if directory is None or config.DISABLE_JIT:
         return None
     # machines with different CPUs may share the directory
     cpu = (llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten())
-    return directory / fingerprint() / f"{group}.{hashlib.sha256(repr(cpu).encode()).hexdigest()[:8]}.done"
+    return directory / fingerprint() / f"all.{hashlib.sha256(repr(cpu).encode()).hexdigest()[:8]}.done"
 
 
-def is_compiled(group: str) -> bool:
-    """Whether any process on a machine with this CPU has noted a group of kernels as compiled; always true without a cache."""
-    marker = _marker(group)
+def are_all_compiled() -> bool:
+    """Whether any process on a machine with this CPU has noted that all kernels are cached; always true without a cache."""
+    marker = _marker()
     return marker is None or marker.exists()
 
 
-def note_compiled(group: str) -> None:
-    """Note that all kernels of a group are cached."""
-    marker = _marker(group)
-    if marker is not None and not marker.exists():
+def note_all_compiled() -> None:
+    """Note that all kernels are cached."""
+    marker = _marker()
+    if marker is not None:
         try:
             marker.touch(mode=0o600)
         except OSError as error:

@@ -7,7 +7,7 @@ the most that an ACL grants to anyone.
 
 Paths are checked from the root down, so that others can no longer change what has been checked.
 
-Tested by ``tests/kernels/compiling/test_cache.py`` and ``tests/spark/test_daemon.py``.
+Tested by ``tests/kernels/compiling/test_cache.py``.
 """
 
 from __future__ import annotations

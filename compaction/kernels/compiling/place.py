@@ -1,4 +1,4 @@
-"""Chooses the directory of everything that shortens later starts: compiled kernels, and the class-data archive of Spark's JVM.
+"""Chooses the directory of compiled kernels.
 
 It is the first of these directories that is writable and private to the user (see ``ownership``), as code from there is run:
 
@@ -51,7 +51,7 @@ def cache_dir(entry: Callable[[], str], home: Path | None = None) -> Path | None
 
 @cache
 def _warn(text: str) -> None:
-    """Once in a process, for all that is stored there."""
+    """Once in a process."""
     _LOG.warning("%s", text)
 
 

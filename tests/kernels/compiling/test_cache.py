@@ -34,10 +34,10 @@ class Listener(event.Listener):
         pass
 event.register("numba:compile", Listener())
 from compaction.kernels.reading import batches
-from compaction.startup import kernel_groups
-kernel_groups.scan()
+from compaction.startup import all_kernels
+all_kernels.scan()
 kernels = [each.__name__ for each in compiled if type(each._cache).__name__ == "KernelCache"]
-print(json.dumps({"compiled": kernels, "module": batches.__file__, "missing": kernel_groups.missing("scan")}))
+print(json.dumps({"compiled": kernels, "module": batches.__file__}))
 """
 
 

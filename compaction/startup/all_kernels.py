@@ -1,23 +1,19 @@
-"""``python -m compaction.startup.kernel_groups GROUP ...``: compiles kernels before their first use.
+"""Compiles all kernels before their first use. A kernel is compiled, or loaded from the cache, on its first call: here it is
+called with empty arrays.
 
-A group has the kernels that one kind of work calls. A kernel is compiled, or loaded from the cache,
-on its first call: here it is called with empty arrays.
-
-Tested by ``tests/kernels/compiling/test_cache.py`` and ``tests/spark/test_cold_start.py``.
+Tested by ``tests/kernels/compiling/test_cache.py`` and ``tests/jobs/test_warm_up.py``.
 """
 
 from __future__ import annotations
 
 import gc
-import sys
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compaction.formats.indexes import OFFSET_ROW, TIME_ROW
-from compaction.kernels.compiling.cache import is_compiled, note_compiled
+from compaction.kernels.compiling.cache import note_all_compiled
 from compaction.kernels.keys import key_counts, key_filter, key_set, latest_table, offset_map, ranked_map
 from compaction.kernels.reading import backup_records, batches, columns, headers, locate, ranks, record_table, records
 from compaction.kernels.reading import plain_messages as messages
@@ -164,27 +160,12 @@ _WORK = (
     scan, first_pass, second_pass, strategies, matches, large_logs, markers, v0_v1, record_sizes, comparison, source,
     backup_sets, certifier, dumping,
 )  # fmt: skip
-GROUPS: Mapping[str, Callable[[], None]] = {each.__name__: each for each in _WORK}
 
 
-def load(*names: str) -> None:
-    """Load the kernels of some groups into this process from the cache, or compile them."""
-    for name in names:
-        GROUPS[name]()
-        note_compiled(name)
-
-
-def missing(*names: str) -> list[str]:
-    """The groups among ``names`` that no process has noted as compiled."""
-    return [name for name in names if not is_compiled(name)]
-
-
-def compile_all(*names: str) -> None:
-    """Compile some groups, in a process that does nothing else: the compiler's objects live until the end, and collecting
-    garbage among them takes a tenth of the time."""
+def compile_all() -> None:
+    """Compile the kernels that are not cached, in a process that does nothing else: the compiler's objects live until the end,
+    and collecting garbage among them takes a tenth of the time."""
     gc.disable()
-    load(*names)
-
-
-if __name__ == "__main__":
-    compile_all(*sys.argv[1:])
+    for each in _WORK:
+        each()
+    note_all_compiled()
