@@ -1,1 +1,1 @@
-"""Shortens start-up: kernels compiled in advance and cached, less garbage collection in workers."""
+"""Before a run: all kernels in advance, the check of Java, what keeps other users out; less garbage collection in workers."""
