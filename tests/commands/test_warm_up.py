@@ -61,7 +61,8 @@ def test_all_kernels_are_compiled(tmp_path: Path) -> None:
 
 def test_an_empty_directory_starts_no_spark(tmp_path: Path) -> None:
     program = (
-        "import sys; from compaction.cli.console import main; code = main(['compact', '--allow-empty', '--log-dir', sys.argv[1]]);"
+        "import sys; from compaction.cli.console import main;"
+        "code = main(['compact', '--allow-empty', '--log-dir', sys.argv[1]]);"
         "print(code, sorted({'pyspark', 'py4j', 'pyarrow', 'rich.progress'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True)
