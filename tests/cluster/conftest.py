@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,19 @@ _TIMEOUT_S = 60
 
 def bare_environment(home: Path) -> dict[str, str]:
     """The environment of a machine on which nothing of this project is installed."""
-    kept = {name: os.environ[name] for name in ("JAVA_HOME", "LANG", "TMPDIR") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("JAVA_HOME", "LANG", "TMPDIR", "XDG_CACHE_HOME") if name in os.environ}
     java = shutil.which("java")
     path = [*([str(Path(java).parent)] if java else []), "/usr/local/bin", "/usr/bin", "/bin"]
     spark = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(spark_home())}
     return {**kept, **spark, "PATH": os.pathsep.join(path), "HOME": str(home)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An empty cache: the first processes compile the kernels, on a worker too, and the later ones use them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("kernels")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +43,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("packed")
     done = subprocess.run(
         [str(ROOT / "conf/cluster/pack"), str(target)],
-        env={**os.environ, "PYTHON": sys.executable},
+        # the least compression: the archive is read from the same disk
+        env={**os.environ, "PYTHON": sys.executable, "GZIP": "-1"},
         capture_output=True,
         text=True,
         check=False,
@@ -48,33 +58,35 @@ class Standalone:
     """A standalone master and its workers."""
 
     def __init__(self, place: Path) -> None:
-        self._place = place
-        self._processes: list[subprocess.Popen[bytes]] = []
+        #: with the work directories, and home of the workers
+        self.place = place
+        #: the master, then the workers
+        self.processes: list[subprocess.Popen[bytes]] = []
         master = self._start("Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         self.url = self._await(master, r"(spark://127\.0\.0\.1:\d+)")
 
     def add_worker(self) -> subprocess.Popen[bytes]:
         """Another worker of one core; awaits its registration."""
-        work = self._place / f"work-{len(self._processes)}"
+        work = self.place / f"work-{len(self.processes)}"
         options = ("--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(work))
         log = self._start("Worker", *options, self.url)
         self._await(log, r"(Successfully registered with master)")
-        return self._processes[-1]
+        return self.processes[-1]
 
     def stop(self) -> None:
         """Ends all processes."""
-        for process in reversed(self._processes):
+        for process in reversed(self.processes):
             process.terminate()
-        for process in self._processes:
+        for process in self.processes:
             process.wait(_TIMEOUT_S)
 
     def _start(self, role: str, *options: str) -> Path:
-        log = self._place / f"{role}-{len(self._processes)}.log"
+        log = self.place / f"{role}-{len(self.processes)}.log"
         command = [str(spark_home() / "bin/spark-class"), f"org.apache.spark.deploy.{role.lower()}.{role}", *options]
         with log.open("wb") as out:
-            self._processes.append(
+            self.processes.append(
                 subprocess.Popen(
-                    command, cwd=self._place, env=bare_environment(self._place), stdout=out, stderr=subprocess.STDOUT
+                    command, cwd=self.place, env=bare_environment(self.place), stdout=out, stderr=subprocess.STDOUT
                 )
             )
         return log
@@ -85,26 +97,20 @@ class Standalone:
             found = re.search(pattern, log.read_text(errors="replace"))
             if found:
                 return found[1]
-            if self._processes[-1].poll() is not None:
+            if self.processes[-1].poll() is not None:
                 break
             time.sleep(0.2)
         raise TimeoutError(f"{pattern} not in {log}: {log.read_text(errors='replace')[-2000:]}")
 
 
-@pytest.fixture
-def standalone(tmp_path: Path) -> Iterator[Callable[[int], Standalone]]:
-    """Starts a standalone cluster of so many workers."""
-    started: list[Standalone] = []
-
-    def start(workers: int) -> Standalone:
-        place = tmp_path / "cluster"
-        place.mkdir()
-        cluster = Standalone(place)
-        started.append(cluster)
+@contextmanager
+def standalone(place: Path, workers: int) -> Iterator[Standalone]:
+    """A standalone cluster of so many workers."""
+    place.mkdir()
+    cluster = Standalone(place)
+    try:
         for _ in range(workers):
             cluster.add_worker()
-        return cluster
-
-    yield start
-    for cluster in started:
+        yield cluster
+    finally:
         cluster.stop()

@@ -26,8 +26,8 @@ from tests.logdir.settings.test_kafka_version import settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-#: the last with ZooKeeper, the first without, the last of 3, the first that converts old batches, the newest
-VERSIONS = ("2.8.2", "3.3.2", "3.9.2", "4.0.2", "4.4.0")
+#: the last with ZooKeeper, the first without, the first that converts old batches, the newest
+VERSIONS = ("2.8.2", "3.3.2", "4.0.2", "4.4.0")
 T = 1_700_000_000_000
 HOUR_MS = 3_600_000
 SEGMENT_BYTES = "2500"

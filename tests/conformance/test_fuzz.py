@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kafka
 
 #: the first seed, and how many; on Spark fewer, which takes longer for each
-FIRST, STORIES, ON_SPARK = 40, 40, 10
+FIRST, STORIES, ON_SPARK = 40, 40, 4
 KNOWN = sorted(CASES.glob("*.json"))
 
 

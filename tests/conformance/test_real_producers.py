@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 HOUR_MS = 3_600_000
 #: relative to the broker's clock: no horizon has passed, some have, all have and producers are expired
 LATER_MS = (60_000, HOUR_MS, 50 * HOUR_MS)
-STEPS = 140
+STEPS = 90
 SEED = 7
 _SMALL = {
     "cleanup.policy": "compact",
