@@ -286,8 +286,8 @@ def test_a_response_that_overflows_the_clients_buffer_is_retried(monkeypatch: py
         clients.repeated(read)
 
 
-def test_no_store_is_opened_before_sparks_daemon_forks() -> None:
-    program = "import sys, compaction.spark.daemon as d; d.load(); sys.exit('pyarrow.fs' in sys.modules)"
+def test_no_store_is_opened_before_workers_are_forked() -> None:
+    program = "import sys, compaction.engines.preloaded; sys.exit('pyarrow.fs' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0
 
 
