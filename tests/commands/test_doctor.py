@@ -77,11 +77,12 @@ def test_what_a_machine_lacks_is_named_with_its_fix(
     code, checks = examine("--as-of", "2026-11-22T02:00Z")
     assert code == 1
     assert [name for name, state in states(checks, "machine").items() if state == "bad"] == [
-        "Java", "numpy", "no-such-package", "memory", "shuffle files",
+        "numpy", "no-such-package", "memory", "shuffle files",
     ]  # fmt: skip
     assert checks["machine", "no-such-package"]["fix"] == "pip install 'no-such-package>=1.2'"
     assert "SPARK_LOCAL_DIRS" in checks["machine", "shuffle files"]["fix"]
     assert "JAVA_HOME" in checks["machine", "Java"]["found"]
+    assert checks["machine", "Java"]["state"] == "note"
 
 
 def test_what_other_users_can_do_to_a_run_is_a_note(
