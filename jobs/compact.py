@@ -3,4 +3,5 @@
 from pathlib import Path
 from runpy import run_path
 
-run_path(str(Path(__file__).with_name("_submitted.py")), {"started": __file__})
+if __name__ == "__main__":
+    run_path(str(Path(__file__).with_name("_submitted.py")), {"started": __file__})
