@@ -137,7 +137,12 @@ class Engine:
 
 
 def choose(
-    engine: str | Engine, command: str, *, spark: Any = None, settings: Mapping[str, str] = MappingProxyType({})
+    engine: str | Engine,
+    command: str,
+    *,
+    spark: Any = None,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    to_store: bool = False,
 ) -> Engine:
     """The engine of a call.
 
@@ -145,6 +150,7 @@ def choose(
         this system has no files that processes exchange without a name
     :param spark: the caller's session
     :param settings: of a session that is started
+    :param to_store: see ``Engine``
     :raises UsageError: no such engine, or a session for the local one
     """
     if isinstance(engine, Engine):
@@ -156,13 +162,13 @@ def choose(
             raise UsageError("a session is given for the local engine", hint="leave out one of the two")
         return Engine(SPARK, "the caller's session", command, session=_shipped(spark))
     if engine != AUTO:
-        return Engine(engine, "as asked for", command, settings)
+        return Engine(engine, "as asked for", command, settings, to_store=to_store)
     submitted = next((name for name in _SUBMITTED if name in os.environ), None)
     if submitted is not None:
         return Engine(SPARK, f"{submitted} is set", command, settings)
     if not hasattr(os, "memfd_create"):
         return Engine(SPARK, "this system has no memory files", command, settings)
-    return Engine(LOCAL, "no Spark was configured", command, settings)
+    return Engine(LOCAL, "no Spark was configured", command, settings, to_store=to_store)
 
 
 @contextmanager

@@ -107,6 +107,11 @@ class Inputs:
         time_ms: int | None = found.get("as_of")
         return cls(command=command, as_of_ms=time_ms, extra=others, given=found, **fields)
 
+    @property
+    def to_store(self) -> bool:
+        """Whether the output is in an object store."""
+        return self.output_dir is not None and is_remote(self.output_dir)
+
     @cached_property
     def now_ms(self) -> int:
         """The current time for every rule of the call, in milliseconds: only here a command reads the clock."""

@@ -141,7 +141,7 @@ def carry_out(given: Mapping[str, Any], cleaned: Callable[[RunReport], None], ex
     verifies: bool = given.get("verify", False)
     settings = ENCRYPTED if verifies else {}
     inputs = Inputs.of("compact", given, "include_active", "allow_keyless")
-    with chosen(given["engine"], "compact", spark=given.get("spark"), settings=settings) as engine:
+    with chosen(given["engine"], "compact", spark=given.get("spark"), settings=settings, to_store=inputs.to_store) as engine:
 
         def run(inputs: Inputs) -> RunReport:
             request = with_output(inputs, read_request(inputs))

@@ -158,7 +158,8 @@ def carry_out(given: Mapping[str, Any], erased: Callable[[RunReport], None], exe
         raise UsageError(what, hint="give the same --certificate FILE to each call of the slot")
     recorded = {**given, "certificate": path, "where": ["[hidden]"] * len(KeyInputs.of(given).where)}
     inputs = Inputs.of("erase", recorded, "include_active", "on_match", "keys_format", "keys_column", "where", "certificate")
-    with chosen(given["engine"], "erase", spark=given.get("spark"), settings=ENCRYPTED) as engine:
+    engine_options = {"spark": given.get("spark"), "settings": ENCRYPTED, "to_store": inputs.to_store}
+    with chosen(given["engine"], "erase", **engine_options) as engine:
 
         def run(inputs: Inputs) -> RunReport:
             request = _request(inputs, given)

@@ -115,7 +115,7 @@ def carry_out(given: Mapping[str, Any], expired: Callable[[RunReport], None], ex
     :param execute: see ``delete``
     """
     inputs = Inputs.of("expire", given)
-    with chosen(given["engine"], "expire", spark=given.get("spark")) as engine:
+    with chosen(given["engine"], "expire", spark=given.get("spark"), to_store=inputs.to_store) as engine:
 
         def run(inputs: Inputs) -> RunReport:
             request = with_output(inputs, read_request(inputs))

@@ -33,7 +33,7 @@ from compaction.logdir.read_log import snapshots
 from compaction.logdir.segments import LONG_MAX, SegmentState, inspect_segment, segment_bases
 from compaction.names import LEADER_EPOCHS, LOG, TXNINDEX, LogLocation, segment_file
 from compaction.output.segment_files import exists, remove_deleted
-from compaction.recovery.header_scan import HeaderScan, ScanRange, joined_rows, scan_headers
+from compaction.recovery.header_scan import HeaderScan, Recovered, ScanRange, joined_rows, scan_headers
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, rebuild_indexes
 from compaction.recovery.split import split_segment
@@ -106,8 +106,9 @@ def _repair(fs: FileSystem, location: LogLocation, index_interval_bytes: int, st
     log_start = state.log_starts.get(location.topic_partition, 0)
     unflushed = _first_unflushed(location, segments, state)
     wanted = _with_transactions(fs, location, segments, -1 if state.snapshots_may_lack else unflushed)
-    scans = scan_headers(fs, location.path, segments, wanted, ScanRange(log_start, unflushed, index_interval_bytes))
-    _repair_unflushed(fs, location.path, states, scans, report, unclean=unclean)
+    limits = ScanRange(log_start, unflushed, index_interval_bytes)
+    scans = scan_headers(fs, location.path, segments, wanted, limits)
+    _repair_unflushed(fs, location.path, states, scans, limits, report, unclean=unclean)
     _repair_txn_indexes(fs, location.path, states, scans, log_start, report)
     return report
 
@@ -176,14 +177,19 @@ def _repair_unflushed(
     path: str,
     states: list[SegmentState],
     scans: Mapping[int, HeaderScan],
+    limits: ScanRange,
     report: RecoveryReport,
     *,
     unclean: bool,
 ) -> None:
     """Repairs indexes and leader epochs after a broker was killed; ``states`` become those of the repaired segments."""
-    bases = [each.segment.base_offset for each in states]
+    bases, segments = [each.segment.base_offset for each in states], [each.segment for each in states]
     for index, scan in scans.items():
-        if scan.recovered is not None and repair_indexes(fs, path, bases[index], scan.recovered):
+
+        def again(index: int = index) -> Recovered | None:
+            return scan_headers(fs, path, segments, [index], limits)[index].recovered
+
+        if scan.recovered is not None and repair_indexes(fs, path, bases[index], scan.recovered, again):
             active = index == len(states) - 1
             states[index] = inspect_segment(fs, path, bases[index], active=active, unclean=unclean)
             report.actions.append(f"rebuilt the indexes of segment {bases[index]}, which was not flushed")

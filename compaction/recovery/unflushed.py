@@ -11,7 +11,7 @@ Files with the bytes that recovery writes, and then zeros only, are not written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from compaction.errors import CorruptLogError
 from compaction.formats.assigned_epochs import assign_epochs
@@ -25,14 +25,22 @@ from compaction.recovery.header_scan import HeaderScan, Recovered
 from compaction.recovery.rebuild import write_like_log
 
 
-def repair_indexes(fs: FileSystem, log_path: str, base_offset: int, found: Recovered) -> bool:
-    """Writes the indexes of a segment if they are not those of its batches; whether any was written."""
-    written = False
-    for kind, data in ((INDEX, found.offset_index), (TIMEINDEX, found.time_index)):
-        if not _holds(fs, join(log_path, segment_file(base_offset, kind)), data):
-            write_like_log(fs, log_path, base_offset, kind, data)
-            written = True
-    return written
+def repair_indexes(
+    fs: FileSystem, log_path: str, base_offset: int, found: Recovered, again: Callable[[], Recovered | None]
+) -> bool:
+    """Writes the indexes of a segment if they are not those of its batches; whether any was written.
+
+    :param again: scans the segment once more: the scan of headers verifies no checksum
+    :raises CorruptLogError: both scans differ
+    """
+    data = {INDEX: found.offset_index, TIMEINDEX: found.time_index}
+    wrong = [kind for kind in data if not _holds(fs, join(log_path, segment_file(base_offset, kind)), data[kind])]
+    if wrong and again() != found:
+        what = "two reads of its batch headers differ"
+        raise CorruptLogError(what, path=join(log_path, segment_file(base_offset, LOG)), hint="check the disk, and run again")
+    for kind in wrong:
+        write_like_log(fs, log_path, base_offset, kind, data[kind])
+    return bool(wrong)
 
 
 def _holds(fs: FileSystem, path: str, data: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,10 +128,11 @@ def test_credentials_are_never_printed(
     with store.gate(fail):
         told = wrong("--log-dir", bucket.address("in"), "--dry-run", "--verbose", "--report", report)
     assert "check the credentials" in told
-    carried = run("--log-dir", bucket.address("in"), "--dry-run").to_json()
+    found = run("--log-dir", bucket.address("in"), "--dry-run")
     for secret in (ACCESS_KEY, SECRET_KEY):
-        assert secret not in told + carried
-    assert store.endpoint not in carried
+        assert secret not in told + found.to_json()
+    # but for the option that has it
+    assert store.endpoint not in replace(found, origin={}).to_json()
 
 
 def test_a_missing_bucket_is_named_and_not_taken_for_a_missing_directory(

@@ -34,8 +34,8 @@ from typing import NamedTuple, TypeVar
 from compaction.errors import StorageError
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch.batch import iter_batches
-from compaction.fs.filesystem import ByteSource, base_name, parent
-from compaction.names import DELETED, LOG
+from compaction.fs.filesystem import ByteSource, base_name, join, parent
+from compaction.names import DELETED, LEADER_EPOCHS, LOG, META_PROPERTIES
 from compaction.output.journal import JOURNAL
 from tests.fs.faults import FaultyFileSystem
 from tests.logdir.broker_model import start_broker
@@ -318,6 +318,7 @@ def _judge(kind: Kind, ended: Ended, disk: FaultyFileSystem, fs: LyingFileSystem
     if found == wanted:
         return (Outcome.NOTICED if ended.code else Outcome.HARMLESS), ""
     harmed = {path for path in wanted.keys() | found.keys() if _is_harmed(path, disk, harm)}
+    harmed |= {join(kind.output_dir or "", path.removeprefix(f"{LOG_DIR}/")) for path in harm.always if _is_lost(kind, path, harm)}
     rest = ({path: data for path, data in each.items() if path not in harmed} for each in (wanted, found))
     inputs = {path for path in harm.looked if kind.half_done or path in undisturbed(kind).start}
     left_alone = _left_alone(kind) if harm.in_swap else inputs
@@ -345,6 +346,13 @@ def _is_harmed(path: str, disk: FaultyFileSystem, harm: Harm) -> bool:
     found = disk.stat(path)
     names = {re.sub(r"/\.cleaned\.[0-9a-f]{32}\.partial/data", "/cleaned", each) for each in harm.always}
     return path in names or (found is not None and found.inode in harm.before)
+
+
+def _is_lost(kind: Kind, path: str, harm: Harm) -> bool:
+    """Whether a file beside the records has vanished from the source of a copy: the copy lacks it, too. A run that never saw
+    it would have made another one from the batches."""
+    beside = path.rpartition("/")[2] in (LEADER_EPOCHS, META_PROPERTIES)
+    return kind.output_dir is not None and harm.always[path] is None and beside and path.startswith(LOG_DIR + "/")
 
 
 def _is_as_if(kind: Kind, ended: Ended, found: Tree, harm: Harm) -> bool:
