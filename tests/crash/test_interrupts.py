@@ -29,10 +29,10 @@ OPTIONS = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0", "--
 SLOWLY = ("--set", "log.cleaner.io.max.bytes.per.second=200000")
 LIMIT_S = 90.0
 #: lines that a run prints before it is interrupted: progress, and what plain ``spark-submit`` says of the JVM
-#: progress, and what Spark prints at its start under spark-submit
+#: progress, steps that last long, and what Spark prints at its start under spark-submit
 USUAL = re.compile(
-    r"(transactions|pass \d|keys): .*|WARNING: Using incubator modules: .*|Using Spark's default log4j profile: .*"
-    r"|\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|WARN) .*|Setting default log level to .*|To adjust logging level .*|"
+    r"(transactions|pass \d|keys): .*|[a-z][^:]* \.\.\.|WARNING: Using incubator modules: .*|Using Spark's default log4j profile: .*"
+    r"|\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|WARN) .*|Setting (default|Spark) log level to .*|To adjust logging level .*|"
 )
 
 

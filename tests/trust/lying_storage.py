@@ -318,7 +318,8 @@ def _judge(kind: Kind, ended: Ended, disk: FaultyFileSystem, fs: LyingFileSystem
     if found == wanted:
         return (Outcome.NOTICED if ended.code else Outcome.HARMLESS), ""
     harmed = {path for path in wanted.keys() | found.keys() if _is_harmed(path, disk, harm)}
-    harmed |= {join(kind.output_dir or "", path.removeprefix(f"{LOG_DIR}/")) for path in harm.always if _is_lost(kind, path, harm)}
+    lost = [path.removeprefix(f"{LOG_DIR}/") for path in harm.always if _is_lost(kind, path, harm)]
+    harmed |= {join(kind.output_dir or "", path) for path in lost}
     rest = ({path: data for path, data in each.items() if path not in harmed} for each in (wanted, found))
     inputs = {path for path in harm.looked if kind.half_done or path in undisturbed(kind).start}
     left_alone = _left_alone(kind) if harm.in_swap else inputs
