@@ -28,11 +28,11 @@ OPTIONS = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0", "--
 #: makes each pass last for some seconds
 SLOWLY = ("--set", "log.cleaner.io.max.bytes.per.second=200000")
 LIMIT_S = 90.0
-#: lines that a run prints before it is interrupted: progress, and what plain ``spark-submit`` says of the JVM
-#: progress, steps that last long, and what Spark prints at its start under spark-submit
+#: other lines of a run that is interrupted: progress, steps that last long, and what Spark and the JVM print under spark-submit
 USUAL = re.compile(
-    r"(transactions|pass \d|keys): .*|[a-z][^:]* \.\.\.|WARNING: Using incubator modules: .*|Using Spark's default log4j profile: .*"
-    r"|\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|WARN) .*|Setting (default|Spark) log level to .*|To adjust logging level .*|"
+    r"(transactions|pass \d|keys): .*|[a-z][^:]* \.\.\.|WARNING: Using incubator modules: .*"
+    r"|Using Spark's default log4j profile: .*|Setting (default|Spark) log level to .*|To adjust logging level .*"
+    r"|\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|WARN|ERROR) .*|"
 )
 
 
