@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
 from typing import Any
 
 from compaction.api.export_inputs import join_tail, read_keys
@@ -80,6 +79,8 @@ class Inputs:
     metadata: Sequence[str] = ()
     assume_default_policy: bool = False
     as_of_ms: int | None = None
+    #: the current time for every rule of the call, in milliseconds: only here a command reads the clock
+    now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     kafka_version: str = AUTO
     dry_run: bool = False
     output_dir: str | None = None
@@ -104,18 +105,14 @@ class Inputs:
         own = set(cls.__dataclass_fields__) - {"command", "extra", "given"}
         fields: dict[str, Any] = {name: found[name] for name in found if name in own}
         others = {name: found[name] for name in extra}
-        time_ms: int | None = found.get("as_of")
-        return cls(command=command, as_of_ms=time_ms, extra=others, given=found, **fields)
+        if (time_ms := found.get("as_of")) is not None:
+            fields |= {"as_of_ms": time_ms, "now_ms": time_ms}
+        return cls(command=command, extra=others, given=found, **fields)
 
     @property
     def to_store(self) -> bool:
         """Whether the output is in an object store."""
         return self.output_dir is not None and is_remote(self.output_dir)
-
-    @cached_property
-    def now_ms(self) -> int:
-        """The current time for every rule of the call, in milliseconds: only here a command reads the clock."""
-        return time.time_ns() // 1_000_000 if self.as_of_ms is None else self.as_of_ms
 
 
 _LISTS = ("log_dirs", "topics", "partitions", "private_keys", "config", "metadata")

@@ -1,4 +1,4 @@
-"""What ``compact``, ``expire`` and ``erase`` have in common: runs that have nothing to do, or were done before.
+"""What ``compact``, ``expire`` and ``erase`` have in common: the frame of a run, and runs with nothing to do.
 
 Tested by ``tests/commands/test_compact.py`` and ``tests/output/test_finished.py``.
 """
@@ -6,11 +6,48 @@ Tested by ``tests/commands/test_compact.py`` and ``tests/output/test_finished.py
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
+from compaction.api.engine_choice import Engine, chosen
+from compaction.api.inputs import Inputs
+from compaction.api.output_layout import in_layout
+from compaction.api.provenance import provenance
 from compaction.config.request import CompactionRequest
 from compaction.fs.uri import any_remote, is_remote
 from compaction.run_report import RunReport
 from compaction.stores.mixed import file_system
+
+#: the run itself: gives the report of its logs to its last argument, and returns what that returns
+Work = Callable[[Engine, Inputs, Callable[[RunReport], RunReport]], RunReport]
+
+
+def carried_out(
+    inputs: Inputs,
+    function: Callable[..., RunReport],
+    work: Work,
+    done: Callable[[RunReport], None],
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> RunReport:
+    """Runs a command on the engine that its call names, and writes its copy in the layout that was asked for.
+
+    :param function: of the Python API
+    :param done: called with the report as soon as the logs are done, and before they are verified
+    :param settings: of a Spark session that is started
+    """
+    given = {"spark": inputs.given.get("spark"), "settings": settings, "to_store": inputs.to_store}
+    with chosen(inputs.given["engine"], inputs.command, **given) as engine:
+
+        def run(inputs: Inputs) -> RunReport:
+            def told(report: RunReport) -> RunReport:
+                report = replace(report, origin=provenance(inputs, function, engine))
+                done(report)
+                return report
+
+            return work(engine, inputs, told)
+
+        return in_layout(inputs, run)
 
 
 def report_without_logs(request: CompactionRequest) -> RunReport | None:

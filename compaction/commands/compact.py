@@ -12,11 +12,9 @@ from dataclasses import replace as with_fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, chosen, progress
+from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, progress
 from compaction.api.inputs import Given, Inputs, Texts, Time, read_request, with_output
-from compaction.api.output_layout import in_layout
-from compaction.api.provenance import provenance
-from compaction.api.runs import done_before, report_without_logs
+from compaction.api.runs import carried_out, done_before, report_without_logs
 from compaction.cli import execution, log_lines, option_groups
 from compaction.config.request import CompactionRequest
 from compaction.report import LogReport, LogStatus
@@ -139,24 +137,21 @@ def carry_out(given: Mapping[str, Any], cleaned: Callable[[RunReport], None], ex
     :param execute: see ``clean``
     """
     verifies: bool = given.get("verify", False)
-    settings = ENCRYPTED if verifies else {}
+
+    def work(engine: Engine, inputs: Inputs, told: Callable[[RunReport], RunReport]) -> RunReport:
+        request = with_output(inputs, read_request(inputs))
+        options = {"include_active": given["include_active"], "allow_keyless": given["allow_keyless"]}
+        request = with_fields(request, **options)
+        report = done_before(request) if inputs.if_done else None
+        if report is None:
+            if verifies:
+                _require_sources(request)
+            report = execute(engine, request)
+        report = told(report)
+        return with_fields(report, verified=tuple(_verified(engine, request, report))) if verifies else report
+
     inputs = Inputs.of("compact", given, "include_active", "allow_keyless")
-    with chosen(given["engine"], "compact", spark=given.get("spark"), settings=settings, to_store=inputs.to_store) as engine:
-
-        def run(inputs: Inputs) -> RunReport:
-            request = with_output(inputs, read_request(inputs))
-            options = {"include_active": given["include_active"], "allow_keyless": given["allow_keyless"]}
-            request = with_fields(request, **options)
-            report = done_before(request) if inputs.if_done else None
-            if report is None:
-                if verifies:
-                    _require_sources(request)
-                report = execute(engine, request)
-            report = with_fields(report, origin=provenance(inputs, compact, engine))
-            cleaned(report)
-            return with_fields(report, verified=tuple(_verified(engine, request, report))) if verifies else report
-
-        return in_layout(inputs, run)
+    return carried_out(inputs, compact, work, cleaned, ENCRYPTED if verifies else {})
 
 
 def clean(engine: Engine, request: CompactionRequest) -> RunReport:

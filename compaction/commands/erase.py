@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.certificates import certified_salt
-from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, chosen, progress
+from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, progress
 from compaction.api.inputs import Given, Inputs, Texts, Time, read_request, read_selector, with_output
 from compaction.api.key_inputs import KeyInputs, erased_keys, read_keys
-from compaction.api.output_layout import in_layout
-from compaction.api.provenance import provenance
-from compaction.api.runs import done_before
+from compaction.api.runs import carried_out, done_before
 from compaction.certifier.certificate import Status, error_line
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.cli import execution, log_lines, option_groups
@@ -158,24 +156,18 @@ def carry_out(given: Mapping[str, Any], erased: Callable[[RunReport], None], exe
         raise UsageError(what, hint="give the same --certificate FILE to each call of the slot")
     recorded = {**given, "certificate": path, "where": ["[hidden]"] * len(KeyInputs.of(given).where)}
     inputs = Inputs.of("erase", recorded, "include_active", "on_match", "keys_format", "keys_column", "where", "certificate")
-    engine_options = {"spark": given.get("spark"), "settings": ENCRYPTED, "to_store": inputs.to_store}
-    with chosen(given["engine"], "erase", **engine_options) as engine:
 
-        def run(inputs: Inputs) -> RunReport:
-            request = _request(inputs, given)
-            report = None
-            if inputs.if_done and path is not None:
-                salt = certified_salt(path, request.erasure.criteria)
-                report = done_before(_with_salt(request.base, salt or request.erasure.salt))
-            if report is None:
-                if path is not None:
-                    request = with_fields(request, certify=_certifier(engine, request, path), certificate=path)
-                report = execute(engine, request)
-            report = with_fields(report, origin=provenance(inputs, erase, engine))
-            erased(report)
-            return report
+    def work(engine: Engine, inputs: Inputs, told: Callable[[RunReport], RunReport]) -> RunReport:
+        request = _request(inputs, given)
+        if inputs.if_done and path is not None:
+            salt = certified_salt(path, request.erasure.criteria)
+            if (found := done_before(_with_salt(request.base, salt or request.erasure.salt))) is not None:
+                return told(found)
+        if path is not None:
+            request = with_fields(request, certify=_certifier(engine, request, path), certificate=path)
+        return told(execute(engine, request))
 
-        return in_layout(inputs, run)
+    return carried_out(inputs, erase, work, erased, ENCRYPTED)
 
 
 def _request(inputs: Inputs, given: Mapping[str, Any]) -> ErasureRequest:

@@ -8,15 +8,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace as with_fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.engine_choice import AUTO, Engine, chosen
+from compaction.api.engine_choice import AUTO, Engine
 from compaction.api.inputs import Given, Inputs, Texts, Time, read_request, with_output
-from compaction.api.output_layout import in_layout
-from compaction.api.provenance import provenance
-from compaction.api.runs import done_before, report_without_logs
+from compaction.api.runs import carried_out, done_before, report_without_logs
 from compaction.cli import execution, option_groups
 from compaction.config.request import CompactionRequest
 from compaction.run_report import RunReport
@@ -114,17 +111,13 @@ def carry_out(given: Mapping[str, Any], expired: Callable[[RunReport], None], ex
     :param expired: called with the report before the result is written in another layout
     :param execute: see ``delete``
     """
-    inputs = Inputs.of("expire", given)
-    with chosen(given["engine"], "expire", spark=given.get("spark"), to_store=inputs.to_store) as engine:
 
-        def run(inputs: Inputs) -> RunReport:
-            request = with_output(inputs, read_request(inputs))
-            found = done_before(request) if inputs.if_done else None
-            report = with_fields(found or execute(engine, request), origin=provenance(inputs, expire, engine))
-            expired(report)
-            return report
+    def work(engine: Engine, inputs: Inputs, told: Callable[[RunReport], RunReport]) -> RunReport:
+        request = with_output(inputs, read_request(inputs))
+        found = done_before(request) if inputs.if_done else None
+        return told(found or execute(engine, request))
 
-        return in_layout(inputs, run)
+    return carried_out(Inputs.of("expire", given), expire, work, expired)
 
 
 def delete(engine: Engine, request: CompactionRequest) -> RunReport:
