@@ -1,7 +1,5 @@
 """Lets Spark find the data source ``kafka_log``: it imports installed modules whose names begin with ``pyspark_``, and takes
 the ``DefaultSource`` of each.
-
-Tested by ``tests/source/test_discovery.py``.
 """
 
 from compaction.source.data_source import KafkaLogSource as DefaultSource

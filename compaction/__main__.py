@@ -1,7 +1,4 @@
-"""The console command, also as ``python -m compaction``.
-
-Tested by ``tests/test_frame.py`` and ``tests/test_wheel.py``.
-"""
+"""The console command, also as ``python -m compaction``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the functions of the Python API return: frozen values that are shown, and read as tables, in the same way.
-
-Tested by ``tests/commands/test_api.py``.
-"""
+"""What the functions of the Python API return: frozen values that are shown, and read as tables, in the same way."""
 
 from __future__ import annotations
 

@@ -18,8 +18,6 @@ There are two kinds of bytes and of records. ``disk_bytes_*`` are those of all s
 it has lost; what people read has these. ``bytes_*`` and ``records_*`` count what was read in the cleaned range, and kept, as
 Kafka's ``CleanerStats`` does. The figures of a dry run equal those of the real run.
 Bytes of a name that are not UTF-8 are escaped (``compaction.printable``).
-
-Tested by ``tests/test_report.py``, ``tests/screen/test_run_table.py`` and ``tests/commands/test_api.py``.
 """
 
 from __future__ import annotations

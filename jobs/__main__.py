@@ -1,7 +1,4 @@
-"""``python -m jobs COMMAND`` runs ``kafka-log-compaction COMMAND``.
-
-Tested by ``tests/test_frame.py``.
-"""
+"""``python -m jobs COMMAND`` runs ``kafka-log-compaction COMMAND``."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""Runs the command that the file ``started`` beside this one is named after, from the checkout or installation that has it.
-
-Tested by ``tests/cli/test_help.py``.
-"""
+"""Runs the command that the file ``started`` beside this one is named after, from the checkout or installation that has it."""
 
 import sys
 from importlib import import_module

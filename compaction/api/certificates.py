@@ -1,7 +1,4 @@
-"""Reads the certificate of an erasure that an option names, and the keys that it is about.
-
-Tested by ``tests/commands/test_erase.py``.
-"""
+"""Reads the certificate of an erasure that an option names, and the keys that it is about."""
 
 from __future__ import annotations
 

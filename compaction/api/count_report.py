@@ -1,7 +1,4 @@
-"""What ``count`` has counted: by topic and by log, with the largest keys if they were asked for.
-
-Tested by ``tests/commands/test_count_keys.py``.
-"""
+"""What ``count`` has counted: by topic and by log, with the largest keys if they were asked for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Who runs the tasks of a command: worker processes of this machine, or a Spark session.
-
-Tested by ``tests/cli/test_execution.py``, ``tests/commands/test_api.py`` and ``tests/spark/test_session.py``.
-"""
+"""Who runs the tasks of a command: worker processes of this machine, or a Spark session."""
 
 from __future__ import annotations
 

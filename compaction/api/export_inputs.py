@@ -1,7 +1,4 @@
-"""The options for exports that are not log directories: newer segments of a local log directory, and private keys.
-
-Tested by ``tests/commands/test_exports.py``.
-"""
+"""The options for exports that are not log directories: newer segments of a local log directory, and private keys."""
 
 from __future__ import annotations
 

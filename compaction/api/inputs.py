@@ -1,7 +1,4 @@
-"""From what a call gives to a checked request: configuration, selected logs, directories, the time of the run.
-
-Tested by ``tests/commands/test_compact.py``, ``tests/commands/test_expire.py`` and ``tests/commands/test_unknown_policy.py``.
-"""
+"""From what a call gives to a checked request: configuration, selected logs, directories, the time of the run."""
 
 from __future__ import annotations
 

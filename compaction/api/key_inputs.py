@@ -1,7 +1,4 @@
-"""Reads the selected keys of ``erase``, and of the verification of its certificate.
-
-Tested by ``tests/commands/test_erase.py``.
-"""
+"""Reads the selected keys of ``erase``, and of the verification of its certificate."""
 
 from __future__ import annotations
 

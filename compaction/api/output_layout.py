@@ -2,8 +2,6 @@
 
 The command writes, and verifies, its copy in a temporary directory: beside a target on a disk, else where the segments of its
 source are converted. If no log failed, the copy's logs are then written in the layout, complete or not at all.
-
-Tested by ``tests/commands/test_backup_sets.py`` and ``tests/commands/test_tiered_output.py``.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@
     passwords are hidden |
 | ``settings`` | the broker-level settings of the call, each with its ``value``, null for no limit, and its ``source`` |
 | ``default_settings`` | Kafka's defaults of the topic-level settings; ``settings`` of a log has those that differ |
-
-Tested by ``tests/commands/test_terminal_output.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``compaction.read``: the records of log directories at rest as a DataFrame of the caller's Spark session.
-
-Tested by ``tests/source/test_discovery.py``.
-"""
+"""``compaction.read``: the records of log directories at rest as a DataFrame of the caller's Spark session."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What ``compact``, ``expire`` and ``erase`` have in common: the frame of a run, and runs with nothing to do.
-
-Tested by ``tests/commands/test_compact.py`` and ``tests/output/test_finished.py``.
-"""
+"""What ``compact``, ``expire`` and ``erase`` have in common: the frame of a run, and runs with nothing to do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What ``compact --verify`` certifies: the logs of the run, each against its source.
-
-Tested by ``tests/commands/test_verify.py``.
-"""
+"""What ``compact --verify`` certifies: the logs of the run, each against its source."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@ only the same keys and patterns give.
 
 Digests of what an erasure left can be computed again; what it was asked to do, and the state before it, can not. The seal shows
 whether any of this was changed by somebody who does not have the keys.
-
-Tested by ``tests/certifier/test_erasure_certificate.py``.
 """
 
 from __future__ import annotations

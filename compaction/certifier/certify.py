@@ -9,8 +9,6 @@ What is proved for each log:
 3. start and end offsets, checkpoints, indexes, transactions and the active segment are consistent (``log_checks``,
    ``index_checks``, ``txn_checks``);
 4. what lies beside the records is that of before, or in place agrees with the log (``kept_files``).
-
-Tested by ``tests/certifier/test_corruptions.py`` and ``tests/certifier/test_random_logs.py``.
 """
 
 from __future__ import annotations

@@ -28,8 +28,6 @@
 
 It is signed by nothing, but reproducible: ``compare`` says in which fields another run's differs. What cannot be computed
 again, or was not, is bound by the seal: without the keys no field can be changed unnoticed.
-
-Tested by ``tests/certifier/test_erasure_certificate.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Explains what became of one record, for ``verify --why``.
-
-Tested by ``tests/commands/test_verify.py``.
-"""
+"""Explains what became of one record, for ``verify --why``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Finds the logs that a verification requests, with their settings and their two sides.
-
-Tested by ``tests/commands/test_verify.py`` and ``tests/certifier/test_random_logs.py``.
-"""
+"""Finds the logs that a verification requests, with their settings and their two sides."""
 
 from __future__ import annotations
 

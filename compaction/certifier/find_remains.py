@@ -3,8 +3,6 @@
 These are the logs in directories marked ``-future``, ``-delete`` and ``-stray``, segments under other names (``.deleted``,
 ``.orig``, ``~``), and files and directories that are no part of a log: backups, dumps, cores. Whatever reads as record batches
 is searched for the keys; the rest can only be named.
-
-Tested by ``tests/certifier/test_find_remains.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The request that ``verify`` and ``compact --verify`` make.
-
-Tested by ``tests/commands/test_verify.py``.
-"""
+"""The request that ``verify`` and ``compact --verify`` make."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Since Kafka 1.1 a cleaner marks a partition uncleanable when cleaning fails, keeps that in memory only, and writes one warning
 (``LogCleaner.CleanerThread``, the same words from 2.8 to 4.4). Before, the thread ended with the first error. A restart of the
 broker forgets both, and so does its start in this file: what precedes the last start does not count.
-
-Tested by ``tests/checkup/test_broker_log.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The checks of ``doctor``, and what they found.
-
-Tested by ``tests/commands/test_doctor.py``.
-"""
+"""The checks of ``doctor``, and what they found."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 A broker keeps in memory which partitions it cannot clean. At rest there are three signs: its log names them
 (``checkup.broker_log``); a batch in the cleanable range is damaged; and a log was cleanable long before the broker stopped. The
 last two are signs, not proofs: a broker's cleaner does not verify checksums, and ``log.cleaner.enable`` may have been false.
-
-Tested by ``tests/commands/test_doctor.py``.
 """
 
 from __future__ import annotations

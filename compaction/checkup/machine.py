@@ -1,7 +1,5 @@
 """Checks of the machine: Java, Python's packages, memory, free space for shuffle files, what other users can do to a run, the
 clock.
-
-Tested by ``tests/commands/test_doctor.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A log at rest as immutable values: segments, aborted transactions and producers. Planning needs nothing else of a log.
 
 Offsets are inclusive, except ``log_end_offset`` and ``next_offset``. Times are milliseconds since the epoch.
-
-Tested by ``tests/logdir/test_read_log.py`` and ``tests/cleaning/test_plan.py``.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ aborted transaction, so a transaction that opens within a run remains open until
 batches that are not aborted followed by a sequence of aborted ones, either possibly empty; it changes at the first batch whose
 last offset is ≥ the entry's first offset. The first batch of the run says whether any is not aborted, the last whether any is
 aborted, and resolution needs nothing else. An entry that ``computeIfAbsent`` ignores does not change this.
-
-Tested by ``tests/cleaning/test_transactions.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """``kafka-log-compaction``: one console command for the applications of this package.
 
 The first argument selects the application, the others are its own. Only the selected one is imported.
-
-Tested by ``tests/test_frame.py``.
 """
 
 from __future__ import annotations

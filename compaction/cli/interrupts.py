@@ -4,8 +4,6 @@ Without this, PySpark's own handler calls the JVM from within the interrupted ca
 The first interrupt silences them, Spark's JVM and the threads of this process, and raises ``KeyboardInterrupt``: a run then
 cancels Spark's jobs and removes or keeps what it has written (``compaction.engine.destination``). Under ``spark-submit`` the
 JVM ends at the same time, and what is printed later is lost: the line is printed first.
-
-Tested by ``tests/crash/test_interrupts.py``.
 """
 
 from __future__ import annotations

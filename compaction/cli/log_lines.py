@@ -2,8 +2,6 @@
 (``--log-format json``).
 
 A step is shown on a terminal while it lasts. Elsewhere it is a line if it lasts long, or with ``--verbose``.
-
-Tested by ``tests/cli/test_log_lines.py`` and ``tests/commands/test_odd_names.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The options that several commands have in common, and the help on configuration and exit codes.
-
-Tested by ``tests/commands/test_compact.py`` and ``tests/commands/test_expire.py``.
-"""
+"""The options that several commands have in common, and the help on configuration and exit codes."""
 
 from __future__ import annotations
 

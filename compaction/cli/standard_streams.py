@@ -6,9 +6,6 @@ pipe, else through the JVM, because a second writer to a file would overwrite wh
 
 What is printed never decides how a command ends: a stream that is closed, full, or a pipe without a reader loses the text, and
 the command continues. Only the product of ``dump-log`` is printed with ``strict_output``.
-
-Tested by ``tests/cli/test_lost_output.py``, ``tests/cli/test_log_lines.py`` and
-``tests/commands/test_terminal_output.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The table of commands. The console command, the applications of ``spark-submit``, completion and the documentation come from
 it.
-
-Tested by ``tests/cli/test_help.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A comparison of policies over logs, as ``dry_run`` returns it.
-
-Tested by ``tests/compare/test_compare_policies.py`` and ``tests/commands/test_api.py``.
-"""
+"""A comparison of policies over logs, as ``dry_run`` returns it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A *source* is a log as it is on disk. A *variant* is one way to build the map of a log, determined by its first dirty offset,
 its slices and its aborted data; policies that agree in these share a variant.
-
-Tested by ``tests/compare/test_compare_policies.py``.
 """
 
 from __future__ import annotations

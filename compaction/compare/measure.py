@@ -1,8 +1,6 @@
 """Pass 2 for several policies at once: reads every slice once, cleans it for each policy, and counts without writing.
 
 A *case* is one way to clean a log with the map of a variant (see ``compaction.compare.count``).
-
-Tested by ``tests/compare/test_compare_policies.py`` and ``tests/kernels/keys/test_key_counts.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Builds the figures of a comparison from the plans of each log and the results of the shared passes.
-
-Tested by ``tests/compare/test_compare_policies.py``.
-"""
+"""Builds the figures of a comparison from the plans of each log and the results of the shared passes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One log under one policy: its plan, and all that the plan alone determines.
-
-Tested by ``tests/compare/test_compare_policies.py`` and ``tests/commands/test_dry_run.py``.
-"""
+"""One log under one policy: its plan, and all that the plan alone determines."""
 
 from __future__ import annotations
 

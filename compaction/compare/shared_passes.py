@@ -2,8 +2,6 @@
 
 ``Cleaner`` numbers its plans and runs passes over their slices. Here slices of the same bytes are merged, plans that build the
 same map share a variant (see ``compaction.compare.count``), and results are returned under each plan's number.
-
-Tested by ``tests/compare/test_compare_policies.py``.
 """
 
 from __future__ import annotations

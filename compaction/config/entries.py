@@ -4,8 +4,6 @@ Mirrors ``LogConfig.CONFIG``, ``ServerTopicConfigSynonyms.ALL_TOPIC_CONFIG_SYNON
 ``CleanerConfig``. The names and types of all other entries are those of ``compaction.config.config_names``, of any version: the
 configuration of a topic and a broker's ``server.properties`` are accepted unchanged, and a misspelled name or a value of the
 wrong type is still an error. No version of Kafka has the entries of ``KIP_280``.
-
-Tested by ``tests/config/test_sources.py`` and ``tests/config/test_entries_against_kafka.py``.
 """
 
 from __future__ import annotations

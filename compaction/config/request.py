@@ -1,7 +1,4 @@
-"""The validated options of a job's call.
-
-Tested by ``tests/commands/test_compact.py`` and ``tests/commands/test_dry_run.py``.
-"""
+"""The validated options of a job's call."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@
 Nested tables are flattened, so ``segment.bytes = 1048576`` and ``"segment.bytes" = 1048576`` mean the same. A topic name with a
 dot must be quoted. A value may be of TOML's own type or a string,
 which may have a unit (``compaction.config.units``).
-
-Tested by ``tests/config/test_sources.py``.
 """
 
 from __future__ import annotations

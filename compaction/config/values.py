@@ -2,8 +2,6 @@
 
 Of Kafka 4.4.0's ``LogConfig``, ``KafkaConfig`` and ``CleanerConfig`` these are the entries that a log at rest depends on.
 ``TopicConfig`` names its attributes as the entries, in snake case; units are in the names, and defaults are Kafka's.
-
-Tested by ``tests/config/test_resolver.py``.
 """
 
 from __future__ import annotations

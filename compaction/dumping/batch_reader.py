@@ -1,9 +1,6 @@
 """Reads single batches of a segment by position, through a window of the file, and their records.
 
 Mirrors ``FileLogInputStream.nextBatch`` and the batches' iterators (Kafka 4.3.1).
-
-Tested by ``tests/dumping/test_index_lookup.py``, ``tests/dumping/test_segment_dump.py`` and
-``tests/commands/test_dump_log.py``.
 """
 
 from __future__ import annotations

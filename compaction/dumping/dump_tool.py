@@ -2,8 +2,6 @@
 
 Mirrors ``DumpLogSegments.main`` (Kafka 4.3.1). After an error in one file, Kafka's tool stops; this one continues with the next
 file.
-
-Tested by ``tests/commands/test_dump_log.py`` and ``tests/conformance/test_dump_log.py``.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Mirrors ``DumpLogSegments.dumpIndex``, ``dumpTimeIndex``, ``dumpTxnIndex`` and `
 ``AbstractIndex``, ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex`` (Kafka 4.3.1). Differences: if an index or log is
 missing, Kafka's tool creates an empty file and fails; this one writes nothing. For each time index entry, Kafka's tool scans
 the rest of the log and fails at any damage; this one reads only up to the entry's batch.
-
-Tested by ``tests/commands/test_dump_log.py`` and ``tests/conformance/test_dump_log.py``.
 """
 
 from __future__ import annotations

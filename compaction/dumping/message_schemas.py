@@ -4,8 +4,6 @@ A message is ``<type> <name> <versions> <first flexible version, or ->: <fields>
 followed by ``?`` (nullable), its versions, ``#<tag>`` (``#<tag>@<versions>``: tagged in these versions) and ``=<default>``.
 ``[…]`` is an array, ``{…}`` a structure. Taken from Kafka 4.3.1's message definitions (``common/message/*.json`` and
 ``common/metadata/*.json`` in its jars).
-
-Tested by ``tests/conformance/test_dump_messages.py``.
 """
 
 from __future__ import annotations

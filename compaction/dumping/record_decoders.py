@@ -3,8 +3,6 @@
 Mirrors ``DumpLogSegments.OffsetsMessageParser``, ``TransactionLogMessageParser``, ``ShareGroupStateMessageParser``,
 ``ClusterMetadataLogMessageParser``, ``RemoteMetadataLogMessageParser``, ``DecoderMessageParser`` and ``printControlRecord``
 (Kafka 4.3.1). As in Kafka, a record that cannot be decoded is reported in its place.
-
-Tested by ``tests/dumping/test_generated_messages.py`` and ``tests/conformance/test_dump_messages.py``.
 """
 
 from __future__ import annotations

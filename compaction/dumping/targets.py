@@ -1,8 +1,6 @@
 """Determines the kind of a file from its name, and the files of a directory to dump.
 
 The kinds are those of Kafka's dump tool.
-
-Tested by ``tests/commands/test_dump_log.py`` and ``tests/conformance/test_dump_log.py``.
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@ with a ``compaction.strategy`` that the broker's own cleaner does not follow.
 
 Free space is checked before anything is written. If the outputs fit even if no record is dropped, all logs are admitted.
 Otherwise pass 2 runs once without writing to get the exact sizes, and logs are admitted in order, the dirtiest first.
-
-Tested by ``tests/engine/test_admission.py``, ``tests/engine/test_space_budget.py`` and
-``tests/commands/test_compact_safety.py``.
 """
 
 from __future__ import annotations

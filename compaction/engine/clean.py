@@ -12,8 +12,6 @@ Reads as ``Cleaner.doClean`` of Kafka 4.4.0 does, over many logs at once:
 7. **report** (``engine.log_reports``).
 
 ``LogCleaning`` carries a log from step to step. An error of one log does not affect the others.
-
-Tested by ``tests/conformance/test_scenarios.py``, ``tests/passes/test_rounds.py`` and ``tests/engine/test_smallest_broker.py``.
 """
 
 from __future__ import annotations

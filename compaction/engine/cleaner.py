@@ -3,8 +3,6 @@
 Mirrors ``Cleaner.buildOffsetMap``, ``CleanedTransactionMetadata`` and ``Cleaner.cleanSegments`` of Kafka 4.4.0. Each step
 processes all logs that have not failed in one pass; ``compaction.engine.protocol`` has the passes. Tasks write and
 **verify** the outputs; nothing is swapped in here.
-
-Tested by ``tests/passes/test_rounds.py``, ``tests/passes/test_single_task.py`` and ``tests/conformance/test_scenarios.py``.
 """
 
 from __future__ import annotations

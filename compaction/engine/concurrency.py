@@ -1,7 +1,4 @@
-"""Runs calls concurrently that wait for the disk more than for a processor, and changes logs in step.
-
-Tested by ``tests/engine/test_concurrency.py``.
-"""
+"""Runs calls concurrently that wait for the disk more than for a processor, and changes logs in step."""
 
 from __future__ import annotations
 

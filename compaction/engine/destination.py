@@ -2,8 +2,6 @@
 
 ``InPlace`` swaps logs in, many in step: a swap waits for the disk nine times. ``CopyOutput`` collects all logs, cleaned or not,
 except failed ones, and publishes them together at the end of the run. ``DryRunOutput`` writes nothing.
-
-Tested by ``tests/crash/test_copies.py``, ``tests/crash/test_trust.py`` and ``tests/trust/test_error_loop.py``.
 """
 
 from __future__ import annotations

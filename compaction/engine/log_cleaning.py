@@ -8,8 +8,6 @@
 | clean into groups | ``parts``, ``stats``, ``keys``, ``groups``, ``unchanged`` |
 
 A step that fails sets ``error``; later steps skip the log, and none of its outputs is swapped in.
-
-Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_single_task.py``.
 """
 
 from __future__ import annotations

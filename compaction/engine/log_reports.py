@@ -1,8 +1,6 @@
 """Step **report** of ``engine.clean``: the report of one log that was cleaned, skipped, failed or only shortened by deletion.
 
 Notes tell which logs in directories that a broker uses changed while a dry run read them.
-
-Tested by ``tests/engine/test_log_reports.py``, ``tests/engine/test_delete.py`` and ``tests/conformance/test_sample.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Divides groups of segments into output parts for tasks, and joins the parts into one output segment per group.
 
 A group is one part if a task can hold all of its survivor entries; otherwise several tasks write it, and it is joined.
-
-Tested by ``tests/passes/test_rounds.py``, ``tests/passes/test_metamorphic.py`` and ``tests/crash/test_retries.py``.
 """
 
 from __future__ import annotations

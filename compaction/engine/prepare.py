@@ -2,8 +2,6 @@
 
 An error of one log does not affect the others. Runs read their sources through an overlay, which keeps repairs in memory; a run
 in place writes them when it swaps the log, and only it finishes interrupted swaps on the disk.
-
-Tested by ``tests/engine/test_delete.py``, ``tests/engine/test_log_reports.py`` and ``tests/crash/test_directories.py``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 The functions that tasks call are sent to other processes. They must be small: Spark writes large ones to files, and those of
 pass 1 come with the run's secret. Everything that grows with the number of logs is passed as ``known`` or as part of a task.
-
-Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_single_task.py``.
 """
 
 from __future__ import annotations

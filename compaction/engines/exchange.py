@@ -2,8 +2,6 @@
 
 Nothing of it can be opened by another user, and nothing remains after ``kill -9``: the file ends with its last process. A
 worker appends to one file on the temporary file system; what the driver shares with all tasks stays in memory.
-
-Tested by ``tests/engines/test_processes.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Imported by the process that worker processes are forked from: what their first task would load, they inherit.
 
 It reads no file of a log and maps no buffer: a worker that inherited a buffer of direct I/O would write into that of others.
-
-Tested by ``tests/engines/test_processes.py``.
 """
 
 from __future__ import annotations

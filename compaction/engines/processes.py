@@ -4,8 +4,6 @@ What tasks exchange is appended to the spools of the workers; the driver tells e
 into packed entries of each shard. Pass 2 resolves each shard into survivor entries, which go to the parts by way of the same
 spools, and cleans the parts. A task holds what it would hold on Spark; between tasks everything is in files without a name.
 Small jobs run in this process.
-
-Tested by ``tests/engines/test_processes.py``, ``tests/passes/test_contract.py`` and ``tests/conformance/test_scenarios.py``.
 """
 
 from __future__ import annotations

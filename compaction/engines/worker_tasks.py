@@ -1,7 +1,4 @@
-"""What a worker process does: a task of one of the passes, whose results for other tasks it puts into its spool.
-
-Tested by ``tests/engines/test_processes.py``.
-"""
+"""What a worker process does: a task of one of the passes, whose results for other tasks it puts into its spool."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The end of an erasure that is certified: the result is judged first, then what it replaced is removed.
 
 What the certificate says must also hold once the run has ended: it is written again if a replaced segment cannot be removed.
-
-Tested by ``tests/erasure/test_uncertified.py`` and ``tests/commands/test_erase.py``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Each segment is a group of its own: its output has its base offset, and other segments are not written. Nothing is shuffled:
 pass 1 returns the offsets of matches to the driver, compressed, and pass 2 gets those of its parts.
-
-Tested by ``tests/erasure/test_erase_keys.py``.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@
 | ``certificate`` | only of a run with one: its ``path`` and ``status``; unless that is ``holds``, the exit code is 1 |
 | ``left_files`` | files in the directories that no broker loads: they were neither erased from nor copied |
 | ``notes`` | what was resumed, and copies of the records that the run cannot reach |
-
-Tested by ``tests/erasure/test_erase_keys.py``.
 """
 
 from __future__ import annotations

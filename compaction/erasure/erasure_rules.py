@@ -20,8 +20,6 @@ gets or loses a delete horizon.
 
 4 is that of ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.4.0), except for open transactions, which Kafka's
 cleaner does not reach, and for the end of the segments, which it retains since 3.9.2 (KAFKA-17076).
-
-Tested by ``tests/erasure/test_erase_keys.py``.
 """
 
 from __future__ import annotations

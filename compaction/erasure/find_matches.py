@@ -2,8 +2,6 @@
 
 Keys do not leave a task: it returns offsets, and salted hashes of the keys that it found. A large set of keys is divided into
 shards, each as large as a task's map may be, and the logs are read once for each shard.
-
-Tested by ``tests/erasure/test_erase_keys.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Which of the given keys no record has. They are named by their lines in the given files, never by value: a key that is
 mistyped may be somebody's all the same.
-
-Tested by ``tests/erasure/test_missing_keys.py``.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ with a new data key that is wrapped for the same private key. What its manifest 
 segment is written plain. The manifest is written last.
 
 Mirrors ``KafkaRemoteStorageManager.copyLogSegmentData``, ``TransformFinisher`` and ``ChunkSizesBinaryCodec`` (commit 8fb1581).
-
-Tested by ``tests/exports/test_tiered_writer.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What a command writes its copy to, if that is not a log directory: the interface of the layouts that are written.
 
 Each layout is one module, which makes an :class:`ExportTarget` of the command's options; ``written_layouts`` has them by name.
-
-Tested by ``tests/commands/test_backup_sets.py`` and ``tests/commands/test_tiered_output.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Writes segments in the layout of Kafka's ``LocalTieredStorage``; see ``stores.layouts.local_tiered``.
-
-Tested by ``tests/exports/test_tiered_writer.py`` and ``tests/kafka/test_tiered_storage.py``.
-"""
+"""Writes segments in the layout of Kafka's ``LocalTieredStorage``; see ``stores.layouts.local_tiered``."""
 
 from __future__ import annotations
 

@@ -4,9 +4,6 @@ On a disk it is written in a hidden directory beside its final name, and renamed
 written first and removed last: no command reads or overwrites a prefix that has it. What a failed run has written is removed,
 and nothing else; what a killed run leaves there has the marker. Of two runs that begin at once, at most one goes on
 (``compaction.stores.prefix_marks``).
-
-Tested by ``tests/exports/test_new_export.py``, ``tests/exports/test_backup_writer.py`` and
-``tests/object_store/test_tiered_in_stores.py``.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A compacted segment may have lost its last batches. Brokers then search in the next one, since Kafka 3.8 (KAFKA-15388), and a
 plugin may not be able to read a segment without bytes at all. So a segment ends with a batch of its last offset: if it has
 none, an empty one is added, like those that the cleaner leaves (``DefaultRecordBatch.writeEmptyHeader``).
-
-Tested by ``tests/exports/test_tiered_writer.py``.
 """
 
 from __future__ import annotations

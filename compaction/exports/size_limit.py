@@ -3,8 +3,6 @@
 Plugins read no more bytes of a segment than the cluster's metadata says. Cleaning makes a batch larger if it sets its delete
 horizon, from which the timestamps of records are then encoded. If that makes a segment larger, the source's own batches are
 written in place of these: their tombstones and markers are retained longer.
-
-Tested by ``tests/exports/test_tiered_writer.py``.
 """
 
 from __future__ import annotations

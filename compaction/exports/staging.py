@@ -1,8 +1,6 @@
 """A hidden directory beside an output on a disk, which only its owner may enter.
 
 It is locked as long as a run uses it. What killed runs left is removed by the next run with the same output.
-
-Tested by ``tests/exports/test_backup_writer.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Writes the logs of a copy in a layout of tiered storage, complete or not at all.
-
-Tested by ``tests/exports/test_tiered_writer.py``, ``tests/commands/test_tiered_output.py`` and
-``tests/kafka/test_tiered_storage.py``.
-"""
+"""Writes the logs of a copy in a layout of tiered storage, complete or not at all."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ If the source is tiered storage, each complete upload of it is written again, un
 the records that the copy has of these offsets: what the cluster's metadata says of it is still true, but for sizes. This holds
 also for uploads of which another one has the same offsets: which of them the metadata names is not known. Otherwise the
 segments of the copy are written, under new ids.
-
-Tested by ``tests/exports/test_uploads.py`` and ``tests/exports/test_tiered_writer.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The layouts that are written, by their names.
-
-Tested by ``tests/commands/test_tiered_output.py``.
-"""
+"""The layouts that are written, by their names."""
 
 from __future__ import annotations
 

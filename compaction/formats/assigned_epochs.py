@@ -6,8 +6,6 @@ batches before it, which no broker writes, assigns none.
 
 Mirrors ``LeaderEpochFileCache.assign`` (Kafka 4.4.0). Difference: Kafka assigns only epochs above the latest entry, and uses a
 file that contradicts the batches.
-
-Tested by ``tests/recovery/test_unflushed.py`` and ``tests/stores/layouts/test_local_tiered.py``.
 """
 
 from __future__ import annotations

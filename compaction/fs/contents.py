@@ -1,8 +1,6 @@
 """Verifies that a file on the device has the content that was written to it.
 
 A run keeps size and content hash of every file that it writes: XXH3-128, as it guards against accidents, not against forgery.
-
-Tested by ``tests/fs/test_contents.py``, ``tests/crash/test_trust.py`` and ``tests/output/test_swap.py``.
 """
 
 from __future__ import annotations

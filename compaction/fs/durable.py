@@ -7,8 +7,6 @@ unguessable name, and is read back from the device and compared before the renam
 Work that waits for the disk is a generator (``Steps``): it yields the files and directories that must be durable before it
 continues. ``run_in_step`` advances the works of many logs together, each to the point where it waits. All that they wait for is
 then flushed at once: the disk is waited for once per step, not once per step of each log.
-
-Tested by ``tests/fs/test_durable.py``, ``tests/logdir/test_checkpoint_store.py`` and ``tests/crash/test_trust.py``.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ make any of them fail.
 Rules: a file is created only under an unused name; a rename replaces its target atomically; bytes are durable after ``fsync``,
 names (created, renamed, removed) after ``fsync_dir`` of their directory, and not before. Every ``OSError`` becomes a
 :class:`StorageError` that names the path and a remedy.
-
-Tested by ``tests/fs/test_local.py``, ``tests/fs/test_overlay.py`` and ``tests/stores/test_remote.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Calls of Linux for which Python has no function: ``renameat2`` with ``RENAME_EXCHANGE``, and ``syncfs``.
-
-Tested by ``tests/fs/test_local.py`` and ``tests/fs/test_durable.py``.
-"""
+"""Calls of Linux for which Python has no function: ``renameat2`` with ``RENAME_EXCHANGE``, and ``syncfs``."""
 
 from __future__ import annotations
 

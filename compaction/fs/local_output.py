@@ -3,8 +3,6 @@
 
 A name is created or removed relative to its open directory, which must not be reached by a link: the owner of a log directory
 could replace a partition by a link while root runs the job.
-
-Tested by ``tests/fs/test_local.py``, ``tests/fs/test_direct.py`` and ``tests/crash/test_planted_links.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Lazy access to the bytes of a file, local or remote. Files are never memory-mapped: see ``local``.
-
-Tested by ``tests/stores/test_remote.py``, ``tests/fs/test_overlay.py`` and ``tests/kernels/reading/test_headers.py``.
-"""
+"""Lazy access to the bytes of a file, local or remote. Files are never memory-mapped: see ``local``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Mounted file systems: whether only one kernel can have them mounted, and which directories are mount points.
-
-Tested by ``tests/locking/test_mounts.py`` and ``tests/crash/test_copies.py``.
-"""
+"""Mounted file systems: whether only one kernel can have them mounted, and which directories are mount points."""
 
 from __future__ import annotations
 

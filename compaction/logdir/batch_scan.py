@@ -3,8 +3,6 @@
 Also distinguishes a torn tail from damage. A tail is torn if the last batch extends past the end of the file, or if only zeros
 follow the last complete batch (a preallocated or never flushed end), and no valid batch follows. After an unclean shutdown it
 may have any bytes, if no valid batch follows. Anything else is damage.
-
-Tested by ``tests/logdir/test_read_log.py``, ``tests/fs/test_ranges.py`` and ``tests/damage/test_segments.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Reads a byte range of a segment in blocks of complete batches, into one reused buffer.
-
-Tested by ``tests/stores/test_remote.py``, ``tests/stores/test_source_check.py`` and ``tests/damage/test_segments.py``.
-"""
+"""Reads a byte range of a segment in blocks of complete batches, into one reused buffer."""
 
 from __future__ import annotations
 

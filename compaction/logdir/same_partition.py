@@ -5,8 +5,6 @@ another disk: the copy, ``…-future``, takes the partition's name, the cleaner 
 the old one is marked ``-delete`` (``LogManager.replaceCurrentWithFutureLog``). If a disk fails in between, both have the name,
 and the one whose log directory has the entry is the one that the broker would have kept. Copies of the directories of several
 brokers have the same partitions, too: these are replicas, of which a call reads one.
-
-Tested by ``tests/logdir/test_discover.py``, with each command ``tests/commands/test_same_partition.py``.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Mirrors ``LogSegment`` (Kafka 4.4.0): ``readNextOffset`` (scan from the last index entry), ``largestTimestamp``,
 ``getFirstBatchTimestamp``. Difference: a broker counts an index file's full length as entries, while a preallocated tail is
 ignored here.
-
-Tested by ``tests/logdir/test_read_log.py``, ``tests/recovery/test_recover.py`` and ``tests/damage/test_segments.py``.
 """
 
 from __future__ import annotations

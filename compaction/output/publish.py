@@ -3,8 +3,6 @@
 The result is a directory that a broker can load: segments, indexes, producer snapshots, leader epochs, ``partition.metadata``,
 ``meta.properties``, the metadata log, and the checkpoint entries of the published logs. ``LocalPublication`` writes to a disk,
 ``ObjectPublication`` to an object store.
-
-Tested by ``tests/output/test_local_publish.py`` and ``tests/output/test_object_publish.py``.
 """
 
 from __future__ import annotations

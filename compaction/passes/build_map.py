@@ -2,8 +2,6 @@
 
 Mirrors ``Cleaner.buildOffsetMap`` (Kafka 4.4.0) for the dirty section. Records of the clean section, and of aborted data, do
 not enter the map. They are emitted as lookups: pass 2 drops those that a dirty record supersedes.
-
-Tested by ``tests/passes/test_single_task.py``, ``tests/passes/test_rounds.py`` and ``tests/passes/test_metamorphic.py``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Mirrors ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.4.0). A batch that loses no record is not copied in
 memory; a batch that loses all records is not decompressed.
-
-Tested by ``tests/passes/test_rounds.py``, ``tests/passes/test_metamorphic.py`` and ``tests/crash/test_trust.py``.
 """
 
 from __future__ import annotations

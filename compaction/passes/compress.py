@@ -1,7 +1,4 @@
-"""Compresses a batch that the rewrite kernel has built, and sets its length and checksum.
-
-Tested by ``tests/passes/test_rounds.py``.
-"""
+"""Compresses a batch that the rewrite kernel has built, and sets its length and checksum."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """Prepares the records of a block's batches for the kernels: decompresses them into a reused buffer, a bounded number of bytes
 at a time, and converts messages of magic 0 and 1 to v2 records. Uncompressed v2 records are read in place.
-
-Tested by ``tests/passes/test_rounds.py``, ``tests/damage/test_bombs.py``, ``tests/kernels/reading/test_plain_messages.py`` and
-``tests/conformance/test_record_limit.py``.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Mirrors ``DefaultRecord.readHeaders`` and ``writeTo`` (Kafka 4.4.0). As in Java's decoder, each maximal malformed run becomes
 one U+FFFD. Python's decoder agrees, except that Java replaces a surrogate, complete or without its last byte, as one run.
 Batches that are copied unchanged keep their bytes.
-
-Tested by ``tests/passes/test_rounds.py``.
 """
 
 from __future__ import annotations

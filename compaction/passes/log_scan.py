@@ -2,9 +2,6 @@
 
 With a ``compaction.strategy`` other than ``offset`` both have ranks (``compaction.kernels.reading.ranks``). Records are ranked
 in a second walk over the batches, so that the default strategy takes the same time as without ranks.
-
-Tested by ``tests/passes/test_log_scan.py``, ``tests/passes/test_single_task.py``, ``tests/passes/test_rounds.py`` and
-``tests/passes/test_strategies.py``.
 """
 
 from __future__ import annotations

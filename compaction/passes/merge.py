@@ -1,6 +1,4 @@
 """Between the passes: merges the packed entries of a shard into one map, and resolves it into survivor entries by output part.
-
-Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_metamorphic.py``.
 """
 
 from __future__ import annotations

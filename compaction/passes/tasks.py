@@ -3,8 +3,6 @@
 A *slice* is a batch-aligned byte range of one segment; both passes read slices. An *output part* is a run of consecutive slices
 of one output group; each is written by one call in the second pass. Slice and output part ``i`` of a log have the offsets from
 their ``first_offset`` up to the next one's, so an offset determines where a survivor entry belongs.
-
-Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_metamorphic.py``.
 """
 
 from __future__ import annotations

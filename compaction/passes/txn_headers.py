@@ -1,7 +1,4 @@
-"""Reads only batch headers, for logs whose aborted transactions must be known before the map is built.
-
-Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_kafka_bugs.py``.
-"""
+"""Reads only batch headers, for logs whose aborted transactions must be known before the map is built."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Kafka writes such a segment anew, with the same bytes and modification time. In a log of which little is dirty, these are most
 of the clean segments. The indexes must be those that cleaning would write, too. Each batch is read, and its CRC verified, as if
 it were copied.
-
-Tested by ``tests/passes/test_unchanged.py``.
 """
 
 from __future__ import annotations

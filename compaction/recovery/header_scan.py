@@ -2,8 +2,6 @@
 
 Of every segment: its transactions. Of a segment that a broker recovers (it was not flushed when the broker was killed), as
 ``LogSegment.recover`` (Kafka 4.4.0) does: its offset and time index, and the leader epochs of its batches.
-
-Tested by ``tests/recovery/test_txn_indexes.py`` and ``tests/recovery/test_unflushed.py``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Files that a broker has changed since the interruption are kept: it finishes swaps by its own rules, and its cleaner may have
 continued.
-
-Tested by ``tests/crash/test_trust.py``, ``tests/output/test_swap.py`` and ``tests/trust/test_lying_storage.py``.
 """
 
 from __future__ import annotations

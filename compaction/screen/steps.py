@@ -1,7 +1,4 @@
-"""The steps of a run, which commands show on a terminal, write as log lines, or leave out.
-
-Tested by ``tests/cli/test_log_lines.py``.
-"""
+"""The steps of a run, which commands show on a terminal, write as log lines, or leave out."""
 
 from __future__ import annotations
 

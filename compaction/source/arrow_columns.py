@@ -3,8 +3,6 @@
 The first eight are those of Spark's own Kafka source with the same types and nulls: ``headers`` is null for a record without
 headers; ``timestampType`` is 0 for CreateTime, 1 for LogAppendTime, -1 for v0 messages, which have no timestamp. The others
 describe the record's batch.
-
-Tested by ``tests/source/test_read_columns.py`` and ``tests/source/test_data_source.py``.
 """
 
 from __future__ import annotations

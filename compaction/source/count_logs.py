@@ -2,8 +2,6 @@
 
 Tasks read byte ranges and count their keys (``key_totals``); tables of keys are joined by topic and by a hash of the key, so
 a key that several partitions of a topic have is one key of the topic.
-
-Tested by ``tests/commands/test_count_keys.py``.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A table has a row per key: the number of its ``records``, their ``bytes`` (keys and values, uncompressed), how many are
 ``tombstones``, and ``last``, its largest ``offset * 2 + tombstone``. Joining tables adds the numbers and takes the maximum of
 ``last``. A task emits its tables before they exceed its memory, split by a hash of the keys.
-
-Tested by ``tests/commands/test_count_keys.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Stores rows of words by part, in a temporary file if they need too much memory.
-
-Tested by ``tests/source/test_latest.py``.
-"""
+"""Stores rows of words by part, in a temporary file if they need too much memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which logs a read is of: log directories, or directories of single partitions.
-
-Tested by ``tests/source/test_read_plan.py`` and ``tests/commands/test_same_partition.py``.
-"""
+"""Which logs a read is of: log directories, or directories of single partitions."""
 
 from __future__ import annotations
 

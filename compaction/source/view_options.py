@@ -1,7 +1,5 @@
 """The data source's options for views, and for offsets of single partitions in the JSON form of Spark's Kafka source; flags
 and numbers in the other options.
-
-Tested by ``tests/source/test_latest.py`` and ``tests/source/test_read_plan.py``.
 """
 
 from __future__ import annotations

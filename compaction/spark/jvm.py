@@ -1,7 +1,4 @@
-"""Starts Spark's JVM, and passes on what it writes to standard error.
-
-Tested by ``tests/spark/test_session.py``, ``tests/spark/test_other_users.py`` and ``tests/commands/test_terminal_output.py``.
-"""
+"""Starts Spark's JVM, and passes on what it writes to standard error."""
 
 from __future__ import annotations
 

@@ -3,9 +3,6 @@
 Pass 1 scans slices into packed entries. They are shuffled by the shard of their map; one more partition receives the summaries,
 which the job collects. Pass 2 resolves each shard into survivor entries, shuffles these by part, and cleans the parts. Only
 packed arrays are shuffled: there is no Python object per record.
-
-Tested by ``tests/crash/test_retries.py``, ``tests/crash/test_interrupts.py``,
-``tests/spark/test_secret.py`` and ``tests/conformance/test_scenarios.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Compiles all kernels before their first use. A kernel is compiled, or loaded from the cache, on its first call: here it is
 called with empty arrays.
-
-Tested by ``tests/kernels/compiling/test_cache.py`` and ``tests/commands/test_warm_up.py``.
 """
 
 from __future__ import annotations

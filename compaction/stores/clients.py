@@ -2,9 +2,6 @@
 
 A process opens a store at first use and never shares the client with a fork, as clients have threads. The clients retry
 throttled requests and lost connections; ``repeated`` retries one failure that they do not.
-
-Tested by ``tests/stores/test_remote.py``, ``tests/object_store/test_any_store.py`` and
-``tests/object_store/test_object_store.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Listings, attributes and contents of objects and remote files, uncached.
-
-Tested by ``tests/stores/test_listings.py`` and ``tests/stores/test_remote.py``.
-"""
+"""Listings, attributes and contents of objects and remote files, uncached."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One file system for local paths and URIs: each operation is dispatched by its path.
-
-Tested by ``tests/stores/test_remote.py``.
-"""
+"""One file system for local paths and URIs: each operation is dispatched by its path."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Writes the files of an output in an object store or on a remote file system.
-
-Tested by ``tests/output/test_object_publish.py``, ``tests/stores/test_remote.py`` and ``tests/object_store/test_any_store.py``.
-"""
+"""Writes the files of an output in an object store or on a remote file system."""
 
 from __future__ import annotations
 

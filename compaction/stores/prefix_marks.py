@@ -4,8 +4,6 @@ A store has no locks, and its clients have no conditional writes. Before a run w
 its own there, its claim, and lists the prefix: if anything else is there, it removes its claim and fails. The claim is removed
 when the marker is there. As listings are consistent, of two runs the one that lists last finds the claim, the marker or objects
 of the other.
-
-Tested by ``tests/exports/test_new_export.py`` and ``tests/output/test_unfinished.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Objects as files and streams: byte ranges with read-ahead, and outputs that appear when they are closed.
-
-Tested by ``tests/stores/test_remote.py``, ``tests/stores/test_source_check.py`` and ``tests/object_store/test_any_store.py``.
-"""
+"""Objects as files and streams: byte ranges with read-ahead, and outputs that appear when they are closed."""
 
 from __future__ import annotations
 

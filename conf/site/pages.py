@@ -1,7 +1,5 @@
 """A hook of MkDocs: adds the pages that have no file in ``docs/``. README.md and the other documents are added
 here, the pages from the code by ``reference.py``. Links between documents are made to lead to the pages.
-
-Tested by ``tests/test_site.py``.
 """
 
 from __future__ import annotations

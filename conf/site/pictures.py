@@ -1,8 +1,6 @@
 """Makes the pictures of README.md from runs over the sample logs: a dry run on a terminal, and the page of a comparison.
 
 ``python conf/site/pictures.py`` writes both to ``docs/pictures/``. The second needs a Chromium on the path.
-
-Tested by ``tests/test_site.py``.
 """
 
 from __future__ import annotations

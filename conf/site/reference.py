@@ -1,7 +1,5 @@
 """The pages of the reference, from the code: options from the parsers, settings from their entries, fields, metrics and reason
 codes from classes, their docstrings and the ``#:`` comments of their members.
-
-Tested by ``tests/test_site.py``.
 """
 
 from __future__ import annotations

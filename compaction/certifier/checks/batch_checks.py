@@ -10,8 +10,6 @@ The rule for a batch ``b`` of ``before`` and its batch ``a`` of ``after``:
   without producer and leader epoch. Up to Kafka 3.9 it is not a v2 batch but a wrapper of the same magic.
 
 Mirrors ``MemoryRecords.filterTo`` (Kafka 4.4.0).
-
-Tested by ``tests/certifier/test_corruptions.py`` and ``tests/certifier/test_random_logs.py``.
 """
 
 from __future__ import annotations

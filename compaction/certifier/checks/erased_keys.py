@@ -2,8 +2,6 @@
 batch without such a record has the bytes of its source.
 
 Keys are compared by Arrow, byte by byte, and patterns by ``key_patterns``; nothing of the code that erases is used.
-
-Tested by ``tests/certifier/test_erasure_certificate.py``.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ The rule: an entry of the offset index is a batch's last offset and its position
 offset and the largest timestamp up to that batch. The last entry of an inactive segment's time index has its largest timestamp.
 
 Mirrors ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.onBecomeInactiveSegment`` (Kafka 4.4.0).
-
-Tested by ``tests/certifier/test_corruptions.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Checks a log's segments, start and end offset, cleaner checkpoint, and the segments that the delete policy removed.
-
-Tested by ``tests/certifier/test_corruptions.py``.
-"""
+"""Checks a log's segments, start and end offset, cleaner checkpoint, and the segments that the delete policy removed."""
 
 from __future__ import annotations
 

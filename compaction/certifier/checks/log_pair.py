@@ -1,7 +1,4 @@
-"""A log before and after cleaning, and the rules that its cleaning had to follow. The values are sent to tasks.
-
-Tested by ``tests/certifier/test_read_sides.py`` and ``tests/certifier/test_corruptions.py``.
-"""
+"""A log before and after cleaning, and the rules that its cleaning had to follow. The values are sent to tasks."""
 
 from __future__ import annotations
 

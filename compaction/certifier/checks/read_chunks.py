@@ -1,8 +1,6 @@
 """Reads byte ranges of a log as chunks: batches, their decompressed bytes, and the position of each record's fields.
 
 Decompression and v0/v1 wrappers are those of ``compaction.formats``; ``kernels.reading.locate`` locates the records.
-
-Tested by ``tests/certifier/test_random_logs.py`` and ``tests/kernels/reading/test_locate.py``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A retained record must equal the record of ``before`` at its offset. A missing record must have a reason. Whether it was
 superseded shows only once the keys of all ranges are joined, so its key is emitted (``key_tables``).
-
-Tested by ``tests/certifier/test_random_logs.py`` and ``tests/certifier/test_corruptions.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Reads one segment's batch headers: checks CRCs, the order of offsets and the indexes, and collects transactions and cuts.
 
 Only small tables of transactions and cuts are kept, no batches.
-
-Tested by ``tests/certifier/test_corruptions.py`` and ``tests/certifier/test_random_logs.py``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 ``__cluster_metadata-0`` are those of before. What before does not have, or has malformed, is not missed.
 
 Mirrors what ``LogManager`` reads when a broker starts (Kafka 4.4.0).
-
-Tested by ``tests/certifier/test_kept_files.py``.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ After a kill, ``leader-epoch-checkpoint`` may lack what was not flushed; a run a
 does. An epoch without batches cannot be checked, nor can offsets before the first entry.
 
 Mirrors what ``LeaderEpochFileCache`` reads when a broker starts (Kafka 4.4.0).
-
-Tested by ``tests/certifier/test_kept_files.py``.
 """
 
 from __future__ import annotations

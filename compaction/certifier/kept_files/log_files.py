@@ -17,8 +17,6 @@ the leader epochs with the batches; a producer snapshot has no batch at or past 
 watermark and recovery point are not past the log end. An erasure is not judged by that.
 
 Mirrors what ``UnifiedLog``, ``LeaderEpochFileCache`` and ``ProducerStateManager`` read when a broker starts (Kafka 4.4.0).
-
-Tested by ``tests/certifier/test_kept_files.py``.
 """
 
 from __future__ import annotations

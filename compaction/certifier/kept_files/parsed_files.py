@@ -1,7 +1,4 @@
-"""Reads small files of either side of a certificate: what is missing or malformed is ``None``.
-
-Tested by ``tests/certifier/test_kept_files.py``.
-"""
+"""Reads small files of either side of a certificate: what is missing or malformed is ``None``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Sets of characters, as sorted ranges of code points with inclusive ends: those that RE2 names, folded to all cases, negated.
 
 Case is folded as RE2 does, by Unicode's simple folding: ``k`` is ``K`` and the Kelvin sign, but ``ß`` is not ``ss``.
-
-Tested by ``tests/certifier/key_patterns/test_expressions.py``.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ alternatives and repetitions mean the same in both. As only complete texts are m
 
 Expressions that RE2 accepts are read without further checks. ``\\p`` is supported for general categories, not for scripts, and
 ``\\C`` only where a character is a byte.
-
-Tested by ``tests/certifier/key_patterns/test_expressions.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which keys were meant, for the certifier: nothing of ``KeyPattern.matching`` or of the kernels that erase is used.
-
-Tested by ``tests/certifier/key_patterns/test_key_matcher.py``.
-"""
+"""Which keys were meant, for the certifier: nothing of ``KeyPattern.matching`` or of the kernels that erase is used."""
 
 from __future__ import annotations
 

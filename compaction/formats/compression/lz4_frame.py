@@ -8,8 +8,6 @@ not verified.
 Frame libraries do not fit. cramjam writes block checksums and rejects trailing bytes; pyarrow links blocks of more than 64 KiB.
 python-lz4 writes the same bytes; its reader took 10 % less time for batches of 16 KB, but 12 % more for 64 KB, 15 % more for
 300 KB, and it verifies content checksums.
-
-Tested by ``tests/formats/compression/test_codecs.py``.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ Mirrors ``SnappyInputStream`` and ``SnappyOutputStream`` (snappy-java 1.1.10.7, 
 start with the header is one raw block; the versions in the first header are not checked; the header may be repeated before a
 block, with version 1 or newer; up to three bytes after the last block are ignored. A repeated header with a broken magic is an
 error here; in Kafka the outcome depends on the sizes of its reads.
-
-Tested by ``tests/formats/compression/test_codecs.py``.
 """
 
 from __future__ import annotations

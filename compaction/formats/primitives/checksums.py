@@ -1,7 +1,4 @@
-"""The checksums of Kafka's formats, over any contiguous buffer without a copy.
-
-Tested by ``tests/formats/record_batch/test_batch.py`` and ``tests/formats/record_batch/test_message_set.py``.
-"""
+"""The checksums of Kafka's formats, over any contiguous buffer without a copy."""
 
 from __future__ import annotations
 

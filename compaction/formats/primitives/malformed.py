@@ -1,8 +1,6 @@
 """Errors of the format readers. They carry a position in a buffer but no file.
 
 Callers convert them into ``compaction.errors.CorruptLogError`` with path and position.
-
-Tested by ``tests/formats/primitives/test_fields.py``.
 """
 
 from __future__ import annotations

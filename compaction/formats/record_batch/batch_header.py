@@ -1,8 +1,6 @@
 """The 61-byte header of a v2 record batch and its attribute bits.
 
 Mirrors ``DefaultRecordBatch``, ``RecordBatch`` and ``ControlRecordType`` (Kafka 4.4.0).
-
-Tested by ``tests/formats/record_batch/test_batch.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The fixed fields of v0 and v1 messages, with the offset and size that precede each.
 
 Mirrors ``LegacyRecord`` (Kafka 4.4.0).
-
-Tested by ``tests/formats/record_batch/test_message_set.py``.
 """
 
 from __future__ import annotations

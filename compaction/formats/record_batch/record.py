@@ -3,8 +3,6 @@
 A record is a varint length, then attributes (one byte, unused), varlong timestamp delta, varint offset delta, key, value
 (varint length, -1 for null, and bytes), a varint header count and the headers (key and value, the key never null). Mirrors
 ``DefaultRecord`` (Kafka 4.4.0).
-
-Tested by ``tests/formats/record_batch/test_batch.py``.
 """
 
 from __future__ import annotations

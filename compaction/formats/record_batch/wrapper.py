@@ -4,8 +4,6 @@ The wrapper's offset is that of its last message. Its timestamp is the largest o
 all of them.
 
 Mirrors ``MemoryRecordsBuilder.writeLegacyCompressedWrapperHeader`` (Kafka 3.9.2).
-
-Tested by ``tests/passes/test_wrappers.py``.
 """
 
 from __future__ import annotations

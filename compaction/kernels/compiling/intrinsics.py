@@ -2,8 +2,6 @@
 
 CRC-32C is that of the ``google-crc32c`` package. Its shared library is loaded into the process once, and LLVM resolves the name
 when it links a kernel, so that compiled kernels can be cached on disk.
-
-Tested by ``tests/kernels/compiling/test_native.py`` and ``tests/kernels/reading/test_batches.py``.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ The code of a kernel includes the functions that it calls, so only kernels are c
 is compiled once per list of argument types, whatever constants it is called with.
 
 numba, which takes half a second to import, is imported with the first call of a kernel: commands without work do not need it.
-
-Tested by ``tests/kernels/compiling/test_modes.py`` and ``tests/kernels/compiling/test_cache.py``.
 """
 
 from __future__ import annotations

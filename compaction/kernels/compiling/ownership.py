@@ -6,8 +6,6 @@ only if it is sticky, like ``/tmp``. Root's files count as the user's. Modes ref
 the most that an ACL grants to anyone.
 
 Paths are checked from the root down, so that others can no longer change what has been checked.
-
-Tested by ``tests/kernels/compiling/test_cache.py``.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ It is the first of these directories that is writable and private to the user (s
 3. ``kafka-log-compaction-UID`` in the temporary directory.
 
 The package's own directory is not used: it may be read-only, a zip, or shared by machines with different CPUs.
-
-Tested by ``tests/kernels/compiling/test_cache.py``.
 """
 
 from __future__ import annotations

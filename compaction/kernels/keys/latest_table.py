@@ -1,7 +1,4 @@
-"""Maps a key's hash to its newest record and the number of its records, in tables of 32-byte slots.
-
-Tested by ``tests/source/test_latest.py``.
-"""
+"""Maps a key's hash to its newest record and the number of its records, in tables of 32-byte slots."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ The rank is a signed 64-bit number, stored so that unsigned words compare as the
 timestamp it is the record's, which is the append time if the topic says so. By header it is the value of the last header of
 that name, 8 bytes in big-endian order, as Kafka's ``LongSerializer`` writes. A record without such a header has no rank, and
 neither has one whose last such header has another size: every record with a rank supersedes it.
-
-Tested by ``tests/kernels/keys/test_ranked_map.py`` and ``tests/passes/test_strategies.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Array layouts shared by the kernels: rows of batches, map entries, survivor entries, and rows of output batches.
-
-Tested by ``tests/kernels/reading/test_batches.py``, ``tests/kernels/keys/test_offset_map.py`` and
-``tests/kernels/rewriting/test_rewrite.py``.
-"""
+"""Array layouts shared by the kernels: rows of batches, map entries, survivor entries, and rows of output batches."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Mirrors ``Cleaner.shouldRetainRecord``, ``MemoryRecords.filterTo`` (which records it keeps) and ``DefaultRecord.readFrom``
 (Kafka 4.4.0).
-
-Tested by ``tests/kernels/rewriting/test_rewrite.py`` and ``tests/kernels/rewriting/test_tally.py``.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ that is refused here.
 
 Mirrors ``AbstractLegacyRecordBatch.DeepRecordsIterator`` (Kafka 4.4.0); ``filter_messages`` mirrors
 ``MemoryRecordsBuilder.appendLegacyRecord`` (Kafka 3.9.2).
-
-Tested by ``tests/passes/test_wrappers.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Finds positions in a stored segment by the headers of its batches.
-
-Tested by ``tests/stores/layouts/test_joined_log.py``.
-"""
+"""Finds positions in a stored segment by the headers of its batches."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A chunk is zstd of the log's bytes, then a 12-byte IV and AES-256-GCM of that with a 16-byte tag. A process keeps a few decoded
 chunks, whatever the number and the sizes of the objects.
-
-Tested by ``tests/stores/layouts/test_chunked_object.py`` and ``tests/stores/layouts/test_aiven.py``.
 """
 
 from __future__ import annotations

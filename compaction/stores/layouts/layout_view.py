@@ -3,8 +3,6 @@
 A log's files are found when its directory is first read. ``real_path`` leads to the stored object if that has the bytes of the
 file as they are, so that tasks read it like any object; otherwise to the object's path in the layout (three names or more below
 the root), which any process can open without listing the export.
-
-Tested by ``tests/stores/layouts/test_aiven.py`` and ``tests/stores/layouts/test_local_tiered.py``.
 """
 
 from __future__ import annotations

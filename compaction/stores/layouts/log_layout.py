@@ -2,8 +2,6 @@
 
 A layout only lists what is stored. ``joined_log`` selects the segments that form a log, and ``layout_view`` presents them as a
 log directory.
-
-Tested by ``tests/stores/layouts/test_local_tiered.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What a local log directory has of a log: the segments that are not exported yet, its leader epochs and its topic id.
 
 Leader epochs that contradict the last batches are not used: those of the batches are assigned.
-
-Tested by ``tests/stores/layouts/test_local_tiered.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Listings of an export's objects, and small objects read as a whole.
-
-Tested by ``tests/stores/layouts/test_aiven.py``.
-"""
+"""Listings of an export's objects, and small objects read as a whole."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ The size of a segment as batches is not known until it is converted, and its one
 middle. So each segment is converted once, a few megabytes at a time, into a file of the run's spool directory, which the
 processes of a run share. The bytes depend on the segment only: a process on another machine converts it again to the same
 file. The process that chose the directory removes it; where it cannot, the next run does (``spool_directory``).
-
-Tested by ``tests/stores/layouts/backup_sets/test_backup_layout.py``.
 """
 
 from __future__ import annotations

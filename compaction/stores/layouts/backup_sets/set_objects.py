@@ -1,7 +1,4 @@
-"""The objects of a backup set: the manifest, and what is stored of a segment, compared with it.
-
-Tested by ``tests/stores/layouts/backup_sets/test_backup_layout.py``.
-"""
+"""The objects of a backup set: the manifest, and what is stored of a segment, compared with it."""
 
 from __future__ import annotations
 

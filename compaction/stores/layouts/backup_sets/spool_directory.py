@@ -3,8 +3,6 @@
 A directory is in use while a process of its machine has a shared lock (``flock``) on it: the kernel releases that with the
 process, however it ends. A process that needs one first removes those beside it that are not in use. Nothing is removed on a
 file system without such locks, e.g. NFS.
-
-Tested by ``tests/stores/layouts/backup_sets/test_backup_layout.py`` and ``tests/commands/test_backup_sets.py``.
 """
 
 from __future__ import annotations
