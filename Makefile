@@ -21,10 +21,10 @@ STAMP := $(VENV)/$(if $(findstring |$(CURDIR)|,|$(INSTALLED_FOR)|),.installed,.n
 AIRFLOW := build/airflow
 SUITES_STAMP := $(STAMP)-suites
 
-# One process leaves half of two cores idle; the suites also wait for processes that they start. tests/conftest.py says which
+# Tests wait for the processes that they start: more of them than cores run at a time. tests/conftest.py says which
 # tests run in the same one, and in which order.
-TEST_PROCESSES ?= 2
-SUITES_PROCESSES ?= 3
+TEST_PROCESSES ?= 3
+SUITES_PROCESSES ?= 4
 PYTEST := $(PY) -m pytest --dist loadscope --numprocesses
 # seconds on two cores; tests/README.md has what each tier is for
 TEST_BUDGET := 360
