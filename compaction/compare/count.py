@@ -6,29 +6,30 @@ its slices and its aborted data; policies that agree in these share a variant.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.keys.key_counts import KeyCounts
-from compaction.kernels.keys.offset_map import Arena
+from compaction.kernels.keys.slot_table import COUNTS, Arena, SlotTable
 from compaction.kernels.reading.tables import DROP
 from compaction.kernels.rewriting.batch_retention import Limits
 from compaction.kernels.rewriting.tally import COLUMNS, Frame, tally
 from compaction.logdir.blocks import Block
-from compaction.passes.build_map import SliceScan, dirty_records
+from compaction.logdir.throttle import Throttle
+from compaction.passes.build_map import OffsetMapSink, dirty_records, spilled
 from compaction.passes.clean_into import Decided
 from compaction.passes.decoder import Decoded, corrupt_record
-from compaction.passes.log_scan import Emitted, LogScan, log_scan
-from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, Slice, SliceSummary
+from compaction.passes.scan import Emitted, Entries, scan_records_of
+from compaction.passes.tasks import SUMMARY, MapContext, MapSettings, Slice, SliceSummary
 
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 #: lower bounds of the age buckets, ms
 AGE_BOUNDS_MS = (0, _HOUR_MS, _DAY_MS, 7 * _DAY_MS, 30 * _DAY_MS, 90 * _DAY_MS, 365 * _DAY_MS)
+#: load of a table of key counts
+COUNT_LOAD = 0.7
 #: number of equal parts of a log's offset range
 POSITIONS = 50
 
@@ -59,18 +60,10 @@ class Tally:
         total: NDArray[np.int64] = self.ages.sum(axis=0)
         return total
 
-    def add(
-        self,
-        block: Block,
-        decoded: Decoded,
-        decided: Decided,
-        survivors: NDArray[np.uint64],
-        frame: Frame,
-        path: str,
-    ) -> None:
+    def add(self, decoded: Decoded, decided: Decided, survivors: NDArray[np.uint64], frame: Frame) -> None:
         """Count the dropped records of decoded batches.
 
-        :param decided: of all batches of ``block``
+        :param decided: of all batches of the block
         :param survivors: survivor entries from the first of these batches on
         :param frame: see ``Source``
         :raises CorruptLogError: a record is not well-formed
@@ -78,11 +71,11 @@ class Tally:
         rows, first = decoded.rows, decoded.first_row
         actions, verdicts = (each[first : first + len(rows)] for each in decided[:2])
         at, error = tally(
-            block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, survivors, decided.limits, frame,
+            decoded.block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, survivors, decided.limits, frame,
             np.array(AGE_BOUNDS_MS, np.int64), self.positions, self.ages,
         )  # fmt: skip
         if error:
-            raise corrupt_record(error, rows[at], path)
+            raise corrupt_record(error, rows[at], decoded.block.path)
 
 
 @dataclass(frozen=True)
@@ -116,8 +109,8 @@ def counts_of(source: int) -> int:
 
 def scan_shared(
     slices: Iterable[Slice], known: tuple[Mapping[int, MapContext], Mapping[int, Source]], settings: MapSettings
-) -> Iterator[tuple[Key, list[Packed | SharedSummary]]]:
-    """Packed map entries by variant and shard, packed key counts by source and shard, and one summary per slice.
+) -> Iterator[Emitted]:
+    """Packed map entries by variant and shard, packed key counts by source and shard, and one ``SharedSummary`` per slice.
 
     The summary of an unreadable slice has an error.
 
@@ -127,59 +120,60 @@ def scan_shared(
     variants, sources = known
     for source, group in groupby(slices, key=lambda each: each.log):
         of_source = list(group)
-        wanted = sorted({number for each in of_source for number in each.maps})
-        shared = replace(settings, map_bytes=settings.map_bytes // len(wanted))
-        scans: dict[int, LogScan] = {}
-        for number in wanted:
+        numbers = sorted({number for each in of_source for number in each.maps})
+        shared = replace(settings, map_bytes=settings.map_bytes // len(numbers))
+        sinks: dict[int, OffsetMapSink | _KeyCountSink] = {}
+        for number in numbers:
             of_map = [each for each in of_source if number in each.maps]
             if number < 0:
-                scans[number] = KeyScan(sources[source].shards, shared, dirty_records(of_map, 0))
+                sinks[number] = _KeyCountSink(number, sources[source].shards, shared, dirty_records(of_map, 0))
             else:
-                log = variants[number]
-                scans[number] = log_scan(log, shared, dirty_records(of_map, log.first_dirty_offset), own_memory=True)
-        yield from _TallyScan(scans, settings, sources[source].frame).run(of_source)
+                records = dirty_records(of_map, variants[number].first_dirty_offset)
+                sinks[number] = OffsetMapSink(number, variants[number], shared, records, Arena())
+        throttle = Throttle(settings.bytes_per_second)
+        for each in of_source:
+            tallies = _TallySink(sources[source].frame)
+            summary = yield from scan_records_of(
+                each, [sinks[number] for number in each.maps or (source,)], [tallies], settings, throttle
+            )
+            tally_of_slice = tallies.tally if summary.error is None else Tally.empty()
+            yield (source, SUMMARY), [SharedSummary(summary, tally_of_slice)]
+        for sink in sinks.values():
+            yield from sink.result()
 
 
-class KeyScan(LogScan):
-    """Counts keys instead of mapping them; it spills hashes and counts."""
+class _KeyCountSink:
+    """Counts keys; it spills slots of hashes and counts."""
 
-    def __init__(self, shards: int, settings: MapSettings, max_records: int) -> None:
-        super().__init__(MapContext(0, shards), settings, 0, Arena())
-        self._counts = KeyCounts(settings.map_bytes, max_records)
+    def __init__(self, number: int, shards: int, settings: MapSettings, max_records: int) -> None:
+        self.number, self._shards, self._source = number, shards, Entries(MapContext(0, shards), settings.secret)
+        self.begin, self.counts = self._source.begin, self._source.counts
+        self._table = SlotTable(COUNTS, settings.map_bytes, COUNT_LOAD, max_records, Arena())
 
-    def _take(self, n: int, m: int) -> Iterator[Emitted]:
-        done = 0
-        while done < n:
-            chunk = min(self._counts.remaining(), n - done)
-            if not chunk:
-                yield from self._by_shard(self._counts.slots)
-                self._counts.clear()
-                continue
-            self._counts.add(self._entries[done : done + chunk], once=True)
-            done += chunk
+    def take(self, decoded: Decoded) -> Iterator[Emitted]:
+        for entries, _ in self._source.of(decoded):
+            at = self._table.put(entries)
+            while at < len(entries):
+                yield from spilled(self.number, self._table.slots, self._shards)
+                self._table.clear()
+                at = self._table.put(entries, at)
 
-    def drain(self) -> Iterator[Emitted]:
+    def result(self) -> Iterator[Emitted]:
         """All remaining counts, by shard."""
-        yield from self._by_shard(self._counts.slots)
+        yield from spilled(self.number, self._table.slots, self._shards)
 
 
-class _TallyScan(SliceScan):
+class _TallySink:
     """Counts all records, including markers, by age and position."""
 
-    def __init__(self, scans: Mapping[int, LogScan], settings: MapSettings, frame: Frame) -> None:
-        super().__init__(scans, settings)
-        self._frame, self._tally = frame, Tally.empty()
+    def __init__(self, frame: Frame) -> None:
+        self._frame, self.tally = frame, Tally.empty()
 
-    def emit(self, slice_: Slice) -> Generator[tuple[Key, list[Any]], None, SharedSummary]:
-        """Scan one slice."""
-        self._tally = Tally.empty()
-        summary = yield from super().emit(slice_)
-        return SharedSummary(summary, self._tally if summary.error is None else Tally.empty())
+    def begin(self, block: Block) -> NDArray[np.bool_]:
+        return np.ones(len(block.rows), np.bool_)
 
-    def _wanted(self, actions: NDArray[np.uint8]) -> None:
-        """All batches."""
-
-    def _decoded(self, block: Block, decoded: Decoded, path: str) -> None:
-        rows = len(block.rows)
+    def take(self, decoded: Decoded) -> Iterable[Emitted]:
+        rows = len(decoded.block.rows)
         all_dropped = Decided(np.full(rows, DROP, np.uint8), np.zeros(rows, np.uint8), Limits(0, 0, 0, False))
-        self._tally.add(block, decoded, all_dropped, np.empty(0, np.uint64), self._frame, path)
+        self.tally.add(decoded, all_dropped, np.empty(0, np.uint64), self._frame)
+        return ()

@@ -6,7 +6,7 @@ A *case* is one way to clean a log with the map of a variant (see ``compaction.c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,18 +14,15 @@ from numpy.typing import NDArray
 
 from compaction.compare.count import Source, Tally
 from compaction.engine.protocol import PartsToClean
-from compaction.errors import CorruptLogError, LogError, of_log
-from compaction.fs.filesystem import ReadableFileSystem
-from compaction.kernels.keys.key_counts import KeyCounts, new_table, put_until_full
-from compaction.kernels.reading.tables import COPY, ENTRY_WORDS
-from compaction.kernels.rewriting.batch_retention import Limits
+from compaction.errors import LogError, of_log
+from compaction.kernels.keys.slot_table import COUNTS, SlotTable
+from compaction.kernels.reading.tables import COPY
 from compaction.kernels.rewriting.tally import Frame
-from compaction.logdir.blocks import Block, SegmentReader
+from compaction.logdir.blocks import Block
 from compaction.logdir.throttle import Throttle
-from compaction.passes.build_map import SliceScan
-from compaction.passes.clean_into import Rewriter
-from compaction.passes.decoder import Decoder
-from compaction.passes.log_scan import Emitted, LogScan
+from compaction.passes.clean_into import Decided, Rewriter
+from compaction.passes.decoder import Decoded
+from compaction.passes.scan import Emitted, Entries, finish, scan
 from compaction.passes.tasks import CleanContext, CleanStats, Key, MapContext, MapSettings, Packed, Slice, SliceId
 
 #: keys that occur more than 2^(i-1) and at most 2^i times are counted under i
@@ -43,15 +40,37 @@ class Measured:
     error: str | None = None
 
 
-@dataclass
-class _Case:
-    """One case while a slice is read."""
+class _CaseSink:
+    """Cleans the batches of a slice for one case, and counts the records that it drops. An error of a record fails this case
+    only."""
 
-    number: int
-    rewriter: Rewriter
-    limits: Limits
-    dropped: Tally = field(default_factory=Tally.empty)
-    error: LogError | None = None
+    def __init__(self, number: int, rewriter: Rewriter, slice_: Slice, frame: Frame) -> None:
+        self.number, self._rewriter, self._frame = number, rewriter, frame
+        self._limits = rewriter.limits(slice_)
+        self._decided: Decided | None = None
+        self.dropped = Tally.empty()
+        self.error: LogError | None = None
+
+    def begin(self, block: Block) -> NDArray[np.bool_]:
+        decided = self._decided = self._rewriter.decide(block, self._limits)
+        wanted: NDArray[np.bool_] = (decided.actions != COPY) | self._rewriter.wanted(block, decided)
+        return wanted
+
+    def take(self, decoded: Decoded) -> Iterable[Emitted]:
+        if self.error is None and self._decided is not None:
+            try:
+                self._rewriter.check_sizes(decoded, self._decided)
+                for _ in self._rewriter.rewrite(decoded, self._decided):
+                    pass
+                survivors = self._rewriter.survivors_from(int(decoded.rows["base_offset"][0]))
+                self.dropped.add(decoded, self._decided, survivors, self._frame)
+            except Exception as error:
+                self.error = of_log(error, decoded.block.path, decoded.block.position)
+        return ()
+
+    def result(self, slice_id: SliceId) -> Measured:
+        error = None if self.error is None else str(self.error)
+        return Measured(self.number, slice_id, self._rewriter.stats(), self.dropped, error)
 
 
 class MeasureContext(NamedTuple):
@@ -72,51 +91,17 @@ def _measure_slice(slice_: Slice, survivors: Mapping[int, Sequence[Packed]], kno
     :param survivors: by variant, survivor entries from any number of shards, uint64[n] in no order
     """
     logs = [(variant, number, log) for variant in slice_.maps for number, log in known.cases.get(variant, ())]
-    cases = []
-    for variant, number, log in logs:
-        rewriter = Rewriter(log, survivors.get(variant, ()))
-        cases.append(_Case(number, rewriter, rewriter.limits(slice_)))
-    throttle = Throttle(min(log.bytes_per_second for _, _, log in logs))
-    _read(logs[0][2].files, slice_, cases, known.sources[slice_.log], throttle)
-    return [
-        Measured(case.number, slice_.id, case.rewriter.stats(), case.dropped, None if case.error is None else str(case.error))
-        for case in cases
+    frame = known.sources[slice_.log].frame
+    cases = [
+        _CaseSink(number, Rewriter(log, survivors.get(variant, ())), slice_, frame) for variant, number, log in logs
     ]
-
-
-def _read(files: ReadableFileSystem, slice_: Slice, cases: Sequence[_Case], source: Source, throttle: Throttle) -> None:
-    """Read a slice once for all cases; an error of the slice is one of each case."""
-    position, frame = slice_.start, source.frame
+    throttle = Throttle(min(log.bytes_per_second for _, _, log in logs))
     try:
-        with SegmentReader(files, slice_.path, slice_.start, slice_.end) as reader:
-            decoder = Decoder(slice_.path)
-            for block in reader.blocks(check_crc=False):
-                position = block.position
-                throttle.count(len(block.raw))
-                for batches in decoder.as_v2(block):
-                    _measure(batches, decoder, cases, frame)
-    except Exception as error:
+        finish(scan(slice_, cases, logs[0][2].files, throttle, check_crc=False))
+    except LogError as error:
         for case in cases:
-            case.error = case.error or of_log(error, slice_.path, position)
-
-
-def _measure(block: Block, decoder: Decoder, cases: Sequence[_Case], frame: Frame) -> None:
-    """Clean batches for each case, and count the records that it drops."""
-    decisions = [(case, case.rewriter.decide(block, case.limits)) for case in cases]
-    wanted = np.any(
-        [(decided.actions != COPY) | case.rewriter.wanted(block, decided) for case, decided in decisions], axis=0
-    )
-    for decoded in decoder.decode(block, wanted):
-        for case, decided in decisions:
-            if case.error is None:
-                try:
-                    case.rewriter.check_sizes(decoded, decided, decoder.path)
-                    for _ in case.rewriter.rewrite(block, decoded, decided, decoder.path):
-                        pass
-                    survivors = case.rewriter.survivors_from(int(decoded.rows["base_offset"][0]))
-                    case.dropped.add(block, decoded, decided, survivors, frame, decoder.path)
-                except Exception as error:
-                    case.error = of_log(error, decoder.path, block.position)
+            case.error = case.error or error
+    return [case.result(slice_.id) for case in cases]
 
 
 @dataclass(frozen=True)
@@ -136,11 +121,10 @@ def resolve_counts(key: Key, packed: Sequence[Packed]) -> list[tuple[int, Repeti
     number, _ = key
     if number >= 0:
         return []
-    arrays = [each.reshape(-1, ENTRY_WORDS) for each in packed]
-    expected = sum(map(len, arrays))
-    total = KeyCounts(expected * ENTRY_WORDS * 16, expected)
-    for each in arrays:
-        total.add(each, once=False)
+    expected = sum(map(len, packed))
+    total = SlotTable.of_keys(COUNTS, expected)
+    for each in packed:
+        total.put(each, of_records=False)
     counts = total.slots[:, 2]
     counts = counts[counts != 0].astype(np.int64)
     powers = np.ceil(np.log2(counts)).astype(np.int64)
@@ -150,24 +134,22 @@ def resolve_counts(key: Key, packed: Sequence[Packed]) -> list[tuple[int, Repeti
     return [(number, Repetition(keys.astype(np.int64), records, int(counts.max(initial=0))))]
 
 
-class _RoundScan(LogScan):
+class _RoundSink:
     """Counts the rounds that a map of ``most_keys`` keys takes."""
 
     def __init__(self, log: MapContext, settings: MapSettings, most_keys: int) -> None:
-        super().__init__(log, settings, 0)
-        self._most = most_keys
-        self._table = new_table(most_keys)
-        self._held = 0
+        self._source = Entries(log, settings.secret)
+        self.begin = self._source.begin
+        self._table = SlotTable.of_keys(COUNTS, most_keys)
         self.rounds = 1
 
-    def _take(self, n: int, m: int) -> Iterable[Emitted]:
-        at = 0
-        while at < n:
-            at, self._held = put_until_full(self._table, self._entries[:n], at, self._held, self._most)
-            if at < n:
-                self._table[:, 2] = 0
-                self._held = 0
+    def take(self, decoded: Decoded) -> Iterable[Emitted]:
+        for entries, _ in self._source.of(decoded):
+            at = self._table.put(entries)
+            while at < len(entries):
+                self._table.clear()
                 self.rounds += 1
+                at = self._table.put(entries, at)
         return ()
 
 
@@ -178,10 +160,7 @@ def count_rounds(work: tuple[Sequence[Slice], MapContext], settings: MapSettings
     :raises LogError: a slice cannot be read
     """
     slices, log = work
-    scan = _RoundScan(log, settings, most_keys)
-    reader = SliceScan({0: scan}, settings)
+    sink, throttle = _RoundSink(log, settings, most_keys), Throttle(settings.bytes_per_second)
     for each in slices:
-        summary = reader.scan(replace(each, maps=(0,)))
-        if summary.error is not None:
-            raise CorruptLogError(summary.error)
-    return scan.rounds
+        finish(scan(each, [sink], settings.files, throttle))
+    return sink.rounds

@@ -20,6 +20,7 @@ from compaction.logdir.throttle import UNLIMITED
 from compaction.passes.build_map import collect_keys, flag_single_task_logs, scan_slices
 from compaction.passes.clean_into import Unjoined, clean_parts, join_parts
 from compaction.passes.merge import KEYS, MapParts
+from compaction.passes.scan import scan_transactions
 from compaction.passes.tasks import (
     CleanContext,
     Key,
@@ -31,7 +32,6 @@ from compaction.passes.tasks import (
     Slice,
     SliceSummary,
 )
-from compaction.passes.txn_headers import scan_transactions
 from compaction.task_runner import Job, TaskRunner, pack, size_of
 
 R = TypeVar("R")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -19,12 +18,13 @@ from numpy.typing import NDArray
 from compaction.formats.key_criteria import KeyCriteria, KeyPattern, salted_digest
 from compaction.formats.key_list import shards
 from compaction.kernels.keys.key_set import BYTES_PER_KEY, KeySet, copy_keys, locate_keys, unmatch_tombstones
-from compaction.kernels.keys.offset_map import Arena
-from compaction.kernels.reading.records import SKIP
+from compaction.kernels.reading.batches import CONTROL_BIT
 from compaction.kernels.reading.tables import DROPPED, OFFSET_SHIFT
-from compaction.passes.build_map import SliceScan
-from compaction.passes.log_scan import Batches, Emitted, LogScan
-from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice, SliceSummary
+from compaction.logdir.blocks import Block
+from compaction.logdir.throttle import Throttle
+from compaction.passes.decoder import V2_MAGIC, Decoded
+from compaction.passes.scan import Emitted, RecordCounts, finish, in_portions, scan_records_of
+from compaction.passes.tasks import MapSettings, Packed, Slice, SliceSummary
 
 _LOCATED = 1 << 14
 #: the keys that were found are counted when they take this much memory
@@ -130,41 +130,50 @@ def unpacked(packed: Iterable[bytes]) -> Packed:
 
 def match_slices(slices: Sequence[Slice], settings: MapSettings, matcher: Matcher) -> list[SliceMatches]:
     """The matches of each slice."""
-    found = []
-    for log, group in groupby(slices, key=lambda each: each.log):
-        scan = _MatchScan(settings, matcher)
-        reader = SliceScan({log: scan}, settings)
-        found += [scan.matches(reader.scan(each)) for each in group]
-    return found
+    throttle, matches = Throttle(settings.bytes_per_second), []
+    for each in slices:
+        sink = _MatchSink(each.log, settings, matcher)
+        summary = finish(scan_records_of(each, [sink], (), settings, throttle))
+        matches.append(sink.result(summary))
+    return matches
 
 
-class _MatchScan(LogScan):
-    """Collects matches instead of map entries. Aborted data is examined as any other."""
+class _MatchSink:
+    """Collects the matches of one slice. Aborted data is examined as any other."""
 
-    def __init__(self, settings: MapSettings, matcher: Matcher) -> None:
-        super().__init__(MapContext(0, 1), settings, 0, Arena())
+    def __init__(self, number: int, settings: MapSettings, matcher: Matcher) -> None:
+        self.number, self.counts = number, RecordCounts()
         self._settings, self._matcher = settings, matcher
-        self._located = np.empty((_LOCATED, 3), np.uint64)
-        self._begin()
-
-    def _begin(self) -> None:
+        self._wanted = np.empty(0, np.bool_)
         self._words = [np.empty(0, np.uint64)]
-        self._found: list[pa.Array] = []
-        self._found_bytes = 0
+        self._keys: list[pa.Array] = []
+        self._keys_bytes = 0
         self._counted: list[FoundKeys] = []
+        self._enlarge(_LOCATED)
 
-    def _scan(self, batches: Batches, at: int) -> tuple[int, int, Iterable[Emitted]]:
-        decoded, wanted = batches.decoded, batches.actions != SKIP
-        next_at, n, error = locate_keys(
-            batches.block.raw, decoded.scratch, decoded.rows, decoded.spans, wanted, at, self._located, batches.keyless,
-            batches.counters,
-        )  # fmt: skip
-        if not error:
-            self._match(self._located[:n])
-        return next_at, error, ()
-
-    def _grow(self, records: int) -> None:
+    def _enlarge(self, records: int) -> None:
         self._located = np.empty((records, 3), np.uint64)
+
+    def begin(self, block: Block) -> NDArray[np.bool_]:
+        rows = block.rows
+        self._wanted = ((rows["attributes"] & CONTROL_BIT) == 0) | (rows["magic"] < V2_MAGIC)
+        return self._wanted
+
+    def take(self, decoded: Decoded) -> Iterable[Emitted]:
+        rows, first = decoded.rows, decoded.first_row
+        wanted, keyless = self._wanted[first : first + len(rows)], np.zeros(len(rows), np.int32)
+
+        def read(at: int) -> tuple[int, int, NDArray[np.uint64]]:
+            next_at, n, error = locate_keys(
+                decoded.block.raw, decoded.scratch, rows, decoded.spans, wanted, at, self._located, keyless,
+                self.counts.counters,
+            )  # fmt: skip
+            return next_at, error, self._located[:n]
+
+        for located in in_portions(decoded, read, self._enlarge):
+            self._match(located)
+        self.counts.add_keyless(rows, keyless)
+        return ()
 
     def _match(self, located: NDArray[np.uint64]) -> None:
         matched = self._matcher.match(located, self._settings)
@@ -172,23 +181,20 @@ class _MatchScan(LogScan):
             return
         offsets = located[matched, 2] >> np.uint64(OFFSET_SHIFT)
         self._words.append(offsets << np.uint64(OFFSET_SHIFT) | np.uint64(DROPPED))
-        self._found.append(keys_at(located, matched))
-        self._found_bytes += self._found[-1].nbytes
-        if self._found_bytes >= _FOUND_BYTES:
+        self._keys.append(keys_at(located, matched))
+        self._keys_bytes += self._keys[-1].nbytes
+        if self._keys_bytes >= _FOUND_BYTES:
             self._count()
 
     def _count(self) -> None:
-        counts = pa.chunked_array(self._found, pa.binary()).value_counts()
+        counts = pa.chunked_array(self._keys, pa.binary()).value_counts()
         hashes = [salted_digest(self._matcher.salt, key) for key in counts.field("values").to_pylist()]
         records = counts.field("counts").to_numpy().astype(np.int64)
         self._counted.append(FoundKeys.joined([FoundKeys(np.array(hashes, HASHED), records)]))
-        self._found, self._found_bytes = [], 0
+        self._keys, self._keys_bytes = [], 0
 
-    def matches(self, summary: SliceSummary) -> SliceMatches:
-        """The matches since the last call, which are those of one slice."""
+    def result(self, summary: SliceSummary) -> SliceMatches:
         self._count()
         words = np.concatenate(self._words)
         packed = zlib.compress(np.diff(words, prepend=np.uint64(0)).tobytes(), 1)
-        found = SliceMatches(summary, packed, len(words), FoundKeys.joined(self._counted))
-        self._begin()
-        return found
+        return SliceMatches(summary, packed, len(words), FoundKeys.joined(self._counted))

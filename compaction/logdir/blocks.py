@@ -23,11 +23,13 @@ MAX_BATCH_BYTES = 256 << 20
 
 
 class Block(NamedTuple):
-    """Consecutive complete batches: ``raw`` (uint8[n], valid until the next block) and one ``BATCH_ROW`` per batch."""
+    """Consecutive complete batches of the file ``path``: ``raw`` (uint8[n], valid until the next block) from ``position`` on,
+    and one ``BATCH_ROW`` per batch."""
 
     position: int
     raw: NDArray[np.uint8]
     rows: NDArray[np.void]
+    path: str
 
 
 class SegmentReader:
@@ -81,7 +83,7 @@ class SegmentReader:
             if len(scan.rows):
                 fold_heads(data, position, scan.rows, self._seen)
                 read_counter.count(scan.consumed)
-                yield Block(position, data[: scan.consumed], scan.rows)
+                yield Block(position, data[: scan.consumed], scan.rows, self._path)
                 position += scan.consumed
                 if scan.error is None:
                     continue

@@ -1,7 +1,19 @@
 """The first pass: checks every batch of some slices, hashes every key, and emits packed map entries by shard.
 
-Mirrors ``Cleaner.buildOffsetMap`` (Kafka 4.4.0) for the dirty section. Records of the clean section, and of aborted data, do
-not enter the map. They are emitted as lookups: pass 2 drops those that a dirty record supersedes.
+Mirrors ``Cleaner.buildOffsetMap`` (Kafka 4.4.0) for the dirty section. Kafka's map is one table in the memory of one machine;
+here it is built in three steps, each in bounded memory:
+
+1. A task puts the entries of its slices into a ``TaskMap``, so that of a key that recurs only the newest entry leaves the task.
+   When the map is full, its keys are still updated, and new keys go to a second, smaller map, which is spilled whenever it is
+   full. The first map is then spilled and reset too if its hit rate has fallen below 1/4: keys that recur stay resident, keys
+   that were written for a while are evicted.
+2. What leaves a task is ordered by *shard*, the high half of the hash scaled to the number of shards: all entries of a key meet
+   in one shard, whatever task has read them, and a shard fits the memory of the task that merges it.
+3. The merge of a shard (``compaction.passes.merge``) keeps the entry that supersedes all others of its key, and resolves the
+   *lookups* against it: records of the clean section, and of aborted data, do not enter the map; pass 2 drops those that a
+   dirty record supersedes.
+
+If one task scans an entire log and its map has not spilled, the task resolves the shard itself, and nothing is shuffled.
 """
 
 from __future__ import annotations
@@ -9,41 +21,49 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import groupby
-from typing import Any
+from itertools import groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
-from compaction.errors import of_log
 from compaction.kernels.keys.key_filter import KeyFilter
-from compaction.kernels.keys.offset_map import Arena
-from compaction.kernels.reading.records import (
-    KEYLESS,
-    MESSAGES,
-    SKIP,
-    TOMBSTONES,
-)
-from compaction.logdir.blocks import Block, SegmentReader
+from compaction.kernels.keys.slot_table import OFFSETS, RANKED, Arena, Layout, SlotTable, by_shard
+from compaction.kernels.reading.tables import ENTRY_BYTES, OFFSET_SHIFT
+from compaction.kernels.reading.tables import RANKED as RANK_FLAG
+from compaction.logdir.blocks import Block
 from compaction.logdir.throttle import Throttle
-from compaction.passes.decoder import Decoded, Decoder, check_offsets
-from compaction.passes.log_scan import Emitted, LogScan, log_scan
-from compaction.passes.tasks import SUMMARY, Key, MapContext, MapSettings, Packed, Resolved, Slice, SliceSummary
+from compaction.passes.decoder import Decoded
+from compaction.passes.merge import resolve
+from compaction.passes.scan import Emitted, Entries, finish, scan_records_of
+from compaction.passes.tasks import SUMMARY, LastRecord, MapContext, MapSettings, Packed, Resolved, Slice
+
+#: lookups are kept up to this size
+_LOOKUP_BYTES = 32 << 20
+#: slots that are ordered by shard at a time: their copy, and what waits to be shuffled, remains small
+_PORTION = 1 << 18
+#: least number of slots for each shard in a portion: fewer would make many small arrays
+_PORTION_PER_SHARD = 1 << 10
+#: the second map has 1/4 of the first map's memory
+_SECOND = 4
+#: the first map is reset when fewer than 1/4 of the entries since the last spill hit it
+_HIT_RATE = 4
+#: load at which a map counts as full: a failed lookup takes 6 probes there, and 50 at the permitted load of 0.9
+_LOAD = 0.7
 
 
-def scan_slices(
-    slices: Iterable[Slice], logs: Mapping[int, MapContext], settings: MapSettings
-) -> Iterator[tuple[Key, list[Packed | Resolved | SliceSummary]]]:
-    """Packed entries (``uint64[n, 3]``) by shard, and one summary per slice. The shard of a ``single_task`` log is resolved
-    here if its entries fit the task's map.
+def scan_slices(slices: Iterable[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Iterator[Emitted]:
+    """Packed entries (``uint64[n, words]``) by shard, and one ``SliceSummary`` per slice. The shard of a ``single_task`` log is
+    resolved here if its entries fit the task's map.
 
     The summary of an unreadable slice has an error; the caller must then ignore its log's entries.
     """
     for log, group in groupby(slices, key=lambda each: each.log):
-        of_one_log = list(group)
-        scan = log_scan(logs[log], settings, dirty_records(of_one_log, logs[log].first_dirty_offset))
-        yield from SliceScan({log: scan}, settings).run(of_one_log)
+        of_one_log, throttle = list(group), Throttle(settings.bytes_per_second)
+        sink = OffsetMapSink(log, logs[log], settings, dirty_records(of_one_log, logs[log].first_dirty_offset))
+        for each in of_one_log:
+            summary = yield from scan_records_of(each, [sink], (), settings, throttle)
+            yield (log, SUMMARY), [summary]
+        yield from sink.result()
 
 
 def flag_single_task_logs(logs: Mapping[int, MapContext], tasks: Iterable[Iterable[Slice]]) -> dict[int, MapContext]:
@@ -60,15 +80,14 @@ def collect_keys(
     :param work: the slices; of each log, the size of the filter in words
     """
     slices, logs = work
-    found = []
+    collected = []
     for log, group in groupby(slices, key=lambda each: each.log):
         context, words = logs[log]
-        scan = _FilterScan(context, settings, KeyFilter(np.zeros(words, np.uint64)))
-        reader = SliceScan({log: scan}, settings)
+        sink, throttle = _KeyFilterSink(log, context, settings, words), Throttle(settings.bytes_per_second)
         for each in group:
-            reader.scan(each)
-        found.append((log, scan.keys))
-    return found
+            finish(scan_records_of(each, [sink], (), settings, throttle))
+        collected.append((log, sink.keys))
+    return collected
 
 
 def dirty_records(slices: Iterable[Slice], first_dirty_offset: int) -> int:
@@ -76,111 +95,150 @@ def dirty_records(slices: Iterable[Slice], first_dirty_offset: int) -> int:
     return sum(max(0, each.end_offset - max(each.first_offset, first_dirty_offset)) for each in slices)
 
 
-class Findings:
-    """What the batches of a slice contain, besides map entries and lookups; ``counters`` are those of ``scan_records``."""
+class _KeyFilterSink:
+    """Adds the keys of dirty records to a filter of ``words`` words."""
 
-    def __init__(self) -> None:
-        self.counters = np.zeros(3, np.int64)
-        self.txn_rows = [np.empty(0, TXN_ROW)]
-        self.keyless_rows = [np.empty(0, KEYLESS_ROW)]
-        self.unranked = Counter[int]()
+    def __init__(self, number: int, log: MapContext, settings: MapSettings, words: int) -> None:
+        self.number, self._entries = number, Entries(log, settings.secret)
+        self.begin, self.counts = self._entries.begin, self._entries.counts
+        self.keys = KeyFilter(np.zeros(words, np.uint64))
 
-    def add_keyless(self, rows: NDArray[np.void], keyless: NDArray[np.int32]) -> None:
-        """Add the number of records without a key of each of ``rows``."""
-        if keyless.any():
-            self.keyless_rows.append(keyless_rows(rows, keyless))
-
-    def summary(self, slice_: Slice, fingerprint: str) -> SliceSummary:
-        """The summary of the slice."""
-        messages, keyless, tombstones = self.counters[[MESSAGES, KEYLESS, TOMBSTONES]].tolist()
-        txn_rows, keyless_rows = np.concatenate(self.txn_rows), np.concatenate(self.keyless_rows)
-        return SliceSummary(
-            slice_.log, messages, keyless, tombstones, txn_rows, keyless_rows,
-            slice_id=slice_.id, fingerprint=fingerprint, unranked=self.unranked,
-        )  # fmt: skip
+    def take(self, decoded: Decoded) -> Iterable[Emitted]:
+        for entries, _ in self._entries.of(decoded):
+            self.keys.add(entries)
+        return ()
 
 
-class SliceScan:
-    """Reads slices of one log once, for all of their maps.
+class OffsetMapSink:
+    """The map entries and lookups of one log, or of one way to build its map, from the slices of one task.
 
-    :param scans: by number of the map
+    :param max_records: upper bound on the number of entries
+    :param arena: memory of the map, as several maps at once need; defaults to that of the process
     """
 
-    def __init__(self, scans: Mapping[int, LogScan], settings: MapSettings) -> None:
-        self._scans, self._files = scans, settings.files
-        self._throttle = Throttle(settings.bytes_per_second)
+    def __init__(
+        self, number: int, log: MapContext, settings: MapSettings, max_records: int, arena: Arena | None = None
+    ) -> None:
+        self.number, self._log, self._source = number, log, Entries(log, settings.secret)
+        self.counts = self._source.counts
+        layout = OFFSETS if log.ranking is None else RANKED
+        self._map = TaskMap(layout, settings.map_bytes, settings.load_factor, max_records, arena)
+        self._lookups: list[Packed] = []
+        self._lookup_count = 0
+        self._lookup_limit = min(settings.map_bytes, _LOOKUP_BYTES) // ENTRY_BYTES
+        self._any_spilled = False
+        #: with ranks, the log's last record, if it entered the map
+        self._last: LastRecord | None = None
 
-    def run(self, slices: Iterable[Slice]) -> Iterator[tuple[Key, list[Any]]]:
-        """What ``scan_slices`` emits for ``slices``."""
-        for each in slices:
-            summary = yield from self.emit(each)
-            yield (each.log, SUMMARY), [summary]
-        for number, scan in self._scans.items():
-            resolved = scan.resolved()
-            for shard, found in scan.drain() if resolved is None else [(0, resolved)]:
-                yield (number, shard), [found]
+    def begin(self, block: Block) -> NDArray[np.bool_]:
+        return self._source.begin(block)
 
-    def scan(self, slice_: Slice) -> Any:
-        """The summary of one slice whose scans spill nothing."""
-        emitted = self.emit(slice_)
-        try:
-            key, _ = next(emitted)
-        except StopIteration as end:
-            return end.value
-        raise ValueError(f"map {key} has spilled")
+    def take(self, decoded: Decoded) -> Iterator[Emitted]:
+        for entries, lookups in self._source.of(decoded):
+            if self._log.ranking is not None:
+                self._note_last(entries)
+            elif self._log.dirty_keys is not None:
+                lookups = self._log.dirty_keys.prune(lookups, self._log.first_dirty_offset)
+            for slots in self._map.put(entries):
+                yield from spilled(self.number, slots, self._log.shards)
+            if len(lookups):
+                self._lookups.append(lookups.copy())
+                self._lookup_count += len(lookups)
+                if self._lookup_count >= self._lookup_limit:
+                    yield from self._spill_lookups()
 
-    def emit(self, slice_: Slice) -> Generator[tuple[Key, list[Any]], None, Any]:
-        """Scan one slice: yields what is spilled on the way; returns its summary, with the error if it cannot be read."""
-        findings, position, next_offset = Findings(), slice_.start, slice_.first_offset
-        started_s = self._throttle.now_s()
-        scans = {number: self._scans[number] for number in slice_.maps or (slice_.log,)}
-        try:
-            with SegmentReader(self._files, slice_.path, slice_.start, slice_.end) as reader:
-                decoder = Decoder(slice_.path)
-                for block in reader.blocks(check_crc=True):
-                    position = block.position
-                    self._throttle.count(len(block.raw))
-                    for batches in decoder.as_v2(block):
-                        next_offset = check_offsets(batches, next_offset, slice_.path, slice_.end_offset)
-                        findings.txn_rows.append(summarise(batches.rows, slice_.segment_index))
-                        yield from self._batches(scans, batches, decoder, findings)
-                found = findings.summary(slice_, reader.fingerprint())
-                return replace(found, seconds=self._throttle.now_s() - started_s)
-        except Exception as error:
-            failure = str(of_log(error, slice_.path, position))
-            return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=failure, slice_id=slice_.id)
+    def _note_last(self, ranked: Packed) -> None:
+        if len(ranked) and int(ranked[-1, 2] & ~np.uint64(RANK_FLAG)) >> OFFSET_SHIFT == self._log.last_offset + 1:
+            self._last = LastRecord(ranked[-1:].copy())
 
-    def _batches(
-        self, scans: Mapping[int, LogScan], block: Block, decoder: Decoder, findings: Findings
-    ) -> Iterator[tuple[Key, list[Any]]]:
-        """Decode batches once for all scans. The first scan counts records: they do not depend on the map."""
-        actions, keyless = [scan.actions(block.rows) for scan in scans.values()], np.zeros(len(block.rows), np.int32)
-        for decoded in decoder.decode(block, self._wanted(actions[0])):
-            counts = keyless, findings.counters
-            for (number, scan), of_scan in zip(scans.items(), actions, strict=True):
-                for shard, packed in scan.records(block, decoded, of_scan, counts, decoder.path):
-                    yield (number, shard), [packed]
-                findings.unranked[number] += scan.take_unranked()
-                counts = np.zeros_like(keyless), np.zeros_like(findings.counters)
-            self._decoded(block, decoded, decoder.path)
-        findings.add_keyless(block.rows, keyless)
+    def _spill_lookups(self) -> Iterator[Emitted]:
+        if self._lookups:
+            self._any_spilled = True
+            lookups = np.concatenate(self._lookups)
+            self._lookups, self._lookup_count = [], 0
+            yield from spilled(self.number, lookups, self._log.shards)
 
-    def _wanted(self, actions: NDArray[np.uint8]) -> NDArray[np.bool_] | None:
-        """bool[r], the batches to decode: markers are in no map."""
-        wanted: NDArray[np.bool_] = actions != SKIP
-        return wanted
+    def result(self) -> Iterator[Emitted]:
+        """The log's survivor entries, if this task has scanned the entire log without spilling; else all remaining entries and
+        lookups, and the last record, by shard."""
+        resolved = self._resolved()
+        if resolved is not None:
+            yield (self.number, 0), [resolved]
+            return
+        yield from self._spill_lookups()
+        for slots in self._map.drain():
+            yield from spilled(self.number, slots, self._log.shards)
+        if self._last is not None:
+            for key, (entry,) in spilled(self.number, self._last.entry, self._log.shards):
+                yield key, [LastRecord(entry)]
 
-    def _decoded(self, block: Block, decoded: Decoded, path: str) -> None:
-        """Called with all decoded batches."""
+    def _resolved(self) -> Resolved | None:
+        if not self._log.single_task or self._any_spilled or self._map.complete is None:
+            return None
+        return resolve(self._map.complete, self._lookups, self._log.first_dirty_offset, self._last)
 
 
-class _FilterScan(LogScan):
-    """Adds keys to a filter instead of a map, and makes no lookups."""
+def spilled(number: int, slots: Packed, shards: int) -> Iterator[Emitted]:
+    """Copies of the ``slots`` of map ``number`` (uint64[n, words], empty ones allowed), by shard."""
+    portion = max(_PORTION, _PORTION_PER_SHARD * shards)
+    for at in range(0, len(slots), portion):
+        ordered, starts = by_shard(slots[at : at + portion], shards)
+        for shard, (start, end) in enumerate(pairwise(starts.tolist())):
+            if start < end:
+                yield (number, shard), [ordered[start:end]]
 
-    def __init__(self, log: MapContext, settings: MapSettings, keys: KeyFilter) -> None:
-        super().__init__(log, settings, 0, Arena())
-        self.keys = keys
 
-    def _take(self, n: int, m: int) -> Iterable[Emitted]:
-        self.keys.add(self._entries[:n])
-        return ()
+class TaskMap:
+    """Takes map entries, and spills those that do not fit: it yields the slots of a full map, including empty ones, which are
+    valid until the next ones. See the module's first comment.
+
+    :param map_bytes: memory of the first map; a second one takes a quarter of it in addition
+    :param max_records: upper bound on the number of entries
+    """
+
+    def __init__(
+        self, layout: Layout, map_bytes: int, load_factor: float, max_records: int, arena: Arena | None = None
+    ) -> None:
+        load = min(load_factor, _LOAD)
+        self._first = SlotTable(layout, map_bytes, load, max_records, arena)
+        self._second: SlotTable | None = None
+        self._second_arena = Arena()
+        self._second_size = layout, map_bytes // _SECOND, load, max_records
+        self._entries, self._misses = 0, 0
+        #: the map of all entries so far, or ``None`` if they did not fit
+        self.complete: SlotTable | None = self._first
+
+    def put(self, entries: Packed) -> Iterator[Packed]:
+        """Put uint64[n, words] ``entries``, which are reordered. To be consumed, even if nothing is spilled."""
+        while len(entries):
+            if self._second is None:
+                entries = entries[self._first.put(entries) :]
+                if not len(entries):
+                    return
+                self.complete = None
+                self._second = SlotTable(*self._second_size, self._second_arena)
+            misses = self._first.update(entries)
+            self._entries += len(entries)
+            self._misses += len(misses)
+            entries = yield from self._put_second(self._second, misses)
+
+    def _put_second(self, second: SlotTable, entries: Packed) -> Generator[Packed, None, Packed]:
+        """Put entries that missed the first map into the second one. Returns those that remain when both are reset."""
+        while len(entries := entries[second.put(entries) :]):
+            yield second.slots
+            second.clear()
+            hits, total = self._entries - self._misses, self._entries
+            self._entries = self._misses = 0
+            if hits * _HIT_RATE < total:
+                yield self._first.slots
+                self._first.clear()
+                self._second = None
+                break
+        return entries
+
+    def drain(self) -> Iterator[Packed]:
+        """The slots of both maps."""
+        if self._second is not None:
+            yield self._second.slots
+            self._second, self._second_arena = None, Arena()
+        yield self._first.slots

@@ -6,7 +6,7 @@ memory; a batch that loses all records is not decompressed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -29,23 +29,21 @@ from compaction.kernels.rewriting.rewrite import (
     rewrite,
 )
 from compaction.kernels.rewriting.survivors import BAD_NAMES
-from compaction.logdir.blocks import Block, SegmentReader
+from compaction.logdir.blocks import Block
 from compaction.logdir.throttle import Throttle
 from compaction.output.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
 from compaction.passes.compress import seal_compressed
 from compaction.passes.decoder import (
     CHANGED,
     Decoded,
-    Decoder,
     check_count,
     check_crcs,
-    check_message_crcs,
-    check_offsets,
     check_record_sizes,
     corrupt_record,
     read_by_kafka,
 )
 from compaction.passes.header_names import repair_header_names
+from compaction.passes.scan import Emitted, finish, scan
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, Packed, PartResult, Slice
 from compaction.passes.unchanged import DiffersError, SourceComparison, only_source
 
@@ -185,22 +183,11 @@ class Rewriter:
         """Clean all slices of the part, in order; only count without ``writer``."""
         started_s = self._throttle.now_s()
         for slice_ in slices:
-            decoder, limits, floor = Decoder(slice_.path), self.limits(slice_), slice_.first_offset
-            with SegmentReader(self._log.files, slice_.path, slice_.start, slice_.end) as reader:
-                for block in reader.blocks(check_crc=False):
-                    self.at = (slice_.path, block.position)
-                    self._throttle.count(len(block.raw))
-                    check_message_crcs(block, slice_.path)
-                    for batches in decoder.as_v2(block):
-                        floor = check_offsets(batches, floor, slice_.path, slice_.end_offset)
-                        for chunks, out_rows in self._block(batches, decoder, limits):
-                            if writer is not None:
-                                writer.append(chunks, out_rows)
-                            self.batches += len(out_rows)
-                            self._throttle.count(int(out_rows["size"].sum()))
-                if slice_.fingerprint is not None and reader.fingerprint() != slice_.fingerprint:
-                    what = "segment is not the one that the first pass read"
-                    raise CorruptLogError(what, path=slice_.path, position=slice_.start, hint=CHANGED)
+            sink = _CleanSink(self, self.limits(slice_), writer)
+            fingerprint = finish(scan(slice_, [sink], self._log.files, self._throttle, check_crc=False))
+            if slice_.fingerprint is not None and fingerprint != slice_.fingerprint:
+                what = "segment is not the one that the first pass read"
+                raise CorruptLogError(what, path=slice_.path, position=slice_.start, hint=CHANGED)
         self.seconds += self._throttle.now_s() - started_s
 
     def limits(self, slice_: Slice) -> Limits:
@@ -217,18 +204,14 @@ class Rewriter:
             erases_values=log.rules.erases_values,
         )
 
+    def count_output(self, out_rows: NDArray[np.void]) -> None:
+        """Count batches of the output."""
+        self.batches += len(out_rows)
+        self._throttle.count(int(out_rows["size"].sum()))
+
     def survivors_from(self, offset: int) -> NDArray[np.uint64]:
         """The survivor entries from ``offset`` on."""
         return self._survivors[np.searchsorted(self._survivors, np.uint64((offset + 1) << OFFSET_SHIFT)) :]
-
-    def _block(
-        self, block: Block, decoder: Decoder, limits: Limits
-    ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
-        decided = self.decide(block, limits)
-        check_crcs(block, decided.actions, decoder.path)
-        for decoded in decoder.decode(block, self.wanted(block, decided)):
-            self.check_sizes(decoded, decided, decoder.path)
-            yield from self.rewrite(block, decoded, decided, decoder.path)
 
     def decide(self, block: Block, limits: Limits) -> Decided:
         """Decide about each batch of a run from ``Decoder.as_v2``."""
@@ -246,19 +229,17 @@ class Rewriter:
             wanted |= read_by_kafka(block.rows, decided.verdicts)
         return wanted
 
-    def check_sizes(self, decoded: Decoded, decided: Decided, path: str) -> None:
+    def check_sizes(self, decoded: Decoded, decided: Decided) -> None:
         """Check decoded batches against the limit of a record's size, if there is one."""
         if self._log.max_record_bytes is not None:
-            check_record_sizes(decoded, decided.verdicts, self._log.max_record_bytes, path)
+            check_record_sizes(decoded, decided.verdicts, self._log.max_record_bytes)
 
-    def rewrite(
-        self, block: Block, decoded: Decoded, decided: Decided, path: str
-    ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
+    def rewrite(self, decoded: Decoded, decided: Decided) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
         """The output of decoded batches: chunks of bytes and one ``OUT_ROW`` per batch; each pair is valid until the next.
 
-        :param decided: of all batches of ``block``
+        :param decided: of all batches of the block
         """
-        rows, first = decoded.rows, decoded.first_row
+        block, rows, first = decoded.block, decoded.rows, decoded.first_row
         actions, verdicts = (each[first : first + len(rows)] for each in decided[:2])
         horizon = to_long(self._log.rules.now_ms + self._log.delete_retention_ms)
         at = 0
@@ -270,25 +251,25 @@ class Rewriter:
                 block.position, self._out, out_rows, self._kept, self._counters,
             )  # fmt: skip
             if error and error != BAD_NAMES:
-                raise _failure(error, rows[next_at], path)
+                raise _failure(error, rows[next_at], block.path)
             if n and out_rows["source"][n - 1] == WRAPPER:
-                yield from self._rewritten(block, decoded, out_rows[:n], next_at - 1)
+                yield from self._rewritten(decoded, out_rows[:n], next_at - 1)
             elif n:
                 yield self._output(block.raw, out_rows[:n])
             if error:
-                yield from self.rewrite(block, _repaired(block, decoded, next_at, path), decided, path)
+                yield from self.rewrite(_repaired(decoded, next_at), decided)
                 next_at += 1
             elif next_at == at:
-                check_count(decoded, at, path)
+                check_count(decoded, at)
                 self._grow(decoded, at)
             at = next_at
 
     def _rewritten(
-        self, block: Block, decoded: Decoded, out_rows: NDArray[np.void], at: int
+        self, decoded: Decoded, out_rows: NDArray[np.void], at: int
     ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
         """The output that ends with the wrapper of magic 0 or 1 in row ``at``, which the kernel has described."""
         if len(out_rows) > 1:
-            yield self._output(block.raw, out_rows[:-1])
+            yield self._output(decoded.block.raw, out_rows[:-1])
         last = out_rows[-1:]
         wrapper = decoded.wrappers[at].filtered(decoded.rows["base_offset"][at] + self._kept[: int(last["start"][0]), 4])
         last["size"] = len(wrapper)
@@ -324,17 +305,41 @@ class Rewriter:
         return chunks, out_rows
 
 
-def _repaired(block: Block, decoded: Decoded, at: int, path: str) -> Decoded:
+class _CleanSink:
+    """Cleans the batches of one slice into ``writer``; only counts without one."""
+
+    def __init__(self, rewriter: Rewriter, limits: Limits, writer: Writer | None) -> None:
+        self._rewriter, self._limits, self._writer = rewriter, limits, writer
+        self._decided = Decided(np.empty(0, np.uint8), np.empty(0, np.uint8), limits)
+
+    def begin(self, block: Block) -> NDArray[np.bool_]:
+        self._rewriter.at = (block.path, block.position)
+        self._decided = self._rewriter.decide(block, self._limits)
+        check_crcs(block, self._decided.actions)
+        return self._rewriter.wanted(block, self._decided)
+
+    def take(self, decoded: Decoded) -> Iterable[Emitted]:
+        self._rewriter.check_sizes(decoded, self._decided)
+        for chunks, out_rows in self._rewriter.rewrite(decoded, self._decided):
+            if self._writer is not None:
+                self._writer.append(chunks, out_rows)
+            self._rewriter.count_output(out_rows)
+        return ()
+
+
+def _repaired(decoded: Decoded, at: int) -> Decoded:
     """One row of ``decoded``, with header names as Kafka would write them."""
     start, end, in_scratch = decoded.spans[at].tolist()
     rows = decoded.rows[at : at + 1]
-    records = memoryview(decoded.scratch if in_scratch else block.raw)[start:end]
+    records = memoryview(decoded.scratch if in_scratch else decoded.block.raw)[start:end]
     try:
         names = repair_header_names(records, int(rows["count"][0]))
     except FormatError as error:
-        raise CorruptLogError(error.what, path=path, position=int(rows["position"][0]), hint="restore this segment") from None
+        position, path = int(rows["position"][0]), decoded.block.path
+        raise CorruptLogError(error.what, path=path, position=position, hint="restore this segment") from None
     repaired = np.frombuffer(bytearray(names), np.uint8)
-    return Decoded(decoded.first_row + at, rows, np.array([[0, len(repaired), 1]], np.int64), repaired)
+    spans = np.array([[0, len(repaired), 1]], np.int64)
+    return Decoded(decoded.block, decoded.first_row + at, rows, spans, repaired)
 
 
 def _failure(error: int, row: np.void, path: str) -> CompactionError:

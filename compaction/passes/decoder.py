@@ -43,12 +43,13 @@ CHANGED = "the file was changed, or the disk returned other bytes: make sure tha
 
 
 class Decoded(NamedTuple):
-    """Batches ``[first_row, first_row + len(rows))`` of a block with their uncompressed records.
+    """Batches ``[first_row, first_row + len(rows))`` of ``block`` with their uncompressed records.
 
     ``spans`` int64[r, 3]: start, end, and 1 for ``scratch``, 0 for the block's ``raw``; 0, 0 for batches that are not wanted.
     ``wrappers``: of each row, if the rows are wrappers of magic 0 and 1.
     """
 
+    block: Block
     first_row: int
     rows: NDArray[np.void]
     spans: NDArray[np.int64]
@@ -56,13 +57,13 @@ class Decoded(NamedTuple):
     wrappers: Sequence[Wrapped] = ()
 
 
-def check_count(decoded: Decoded, at: int, path: str) -> None:
+def check_count(decoded: Decoded, at: int) -> None:
     """Check a batch's record count before memory is allocated for its records.
 
     :raises CorruptLogError: the batch is too small for its record count
     :raises UnsupportedLogError: it has more than ``MAX_RECORDS`` records
     """
-    row, (start, end) = decoded.rows[at], decoded.spans[at, :2].tolist()
+    row, path, (start, end) = decoded.rows[at], decoded.block.path, decoded.spans[at, :2].tolist()
     count, position = int(row["count"]), int(row["position"])
     if count * _MIN_RECORD_BYTES > end - start:
         what = f"batch declares {count} records in {end - start} bytes"
@@ -72,13 +73,13 @@ def check_count(decoded: Decoded, at: int, path: str) -> None:
         raise UnsupportedLogError(what, path=path, position=position)
 
 
-def check_offsets(block: Block, floor: int, path: str, end_offset: int = MAX_OFFSET) -> int:
+def check_offsets(block: Block, floor: int, end_offset: int = MAX_OFFSET) -> int:
     """The offset after the last batch of ``block``, whose offsets must be in ``[floor, end_offset)``.
 
     :raises CorruptLogError: offsets decrease, or reach ``end_offset``
     :raises UnsupportedLogError: offsets reach ``MAX_OFFSET``
     """
-    rows, lasts = block.rows, last_record_offsets(block.rows)
+    rows, path, lasts = block.rows, block.path, last_record_offsets(block.rows)
     highest = int(np.argmax(lasts))
     if lasts[highest] >= MAX_OFFSET:
         what = f"offsets from {MAX_OFFSET} on are not supported"
@@ -95,7 +96,7 @@ def check_offsets(block: Block, floor: int, path: str, end_offset: int = MAX_OFF
     return int(lasts[-1]) + 1
 
 
-def check_crcs(block: Block, actions: NDArray[np.uint8], path: str) -> None:
+def check_crcs(block: Block, actions: NDArray[np.uint8]) -> None:
     """Verify the CRC of each v2 batch that is copied or rewritten: the bytes may differ from those that pass 1 read, and a
     rewritten batch gets a new CRC.
 
@@ -106,10 +107,10 @@ def check_crcs(block: Block, actions: NDArray[np.uint8], path: str) -> None:
         return
     bad = first_bad_crc(block.raw, block.position, rows, actions != DROP)
     if bad < len(rows):
-        raise CorruptLogError("batch fails its CRC", path=path, position=int(rows["position"][bad]), hint=CHANGED)
+        raise CorruptLogError("batch fails its CRC", path=block.path, position=int(rows["position"][bad]), hint=CHANGED)
 
 
-def check_message_crcs(block: Block, path: str) -> None:
+def check_message_crcs(block: Block) -> None:
     """Verify the CRC of all batches of a block that has messages of magic 0 and 1.
 
     :raises CorruptLogError: a batch fails its CRC
@@ -117,7 +118,7 @@ def check_message_crcs(block: Block, path: str) -> None:
     if (block.rows["magic"] < V2_MAGIC).any():
         found = scan_batches(block.raw, block.position, check_crc=True)
         if found.error is not None:
-            raise CorruptLogError(found.error, path=path, position=found.error_position, hint=CHANGED)
+            raise CorruptLogError(found.error, path=block.path, position=found.error_position, hint=CHANGED)
 
 
 def read_by_kafka(rows: NDArray[np.void], verdicts: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -128,7 +129,7 @@ def read_by_kafka(rows: NDArray[np.void], verdicts: NDArray[np.uint8]) -> NDArra
     return read
 
 
-def check_record_sizes(decoded: Decoded, verdicts: NDArray[np.uint8], limit: int, path: str) -> None:
+def check_record_sizes(decoded: Decoded, verdicts: NDArray[np.uint8], limit: int) -> None:
     """Check the records of compressed batches: with a larger one, Kafka does not clean the log.
 
     The size of a v2 record is without its length, that of a message in a wrapper without its offset and size. Mirrors
@@ -149,7 +150,7 @@ def check_record_sizes(decoded: Decoded, verdicts: NDArray[np.uint8], limit: int
     if at < len(rows):
         what = f"compressed batch has a record of {size} bytes, {MAX_RECORD} is {limit}"
         hint = f"set {MAX_RECORD} to {size} or more; Kafka does not clean this log either"
-        raise UnsupportedLogError(what, path=path, position=int(rows["position"][at]), hint=hint)
+        raise UnsupportedLogError(what, path=decoded.block.path, position=int(rows["position"][at]), hint=hint)
 
 
 def corrupt_record(error: int, row: np.void, path: str) -> CorruptLogError:
@@ -157,11 +158,14 @@ def corrupt_record(error: int, row: np.void, path: str) -> CorruptLogError:
     return CorruptLogError(RECORD_ERRORS[error], path=path, position=int(row["position"]), hint="restore this segment")
 
 
-class Decoder:
-    """Decodes the blocks of one segment file; ``path`` is for error messages."""
+def _corrupt(what: str, block: Block, row: np.void) -> CorruptLogError:
+    return CorruptLogError(what, path=block.path, position=int(row["position"]), hint="restore this segment")
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+
+class Decoder:
+    """Decodes the blocks of one segment file."""
+
+    def __init__(self) -> None:
         self._scratch = np.empty(0, np.uint8)
         self._message_spans = np.empty((0, 3), np.int64)
         self._wrappers: list[Wrapped] = []
@@ -178,7 +182,7 @@ class Decoder:
             return
         edges = [0, *(np.flatnonzero(v0_v1[1:] != v0_v1[:-1]) + 1).tolist(), len(v0_v1)]
         for first, end in pairwise(edges):
-            run = Block(block.position, block.raw, block.rows[first:end])
+            run = block._replace(rows=block.rows[first:end])
             if v0_v1[first]:
                 yield from self._transcode(run)
             else:
@@ -194,7 +198,7 @@ class Decoder:
             changes = np.flatnonzero(packed[at:] != packed[at])
             run_end = at + int(changes[0]) if len(changes) else len(rows)
             end = self._wrapped(block, at, run_end) if packed[at] else self._plain(block, at, run_end)
-            yield Block(block.position, block.raw, rows[at:end])
+            yield block._replace(rows=rows[at:end])
             at = end
 
     def _plain(self, block: Block, at: int, end: int) -> int:
@@ -202,7 +206,7 @@ class Decoder:
         self._message_spans = np.zeros((len(rows), 3), np.int64)
         done, ok = plain_messages(block.raw, block.position, rows, 0, self._scratch, self._message_spans)
         if not ok:
-            raise self._corrupt("message's lengths contradict its size", rows[done])
+            raise _corrupt("message's lengths contradict its size", block, rows[done])
         return at + int(done)
 
     def _wrapped(self, block: Block, at: int, end: int) -> int:
@@ -217,7 +221,7 @@ class Decoder:
                 self._ensure(needed)
                 used = self._put_records(block, row, wrapped, used)
             except FormatError as error:
-                raise self._corrupt(str(error), row) from error
+                raise _corrupt(str(error), block, row) from error
         return at + len(self._wrappers)
 
     def _put_records(self, block: Block, row: np.void, wrapped: Wrapped, used: int) -> int:
@@ -239,9 +243,6 @@ class Decoder:
         if len(self._scratch) < size:
             self._scratch = np.empty(size, np.uint8)
 
-    def _corrupt(self, what: str, row: np.void) -> CorruptLogError:
-        return CorruptLogError(what, path=self.path, position=int(row["position"]), hint="restore this segment")
-
     def decode(self, block: Block, wanted: NDArray[np.bool_] | None = None) -> Iterator[Decoded]:
         """The batches of a run from ``as_v2``, in order, as many at a time as fit the scratch buffer.
 
@@ -250,7 +251,7 @@ class Decoder:
         """
         rows = block.rows
         if rows["magic"][0] < V2_MAGIC:
-            yield Decoded(0, rows, self._message_spans[: len(rows)], self._scratch, self._wrappers)
+            yield Decoded(block, 0, rows, self._message_spans[: len(rows)], self._scratch, self._wrappers)
             return
         spans = np.zeros((len(rows), 3), np.int64)
         spans[:, 0] = rows["position"] - block.position + HEADER_SIZE
@@ -260,7 +261,7 @@ class Decoder:
             spans[packed & ~wanted] = 0
             packed &= wanted
         if not packed.any():
-            yield Decoded(0, rows, spans, self._scratch)
+            yield Decoded(block, 0, rows, spans, self._scratch)
             return
         yield from self._decompress(block, spans, np.flatnonzero(packed).tolist())
 
@@ -275,19 +276,19 @@ class Decoder:
                     break
                 except BufferTooSmall as error:
                     if used:
-                        yield Decoded(first, block.rows[first:row], spans[first:row], self._scratch)
+                        yield Decoded(block, first, block.rows[first:row], spans[first:row], self._scratch)
                         first, used = row, 0
                     else:
                         self._grow(error.needed_bytes, block, row)
                         scratch = memoryview(self._scratch)
                 except CodecError as error:
-                    raise self._corrupt(str(error), block.rows[row]) from error
+                    raise _corrupt(str(error), block, block.rows[row]) from error
             spans[row] = used, used + written, 1
             used += written
-        yield Decoded(first, block.rows[first:], spans[first:], self._scratch)
+        yield Decoded(block, first, block.rows[first:], spans[first:], self._scratch)
 
     def _grow(self, needed_bytes: int | None, block: Block, row: int) -> None:
         size = max(needed_bytes or 0, 2 * len(self._scratch))
         if len(self._scratch) >= MAX_PLAIN_BYTES or (needed_bytes or 0) > MAX_PLAIN_BYTES:
-            raise self._corrupt(f"batch decompresses to more than {MAX_PLAIN_BYTES} bytes", block.rows[row])
+            raise _corrupt(f"batch decompresses to more than {MAX_PLAIN_BYTES} bytes", block, block.rows[row])
         self._scratch = np.empty(min(size, MAX_PLAIN_BYTES), np.uint8)

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.keys.offset_map import SkimpyOffsetMap, by_bound
-from compaction.kernels.keys.ranked_map import RankedMap
-from compaction.kernels.reading.tables import DROPPED, LOOKUP, OFFSET_SHIFT, RANKED, TOMBSTONE, UNEXPIRED
-from compaction.passes.tasks import SUMMARY, Key, LastRecord, OutputPart, Packed, RankedEntries, Resolved, Slice
+from compaction.kernels.keys.slot_table import OFFSETS, RANKED, SlotTable, by_bound
+from compaction.kernels.reading.tables import DROPPED, LOOKUP, OFFSET_SHIFT, TOMBSTONE, UNEXPIRED
+from compaction.kernels.reading.tables import RANKED as RANK_FLAG
+from compaction.passes.tasks import SUMMARY, Key, LastRecord, OutputPart, Packed, Resolved, Slice
 
 T = TypeVar("T")
 
@@ -62,62 +62,58 @@ def resolve_into_parts(
 
 
 def resolve_shard(
-    packed: Sequence[Packed | RankedEntries | LastRecord | Resolved], first_dirty_offset: int, load_factor: float
+    packed: Sequence[Packed | LastRecord | Resolved], first_dirty_offset: int, load_factor: float
 ) -> Resolved:
     """Merge one shard.
 
-    :param packed: arrays of uint64[n, 3], each either of map entries or of lookups; or all of them ``RankedEntries``, with at
-        most one ``LastRecord``; or one ``Resolved``
+    :param packed: arrays of uint64[n, 3], each either of map entries or of lookups; or all of them with ranks, uint64[n, 4],
+        and at most one ``LastRecord``; or one ``Resolved``
     """
-    arrays: list[NDArray[np.uint64]] = []
-    kind, last = SkimpyOffsetMap, None
+    arrays: list[Packed] = []
+    last = None
     for each in packed:
         if isinstance(each, Resolved):
             return each
         if isinstance(each, LastRecord):
             last = each
-            continue
-        if isinstance(each, RankedEntries):
-            kind = RankedMap
-            each = each.rows
-        arrays.append(np.frombuffer(each, np.uint64).reshape(-1, kind.words))
+        else:
+            arrays.append(each)
     lookups = [each for each in arrays if each[0, 2] & np.uint64(LOOKUP)]
     entries = [each for each in arrays if not each[0, 2] & np.uint64(LOOKUP)]
     expected = sum(map(len, entries))
-    shard = kind(_table_bytes(expected, load_factor, kind), load_factor, expected)
+    layout = RANKED if arrays and arrays[0].shape[1] == RANKED.words else OFFSETS
+    # few collisions
+    table_bytes = (int(expected / min(load_factor, _LOAD)) + 4) * layout.words * _WORD_BYTES
+    shard = SlotTable(layout, table_bytes, load_factor, expected)
     for each in entries:
-        shard.put(each)
+        if shard.put(each) < len(each):
+            raise ValueError(f"a map of {shard.capacity} keys is too small for {expected} entries")
     return resolve(shard, lookups, first_dirty_offset, last)
 
 
 def resolve(
-    shard: SkimpyOffsetMap, lookups: Sequence[NDArray[np.uint64]], first_dirty_offset: int, last: LastRecord | None = None
+    shard: SlotTable, lookups: Sequence[Packed], first_dirty_offset: int, last: LastRecord | None = None
 ) -> Resolved:
     """Resolve a complete shard into survivor entries.
 
     These are, in no order: of the dirty section every record that the map holds; of the clean section every record to be
     dropped (``DROPPED``: superseded, or without a key) and every tombstone that is not.
 
-    :param lookups: all of the shard's, each uint64[n, 3], of a ``RankedMap`` uint64[n, 4]
+    :param lookups: all of the shard's, each uint64[n, 3], with ranks uint64[n, 4]
     :param last: if it is superseded, the entry of the record that supersedes it is ``UNEXPIRED``
     """
-    if last is not None and shard.superseded_by_map(last.entry)[0]:
+    if last is not None and shard.superseded(last.entry)[0]:
         words, entry = shard.slots, last.entry[0]
         words[(words[:, 0] == entry[0]) & (words[:, 1] == entry[1]) & (words[:, 2] != 0), 2] |= np.uint64(UNEXPIRED)
     survivors = [shard.offset_words(), *(_look_up(shard, each, first_dirty_offset) for each in lookups)]
     return Resolved(np.concatenate(survivors), len(shard))
 
 
-def _table_bytes(entries: int, load_factor: float, kind: type[SkimpyOffsetMap]) -> int:
-    """Memory of a map for ``entries`` keys with few collisions."""
-    return (int(entries / min(load_factor, _LOAD)) + 4) * kind.words * _WORD_BYTES
-
-
-def _look_up(shard: SkimpyOffsetMap, lookups: NDArray[np.uint64], first_dirty_offset: int) -> NDArray[np.uint64]:
+def _look_up(shard: SlotTable, lookups: Packed, first_dirty_offset: int) -> Packed:
     """The survivor entries that follow from ``lookups``; those of dirty records are of aborted data."""
-    dropped = shard.superseded_by_map(lookups)
+    dropped = shard.superseded(lookups)
     dropped |= (lookups[:, 0] == 0) & (lookups[:, 1] == 0)
-    survivors = lookups[:, 2] & ~np.uint64(LOOKUP | RANKED)
+    survivors = lookups[:, 2] & ~np.uint64(LOOKUP | RANK_FLAG)
     clean = survivors < np.uint64((first_dirty_offset + 1) << OFFSET_SHIFT)
     tombstone = (survivors & np.uint64(TOMBSTONE)) != 0
     survivors[clean & dropped] |= np.uint64(DROPPED)

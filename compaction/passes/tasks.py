@@ -92,12 +92,6 @@ class MapContext:
     last_offset: int = -1
 
 
-class RankedEntries(NamedTuple):
-    """Map entries or lookups with ranks, uint64[n, 4]."""
-
-    rows: Packed
-
-
 class LastRecord(NamedTuple):
     """The ranked entry of the log's last record, uint64[1, 4], beside the one that enters the map."""
 

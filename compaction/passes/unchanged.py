@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.errors import LogError
 from compaction.fs.filesystem import Chunk, join
 from compaction.kernels.reading.tables import IN_BLOCK
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
@@ -22,8 +23,11 @@ from compaction.passes.tasks import CleanContext, OutputPart
 _LEAST_BYTES = 1 << 20
 
 
-class DiffersError(Exception):
-    """The output is not the source."""
+class DiffersError(LogError):
+    """The output is not the source. An error of the log, so that a scan raises it as it is; no user sees it."""
+
+    def __init__(self) -> None:
+        super().__init__("output differs from its source")
 
 
 class SourceComparison:

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.errors import CorruptLogError
-from compaction.kernels.keys.latest_table import LATEST_WORDS, LatestTable
-from compaction.kernels.keys.offset_map import Arena
+from compaction.errors import CorruptLogError, LogError
+from compaction.kernels.keys.slot_table import NEWEST, SlotTable
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import OFFSET_SHIFT, TOMBSTONE
-from compaction.passes.build_map import SliceScan
-from compaction.passes.log_scan import Emitted, LogScan
-from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice
+from compaction.logdir.throttle import UNLIMITED, Throttle
+from compaction.passes.decoder import Decoded
+from compaction.passes.scan import Emitted, Entries, finish, scan
+from compaction.passes.tasks import MapContext, Packed, Slice
 from compaction.source.part_spool import PartSpool
 from compaction.source.read_columns import ReadSpec, Records, read_columns
 
@@ -90,15 +90,15 @@ def _find_survivors(slices: Sequence[SliceRange], spec: ReadSpec, latest: Latest
     first = max(spec.bounds.first_offset, slices[0].first_offset)
     span = max(1, min(spec.bounds.last_offset + 1, slices[-1].end_offset) - first)
     bounds = np.array([each.first_offset for each in slices[1:]], np.int64)
-    with _LatestScan(spec, first, span) as scan:
-        reader = SliceScan({0: scan}, scan.settings)
+    throttle = Throttle(UNLIMITED)
+    with _NewestSink(spec, first, span) as sink:
         for number, each in enumerate(slices):
-            found = reader.scan(
-                Slice(0, number, each.path, each.first_offset, each.end_offset, each.start, each.end, 0, maps=(0,))
-            )
-            if found.error is not None:
-                raise CorruptLogError(found.error)
-        for slots in scan.shards():
+            slice_ = Slice(0, number, each.path, each.first_offset, each.end_offset, each.start, each.end, 0)
+            try:
+                finish(scan(slice_, [sink], spec.files, throttle))
+            except LogError as error:
+                raise CorruptLogError(str(error)) from error
+        for slots in sink.result():
             if not latest.tombstones:
                 slots = slots[(slots[:, 2] & np.uint64(TOMBSTONE)) == 0]
             offsets = (slots[:, 2] >> np.uint64(OFFSET_SHIFT)).astype(np.int64) - 1
@@ -106,48 +106,49 @@ def _find_survivors(slices: Sequence[SliceRange], spec: ReadSpec, latest: Latest
             survivors.add(rows, np.searchsorted(bounds, offsets, "right").astype(np.int64))
 
 
-class _LatestScan(LogScan):
-    """Pass 1 over the slices of one log, of which at most ``span`` records from ``first_offset`` on are in the view."""
+class _NewestSink:
+    """The newest records of one log, of which at most ``span`` records from ``first_offset`` on are in the view."""
 
     def __init__(self, spec: ReadSpec, first_offset: int, span: int) -> None:
-        self.settings = MapSettings(0, 1.0, HashSecret.random())
-        super().__init__(MapContext(first_offset, 1, spec.aborted), self.settings, 0, Arena())
+        # lookups are of records before the bounds, and of aborted data: they are not in the view
+        self._source = Entries(MapContext(first_offset, 1, spec.aborted), HashSecret.random())
+        self.begin = self._source.begin
         keys = TABLE_BYTES // _SLOT_BYTES
-        self._table = LatestTable(min(span, keys))
+        self._table = SlotTable.of_keys(NEWEST, min(span, keys))
         self._shards = int(min(_MOST_SHARDS, -(-span // keys)))
-        self._spool = PartSpool(LATEST_WORDS, self._shards, 0)
+        self._spool = PartSpool(NEWEST.words, self._shards, 0)
         self._spilled_any = False
         # an offset word is (offset + 1) << OFFSET_SHIFT with flags
         self._end_word = np.uint64((first_offset + span + 1) << OFFSET_SHIFT)
 
-    def _take(self, n: int, m: int) -> Iterable[Emitted]:
-        """Lookups are of records before the bounds, and of aborted data."""
-        entries: Packed = self._entries[:n]
-        entries, at = entries[entries[:, 2] < self._end_word], 0
-        while at < len(entries):
-            at = self._table.put(entries, at, once=True)
-            if at < len(entries):
-                self._spill_table()
+    def take(self, decoded: Decoded) -> Iterable[Emitted]:
+        for entries, _ in self._source.of(decoded):
+            entries = entries[entries[:, 2] < self._end_word]
+            at = self._table.put(entries)
+            while at < len(entries):
+                self._spill()
+                at = self._table.put(entries, at)
         return ()
 
-    def _spill_table(self) -> None:
-        slots = self._table.take()
+    def _spill(self) -> None:
+        slots = self._table.held()
+        self._table.clear()
         self._spilled_any = True
         self._spool.add(slots, (slots[:, 1] % np.uint64(self._shards)).astype(np.int64))
 
-    def shards(self) -> Iterator[Packed]:
+    def result(self) -> Iterator[Packed]:
         """The slots of all keys, shard by shard."""
         if not self._spilled_any:
-            yield self._table.take()
+            yield self._table.held()
             return
-        self._spill_table()
+        self._spill()
         for shard in range(self._shards):
-            entries = self._spool.read(shard)
-            table = LatestTable(len(entries))
-            table.put(entries, 0, once=False)
-            yield table.take()
+            slots = self._spool.read(shard)
+            table = SlotTable.of_keys(NEWEST, len(slots))
+            table.put(slots, of_records=False)
+            yield table.held()
 
-    def __enter__(self) -> _LatestScan:
+    def __enter__(self) -> _NewestSink:
         return self
 
     def __exit__(self, *_: object) -> None:

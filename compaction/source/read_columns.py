@@ -19,7 +19,7 @@ from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.reading.batches import CONTROL_BIT, last_record_offsets
 from compaction.kernels.reading.columns import Columns, fill_columns, measure_records, new_columns
 from compaction.kernels.reading.records import OK, RECORD_ERRORS
-from compaction.logdir.blocks import Block, SegmentReader
+from compaction.logdir.blocks import SegmentReader
 from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder
 from compaction.stores.mixed import MixedFileSystem
 
@@ -86,14 +86,14 @@ def read_columns(path: str, start: int, end: int, spec: ReadSpec) -> Iterator[Re
 
     :raises CorruptLogError: a batch or record is malformed
     """
-    decoder = Decoder(path)
+    decoder = Decoder()
     with SegmentReader(spec.files, path, start, end) as reader:
         for block in reader.blocks(check_crc=spec.check_crcs):
             for part in decoder.as_v2(block):
                 wanted = _wanted(part.rows, spec)
                 if wanted.any():
                     for decoded in decoder.decode(part, wanted):
-                        yield from _columns(part, decoded, wanted, spec, path)
+                        yield from _columns(decoded, wanted, spec)
 
 
 def _wanted(rows: NDArray[np.void], spec: ReadSpec) -> NDArray[np.bool_]:
@@ -115,8 +115,8 @@ def _wanted(rows: NDArray[np.void], spec: ReadSpec) -> NDArray[np.bool_]:
     return found
 
 
-def _columns(block: Block, decoded: Decoded, wanted: NDArray[np.bool_], spec: ReadSpec, path: str) -> Iterator[Records]:
-    rows, first = decoded.rows, decoded.first_row
+def _columns(decoded: Decoded, wanted: NDArray[np.bool_], spec: ReadSpec) -> Iterator[Records]:
+    block, rows, first = decoded.block, decoded.rows, decoded.first_row
     spans = decoded.spans.copy()
     spans[~wanted[first : first + len(rows)]] = 0, -1, 0
     bounds = spec.bounds.as_array()
@@ -124,7 +124,7 @@ def _columns(block: Block, decoded: Decoded, wanted: NDArray[np.bool_], spec: Re
     at, error = measure_records(block.raw, decoded.scratch, rows, spans, bounds, spec.wanted, counts, sizes)
     if error != OK:
         position = int(rows[at]["position"])
-        raise CorruptLogError(RECORD_ERRORS[error], path=path, position=position, hint="restore this segment")
+        raise CorruptLogError(RECORD_ERRORS[error], path=block.path, position=position, hint="restore this segment")
     if counts.any():
         columns = new_columns(sizes, spec.wanted)
         fill_columns(block.raw, decoded.scratch, rows, spans, bounds, spec.wanted, columns)

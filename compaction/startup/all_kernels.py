@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compaction.formats.indexes import OFFSET_ROW, TIME_ROW
 from compaction.kernels.compiling.cache import note_all_compiled
-from compaction.kernels.keys import key_counts, key_filter, key_set, latest_table, offset_map, ranked_map
+from compaction.kernels.keys import key_filter, key_set, slot_table
 from compaction.kernels.reading import backup_records, batches, columns, headers, locate, ranks, record_table, records
 from compaction.kernels.reading import plain_messages as messages
 from compaction.kernels.reading.siphash import HashSecret
@@ -42,9 +42,9 @@ def first_pass() -> None:
     entries, secret = _empty(np.uint64, 0, ENTRY_WORDS), HashSecret(0, 0).state()
     counters = _empty(np.int64, len(records.RECORD_ERRORS))
     records.scan_records(*_rows(), _empty(np.uint8), 0, 0, entries, entries, _empty(np.int32), counters, secret)
-    held = offset_map.SkimpyOffsetMap(0, 1.0, 0)
+    held = slot_table.SlotTable(slot_table.OFFSETS, 0, 1.0, 0)
     held.put(entries)
-    held.superseded_by_map(entries)
+    held.superseded(entries)
 
 
 def matches() -> None:
@@ -60,22 +60,18 @@ def matches() -> None:
 def large_logs() -> None:
     """Both passes over large logs: maps with several shards, groups with several output parts, filters of lookups."""
     entries, survivors = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.uint64)
-    offset_map.by_shard(entries, 2)
-    offset_map.SkimpyOffsetMap(0, 1.0, 0).update(entries)
+    slot_table.by_shard(entries, 2)
+    slot_table.SlotTable(slot_table.OFFSETS, 0, 1.0, 0).update(entries)
     filtered = key_filter.KeyFilter.sized(0, 0)
     filtered.add(entries)
     filtered.prune(entries, 0)
-    offset_map.by_bound(survivors, survivors, _empty(np.int64, 2))
+    slot_table.by_bound(survivors, survivors, _empty(np.int64, 2))
 
 
 def strategies() -> None:
     """Ranking records for strategies other than ``offset``."""
     entries, ranked, name = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.uint64, 0, ranks.RANKED_WORDS), _empty(np.uint8)
     ranks.rank_records(*_rows(), name, 0, 0, False, name, entries, entries, ranked, ranked)
-    held = ranked_map.RankedMap(0, 1.0, 0)
-    held.put(ranked)
-    held.update(ranked)
-    held.superseded_by_map(ranked)
 
 
 def second_pass() -> None:
@@ -116,9 +112,6 @@ def comparison() -> None:
     counted, ages = _empty(np.int64, 1, tally.COLUMNS), _empty(np.int64, 2, tally.COLUMNS)
     limits, frame, each = batch_retention.Limits(0, 0, 0, False), tally.Frame(0, 1, 0), _empty(np.uint8)
     tally.tally(*_rows(), each, each, _empty(np.uint64), limits, frame, _empty(np.int64), counted, ages)
-    keys, entries = key_counts.KeyCounts(0, 0), _empty(np.uint64, 0, ENTRY_WORDS)
-    keys.add(entries, once=True)
-    key_counts.put_until_full(key_counts.new_table(0), entries, 0, 0, 0)
 
 
 def source() -> None:
@@ -126,9 +119,6 @@ def source() -> None:
     wanted, bounds, sizes = columns.KEYS | columns.VALUES | columns.HEADERS, _empty(np.int64, 4), _empty(np.int64, 6)
     columns.measure_records(*_rows(), bounds, wanted, _empty(np.int32), sizes)
     columns.fill_columns(*_rows(), bounds, wanted, columns.new_columns(sizes, wanted))
-    table = latest_table.LatestTable(0)
-    table.put(_empty(np.uint64, 0, ENTRY_WORDS), 0, once=True)
-    table.put(_empty(np.uint64, 0, latest_table.LATEST_WORDS), 0, once=False)
 
 
 def backup_sets() -> None:

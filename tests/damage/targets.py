@@ -39,6 +39,7 @@ from compaction.output.journal import JOURNAL, read_journal
 from compaction.passes.build_map import scan_slices
 from compaction.passes.clean_into import clean_parts
 from compaction.passes.merge import resolve_shard
+from compaction.passes.scan import scan_transactions
 from compaction.passes.tasks import (
     SUMMARY,
     CleanContext,
@@ -50,7 +51,6 @@ from compaction.passes.tasks import (
     Slice,
     SliceSummary,
 )
-from compaction.passes.txn_headers import scan_transactions
 from compaction.report import LogReport, LogStatus
 from compaction.source.read_columns import ReadSpec, read_columns
 from tests.damage.valid_logs import NOW_MS, ReadableFileSystem, look_at, valid_log, write_log

@@ -124,15 +124,15 @@ def test_an_unexpected_exception_is_one_logs_failure(
     log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A defect of the program that affects one log does not stop the others."""
-    from compaction.passes import build_map
+    from compaction.passes import scan
     from compaction.passes.decoder import check_offsets
 
-    def defect(block: Block, floor: int, path: str, end_offset: int) -> int:
-        if "damaged" in path:
+    def defect(block: Block, floor: int, end_offset: int) -> int:
+        if "damaged" in block.path:
             raise IndexError("index 7 is out of bounds")
-        return check_offsets(block, floor, path, end_offset)
+        return check_offsets(block, floor, end_offset)
 
-    monkeypatch.setattr(build_map, "check_offsets", defect)
+    monkeypatch.setattr(scan, "check_offsets", defect)
     lines = _run(log_dir, _locally, capsys)
     path = log_dir / "damaged-0" / valid_log("zstd").log(0)
     what = "unforeseen failure (IndexError: index 7 is out of bounds); nothing was changed"

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compaction.compare.compare_policies import compare_with
-from compaction.kernels.keys.key_counts import KeyCounts
-from compaction.kernels.keys.offset_map import Arena, SkimpyOffsetMap
+from compaction.kernels.keys.slot_table import COUNTS, OFFSETS, Arena, SlotTable
 from compaction.kernels.reading.siphash import HashSecret
-from compaction.passes.build_map import SliceScan
-from compaction.passes.log_scan import LogScan
-from compaction.passes.tasks import MapContext, MapSettings, Slice
+from compaction.passes.build_map import scan_slices
+from compaction.passes.tasks import SUMMARY, MapContext, MapSettings, Slice
 from tests.compare.test_compare_policies import request
 from tests.local_job import clean_locally, write_offsets
 from tests.local_passes import LocalPasses
@@ -90,10 +88,10 @@ def scanned(path: Path, keys: list[bytes]) -> NDArray[np.uint64]:
     write_partition(path, log.build())
     (file,) = path.glob("*.log")
     settings = MapSettings(1 << 24, 0.9, HashSecret.random())
-    scan = LogScan(MapContext(0, 1), settings, len(keys), Arena())
-    summary = SliceScan({0: scan}, settings).scan(Slice(0, 0, str(file), 0, len(keys), 0, file.stat().st_size, 0))
-    assert summary.error is None
-    return np.concatenate([entries for _, entries in scan.drain()])
+    slice_ = Slice(0, 0, str(file), 0, len(keys), 0, file.stat().st_size, 0)
+    emitted = list(scan_slices([slice_], {0: MapContext(0, 1)}, settings))
+    assert [values[0].error for (_, shard), values in emitted if shard == SUMMARY] == [None]
+    return np.concatenate([values[0] for (_, shard), values in emitted if shard != SUMMARY])
 
 
 def test_keys_crafted_to_cluster_take_no_longer_to_probe_than_random_keys(tmp_path: Path) -> None:
@@ -102,12 +100,10 @@ def test_keys_crafted_to_cluster_take_no_longer_to_probe_than_random_keys(tmp_pa
     assert {xxhash.xxh3_128_intdigest(key) & LOW_BITS for key in keys} == {0}
     entries = scanned(tmp_path, keys)
     assert len(entries) == len(set(keys)) == 40_000
-    offsets = SkimpyOffsetMap(1 << 24, 0.9, len(keys), Arena())
-    offsets.put(entries)
-    counts = KeyCounts(1 << 24, len(keys))
-    counts.add(entries, once=True)
-    for table in (offsets.slots, counts.slots):
-        found = distances(table)
+    for layout in (OFFSETS, COUNTS):
+        table = SlotTable(layout, 1 << 24, 0.9, len(keys), Arena())
+        table.put(entries)
+        found = distances(table.slots)
         assert len(found) == 40_000
         # random keys: a mean below 1, a maximum of about 30
         assert found.mean() < 3

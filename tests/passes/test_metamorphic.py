@@ -20,7 +20,7 @@ from compaction.engine.clean import clean_logs
 from compaction.engine.protocol import CleanedParts, CleanInputs, MapInputs, MapResult
 from compaction.engine.sizing import Sizes
 from compaction.logdir.blocks import SegmentReader
-from compaction.passes import clean_into, decoder, log_scan
+from compaction.passes import clean_into, decoder, scan
 from compaction.report import LogStatus
 from compaction.task_runner import Job
 from tests.conformance.ours import topics_file
@@ -138,7 +138,7 @@ def test_another_number_of_sparks_cores_gives_the_same_bytes(tmp_path: Path) -> 
 def cramped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every buffer so small that nearly every batch is too large for it, and maps of a handful of keys."""
     monkeypatch.setattr(cleaner, "_TASK_MAP_BYTES", 8 * 24)
-    monkeypatch.setattr(log_scan, "_ENTRIES", 1)
+    monkeypatch.setattr(scan, "_ENTRIES", 1)
     monkeypatch.setattr(clean_into, "_OUT_BYTES", 70)
     monkeypatch.setattr(clean_into, "_KEPT_ROWS", 1)
     monkeypatch.setattr(decoder, "SCRATCH_BYTES", 64)

@@ -35,7 +35,7 @@ def filter_wrapper(data: bytes, at: int, retained: list[int]) -> bytes:
 def block_of(data: bytes) -> Block:
     """All batches of ``data``."""
     raw = np.frombuffer(data, np.uint8)
-    return Block(0, raw, scan_batches(raw, 0, check_crc=True).rows)
+    return Block(0, raw, scan_batches(raw, 0, check_crc=True).rows, "log")
 
 
 def inner_entries(wrapper: bytes) -> list[tuple[int, bytes]]:
@@ -104,7 +104,7 @@ def test_the_records_of_wrappers_are_those_of_the_slow_conversion(
         shifted = [each._replace(offset=start + each.offset) for each in rows]
         spec = MessageSetSpec(magic, Codec.LZ4, 1234 if append_time else None, inner_magic=inner_magic)
         data, start = data + encode_message_set(shifted, spec), shifted[-1].offset + 1
-    decoder, block, found = Decoder("log"), block_of(data), []
+    decoder, block, found = Decoder(), block_of(data), []
     positions = block.rows["position"].tolist()
     for run in decoder.as_v2(block):
         for decoded in decoder.decode(run):
@@ -133,7 +133,7 @@ def test_a_malformed_wrapper_is_refused_with_the_reason_of_the_slow_conversion(i
     wrapper = struct.pack(">qiI", 5, 4 + len(body), crc32(body)) + body
     with pytest.raises(FormatError) as expected:
         transcode(wrapper)
-    decoder = Decoder("log")
+    decoder = Decoder()
     with pytest.raises(CorruptLogError) as found:
         list(decoder.as_v2(block_of(wrapper)))
     assert str(expected.value) in str(found.value)

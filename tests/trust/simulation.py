@@ -41,7 +41,7 @@ from compaction.config.request import CompactionRequest
 from compaction.engine.clean import clean_logs
 from compaction.errors import CompactionError, LockedError
 from compaction.fs.filesystem import FileSystem
-from compaction.kernels.keys import offset_map
+from compaction.kernels.keys import slot_table
 from compaction.locking.claim import Identity
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
@@ -105,11 +105,11 @@ class _ArenaOfEach(threading.local):
     """Each actor's own memory for maps, as in separate processes."""
 
     def __init__(self) -> None:
-        self._arena = offset_map.Arena()
+        self._arena = slot_table.Arena()
 
-    def table(self, slots: int) -> NDArray[np.uint64]:
+    def table(self, slots: int, words: int) -> NDArray[np.uint64]:
         """See ``Arena``."""
-        return self._arena.table(slots)
+        return self._arena.table(slots, words)
 
 
 class SimulatedRuns:
@@ -160,7 +160,7 @@ class World:
 
     def play(self) -> Verdict:
         """Play the scenario and the undisturbed end; returns the violations."""
-        with patch.object(offset_map.SkimpyOffsetMap, "arena", _ArenaOfEach()):
+        with patch.object(slot_table.SlotTable, "arena", _ArenaOfEach()):
             return self._play()
 
     def _play(self) -> Verdict:

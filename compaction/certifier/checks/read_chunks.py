@@ -66,7 +66,7 @@ def read_chunks(ranges: Iterable[ByteRange], first_offset: int, end_offset: int)
                 inside = np.flatnonzero((last >= first_offset) & (last < end_offset))
                 if len(inside):
                     rows = block.rows[inside[0] : inside[-1] + 1]
-                    yield from _chunks(Block(block.position, block.raw, rows), part)
+                    yield from _chunks(block._replace(rows=rows), part)
 
 
 def _chunks(block: Block, part: ByteRange) -> Iterator[Chunk]:
@@ -80,10 +80,10 @@ def _chunks(block: Block, part: ByteRange) -> Iterator[Chunk]:
                 yield _wrapper(block, block.rows[row : row + 1].copy(), part)
         elif kind[first] == 0:
             starts = rows["position"] - block.position
-            run = Block(block.position, block.raw, rows)
+            run = block._replace(rows=rows)
             yield _located(locate_messages, block.raw.copy(), run, (starts, starts + rows["size"]), part)
         else:
-            yield from _batches(Block(block.position, block.raw, rows), part)
+            yield from _batches(block._replace(rows=rows), part)
 
 
 def _batches(block: Block, part: ByteRange) -> Iterator[Chunk]:
@@ -99,7 +99,7 @@ def _batches(block: Block, part: ByteRange) -> Iterator[Chunk]:
     raw = memoryview(block.raw)
     for row in packed.tolist():
         if used - len(block.raw) >= _CHUNK_BYTES:
-            yield _cut(parts, Block(block.position, block.raw, rows[first:row]), (starts[first:row], ends[first:row]), part)
+            yield _cut(parts, block._replace(rows=rows[first:row]), (starts[first:row], ends[first:row]), part)
             parts, used, first = [block.raw], len(block.raw), row
         try:
             plain = decompress(Codec.of(int(rows["attributes"][row])), raw[starts[row] : ends[row]], limit_bytes=_MOST_BYTES)
@@ -107,7 +107,7 @@ def _batches(block: Block, part: ByteRange) -> Iterator[Chunk]:
             raise _corrupt(str(error), part.path, rows[row]) from error
         parts.append(np.frombuffer(plain, np.uint8))
         starts[row], ends[row], used = used, used + len(plain), used + len(plain)
-    yield _cut(parts, Block(block.position, block.raw, rows[first:]), (starts[first:], ends[first:]), part)
+    yield _cut(parts, block._replace(rows=rows[first:]), (starts[first:], ends[first:]), part)
 
 
 def _cut(parts: list[NDArray[np.uint8]], run: Block, bounds: tuple[Int64s, Int64s], part: ByteRange) -> Chunk:

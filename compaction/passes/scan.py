@@ -1,0 +1,246 @@
+"""Reads a slice once: its decoded batches are passed through a list of sinks.
+
+A *sink* is one use of the batches: it builds a map, counts, matches keys, or cleans. It says which batches it reads, by their
+headers, and takes these batches decoded, a bounded number of bytes at a time. ``Entries`` is the common part of sinks that need
+hashes of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
+from compaction.errors import LogError, of_log
+from compaction.fs.filesystem import ReadableFileSystem
+from compaction.kernels.reading.ranks import RANKED_WORDS, Ranking, rank_records
+from compaction.kernels.reading.records import KEYLESS, LOOKUPS_ONLY, MAP, MESSAGES, SKIP, TOMBSTONES, scan_records
+from compaction.kernels.reading.siphash import HashSecret
+from compaction.kernels.reading.tables import ENTRY_WORDS
+from compaction.logdir.blocks import Block, SegmentReader
+from compaction.logdir.throttle import Throttle
+from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count, check_message_crcs, check_offsets, corrupt_record
+from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, Slice, SliceSummary
+
+T = TypeVar("T")
+
+#: what leaves a task before its end: packed entries of a shard of a map
+Emitted = tuple[Key, list[Any]]
+
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_ENTRIES = 1 << 14
+
+
+class Sink(Protocol):
+    """One use of the batches of a slice."""
+
+    def begin(self, block: Block) -> NDArray[np.bool_]:
+        """bool[r], the batches of ``block`` whose records are read, by their headers."""
+
+    def take(self, decoded: Decoded) -> Iterable[Emitted]:
+        """Read decoded batches of that block, among them batches that only other sinks read. To be consumed."""
+
+
+def scan(
+    slice_: Slice, sinks: Sequence[Sink], files: ReadableFileSystem, throttle: Throttle, *, check_crc: bool = True
+) -> Generator[Emitted, None, str]:
+    """Yields what the sinks emit; returns the fingerprint of the slice.
+
+    :param check_crc: if not set, sinks check the CRCs of the v2 batches that they read
+    :raises LogError: the slice cannot be read, or a sink failed
+    """
+    position, next_offset = slice_.start, slice_.first_offset
+    try:
+        with SegmentReader(files, slice_.path, slice_.start, slice_.end) as reader:
+            decoder = Decoder()
+            for block in reader.blocks(check_crc=check_crc):
+                position = block.position
+                throttle.count(len(block.raw))
+                if not check_crc:
+                    check_message_crcs(block)
+                for batches in decoder.as_v2(block):
+                    next_offset = check_offsets(batches, next_offset, slice_.end_offset)
+                    yield from _through(sinks, batches, decoder)
+            return reader.fingerprint()
+    except Exception as error:
+        located = of_log(error, slice_.path, position)
+        if located is error:
+            raise
+        raise located from error
+
+
+def _through(sinks: Sequence[Sink], block: Block, decoder: Decoder) -> Iterator[Emitted]:
+    wanted = np.zeros(len(block.rows), np.bool_)
+    for sink in sinks:
+        wanted |= sink.begin(block)
+    for decoded in decoder.decode(block, wanted):
+        for sink in sinks:
+            yield from sink.take(decoded)
+
+
+def finish(scanning: Generator[Emitted, None, T]) -> T:
+    """The result of a scan whose sinks emit nothing."""
+    try:
+        key, _ = next(scanning)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise ValueError(f"map {key} has spilled")
+
+
+class TxnRows:
+    """The ``TXN_ROW`` summary of a slice, by batch headers alone."""
+
+    def __init__(self, segment_index: int) -> None:
+        self._segment_index = segment_index
+        self._rows = [np.empty(0, TXN_ROW)]
+
+    def begin(self, block: Block) -> NDArray[np.bool_]:
+        self._rows.append(summarise(block.rows, self._segment_index))
+        return np.zeros(len(block.rows), np.bool_)
+
+    def take(self, decoded: Decoded) -> Iterable[Emitted]:
+        return ()
+
+    def result(self) -> NDArray[np.void]:
+        return np.concatenate(self._rows)
+
+
+def scan_transactions(slice_: Slice, files: ReadableFileSystem) -> SliceSummary:
+    """The slice's ``TXN_ROW`` summary, for logs whose aborted transactions must be known before the map is built. Pass 1
+    verifies checksums."""
+    txns = TxnRows(slice_.segment_index)
+    try:
+        with SegmentReader(files, slice_.path, slice_.start, slice_.end) as reader:
+            for block in reader.blocks(check_crc=False):
+                txns.begin(block)
+    except Exception as error:
+        return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=str(of_log(error, slice_.path, slice_.start)))
+    return SliceSummary(slice_.log, 0, 0, 0, txns.result())
+
+
+class RecordCounts:
+    """Counts of the records of a slice: ``counters`` are those of ``scan_records``, ``unranked`` the entries without a rank."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Before the next slice."""
+        self.counters = np.zeros(3, np.int64)
+        self.keyless_rows = [np.empty(0, KEYLESS_ROW)]
+        self.unranked = 0
+
+    def add_keyless(self, rows: NDArray[np.void], keyless: NDArray[np.int32]) -> None:
+        """Add the number of records without a key of each of ``rows``."""
+        if keyless.any():
+            self.keyless_rows.append(keyless_rows(rows, keyless))
+
+
+class RecordSink(Sink, Protocol):
+    """A sink that reads all records but those of markers, and counts them; ``number`` is that of its map."""
+
+    number: int
+    counts: RecordCounts
+
+
+def scan_records_of(
+    slice_: Slice, sinks: Sequence[RecordSink], also: Sequence[Sink], settings: MapSettings, throttle: Throttle
+) -> Generator[Emitted, None, SliceSummary]:
+    """Scan a slice of pass 1; returns its summary, with the error if it cannot be read. The counts are those of the first sink:
+    they do not depend on the map."""
+    started_s, txns = throttle.now_s(), TxnRows(slice_.segment_index)
+    for sink in sinks:
+        sink.counts.clear()
+    try:
+        fingerprint = yield from scan(slice_, [*sinks, txns, *also], settings.files, throttle)
+    except LogError as error:
+        return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=str(error), slice_id=slice_.id)
+    counts = sinks[0].counts
+    messages, keyless, tombstones = counts.counters[[MESSAGES, KEYLESS, TOMBSTONES]].tolist()
+    return SliceSummary(
+        slice_.log, messages, keyless, tombstones, txns.result(), np.concatenate(counts.keyless_rows),
+        slice_id=slice_.id, fingerprint=fingerprint, unranked={sink.number: sink.counts.unranked for sink in sinks},
+        seconds=throttle.now_s() - started_s,
+    )  # fmt: skip
+
+
+def in_portions(
+    decoded: Decoded, read: Callable[[int], tuple[int, int, T]], enlarge: Callable[[int], None]
+) -> Iterator[T]:
+    """What ``read`` makes of decoded batches, as many at a time as fit its buffers.
+
+    :param read: called with the first row; returns the next row, an error of ``RECORD_ERRORS`` and its result. It returns the
+        first row if its buffers are too small for that batch
+    :param enlarge: called with the number of records that the buffers must hold
+    """
+    rows, at = decoded.rows, 0
+    while at < len(rows):
+        next_at, error, result = read(at)
+        if error:
+            raise corrupt_record(error, rows[next_at], decoded.block.path)
+        yield result
+        if next_at == at:
+            check_count(decoded, at)
+            enlarge(int(rows[at]["count"]))
+        at = next_at
+
+
+class Entries:
+    """Makes map entries and lookups of the records of decoded batches, in reused buffers.
+
+    With a ranking, records are ranked in a second walk over the batches, so that the default strategy takes the same time as
+    without rankings.
+    """
+
+    def __init__(self, log: MapContext, secret: HashSecret) -> None:
+        self.counts = RecordCounts()
+        self._log, self._secret = log, secret.state()
+        self._actions = np.empty(0, np.uint8)
+        self._enlarge(_ENTRIES)
+
+    def _enlarge(self, records: int) -> None:
+        self._entries = np.empty((records, ENTRY_WORDS), np.uint64)
+        self._lookups = np.empty((records, ENTRY_WORDS), np.uint64)
+
+    def begin(self, block: Block) -> NDArray[np.bool_]:
+        """See ``Sink``. Markers are in no map; aborted data is only looked up."""
+        rows = block.rows
+        self._actions = np.full(len(rows), MAP, np.uint8)
+        attributes = rows["attributes"]
+        if self._log.aborted is not None and len(self._log.aborted):
+            transactional = (attributes & _TRANSACTIONAL) != 0
+            aborted = self._log.aborted.contains(rows["producer_id"], rows["last_offset"])
+            self._actions[transactional & aborted] = LOOKUPS_ONLY
+        self._actions[((attributes & _CONTROL) != 0) & (rows["magic"] >= V2_MAGIC)] = SKIP
+        wanted: NDArray[np.bool_] = self._actions != SKIP
+        return wanted
+
+    def of(self, decoded: Decoded) -> Iterator[tuple[Packed, Packed]]:
+        """Map entries and lookups, each uint64[n, 3], or with a ranking uint64[n, 4]; valid until the next ones."""
+        rows, first = decoded.rows, decoded.first_row
+        actions, keyless = self._actions[first : first + len(rows)], np.zeros(len(rows), np.int32)
+        batches = decoded.block.raw, decoded.scratch, rows, decoded.spans, actions, self._log.first_dirty_offset
+        ranking, counts = self._log.ranking, self.counts
+
+        def read(at: int) -> tuple[int, int, tuple[Packed, Packed]]:
+            next_at, n, m, error = scan_records(
+                *batches, at, self._entries, self._lookups, keyless, counts.counters, self._secret
+            )
+            entries, lookups = self._entries[:n], self._lookups[:m]
+            if ranking is not None and not error:
+                entries, lookups = self._ranked(ranking, (*batches, at), entries, lookups)
+            return next_at, error, (entries, lookups)
+
+        yield from in_portions(decoded, read, self._enlarge)
+        counts.add_keyless(rows, keyless)
+
+    def _ranked(self, ranking: Ranking, batches: tuple[Any, ...], entries: Packed, lookups: Packed) -> tuple[Packed, Packed]:
+        ranked, looked_up = (np.empty((len(each), RANKED_WORDS), np.uint64) for each in (entries, lookups))
+        by_header = ranking.header is not None
+        self.counts.unranked += rank_records(*batches, by_header, ranking.name(), entries, lookups, ranked, looked_up)
+        return ranked, looked_up
