@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from compaction.engine.protocol import CleanedParts, CleanInputs, MapInputs, MapResult, clean_task
 from compaction.passes.merge import resolve_into_parts
 from compaction.passes.tasks import SUMMARY, Key
+from compaction.run.passes import CleanedParts, CleanInputs, MapInputs, MapResult, clean_task
 from compaction.task_runner import Item, Job, reducer_of
 
 T = TypeVar("T")
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class LocalPasses:
-    """See ``compaction.engine.protocol.Passes``."""
+    """See ``compaction.run.passes.Passes``."""
 
     def __init__(self, cores: int = 2) -> None:
         self.cores = cores

@@ -16,8 +16,8 @@ from compaction.screen.steps import step
 from compaction.startup.java_version import require_java
 
 if TYPE_CHECKING:
-    from compaction.engine.protocol import Passes
     from compaction.engines.processes import ProcessPasses
+    from compaction.run.passes import Passes
     from compaction.spark.progress import Progress
     from compaction.spark.session import PlainSession, Session
 

@@ -19,7 +19,6 @@ from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, plan_log
 from compaction.cleaning.skip_reasons import duration
 from compaction.config.request import CompactionRequest
-from compaction.engine.prepare import PreparedLog, Sources, prepare
 from compaction.errors import CompactionError
 from compaction.fs.filesystem import DiskFileSystem, FileSystem, join
 from compaction.fs.local import free_space
@@ -30,6 +29,7 @@ from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, segment_file
 from compaction.output.journal import JOURNAL
+from compaction.run.prepare import LogAccess, PreparedLog, prepare
 from compaction.screen.amounts import counted
 from compaction.stores.mixed import file_system
 
@@ -61,7 +61,7 @@ def check_log_dirs(request: CompactionRequest, cleaner: CleanerLog | None, *, qu
     def plan_for(view: LogView, settings: Settings) -> LogPlan:
         return plan_log(view, settings.topic, now_ms=request.as_of_ms, rules=settings.kafka.rules)
 
-    logs = prepare(Sources(fs, fs), request, plan_for)
+    logs = prepare(LogAccess(fs, fs), request, plan_for)
     for log_dir in request.log_dirs:
         own = [log for log in logs if log.location.log_dir == log_dir]
         yield from _directory(files, log_dir, own, request.as_of_ms)

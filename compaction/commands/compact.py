@@ -1,6 +1,6 @@
 """``compact``: cleans the logs of Kafka log directories at rest as the broker's log cleaner would.
 
-``compaction.engine.clean`` has the steps of a run.
+``compaction.run.compact`` has the steps of a run.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def clean(engine: Engine, request: CompactionRequest) -> RunReport:
     if (report := report_without_logs(request)) is not None:
         return report
     engine.require()
-    from compaction.engine.clean import clean_logs
+    from compaction.run.compact import clean_logs
 
     with progress() as shown:
         return clean_logs(engine.passes(shown), request)

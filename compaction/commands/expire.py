@@ -1,6 +1,6 @@
 """``expire``: applies the delete policy to the logs of Kafka log directories at rest as a broker would.
 
-``compaction.engine.delete`` has the steps of a run.
+``compaction.run.expire`` has the steps of a run.
 """
 
 from __future__ import annotations
@@ -124,10 +124,9 @@ def delete(engine: Engine, request: CompactionRequest) -> RunReport:
     """Applies the delete policy. Tasks only read very many segments; what runs them is imported when it is needed."""
     if (report := report_without_logs(request)) is not None:
         return report
-    from compaction.engine.clean import parallel_read
-    from compaction.engine.delete import delete_old_segments
+    from compaction.run.expire import delete_old_segments
 
-    return delete_old_segments(request, parallel_read(engine.passes()))
+    return delete_old_segments(engine.passes(), request)
 
 
 def main(argv: Sequence[str] | None = None, run: Execute = delete) -> int:

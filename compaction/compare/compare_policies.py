@@ -1,6 +1,6 @@
 """Compares policies: reads every log once for all policies, and writes nothing.
 
-Each policy is planned as a run of its own. All different plans are cleaned by one ``Cleaner``, whose passes share the reading
+Each policy is planned as a run of its own. One ``Cleaner`` has all different plans, and its passes share the reading
 (``compaction.compare.shared_passes``). So the figures of a policy are exactly those of its run.
 """
 
@@ -21,14 +21,6 @@ from compaction.compare.outcomes import PassResults, PlanResult, compared, expla
 from compaction.compare.policy_case import LogCases, PolicyCase
 from compaction.compare.shared_passes import LogCounts, SharedPasses
 from compaction.config.request import CompactionRequest, ComparisonRequest
-from compaction.engine.admission import keyless_refusal
-from compaction.engine.clean import do_clean, parallel_read, smallest_broker
-from compaction.engine.cleaner import Cleaner, CleanerOptions, map_settings, slices_of
-from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.log_reports import versions_used, warn_of_changes
-from compaction.engine.prepare import ParallelRead, PreparedLog, Sources, read_logs
-from compaction.engine.protocol import Passes
-from compaction.engine.sizing import Sizes, sizes
 from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.overlay import OverlayFileSystem
@@ -36,6 +28,15 @@ from compaction.locking.access import Purpose, access
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.names import LogLocation
 from compaction.passes.tasks import Slice
+from compaction.run.admission import keyless_refusal
+from compaction.run.cleaner import Cleaner, Limits, map_settings, slices_of
+from compaction.run.log_cleaning import LogCleaning
+from compaction.run.log_reports import versions_used, warn_of_changes
+from compaction.run.offset_maps import OffsetMaps
+from compaction.run.passes import Passes
+from compaction.run.prepare import LogAccess, ParallelRead, PreparedLog, read_logs
+from compaction.run.run import parallel_read, smallest_broker
+from compaction.run.sizing import Sizes, sizes
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 from compaction.stores.mixed import file_system
@@ -92,7 +93,7 @@ def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> l
         view = next((shared for each in distinct if (shared := _with_settings(each, base)) is not None), None)
         if view is None:
             fs = OverlayFileSystem(file_system(base.log_dirs))
-            view = PolicyView(fs, read_logs(Sources(fs, fs), base, read))
+            view = PolicyView(fs, read_logs(LogAccess(fs, fs), base, read))
             distinct.append(view)
         views.append(view)
     first = views[0].fs
@@ -206,10 +207,8 @@ class _SharedRun:
     def _clean(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[LogCleaning]:
         logs = [_to_measure(plan) for plan in plans]
         if logs:
-            options = CleanerOptions(
-                now_ms=self._base.as_of_ms, dry_run=True, broker=self._broker, refuse=self._note_refusal, sizes=self._sizes
-            )
-            do_clean(Cleaner(logs, self._fs, lambda _: passes, self._passes.cores, options))
+            limits = Limits(self._broker, self._sizes)
+            Cleaner(logs, self._fs, self._passes, limits).run(OffsetMaps(passes, self._base.as_of_ms, self._note_refusal))
         return logs
 
     def _note_refusal(self, plan: LogPlan, messages: int, keyless: int) -> None:

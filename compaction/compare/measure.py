@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.compare.count import Source, Tally
-from compaction.engine.protocol import PartsToClean
 from compaction.errors import LogError, of_log
 from compaction.kernels.keys.slot_table import COUNTS, SlotTable
 from compaction.kernels.reading.tables import COPY
@@ -24,6 +23,7 @@ from compaction.passes.clean_into import Decided, Rewriter
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, Entries, finish, scan
 from compaction.passes.tasks import CleanContext, CleanStats, Key, MapContext, MapSettings, Packed, Slice, SliceId
+from compaction.run.passes import PartsToClean
 
 #: keys that occur more than 2^(i-1) and at most 2^i times are counted under i
 REPETITIONS = 64

@@ -10,10 +10,10 @@ from compaction.compare.figures import ComparedLog, Distribution, KeyFigures, Lo
 from compaction.compare.measure import Repetition
 from compaction.compare.policy_case import LogCases, PlanKey, PolicyCase
 from compaction.compare.shared_passes import LogCounts
-from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.log_reports import cleaned_report
 from compaction.kernels.rewriting.tally import BYTES, KEYLESS, RECORDS, TOMBSTONES
 from compaction.report import LogReport, LogStatus
+from compaction.run.log_cleaning import LogCleaning
+from compaction.run.log_reports import cleaned_report
 
 
 @dataclass(frozen=True)

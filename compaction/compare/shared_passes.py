@@ -1,7 +1,8 @@
-"""The passes of a round whose "logs" are several policies' plans for the same logs. Common work is done once.
+"""The passes of a run whose "logs" are several policies' plans for the same logs. Common work is done once.
 
 ``Cleaner`` numbers its plans and runs passes over their slices. Here slices of the same bytes are merged, plans that build the
-same map share a variant (see ``compaction.compare.count``), and results are returned under each plan's number.
+same map share a variant (see ``compaction.compare.count``), and results are returned under each plan's number. Nothing is
+written: both kinds of pass 2 measure.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ import numpy as np
 
 from compaction.compare.count import SharedSummary, Source, Tally, counts_of, scan_shared
 from compaction.compare.measure import MeasureContext, Measured, Repetition, count_rounds, measure_shared, resolve_counts
-from compaction.engine.protocol import CleanedParts, CleanInputs, MapInputs, Passes, PlainPasses
-from compaction.engine.sizing import Sizes
 from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.siphash import HashSecret
@@ -32,6 +31,8 @@ from compaction.passes.tasks import (
     SliceId,
     SliceSummary,
 )
+from compaction.run.passes import CleanedParts, MapInputs, Passes, PlainPasses
+from compaction.run.sizing import Sizes
 from compaction.task_runner import Job, pack, size_of
 
 
@@ -52,14 +53,14 @@ class LogCounts:
     error: str | None
 
 
-class SharedPasses(PlainPasses):
-    """The passes of dry runs.
+class SharedPasses:
+    """The passes of comparisons (``run.offset_maps.MapPasses``).
 
     :param sources: by number, the logs to describe, each with all of its slices in the order of offsets
     """
 
     def __init__(self, passes: Passes, sizes: Sizes, sources: Mapping[int, tuple[Source, Sequence[Slice]]]) -> None:
-        super().__init__(passes, sizes)
+        self._passes, self._sizes, self._plain = passes, sizes, PlainPasses(passes, sizes, dry_run=True)
         self._sources = {number: source for number, (source, _) in sources.items()}
         self._slices = {_byte_range(each): each for _, slices in sources.values() for each in slices}
         self._variants: dict[int, Variant] = {}
@@ -72,7 +73,7 @@ class SharedPasses(PlainPasses):
     def read_transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
         """The transaction summary of each slice; equal byte ranges are read once."""
         ranges = list(dict.fromkeys(_byte_range(each) for each in slices))
-        found = super().read_transactions([self._slices[each] for each in ranges], files)
+        found = self._plain.read_transactions([self._slices[each] for each in ranges], files)
         by_range = dict(zip(ranges, found, strict=True))
         return [_for_plan(each, self._shared(each), by_range[_byte_range(each)]) for each in slices]
 
@@ -99,19 +100,15 @@ class SharedPasses(PlainPasses):
         bounds = {number: (count, count * self._sizes.shard_entries) for number, count in shards.items()}
         tasks = pack(list(self._slices.values()), size_of, self._sizes.scan_bytes)
         description = f"pass 1: scan {len(self._slices)} slices for {len(scans)} maps"
-        found = self._scan(description, MapInputs(tasks, scan_shared, (scans, self._sources), settings, bounds))
+        found = self._plain.scan(description, MapInputs(tasks, scan_shared, (scans, self._sources), settings, bounds))
         by_id = {each.summary.slice_id: each for each in found}
         self.described = self._describe(by_id)
         variant_of = {log: number for number, variant in self._variants.items() for log in variant.logs}
         summaries = (_for_plan(each, self._shared(each), by_id[self._shared(each).id].summary) for each in slices)
         return [replace(each, unranked={each.log: each.unranked.get(variant_of[each.log], 0)}) for each in summaries]
 
-    def clean_into_groups(
-        self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, dry_run: bool
-    ) -> CleanedParts[PartResult]:
+    def measure(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
         """Pass 2 over the slices of ``parts``."""
-        if not dry_run:
-            raise ValueError("these passes write nothing")
         cases = {
             number: found
             for number, variant in self._variants.items()
@@ -123,11 +120,12 @@ class SharedPasses(PlainPasses):
             for number in cases
         }
         tasks = pack(slices, size_of, self._sizes.slice_bytes)
-        inputs = CleanInputs(tasks, maps, measure_shared, MeasureContext(cases, self._sources), self._load_factor)
         job = Job.reading("pass 2", f"pass 2: measure {len(slices)} slices", tasks)
-        done = self._passes.clean_into_groups(job, self._merged, inputs)
+        done = self._plain.resolve_into(job, tasks, maps, measure_shared, MeasureContext(cases, self._sources))
         keys = {log: done.keys.get(number, 0) for number, variant in self._variants.items() for log in variant.logs}
         return CleanedParts(list(self._results(done.results, parts)), keys)
+
+    clean = measure
 
     def broker_rounds(self, wanted: Iterable[tuple[int, int]], keys: Mapping[int, int]) -> dict[tuple[int, int], int]:
         """The number of rounds that a broker's cleaner needs for a plan's log. Logs whose keys may not fit the broker's map are
@@ -167,7 +165,7 @@ class SharedPasses(PlainPasses):
 
     def _describe(self, summaries: Mapping[SliceId | None, SharedSummary]) -> dict[int, LogCounts]:
         repetitions: dict[int, Repetition] = {}
-        for number, found in self._passes.collect_shards(Job("count how often keys occur"), self._merged, resolve_counts):
+        for number, found in self._plain.collect_shards("count how often keys occur", resolve_counts):
             repetitions[number] = repetitions[number] + found if number in repetitions else found
         by_segment: dict[int, dict[int, Tally]] = {source: {} for source in self._sources}
         errors: dict[int, str] = {}

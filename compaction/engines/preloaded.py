@@ -5,11 +5,11 @@ It reads no file of a log and maps no buffer: a worker that inherited a buffer o
 
 from __future__ import annotations
 
-from compaction.engine import protocol
 from compaction.kernels.compiling import cache
+from compaction.run import passes
 from compaction.startup.freeze_gc import freeze_gc
 
 #: the modules of tasks, and numba
-__all__ = ["cache", "protocol"]
+__all__ = ["cache", "passes"]
 
 freeze_gc()

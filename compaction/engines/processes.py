@@ -1,4 +1,4 @@
-"""Runs the tasks of ``engine.protocol.Passes`` in worker processes on this machine, without Java.
+"""Runs the tasks of ``run.passes.Passes`` in worker processes on this machine, without Java.
 
 What tasks exchange is appended to the spools of the workers; the driver tells each task where its part is. Pass 1 scans slices
 into packed entries of each shard. Pass 2 resolves each shard into survivor entries, which go to the parts by way of the same
@@ -23,14 +23,14 @@ from itertools import count
 from multiprocessing import forkserver, resource_tracker
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from compaction.engine.protocol import CleanedParts, CleanInputs, MapInputs, MapResult
-from compaction.engine.sizing import assign_shards
 from compaction.engines.exchange import Spool
 from compaction.engines.worker_tasks import Clean, EachShard, Placed, Resolve, Scan, call, emitted, joined
 from compaction.errors import CompactionError
 from compaction.logdir import read_counter
 from compaction.passes.merge import KEYS
 from compaction.passes.tasks import Key
+from compaction.run.passes import CleanedParts, CleanInputs, MapInputs, MapResult
+from compaction.run.sizing import assign_shards
 from compaction.startup.freeze_gc import freeze_gc
 from compaction.startup.protection import require_own_directory
 from compaction.task_runner import Item, Job, reducer_of
@@ -65,7 +65,7 @@ class _Merged(NamedTuple):
 
 
 class ProcessPasses:
-    """Implements ``compaction.engine.protocol.Passes``; a context manager that ends the workers.
+    """Implements ``compaction.run.passes.Passes``; a context manager that ends the workers.
 
     :param cores: number of worker processes; by default the cores that this process may use
     :param progress: shows the bytes that the tasks of each pass have read

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from compaction.engine.protocol import CleanedParts, CleanInputs, MapInputs, clean_task
 from compaction.engines.exchange import Piece, load_shared, put
 from compaction.passes.merge import resolve_into_parts
 from compaction.passes.tasks import SUMMARY, Key
+from compaction.run.passes import CleanedParts, CleanInputs, MapInputs, clean_task
 from compaction.task_runner import Item
 
 T = TypeVar("T")

@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from compaction.cleaning.skip_reasons import SkipCause
 from compaction.config.request import CompactionRequest
-from compaction.engine.destination import Destination
-from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.log_reports import failed_report
 from compaction.errors import CompactionError, of_log
 from compaction.fs.durable import Steps, names_in, run_alone
 from compaction.names import LogLocation
 from compaction.output.finished import record_request
 from compaction.output.segment_files import remove_deleted
 from compaction.report import LogReport
+from compaction.run.destination import Destination
+from compaction.run.log_cleaning import LogCleaning
+from compaction.run.log_reports import failed_report
 from compaction.run_report import HOLDS
 from compaction.screen.steps import step
 

@@ -1,6 +1,6 @@
-"""One run that erases keys, from a request to its report: the steps of ``engine.clean``, with ``Eraser`` as the cleaner.
+"""``erase``: one run that erases keys, with ``Eraser`` as its method.
 
-What the run replaces does not remain: ``.deleted`` files are removed as soon as their log is swapped, and leftovers of earlier
+The replaced segments do not remain: ``.deleted`` files are removed as soon as their log is swapped, and leftovers of earlier
 runs when the log is prepared, also if it has no match.
 
 Internal topics are refused unless the call names them: their keys are groups and transactions, whose state would be lost. The
@@ -9,47 +9,35 @@ metadata log is never touched.
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import PolicyPlan
-from compaction.cleaning.skip_reasons import SkipCause, Verdict
+from compaction.cleaning.skip_reasons import SkipCause
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import cleaner_options, do_clean, finish_log, parallel_read
-from compaction.engine.cleaner import CleanerOptions
-from compaction.engine.concurrency import change_logs
-from compaction.engine.destination import Destination, destination, purpose
-from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.log_reports import failed_report, note_logs_in_use, versions_used
-from compaction.engine.prepare import Sources, prepare
-from compaction.engine.protocol import Passes
-from compaction.engine.sizing import Sizes
 from compaction.erasure.certify_result import Certified, Certifier, Certify, ErasedLog, remove_sources
 from compaction.erasure.eraser import Eraser
-from compaction.erasure.erasure_report import erased_report, erasure_document, left_files, notes_of
+from compaction.erasure.erasure_report import erased_report, erasure_document, left_files, missing_document, notes_of
 from compaction.erasure.erasure_rules import narrowed, plan_erasure
 from compaction.erasure.find_matches import Erasure, FoundKeys
-from compaction.erasure.missing_keys import missing_keys
 from compaction.formats.key_list import KeyPlaces
 from compaction.fs.durable import Steps
 from compaction.fs.filesystem import DiskFileSystem
-from compaction.fs.uri import any_remote
-from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import LogLocation
 from compaction.output.finished import uncertified
 from compaction.output.swap import has_replaced_segments
 from compaction.report import LogReport
+from compaction.run.cleaner import Cleaner
+from compaction.run.destination import Destination
+from compaction.run.log_cleaning import LogCleaning
+from compaction.run.passes import Passes
+from compaction.run.run import Command, carry_out
+from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
-from compaction.screen.amounts import counted
-from compaction.screen.steps import step
-from compaction.stores.mixed import file_system
 
 _INTERNAL = "__"
 
@@ -75,107 +63,80 @@ def erase_keys(
     files: DiskFileSystem | None = None,
     runs: Runs = PROCESSES,
 ) -> RunReport:
-    """Executes ``request``.
-
-    :param start: starts what runs the tasks
-    :param sizes: see ``CleanerOptions``
-    :param files: how driver and tasks access files; by default the file system of their paths
-    :param runs: tells runs apart that claim the same directories
-    :raises UsageError: a log directory is in use
-    """
-    started, base = time.monotonic(), request.base
-    certify = None if base.dry_run else request.certify
-    files = files or file_system(base.log_dirs)
-    recorded = replace(base if request.certify is None else uncertified(base), only_known_files=True)
-    with access(files, base.log_dirs, purpose(base), runs) as held, destination(files, recorded, held) as output:
-        resumed = _resumed(files, base)
-        prepared = prepare(Sources(output.fs, output.disk, held), base, partial(_plan, request), parallel_read(start))
-        logs = [
-            LogCleaning(log.location, log.plan, output.directory(log.location)) for log in prepared if log.plan is not None
-        ]
-        options = cleaner_options(base, logs, prepared, sizes, files)
-        failed = [ErasedLog(log.location, error=str(log.error)) for log in prepared if log.error is not None]
-        selected = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
-        eraser = _erase(start, request.erasure, selected, output, options) if selected else None
-        if eraser is not None and not base.dry_run:
-            step("replacing segments" if base.output_dir is None else "publishing the copy")
-        works = [(log.location.path, _finish(output, request, log, eraser)) for log in logs]
-        reports = change_logs(output.disk, works, output.concurrency)
-        certified = Certified(reports)
-        if certify is not None and base.output_dir is None:
-            certified = Certifier(base, certify, output, failed, resumed).judge(logs, reports)
-        reports = note_logs_in_use(certified.reports, held.in_use, (log.compaction.view for log in logs))
-    if certify is not None and base.output_dir is not None:
-        certified = Certifier(base, certify, None, failed, resumed).judge(logs, reports)
-        reports = certified.reports
-    reports += [failed_report(log.location, log.error) for log in prepared if log.error is not None]
-    resumed_here = [log.location for log in logs if log.location in resumed]
-    return RunReport(
-        uuid.uuid4().hex,
-        base.as_of_ms,
-        base.dry_run,
-        tuple(reports),
-        time.monotonic() - started,
-        versions_used(log.settings.kafka for log in prepared if log.settings is not None),
-        erasure=_document(request, eraser, certified._replace(reports=reports), resumed_here),
-        copied=base.output_dir is not None or any_remote(base.log_dirs),
-    )
+    """Erases keys; see ``run.carry_out``."""
+    recorded = replace(request.base if request.certify is None else uncertified(request.base), only_known_files=True)
+    command = _KeyErasure(request)
+    report = carry_out(command, start, recorded, sizes, files, runs)
+    return replace(report, erasure=command.document(report.logs))
 
 
-def _document(
-    request: ErasureRequest, eraser: Eraser | None, certified: Certified, resumed: Sequence[LogLocation]
-) -> dict[str, Any]:
-    """The ``erasure`` of the report."""
-    base, nothing = request.base, FoundKeys.joined(())
-    erased, found = (nothing, nothing) if eraser is None else eraser.found()
-    left, missing = left_files(base), missing_keys(request.erasure, found, request.places)
-    notes = [*notes_of(base, certified.reports, left), *certified.notes]
-    document = erasure_document(request.erasure, erased, resumed, notes) | missing.document() | {"left_files": left}
-    if certified.status is not None:
-        document["certificate"] = {"path": request.certificate, "status": certified.status}
-    return document
+class _KeyErasure(Command):
+    doing = "looking for keys in"
 
+    def __init__(self, request: ErasureRequest) -> None:
+        self._request, self._base = request, request.base
+        self._eraser: Eraser | None = None
+        #: logs in which an earlier run or a broker has replaced segments, which are removed when the log is prepared
+        self._replaced: frozenset[LogLocation] = frozenset()
+        self._resumed: list[LogLocation] = []
+        self._certified: Certified | None = None
 
-def _resumed(files: DiskFileSystem, request: CompactionRequest) -> frozenset[LogLocation]:
-    """The logs in which an earlier run or a broker has replaced segments, which ``prepare`` removes."""
-    if request.output_dir is not None or request.dry_run:
-        return frozenset()
-    return frozenset(log for log in request.logs if has_replaced_segments(files, log.path))
+    @property
+    def _in_place(self) -> bool:
+        return self._base.output_dir is None and not self._base.dry_run
 
+    def begin(self, files: DiskFileSystem) -> None:
+        if self._in_place:
+            self._replaced = frozenset(log for log in self._base.logs if has_replaced_segments(files, log.path))
 
-def _plan(request: ErasureRequest, view: LogView, settings: Settings) -> PolicyPlan:
-    # the policy does not matter; the sources of a log are removed once it is certified
-    config = replace(settings.topic, policy_guess=None, file_delete_delay_ms=max(1, settings.topic.file_delete_delay_ms))
-    plan = plan_erasure(view, config, settings.kafka.rules, include_active=request.base.include_active)
-    topic = view.topic_partition.topic
-    if topic.startswith(_INTERNAL) and topic not in request.internal:
-        cause = SkipCause.REFUSED
-        reason = f"{cause.value}: an internal topic, its keys are groups or transactions; give --topic {topic} to erase from it"
-        plan = replace(narrowed(plan, frozenset(), reason), skip_cause=cause)
-    return PolicyPlan(plan)
+    def plan(self, view: LogView, settings: Settings) -> PolicyPlan:
+        # the policy does not matter; the sources of a log are removed once it is certified
+        delay_ms = max(1, settings.topic.file_delete_delay_ms)
+        config = replace(settings.topic, policy_guess=None, file_delete_delay_ms=delay_ms)
+        plan = plan_erasure(view, config, settings.kafka.rules, include_active=self._base.include_active)
+        topic = view.topic_partition.topic
+        if topic.startswith(_INTERNAL) and topic not in self._request.internal:
+            cause, hint = SkipCause.REFUSED, f"give --topic {topic} to erase from it"
+            reason = f"{cause.value}: an internal topic, its keys are groups or transactions; {hint}"
+            plan = replace(narrowed(plan, frozenset(), reason), skip_cause=cause)
+        return PolicyPlan(plan)
 
+    def method(self, cleaner: Cleaner) -> Eraser:
+        sizes, dry_run = cleaner.sizes, self._base.dry_run
+        self._eraser = Eraser(self._request.erasure, cleaner.runner, sizes.slice_bytes, dry_run)
+        return self._eraser
 
-def _erase(
-    start: Callable[[], Passes],
-    erasure: Erasure,
-    logs: Sequence[LogCleaning],
-    output: Destination,
-    options: CleanerOptions,
-) -> Eraser:
-    passes = start()
-    step(f"looking for keys in {counted(len(logs), 'log')}")
-    eraser = Eraser(logs, output.fs, passes, options, erasure)
-    do_clean(eraser)
-    return eraser
+    def swapped(self, output: Destination, log: LogCleaning) -> Steps[None]:
+        if self._in_place and self._request.certify is None:
+            yield from remove_sources(output, log)
 
+    def report(self, log: LogCleaning) -> LogReport:
+        records, remaining = (0, 0) if self._eraser is None else self._eraser.counts(log.location)
+        return erased_report(log, records, remaining)
 
-def _finish(output: Destination, request: ErasureRequest, log: LogCleaning, eraser: Eraser | None) -> Steps[LogReport]:
-    """Swaps in the result of a log, and removes what it replaces unless it is to be certified; its report."""
-    started, in_place = time.monotonic(), request.base.output_dir is None and not request.base.dry_run
-    yield from finish_log(output, log)
-    if in_place and log.error is None and request.certify is None:
-        yield from remove_sources(output, log)
-    if log.error is not None:
-        return failed_report(log.location, log.error, log.plan)
-    records, remaining = (0, 0) if eraser is None else eraser.counts(log.location)
-    return replace(erased_report(log, records, remaining), seconds=log.seconds + time.monotonic() - started)
+    def conclude(
+        self,
+        output: Destination | None,
+        logs: Sequence[LogCleaning],
+        unplanned: Mapping[LogLocation, str],
+        reports: list[LogReport],
+    ) -> list[LogReport]:
+        self._resumed = [log.location for log in logs if log.location in self._replaced]
+        certify = self._request.certify
+        if certify is None or self._base.dry_run:
+            return reports
+        failed = [ErasedLog(location, error=error) for location, error in unplanned.items()]
+        self._certified = Certifier(self._base, certify, output, failed, self._replaced).judge(logs, reports)
+        return self._certified.reports
+
+    def document(self, reports: Sequence[LogReport]) -> dict[str, Any]:
+        """The ``erasure`` of the report."""
+        request, nothing = self._request, FoundKeys.joined(())
+        erased, keys = (nothing, nothing) if self._eraser is None else self._eraser.all_keys()
+        certified, files = self._certified or Certified([]), left_files(self._base)
+        notes = [*notes_of(self._base, reports, files), *certified.notes]
+        document = erasure_document(request.erasure, erased, self._resumed, notes)
+        document |= missing_document(request.erasure, keys, request.places) | {"left_files": files}
+        if certified.status is not None:
+            document["certificate"] = {"path": request.certificate, "status": certified.status}
+        return document

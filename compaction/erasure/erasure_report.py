@@ -20,21 +20,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from compaction.certifier.find_remains import unreached
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config.request import CompactionRequest
-from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.log_reports import cleaned_report, skipped_report
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
+from compaction.formats.key_criteria import salted_digest
+from compaction.formats.key_list import KeyPlaces
 from compaction.fs.filesystem import join
 from compaction.fs.uri import is_remote
 from compaction.locking.mounts import keeps_snapshots
 from compaction.names import LogLocation, marked_dirs_of
 from compaction.report import LogReport
+from compaction.run.log_cleaning import LogCleaning
+from compaction.run.log_reports import cleaned_report, skipped_report
 from compaction.screen.amounts import counted
 from compaction.stores.mixed import file_system
 
-#: keys that the report lists
+#: keys, and lines of missing ones, that the report lists
 MOST_LISTED = 10_000
 #: files that a note names
 _MOST_NAMED = 20
@@ -78,6 +82,18 @@ def erasure_document(
         "resumed": [str(log.topic_partition) for log in resumed],
         "notes": [*map(_resumed_note, resumed), *notes],
     }
+
+
+def missing_document(erasure: Erasure, keys: FoundKeys, places: KeyPlaces | None) -> dict[str, Any]:
+    """The keys of the lists that are not among ``keys``, which some record has; without ``places`` they are only counted. They
+    are named by their lines in the given files, never by value: a mistyped key may be that of another person.
+    """
+    given = erasure.criteria.keys
+    hashes = np.array([salted_digest(erasure.salt, key) for key in given.to_pylist()], HASHED)
+    missing = ~np.isin(hashes, keys.hashes)
+    lines = () if places is None else places.only(missing).by_file()
+    listed = [{"file": path, "line": line} for path, of_file in lines for line in of_file]
+    return {"keys_not_found": int(missing.sum()), "not_found": listed[:MOST_LISTED]}
 
 
 def _resumed_note(log: LogLocation) -> str:

@@ -1,4 +1,4 @@
-"""Runs the tasks of ``engine.protocol.Passes`` as Spark jobs.
+"""Runs the tasks of ``run.passes.Passes`` as Spark jobs.
 
 Pass 1 scans slices into packed entries. They are shuffled by the shard of their map; one more partition receives the summaries,
 which the job collects. Pass 2 resolves each shard into survivor entries, shuffles these by part, and cleans the parts. Only
@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 
-from compaction.engine.protocol import CleanedParts, CleanInputs, MapInputs, MapResult, clean_task
-from compaction.engine.sizing import assign_shards
 from compaction.passes.merge import KEYS, merge_lists, resolve_into_parts
 from compaction.passes.tasks import SUMMARY, Key
+from compaction.run.passes import CleanedParts, CleanInputs, MapInputs, MapResult, clean_task
+from compaction.run.sizing import assign_shards
 from compaction.screen.steps import step
 from compaction.spark.progress import Progress
 from compaction.startup.freeze_gc import freeze_gc
@@ -32,7 +32,7 @@ _KILLED_ATTEMPTS_S = 10.0
 
 
 class SparkPasses:
-    """Implements ``compaction.engine.protocol.Passes``.
+    """Implements ``compaction.run.passes.Passes``.
 
     :param progress: shows the bytes that the tasks of each pass have read
     """

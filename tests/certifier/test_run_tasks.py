@@ -25,10 +25,10 @@ from compaction.certifier.run_tasks import search_files
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import clean_logs
 from compaction.engines.processes import ProcessPasses
 from compaction.errors import UsageError
 from compaction.formats.key_criteria import KeyCriteria, KeyPattern
+from compaction.run.compact import clean_logs
 from compaction.spark.progress import Progress
 from compaction.task_runner import TaskRunner
 from tests.certifier.certify import certify

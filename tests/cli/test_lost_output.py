@@ -21,7 +21,7 @@ AS_OF_MS = "1798761600000"
 _LOCALLY = """
 import sys
 from compaction.compare.compare_policies import compare_with
-from compaction.engine.clean import clean_logs
+from compaction.run.compact import clean_logs
 from compaction.erasure.erase_keys import erase_keys
 from compaction.certifier.certificate import VerifyReport
 from compaction.cli import console, execution

@@ -12,12 +12,12 @@ import pytest
 from compaction.api import output_layout
 from compaction.api.inputs import Inputs
 from compaction.commands import compact, count_keys, dump_log, verify
-from compaction.engine.clean import clean_logs
 from compaction.errors import UsageError
 from compaction.exports.backup_writer import BackupTarget
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 from compaction.fs.uri import parse_uri
 from compaction.report import LogReport, LogStatus
+from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from compaction.stores.mixed import MixedFileSystem
 from tests.certifier.certify import certify

@@ -20,12 +20,12 @@ from compaction.api.engine_choice import Engine
 from compaction.certifier.checks import erased_keys
 from compaction.cli import option_groups
 from compaction.commands import erase, verify
-from compaction.erasure import erase_keys as erase_keys_module
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.formats import key_list
 from compaction.formats.key_criteria import KeyCriteria
 from compaction.fs.durable import Steps
 from compaction.report import LogReport
+from compaction.run import run as run_module
 from compaction.run_report import RunReport
 from tests.erasure.test_erase_keys import records_in, write_odd
 from tests.fs.test_lock import held_elsewhere
@@ -333,13 +333,13 @@ def test_a_run_that_moves_the_cleaner_checkpoint_is_not_certified(
     checkpoint.write_text("0\n1\nodd 0 5\n")
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
     assert erase.main(call, locally) == 0
-    finish = erase_keys_module._finish
+    finish = run_module._finish
 
     def moving(*given: Any) -> Steps[LogReport]:
         checkpoint.write_text("0\n1\nodd 0 16\n")
         return finish(*given)
 
-    monkeypatch.setattr(erase_keys_module, "_finish", moving)
+    monkeypatch.setattr(run_module, "_finish", moving)
     assert erase.main(call, locally) == 1
     assert "cleaner-offset-checkpoint has offset 16, it had offset 5" in capsys.readouterr().err
 

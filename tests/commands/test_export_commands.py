@@ -15,9 +15,9 @@ import pytest
 
 from compaction.commands import compact, count_keys, dry_run, dump_log, erase, expire, verify
 from compaction.compare.compare_policies import compare_with
-from compaction.engine.clean import clean_logs
 from compaction.erasure.erase_keys import erase_keys
 from compaction.fs.uri import KEYS_VARIABLE
+from compaction.run.compact import clean_logs
 from tests.certifier.certify import certify
 from tests.golden import unpack_backup_sets, unpack_sample
 from tests.local_passes import LocalPasses

@@ -11,7 +11,7 @@ import pytest
 from compaction.cli.console import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
-LARGE = ("numba", "llvmlite", "pyarrow", "pyspark", "cryptography", "compaction.engine")
+LARGE = ("numba", "llvmlite", "pyarrow", "pyspark", "cryptography", "compaction.run")
 #: runs a command and prints its exit code, and which of ``LARGE`` it has imported
 SCRIPT = f"""
 import sys
@@ -31,12 +31,12 @@ def imported(*arguments: str | Path) -> str:
 def test_on_an_empty_directory(tmp_log_dir: Path, tmp_path: Path, command: str) -> None:
     assert imported(command, "--log-dir", tmp_log_dir, "--allow-empty") == "0"
     copied = imported(command, "--log-dir", tmp_log_dir, "--allow-empty", "--output-dir", tmp_path / "out")
-    assert copied == "0 compaction.engine"
+    assert copied == "0 compaction.run"
 
 
 @pytest.mark.parametrize("command", ["compact", "expire"])
 def test_where_no_log_could_be_changed_in_place(tmp_log_dir: Path, command: str) -> None:
-    assert imported(command, "--log-dir", f"local-tiered+file://{tmp_log_dir}", "--allow-empty") == "2 compaction.engine"
+    assert imported(command, "--log-dir", f"local-tiered+file://{tmp_log_dir}", "--allow-empty") == "2 compaction.run"
 
 
 @pytest.mark.parametrize("command", [name for name, _, _ in COMMANDS])

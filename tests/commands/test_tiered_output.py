@@ -10,12 +10,12 @@ import pytest
 
 from compaction.commands import compact, erase, expire
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import clean_logs
 from compaction.erasure.erase_keys import erase_keys
 from compaction.exports.written_layouts import WRITTEN
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 from compaction.fs.filesystem import join
 from compaction.fs.uri import LAYOUTS, parse_uri
+from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from compaction.stores.mixed import MixedFileSystem
 from tests.local_passes import LocalPasses

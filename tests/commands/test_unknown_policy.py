@@ -11,7 +11,7 @@ import pytest
 
 from compaction.commands import compact, dry_run, expire
 from compaction.compare.compare_policies import compare_with
-from compaction.engine.clean import clean_logs
+from compaction.run.compact import clean_logs
 from tests.golden.make_sample import HOUR_MS, START_MS
 from tests.local_passes import LocalPasses
 from tests.logdir.settings.guesses import METADATA, SECOND, identify, jbod

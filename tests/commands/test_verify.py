@@ -13,7 +13,7 @@ import pytest
 from compaction.api.engine_choice import Engine
 from compaction.commands import compact, verify
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import clean_logs
+from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from tests.certifier.story import CONFIG, NOW_MS, Story, build, records
 from tests.local_passes import LocalPasses

@@ -24,13 +24,13 @@ from compaction.compare.count import AGE_BOUNDS_MS, POSITIONS
 from compaction.compare.figures import ComparedLog, LogTotals, Outcome, OutcomeStatus
 from compaction.config import Policy, Resolver, read_sets
 from compaction.config.request import CompactionRequest, ComparisonRequest
-from compaction.engine.clean import clean_logs
-from compaction.engine.delete import delete_old_segments
-from compaction.engine.protocol import MapInputs, MapResult
-from compaction.engine.sizing import Sizes
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.passes.tasks import MapContext, Slice
 from compaction.report import LogReport
+from compaction.run.compact import clean_logs
+from compaction.run.expire import delete_old_segments
+from compaction.run.passes import MapInputs, MapResult
+from compaction.run.sizing import Sizes
 from compaction.spark.pipeline import SparkPasses
 from compaction.spark.progress import Progress
 from compaction.task_runner import Job
@@ -116,7 +116,7 @@ def run_for_real(log_dir: Path, policy: str, scratch: Path, **given: Any) -> tup
     run = CompactionRequest(*logs_in(copy), NOW_MS, resolver=Resolver(sets), **{"allow_keyless": True, **given})
     compacts = any("compact" in str(setting.value) for setting in sets if setting.name == "cleanup.policy")
     report = (
-        clean_logs(LocalPasses, run) if compacts else delete_old_segments(replace(run, allow_keyless=False))
+        clean_logs(LocalPasses, run) if compacts else delete_old_segments(LocalPasses, replace(run, allow_keyless=False))
     )
     return copy, {log.name: log for log in report.logs}
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from compaction.engine.sizing import Sizes
 from compaction.report import LogReport
+from compaction.run.sizing import Sizes
 from tests.conformance.fuzz_bench import FuzzBench, OurJob, Progress
 from tests.conformance.shrink import shrink
 from tests.conformance.stories import Story, random_story

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from compaction.api.engine_choice import LOCAL, SPARK, Engine
 from compaction.commands import compact, expire
-from compaction.engine.clean import clean_logs
+from compaction.run.compact import clean_logs
 from tests.local_job import KAFKA
 from tests.local_passes import LocalPasses
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compaction.commands import compact
-from compaction.engine.clean import clean_logs
+from compaction.run.compact import clean_logs
 from tests.conformance.ours import expire_ours, run_job
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.engine.clean import clean_logs
 from compaction.names import CLEAN_SHUTDOWN, LEADER_EPOCHS, RECOVERY_POINTS
 from compaction.report import LogStatus
+from compaction.run.compact import clean_logs
 from tests.conformance.compare import differences
 from tests.conformance.fuzz_bench import forget_active_indexes, forget_snapshots
 from tests.conformance.test_brokers import COMPACT, SEGMENT_BYTES, SOON_MS, write

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from compaction.config.sources import read_sets
-from compaction.engine.clean import clean_logs
-from compaction.engine.sizing import Sizes
+from compaction.run.compact import clean_logs
+from compaction.run.sizing import Sizes
 from tests.conformance.scenario_tools import Writer
 from tests.conformance.segment_bytes import RawBatch, batches_of
 from tests.kafka.cleaner import clean_partition

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compaction.engine.clean import clean_logs
-from compaction.engine.protocol import CleanedParts, CleanInputs
-from compaction.engine.sizing import Sizes
+from compaction.run.compact import clean_logs
+from compaction.run.passes import CleanedParts, CleanInputs
+from compaction.run.sizing import Sizes
 from compaction.spark.pipeline import SparkPasses
 from compaction.spark.session import build_session
 from compaction.task_runner import Job

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NoReturn
 from unittest.mock import patch
 
-from compaction.engine import destination
 from compaction.fs.local import LocalFileSystem
+from compaction.run import destination
 from tests.crash.surroundings import Ended, run
 from tests.fs.faults import Stopped
 from tests.trust.watched import CHANGES, Operation, WatchedFileSystem

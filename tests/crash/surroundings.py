@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from compaction.api.engine_choice import Engine
 from compaction.commands import compact
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import clean_logs
-from compaction.engine.sizing import Sizes
 from compaction.fs.filesystem import DiskFileSystem
+from compaction.run.compact import clean_logs
+from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from tests.damage.valid_logs import NOW_MS
 from tests.kafka.encode import Batch, Record

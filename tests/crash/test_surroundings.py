@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.engine import admission
 from compaction.names import CLEANER_OFFSETS, LOCK, LOG, segment_file
+from compaction.run import admission
 from tests.crash.surroundings import NOBODY, big_batches, run, run_as_nobody, small_disk
 from tests.damage.valid_logs import look_at, valid_log, write_log
 from tests.logdir.logs import build

@@ -12,8 +12,8 @@ import pytest
 from compaction.api.engine_choice import Engine
 from compaction.commands import compact
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import clean_logs
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
+from compaction.run.compact import clean_logs
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.local_passes import LocalPasses
 

@@ -17,12 +17,12 @@ import pytest
 from compaction.compare.compare_policies import compare_with
 from compaction.config import Policy
 from compaction.config.request import ComparisonRequest
-from compaction.engine.clean import clean_logs
-from compaction.engine.sizing import Sizes
 from compaction.engines.exchange import Piece, Spool, put
 from compaction.engines.processes import POLL_INTERVAL_S, ProcessPasses
 from compaction.errors import CompactionError
 from compaction.logdir import read_counter
+from compaction.run.compact import clean_logs
+from compaction.run.sizing import Sizes
 from compaction.task_runner import Job
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses

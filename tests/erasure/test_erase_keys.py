@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from compaction.config.request import CompactionRequest
-from compaction.engine.sizing import Sizes
 from compaction.erasure import find_matches
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.erasure.find_matches import Erasure
 from compaction.formats.key_criteria import KeyCriteria, KeyPattern, salted_hash
 from compaction.formats.key_list import shards
 from compaction.report import LogReport, LogStatus
+from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from tests.erasure.plain_eraser import PlainEraser
 from tests.kafka.encode import Batch, Record

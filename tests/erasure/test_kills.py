@@ -8,10 +8,10 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from compaction.config.request import CompactionRequest
-from compaction.engine import destination
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.erasure.find_matches import Erasure
 from compaction.formats.key_criteria import KeyCriteria
+from compaction.run import destination
 from tests.crash.stops import StoppingFiles, end_process
 from tests.erasure.test_erase_keys import SALT, records_in, write_odd
 from tests.fs.faults import Stopped

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from compaction.commands import compact
-from compaction.engine.clean import clean_logs
 from compaction.fs import direct
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.local_output import LocalOutput
+from compaction.run.compact import clean_logs
 from compaction.source.arrow_columns import source_schema
 from compaction.source.data_source import KafkaLogReader
 from tests.golden import unpack_sample

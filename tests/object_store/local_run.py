@@ -6,8 +6,8 @@ import sys
 
 from compaction.cli import execution
 from compaction.commands import compact as job
-from compaction.engine.clean import clean_logs
-from compaction.engine.sizing import Sizes
+from compaction.run.compact import clean_logs
+from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from tests.local_passes import LocalPasses
 

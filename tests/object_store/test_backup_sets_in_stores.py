@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compaction.commands import compact
-from compaction.engine.clean import clean_logs
+from compaction.run.compact import clean_logs
 from tests.golden import unpack_backup_sets
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import Bucket, S3Bucket, files

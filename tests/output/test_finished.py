@@ -11,8 +11,8 @@ import pytest
 
 from compaction.commands import compact, expire
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import clean_logs
 from compaction.output.finished import FINISHED, differences, hidden_name, read_finished
+from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from tests.golden import unpack_sample
 from tests.local_passes import LocalPasses

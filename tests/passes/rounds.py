@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compaction.cleaning.log_view import ProducerEntry
-from compaction.engine.sizing import Sizes
 from compaction.report import LogReport, LogStatus
+from compaction.run.sizing import Sizes
 from tests.kafka.jars import REFERENCE
 from tests.local_job import clean_locally, read_offsets, write_offsets
 from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compaction.engine.sizing import Sizes
 from compaction.report import LogReport
+from compaction.run.sizing import Sizes
 from tests.local_job import clean_locally, clean_on_spark, write_offsets
 from tests.memory import scratch
 from tests.oracle.disk import write_partition, write_producers

@@ -13,8 +13,8 @@ import pytest
 
 from compaction.certifier.certificate import Status
 from compaction.certifier.verify_request import VerifyRequest
-from compaction.engine.sizing import Sizes
 from compaction.report import LogStatus
+from compaction.run.sizing import Sizes
 from tests.certifier.certify import certify
 from tests.local_job import KAFKA, clean_locally, resolver_of, write_offsets
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively

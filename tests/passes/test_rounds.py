@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compaction.engine.sizing import Sizes
 from compaction.kernels.keys.key_filter import KeyFilter
+from compaction.run.sizing import Sizes
 from tests.memory import scratch
 from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case, random_cases
 from tests.passes.rounds import assert_four_rounds_equal, run_round

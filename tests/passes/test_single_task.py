@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from compaction.engine.clean import clean_logs
-from compaction.engine.protocol import MapInputs, MapResult
-from compaction.engine.sizing import Sizes
 from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.passes.build_map import flag_single_task_logs
 from compaction.passes.tasks import MapContext, Resolved, Slice
+from compaction.run.compact import clean_logs
+from compaction.run.passes import MapInputs, MapResult
+from compaction.run.sizing import Sizes
 from compaction.task_runner import Job
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses

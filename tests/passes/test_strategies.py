@@ -11,7 +11,7 @@ import pytest
 
 from compaction.certifier.certificate import Status
 from compaction.certifier.verify_request import VerifyRequest
-from compaction.engine.sizing import Sizes
+from compaction.run.sizing import Sizes
 from tests.certifier.certify import certify
 from tests.kafka.encode import Batch, Record
 from tests.local_job import clean_locally, resolver_of

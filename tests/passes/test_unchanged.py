@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.engine.sizing import Sizes
 from compaction.passes import unchanged
 from compaction.report import LogReport
+from compaction.run.sizing import Sizes
 from tests.local_job import clean_locally
 from tests.memory import scratch
 from tests.passes.random_cases import NOW_MS, random_case, random_cases

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from compaction.engine.clean import clean_logs
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.formats.record_batch.record import Record
 from compaction.names import CLEAN_SHUTDOWN, LEADER_EPOCHS
 from compaction.report import LogReport, LogStatus
+from compaction.run.compact import clean_logs
 from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_plan import ReadRequest, plan_read
 from tests.formats.encode import BatchSpec, encode_batch

@@ -16,10 +16,6 @@ from unittest.mock import patch
 
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.config.request import CompactionRequest
-from compaction.engine import delete, destination
-from compaction.engine.clean import clean_logs
-from compaction.engine.delete import delete_old_segments
-from compaction.engine.sizing import Sizes
 from compaction.errors import CompactionError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.producer_snapshot import SnapshotEntry
@@ -27,6 +23,10 @@ from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import DiskFileSystem, join
 from compaction.locking.claim import Identity
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation, TopicPartition
+from compaction.run import destination
+from compaction.run.compact import clean_logs
+from compaction.run.expire import delete_old_segments
+from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.fs.faults import FaultyFileSystem, Stopped
@@ -211,7 +211,7 @@ class Kind(NamedTuple):
         with _in_order(), _of_a_process_that_is_over():
             try:
                 if self.expires:
-                    return Ended.of(delete_old_segments(request, files=fs))
+                    return Ended.of(delete_old_segments(LocalPasses, request, files=fs))
                 return Ended.of(clean_logs(LocalPasses, request, _SIZES, files=fs))
             except UsageError as error:
                 return Ended(2, {}, str(error))
@@ -276,7 +276,7 @@ def _start(kind: Kind) -> FaultyFileSystem:
 @contextmanager
 def _in_order() -> Iterator[None]:
     """Process logs sequentially: the order of operations is always the same."""
-    with patch.object(destination, "LOG_CONCURRENCY", 1), patch.object(delete, "LOG_CONCURRENCY", 1):
+    with patch.object(destination, "LOG_CONCURRENCY", 1):
         yield
 
 

@@ -19,10 +19,10 @@ from typing import NoReturn
 import pytest
 import xxhash
 
-from compaction.engine.clean import clean_logs
-from compaction.engine.delete import delete_old_segments
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from compaction.output.journal import JOURNAL
+from compaction.run.compact import clean_logs
+from compaction.run.expire import delete_old_segments
 from tests.crash.surroundings import NOBODY, run
 from tests.damage.valid_logs import NOW_MS, look_at
 from tests.local_job import request_for
@@ -54,7 +54,7 @@ def names_of_a_run(place: Path, kind: str) -> list[str]:
     request = request_for(logs, NOW_MS, {"aside": SETTINGS, "subject": SETTINGS})
     if kind == "expire":
         deleting = {"cleanup.policy": "delete", "retention.ms": "1"}
-        delete_old_segments(request_for(logs, NOW_MS * 2, {"aside": deleting, "subject": deleting}), files=files)
+        delete_old_segments(LocalPasses, request_for(logs, NOW_MS * 2, {"aside": deleting, "subject": deleting}), files=files)
     elif kind == "copy":
         clean_logs(LocalPasses, replace(request, output_dir=str(place / "out")), files=files)
     else:

@@ -1,4 +1,4 @@
-"""Step **swap** of ``engine.clean``: the outputs replace the sources, become a copy, or are discarded in a dry run.
+"""Step **swap** of a run: the outputs replace the sources, become a copy, or are discarded in a dry run.
 
 ``InPlace`` swaps logs in, many in step: a swap waits for the disk nine times. ``CopyOutput`` collects all logs, cleaned or not,
 except failed ones, and publishes them together at the end of the run. ``DryRunOutput`` writes nothing.
@@ -11,9 +11,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from compaction.cleaning.plan import LogPlan
-from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.config.request import CompactionRequest
-from compaction.engine.log_cleaning import LogCleaning
 from compaction.fs.durable import Steps
 from compaction.fs.filesystem import DiskFileSystem, FileSystem
 from compaction.fs.overlay import OverlayFileSystem
@@ -29,6 +27,7 @@ from compaction.output.segment_deletion import delete_segments
 from compaction.output.segment_files import discard_unfinished, remove_deleted
 from compaction.output.swap import SwapGroup, replace_segments
 from compaction.recovery.write_repairs import write_repairs
+from compaction.run.log_cleaning import LogCleaning
 
 #: logs that are changed in step: the more, the less often the disk is waited for, and the checkpoint file written
 LOG_CONCURRENCY = 512
@@ -159,26 +158,14 @@ class CopyOutput:
     def discard(self, log: LogCleaning) -> None:
         self._publication.leave_out(log.location)
 
-    def expire(self, location: LogLocation, plan: DeletionPlan) -> Steps[None]:
-        """Adds a log without its expired segments."""
-        with self._completely(location):
-            yield from delete_segments(self.fs, location, plan)
-            self._publication.add_log(self.fs, location, (), plan.after.segments, end_offset=None)
-
     def _add(self, log: LogCleaning, groups: Sequence[SwapGroup], end_offset: int | None) -> Steps[None]:
-        with self._completely(log.location):
+        try:
             if log.plan.deletion is not None:
                 yield from delete_segments(self.fs, log.location, log.plan.deletion)
             segments = log.compaction.view.segments
             self._publication.add_log(self.fs, log.location, groups, segments, end_offset=end_offset)
-
-    @contextmanager
-    def _completely(self, location: LogLocation) -> Iterator[None]:
-        """Adds a log completely or not at all."""
-        try:
-            yield
         except Exception:
-            self._publication.leave_out(location)
+            self._publication.leave_out(log.location)
             raise
 
 
@@ -196,40 +183,32 @@ def purpose(request: CompactionRequest) -> Purpose:
 
 
 @contextmanager
-def destination(files: DiskFileSystem, request: CompactionRequest, held: Access) -> Iterator[Destination]:
+def destination(files: DiskFileSystem, request: CompactionRequest, held: Access, done: str) -> Iterator[Destination]:
     """The destination of a run. A copy becomes visible if the block ends without an error, and is removed otherwise.
 
     :param files: how the log directories are accessed
     :param held: the run's claims on them
+    :param done: what the run does to logs, for messages: ``compacted``
     :raises UsageError: the output directory cannot be written to or is not empty; or there is none, and a log directory cannot
-        be cleaned in place
+        be changed in place
     """
+    output_dir = request.output_dir
     if request.dry_run:
         yield DryRunOutput(files)
-    elif request.output_dir is None:
-        require_in_place(request.log_dirs, "compacted")
+    elif output_dir is None:
+        require_in_place(request.log_dirs, done)
         yield InPlace(files, held)
     else:
-        with publication(files, request, request.output_dir) as copy:
+        options = Goal(request.call, request.replace, request.only_known_files)
+        publication: Publication
+        if is_remote(output_dir):
+            publication = ObjectPublication.begin(output_dir, request.log_dirs, files, options)
+        else:
+            publication = LocalPublication.begin(files, output_dir, request.log_dirs, options)
+        try:
+            copy = CopyOutput(publication, files)
             yield copy
-
-
-@contextmanager
-def publication(files: DiskFileSystem, request: CompactionRequest, output_dir: str) -> Iterator[CopyOutput]:
-    """A copy of log directories, which becomes visible if the block ends without an error, and is removed otherwise.
-
-    :raises UsageError: ``output_dir`` cannot be written to or is not empty
-    """
-    goal = Goal(request.call, request.replace, request.only_known_files)
-    begun: Publication
-    if is_remote(output_dir):
-        begun = ObjectPublication.begin(output_dir, request.log_dirs, files, goal)
-    else:
-        begun = LocalPublication.begin(files, output_dir, request.log_dirs, goal)
-    try:
-        copy = CopyOutput(begun, files)
-        yield copy
-        begun.commit(copy.fs)
-    except BaseException:
-        begun.abort()
-        raise
+            publication.commit(copy.fs)
+        except BaseException:
+            publication.abort()
+            raise

@@ -11,7 +11,6 @@ import shutil
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import google_crc32c
@@ -23,11 +22,11 @@ from compaction.cleaning.log_view import ProducerEntry
 from compaction.config import Resolver, read_sets
 from compaction.config.entries import BROKER_ENTRIES, MIB, TOPIC_ENTRIES, Entry
 from compaction.config.kinds import Kind
-from compaction.engine.clean import clean_logs
-from compaction.engine.delete import delete_old_segments
 from compaction.errors import ConfigError
 from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus
+from compaction.run.compact import clean_logs
+from compaction.run.expire import delete_old_segments
 from tests.certifier.certify import certify
 from tests.local_job import KAFKA, clean_locally, request_for, resolver_of, write_offsets
 from tests.local_passes import LocalPasses
@@ -151,9 +150,9 @@ def test_any_valid_setting_of_a_broker_cleans_and_expires(tmp_path: Path, name: 
         if name.endswith("per.second") and int(value) < MIB:
             continue  # as slow as that
         resolver = Resolver(read_sets([f"{name}={value}", "cleanup.policy=compact,delete"]))
-        for run in (partial(clean_logs, LocalPasses), delete_old_segments):
+        for run in (clean_logs, delete_old_segments):
             try:
-                report = run(replace(request, resolver=resolver))
+                report = run(LocalPasses, replace(request, resolver=resolver))
             except ConfigError as error:
                 assert name in str(error), error
             else:

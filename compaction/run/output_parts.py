@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.sizing import Sizes, max_records
 from compaction.output.swap import SwapGroup
 from compaction.passes.clean_into import Unjoined
 from compaction.passes.tasks import CleanContext, GroupOutput, OutputPart, PartResult, Slice
+from compaction.run.log_cleaning import LogCleaning
+from compaction.run.sizing import Sizes, max_records
 from compaction.task_runner import pack
 
 #: the result of each output segment, by the numbers of its log and its group
@@ -43,10 +43,8 @@ def output_segments(
     contexts: Mapping[int, CleanContext],
     results: Sequence[PartResult],
     join: Callable[[Sequence[Unjoined]], Sequence[PartResult]],
-    *,
-    dry_run: bool,
 ) -> Outputs:
-    """Joins the parts; returns the result of each output segment. A log fails if one of its parts does."""
+    """Joins the parts that were written; returns the result of each output segment. A log fails if one of its parts does."""
     by_number = {log.number: log for log in logs}
     result_of = {(result.log, result.number): result for result in results}
     _note_errors(by_number, results)
@@ -55,7 +53,7 @@ def output_segments(
     for log in logs:
         for part in log.parts if log.error is None else ():
             key, result = (log.number, part.output.group), result_of[log.number, part.number]
-            if part.complete or dry_run:
+            if part.complete or result.suffix is None:
                 segments[key] = result
             else:
                 unjoined.setdefault(key, (part.output, contexts[log.number], []))[2].append(result)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from compaction.engine.concurrency import change_logs, run_concurrently
 from compaction.fs.durable import Steps
 from compaction.fs.local import LocalFileSystem
+from compaction.run.passes import run_concurrently
+from compaction.run.run import change_logs
 
 
 @pytest.mark.parametrize("threads", [1, 3, 16])

@@ -1,4 +1,4 @@
-"""Step **prepare** of ``engine.clean``: from log directories to plans. Recover, read and plan every selected log.
+"""Step **plan** of a run: from log directories to plans. Recover, read and plan every selected log.
 
 An error of one log does not affect the others. Runs read their sources through an overlay, which keeps repairs in memory; a run
 in place writes them when it swaps the log, and only it finishes interrupted swaps on the disk.
@@ -61,7 +61,7 @@ class LogReadTask(NamedTuple):
 ParallelRead = Callable[[Sequence[LogReadTask]], list[LogView | CompactionError | None]]
 
 
-class Sources(NamedTuple):
+class LogAccess(NamedTuple):
     """How a run accesses its logs: ``fs``, in which they are repaired and read, the ``disk`` on which interrupted swaps are
     finished (another one only if the run is in place), and the run's claims on the log directories."""
 
@@ -73,14 +73,14 @@ class Sources(NamedTuple):
 def read_without_recovery(fs: FileSystem, task: LogReadTask) -> LogView | CompactionError | None:
     """Reads a log and writes nothing: its view or its error, ``None`` if it needs recovery first."""
     overlay = OverlayFileSystem(fs)
-    recovered = _recover(Sources(overlay, overlay), task.location, task.settings, task.state)
+    recovered = _recover(LogAccess(overlay, overlay), task.location, task.settings, task.state)
     if overlay.changed:
         return None
     return recovered if isinstance(recovered, CompactionError) else _read(overlay, task, recovered)
 
 
 def read_logs(
-    sources: Sources,
+    sources: LogAccess,
     request: CompactionRequest,
     parallel_read: ParallelRead | None = None,
     *,
@@ -128,7 +128,7 @@ def _prepared(
 
 
 def prepare(
-    sources: Sources,
+    sources: LogAccess,
     request: CompactionRequest,
     plan_for: Callable[[LogView, Settings], Plan],
     parallel_read: ParallelRead | None = None,
@@ -149,7 +149,7 @@ def prepare(
 
 
 def _recover_or_read(
-    sources: Sources, logs: Mapping[LogLocation, Settings], now_ms: int, parallel_read: ParallelRead | None
+    sources: LogAccess, logs: Mapping[LogLocation, Settings], now_ms: int, parallel_read: ParallelRead | None
 ) -> tuple[dict[LogLocation, RecoveryReport | CompactionError], dict[LogLocation, LogView | CompactionError]]:
     """Recovers log by log; if it pays, logs are read in parallel, and only recovered if they need it. Returns what recovery
     did, and the logs that were read."""
@@ -218,7 +218,7 @@ def _directory_states(fs: FileSystem, locations: Iterable[LogLocation]) -> dict[
 
 
 def _recover(
-    sources: Sources, location: LogLocation, settings: Settings, state: DirectoryState
+    sources: LogAccess, location: LogLocation, settings: Settings, state: DirectoryState
 ) -> RecoveryReport | CompactionError:
     interval_bytes, owner, disk = settings.topic.index_interval_bytes, sources.held.owner(location.log_dir), sources.disk
     try:

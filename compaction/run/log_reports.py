@@ -1,4 +1,4 @@
-"""Step **report** of ``engine.clean``: the report of one log that was cleaned, skipped, failed or only shortened by deletion.
+"""Step **report** of ``run.compact``: the report of one log that was cleaned, skipped, failed or only shortened by deletion.
 
 Notes tell which logs in directories that a broker uses changed while a dry run read them.
 """
@@ -15,7 +15,6 @@ from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.config import TopicConfig
 from compaction.config.entries import HEADER
-from compaction.engine.log_cleaning import LogCleaning, ScanTotals
 from compaction.errors import CompactionError, PolicyUnknownError
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import is_remote
@@ -23,6 +22,7 @@ from compaction.logdir.changes import has_changed
 from compaction.logdir.settings.kafka_version import KafkaVersion
 from compaction.names import LogLocation
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, VersionUsed
+from compaction.run.log_cleaning import LogCleaning, ScanTotals
 
 _LOG = logging.getLogger(__name__)
 #: the reason code of a log whose ``cleanup.policy`` is a guess

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from compaction.cleaning.log_view import LogView
-from compaction.engine.clean import clean_logs
-from compaction.engine.log_reports import deletion_report, note_logs_in_use, warn_of_changes
-from compaction.engine.prepare import Sources, read_logs
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.report import LogReport, LogStatus, RunStatus
+from compaction.run.compact import clean_logs
+from compaction.run.log_reports import deletion_report, note_logs_in_use, warn_of_changes
+from compaction.run.prepare import LogAccess, read_logs
 from compaction.screen.output_screen import Screen
 from compaction.source.count_logs import count_logs, plan_count
 from compaction.source.key_totals import Largest
@@ -62,7 +62,7 @@ def test_a_changed_log_is_distinguished_from_one_in_use(
     for topic in ("still", "moving"):
         write_log(tmp_path / f"{topic}-0", VALID.files)
     fs = OverlayFileSystem(LocalFileSystem())
-    found = read_logs(Sources(fs, fs), request_for(tmp_path, NOW_MS, {"still": {}, "moving": {}}))
+    found = read_logs(LogAccess(fs, fs), request_for(tmp_path, NOW_MS, {"still": {}, "moving": {}}))
     views = [log.view for log in found if isinstance(log.view, LogView)]
     assert len(views) == 2
     change(tmp_path / "moving-0")

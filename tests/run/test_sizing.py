@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.engine.sizing import assign_shards, core_utilization, max_records_by_log, sizes
 from compaction.passes.tasks import Slice
+from compaction.run.sizing import assign_shards, core_utilization, max_records_by_log, sizes
 
 FULL = 1000
 

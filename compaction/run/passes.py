@@ -1,4 +1,4 @@
-"""What runs the tasks of both passes (``Passes``), and the passes of a plain run (``PlainPasses``).
+"""The interface of an engine for both passes (``Passes``), and the passes of a plain run (``PlainPasses``).
 
 The functions that tasks call are sent to other processes. They must be small: Spark writes large ones to files, and those of
 pass 1 come with the run's secret. Everything that grows with the number of logs is passed as ``known`` or as part of a task.
@@ -7,18 +7,17 @@ pass 1 come with the run's secret. Everything that grows with the number of logs
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from compaction.engine.concurrency import run_concurrently
-from compaction.engine.sizing import Sizes, max_records_by_log
 from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.logdir.throttle import UNLIMITED
 from compaction.passes.build_map import collect_keys, flag_single_task_logs, scan_slices
-from compaction.passes.clean_into import Unjoined, clean_parts, join_parts
+from compaction.passes.clean_into import clean_parts
 from compaction.passes.merge import KEYS, MapParts
 from compaction.passes.scan import scan_transactions
 from compaction.passes.tasks import (
@@ -32,6 +31,7 @@ from compaction.passes.tasks import (
     Slice,
     SliceSummary,
 )
+from compaction.run.sizing import Sizes, max_records_by_log
 from compaction.task_runner import Job, TaskRunner, pack, size_of
 
 R = TypeVar("R")
@@ -144,15 +144,36 @@ def clean_task(
     return CleanedParts([each for found in results for each in found], keys)
 
 
+def run_concurrently(calls: Sequence[Callable[[], R]], threads: int) -> list[R]:
+    """Runs the calls on up to ``threads`` threads, inline if one suffices; returns their results in order.
+
+    If a call raises or the caller is interrupted, running calls complete and the others do not start.
+    """
+    threads = min(threads, len(calls))
+    return run_in_threads(calls, threads) if threads > 1 else [call() for call in calls]
+
+
+def run_in_threads(calls: Sequence[Callable[[], R]], threads: int) -> list[R]:
+    """The same, always in other threads: an interrupt does not stop a call halfway."""
+    with ThreadPoolExecutor(threads) as pool:
+        running = [pool.submit(call) for call in calls]
+        try:
+            return [future.result() for future in running]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
 class PlainPasses:
-    """The passes over all logs of a run. The maps of pass 1 remain where its tasks left them, for pass 2.
+    """The passes over all logs of a run (``run.offset_maps.MapPasses``).
 
     :param passes: runs the tasks
     :param sizes: how much one task reads
+    :param dry_run: pass 2 only measures
     """
 
-    def __init__(self, passes: Passes, sizes: Sizes) -> None:
-        self._passes, self._sizes = passes, sizes
+    def __init__(self, passes: Passes, sizes: Sizes, *, dry_run: bool = False) -> None:
+        self._passes, self._sizes, self._dry_run = passes, sizes, dry_run
         self._merged: Any = None
         self._load_factor = 1.0
 
@@ -166,10 +187,7 @@ class PlainPasses:
     def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
-        """The keys of the dirty records in ``slices``, by log; may be empty.
-
-        :param filters: empty filters of the right sizes
-        """
+        """See ``MapPasses``."""
         tasks = pack(slices, size_of, max(1, sum(map(size_of, slices)) // self._passes.cores))
         job = Job.reading("keys", f"collect the keys of {len(slices)} dirty slices", tasks)
         words = {log: len(each.words) for log, each in filters.items()}
@@ -187,37 +205,59 @@ class PlainPasses:
         records = max_records_by_log(slices)
         shards = {log: (work.shards, records[log]) for log, work in logs.items()}
         description = f"pass 1: scan {len(slices)} slices into {sum(count for count, _ in shards.values())} map shards"
-        return self._scan(description, MapInputs(tasks, scan_slices, flag_single_task_logs(logs, tasks), settings, shards))
+        return self.scan(description, MapInputs(tasks, scan_slices, flag_single_task_logs(logs, tasks), settings, shards))
 
-    def _scan(self, description: str, inputs: MapInputs) -> Sequence[Any]:
+    def scan(self, description: str, inputs: MapInputs) -> Sequence[Any]:
         """Pass 1; keeps its maps for pass 2."""
         self._load_factor = inputs.settings.load_factor
         job = Job.reading("pass 1", description, inputs.tasks)
         summaries, self._merged = self._passes.build_offset_map(job, inputs, self._sizes.reducer_entries)
         return summaries
 
-    def clean_into_groups(
-        self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, dry_run: bool
+    def collect_shards(self, description: str, work: Callable[[Key, list[Any]], Iterable[R]]) -> list[R]:
+        """The results of ``work`` for each shard of pass 1."""
+        return self._passes.collect_shards(Job(description), self._merged, work)
+
+    def resolve_into(
+        self,
+        job: Job,
+        tasks: Sequence[Sequence[Any]],
+        maps: Mapping[int, MapParts],
+        clean: Callable[[PartsToClean, Any], list[R]],
+        known: Any,
+        threads: int = 1,
+    ) -> CleanedParts[R]:
+        """Pass 2 with the maps of pass 1; see ``CleanInputs``."""
+        inputs = CleanInputs(tasks, maps, clean, known, self._load_factor, threads)
+        return self._passes.clean_into_groups(job, self._merged, inputs)
+
+    def measure(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
+        """Pass 2 without writing."""
+        return self._clean(logs, parts, writes=False)
+
+    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
+        """Pass 2."""
+        return self._clean(logs, parts, writes=not self._dry_run)
+
+    def _clean(
+        self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool
     ) -> CleanedParts[PartResult]:
-        """Pass 2 over ``parts``, which are in the order of logs and offsets; all of their logs are in ``logs``."""
         # the newest segments retain most records and take longest: they are scheduled first
         tasks = pack(parts[::-1], size_of, self._sizes.slice_bytes)
         maps = {
-            log: MapParts.of(logs[log].first_dirty_offset, list(of_log))
-            for log, of_log in groupby(parts, key=lambda part: part.output.log)
+            log: MapParts.of(logs[log].first_dirty_offset, list(own))
+            for log, own in groupby(parts, key=lambda part: part.output.log)
         }
         # the rate limits a task, which therefore has one thread
-        throttled = any(work.bytes_per_second < UNLIMITED for work in logs.values())
-        threads = 1 if dry_run or throttled else _PART_CONCURRENCY
-        inputs = CleanInputs(tasks, maps, partial(_clean, dry_run=dry_run), dict(logs), self._load_factor, threads)
-        description = f"pass 2: {'measure' if dry_run else 'write'} {len(parts)} output parts"
-        job = Job.reading("pass 2", description, tasks, writes=not dry_run)
-        return self._passes.clean_into_groups(job, self._merged, inputs)
+        throttled = any(log.bytes_per_second < UNLIMITED for log in logs.values())
+        threads = _PART_CONCURRENCY if writes and not throttled else 1
+        job = pass_2(parts, tasks, writes=writes)
+        return self.resolve_into(job, tasks, maps, partial(_clean, dry_run=not writes), dict(logs), threads)
 
-    def join_parts(self, groups: Sequence[Unjoined]) -> list[PartResult]:
-        """Joins the parts of groups with several parts."""
-        job = Job(f"join the parts of {len(groups)} segments", writes=True)
-        return self._passes.run(job, groups, join_parts) if groups else []
+
+def pass_2(parts: Sequence[OutputPart], tasks: Iterable[Iterable[OutputPart]], *, writes: bool) -> Job:
+    """The job that writes, or measures, these parts."""
+    return Job.reading("pass 2", f"pass 2: {'write' if writes else 'measure'} {len(parts)} output parts", tasks, writes=writes)
 
 
 def _scan_transactions(slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:

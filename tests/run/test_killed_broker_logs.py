@@ -15,9 +15,9 @@ import pytest
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.cli import console
 from compaction.commands import erase
-from compaction.engine.clean import clean_logs
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.report import LogStatus
+from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from tests.certifier.certify import certify
 from tests.golden import KILLED_DIRS, served_by, unpack_killed

@@ -1,4 +1,4 @@
-"""One log on its way through a run. Each step of ``engine.clean`` sets some of its fields:
+"""One log on its way through a run. Each step of a run sets some of its fields:
 
 | step | sets |
 | --- | --- |
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.log_view import AbortedTxn
+from compaction.cleaning.log_view import AbortedTxn, LogView
 from compaction.cleaning.plan import LogPlan, PolicyPlan
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedRanges
 from compaction.names import LogLocation
@@ -80,6 +80,11 @@ class LogCleaning:
     groups: tuple[SwapGroup, ...] = ()
     unchanged: frozenset[int] = frozenset()
     error: str | None = None
+
+    @property
+    def view(self) -> LogView:
+        """The log before the run."""
+        return self.plan.compaction.view if self.plan.deletion is None else self.plan.deletion.view
 
     @property
     def compaction(self) -> LogPlan:

@@ -6,7 +6,7 @@ from itertools import permutations
 
 from compaction.compare import compare_policies
 from compaction.config import BrokerConfig
-from compaction.engine.clean import smallest_broker
+from compaction.run.run import smallest_broker
 
 SMALL_MAP = BrokerConfig(dedupe_buffer_bytes=1 << 20, load_factor=0.9)
 SLOW = BrokerConfig(dedupe_buffer_bytes=1 << 30, load_factor=0.8, io_max_bytes_per_second=1000.0)

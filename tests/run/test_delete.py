@@ -13,15 +13,16 @@ import pytest
 from compaction.cleaning.log_view import LogView
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
-from compaction.engine import prepare
-from compaction.engine.clean import clean_logs, parallel_read
-from compaction.engine.delete import delete_old_segments
-from compaction.engine.prepare import LogReadTask, read_without_recovery
 from compaction.errors import CompactionError, ConfigError
 from compaction.formats.record_batch.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.segments import segment_bases
 from compaction.report import LogReport, LogStatus
+from compaction.run import prepare
+from compaction.run import run as run_module
+from compaction.run.compact import clean_logs
+from compaction.run.expire import delete_old_segments
+from compaction.run.prepare import LogReadTask, read_without_recovery
 from compaction.run_report import RunReport
 from compaction.spark.pipeline import SparkPasses
 from tests.formats.encode import BatchSpec, encode_batch
@@ -59,24 +60,24 @@ def by_name(report: RunReport) -> dict[str, LogReport]:
 
 def test_a_dry_run_reports_what_a_run_does_and_writes_nothing(logs: Path) -> None:
     before = tree(logs)
-    dry = delete_old_segments(request(logs, dry_run=True))
+    dry = delete_old_segments(LocalPasses, request(logs, dry_run=True))
     assert tree(logs) == before
-    real = delete_old_segments(request(logs))
+    real = delete_old_segments(LocalPasses, request(logs))
     assert by_name(dry) == by_name(real)
     assert {log.name for log in real.logs if log.expired_segments} >= {"clickstream-0", "clickstream-1", "sessions-0"}
     assert tree(logs) != before
 
 
 def test_a_second_run_has_nothing_to_do_and_removes_the_deleted_files(logs: Path) -> None:
-    delete_old_segments(request(logs))
+    delete_old_segments(LocalPasses, request(logs))
     assert list(logs.rglob("*.deleted"))
-    again = delete_old_segments(request(logs))
+    again = delete_old_segments(LocalPasses, request(logs))
     assert again.totals["expired_segments"] == 0
     assert not list(logs.rglob("*.deleted"))
 
 
 def test_without_a_delay_files_are_removed_at_once(logs: Path) -> None:
-    delete_old_segments(request(logs, "file.delete.delay.ms=0"))
+    delete_old_segments(LocalPasses, request(logs, "file.delete.delay.ms=0"))
     assert not list(logs.rglob("*.deleted"))
 
 
@@ -84,7 +85,7 @@ def test_a_damaged_log_fails_and_is_not_changed(logs: Path) -> None:
     segment = sorted((logs / "clickstream-0").glob("*.log"))[0]
     segment.write_bytes(segment.read_bytes()[:-7])
     before = tree(logs / "clickstream-0")
-    report = delete_old_segments(request(logs))
+    report = delete_old_segments(LocalPasses, request(logs))
     assert report.exit_code == 1
     failed = [log for log in report.logs if log.status is LogStatus.FAILED]
     assert [log.name for log in failed] == ["clickstream-0"]
@@ -102,7 +103,7 @@ def with_stored(logs: Path, topic: str, name: str, value: str) -> None:
 
 def test_a_bad_value_in_the_metadata_log_fails_the_logs_of_its_topic(logs: Path) -> None:
     with_stored(logs, "clickstream", "retention.ms", "-7")
-    report = by_name(delete_old_segments(request(logs)))
+    report = by_name(delete_old_segments(LocalPasses, request(logs)))
     assert {name for name, log in report.items() if log.status is LogStatus.FAILED} == {"clickstream-0", "clickstream-1"}
     assert "retention.ms = '-7' is less than -1" in report["clickstream-0"].reason
     assert report["sessions-0"].expired_segments
@@ -118,7 +119,7 @@ def test_an_unreadable_metadata_log_fails_the_logs_of_its_directory(logs: Path, 
     log.write_bytes(log.read_bytes() + batch)
     found = (*logs_in(logs)[1], *logs_in(other)[1])
     both = replace(request(logs, "cleanup.policy=delete", "retention.ms=1"), log_dirs=(str(logs), str(other)), logs=found)
-    report = delete_old_segments(both)
+    report = delete_old_segments(LocalPasses, both)
     failed = {log.log_dir for log in report.logs if log.status is LogStatus.FAILED}
     assert failed == {str(logs)}
     assert [log.status for log in report.logs if log.log_dir == str(other)] == [LogStatus.CLEANED]
@@ -127,7 +128,7 @@ def test_an_unreadable_metadata_log_fails_the_logs_of_its_directory(logs: Path, 
 def test_contradicting_settings_of_the_call_are_an_error_before_anything_is_changed(logs: Path) -> None:
     before = tree(logs)
     with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms is 9"):
-        delete_old_segments(request(logs, "min.compaction.lag.ms=9", "max.compaction.lag.ms=8"))
+        delete_old_segments(LocalPasses, request(logs, "min.compaction.lag.ms=9", "max.compaction.lag.ms=8"))
     assert {name: size for name, size in tree(logs).items() if not name.endswith(".lock")} == before
 
 
@@ -143,7 +144,8 @@ def test_producers_expire_by_the_configuration_that_the_broker_stored(logs: Path
     log.write_bytes(log.read_bytes() + encode_batch([Record(10**6, 1, None, stored)], BatchSpec(base_offset=10**6)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "MANY_SEGMENTS", 1)
-        delete_old_segments(request(logs, dry_run=True), spy)
+        patch.setattr(run_module, "parallel_read", lambda start: spy)
+        delete_old_segments(LocalPasses, request(logs, dry_run=True))
     assert set(seen) == {777}
 
 
@@ -151,21 +153,21 @@ def test_producers_expire_by_the_configuration_that_the_broker_stored(logs: Path
 def test_reading_many_logs_by_spark_does_not_change_the_report(
     logs: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local = delete_old_segments(request(logs, dry_run=True))
+    local = delete_old_segments(LocalPasses, request(logs, dry_run=True))
     # one log needs recovery, one is damaged
     (logs / "sessions-0" / f"{0:020d}.index").unlink()
     segment = min((logs / "orders-0").glob("*.log"))
     segment.write_bytes(segment.read_bytes()[:-7])
     monkeypatch.setattr(prepare, "MANY_SEGMENTS", 1)
     before = tree(logs)
-    parallel = delete_old_segments(request(logs, dry_run=True), parallel_read(lambda: SparkPasses(spark.sparkContext)))
+    parallel = delete_old_segments(lambda: SparkPasses(spark.sparkContext), request(logs, dry_run=True))
     assert tree(logs) == before
     expected = by_name(local)
     found = by_name(parallel)
     assert found.pop("orders-0").status is LogStatus.FAILED
     del expected["orders-0"]
     assert found == expected
-    deleted = delete_old_segments(request(logs), parallel_read(lambda: SparkPasses(spark.sparkContext)))
+    deleted = delete_old_segments(lambda: SparkPasses(spark.sparkContext), request(logs))
     assert deleted.totals["expired_segments"] == sum(log.expired_segments for log in expected.values())
 
 
@@ -179,7 +181,8 @@ def test_a_log_that_needs_recovery_is_not_read_in_parallel(logs: Path) -> None:
     (logs / "clickstream-0" / f"{0:020d}.index").unlink()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "MANY_SEGMENTS", 1)
-        delete_old_segments(request(logs, dry_run=True, topics=("clickstream",)), spy)
+        patch.setattr(run_module, "parallel_read", lambda start: spy)
+        delete_old_segments(LocalPasses, request(logs, dry_run=True, topics=("clickstream",)))
     assert found[0] is None
     assert isinstance(found[1], LogView)
 
@@ -196,6 +199,6 @@ def test_new_segments_of_a_split_may_be_deleted_at_once(policy: str, tmp_path: P
         "min.cleanable.dirty.ratio": "0",
     }
     run = request_for(tmp_path, NOW_MS, {"t": settings})
-    (log,) = (clean_logs(LocalPasses, run) if "compact" in policy else delete_old_segments(run)).logs
+    (log,) = (clean_logs(LocalPasses, run) if "compact" in policy else delete_old_segments(LocalPasses, run)).logs
     assert log.reason.startswith("2 of 4 segments expired (2 by size)")
     assert segment_bases(LocalFileSystem(), str(tmp_path / "t-0")) == [2 * FAR, 3 * FAR]

@@ -1,0 +1,1 @@
+"""One run over many logs, without Spark; ``run.run`` has its steps."""

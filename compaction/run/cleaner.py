@@ -1,0 +1,187 @@
+"""The steps of a run between planning and swapping, over many logs: **slice** the logs, **scan** them (pass 1), **resolve**
+their transactions, and **clean** them into groups (pass 2).
+
+Each step processes all logs that have not failed. A ``Method`` says what is done: ``OffsetMaps`` is that of the log cleaner,
+``erasure.eraser`` has that of an erasure. Tasks write and **verify** the outputs; nothing is swapped in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from compaction.cleaning.log_view import LogView, Segment
+from compaction.config import BrokerConfig
+from compaction.errors import StorageError, of_log
+from compaction.fs.filesystem import DiskFileSystem, FileSystem, join, real_file
+from compaction.kernels.reading.siphash import HashSecret
+from compaction.logdir.slices import cut_segment
+from compaction.names import LOG, segment_file
+from compaction.passes.clean_into import Unjoined, join_parts
+from compaction.passes.tasks import CleanContext, MapSettings, OutputPart, PartResult, Slice, SliceSummary
+from compaction.run.admission import SpaceBudget, logs_without_space
+from compaction.run.log_cleaning import LogCleaning, ScanTotals
+from compaction.run.output_parts import output_parts, output_segments, swap_groups, unchanged
+from compaction.run.passes import CleanedParts, Passes
+from compaction.run.sizing import Sizes, sizes
+from compaction.stores.mixed import MixedFileSystem
+from compaction.task_runner import Job
+
+#: a task's map spills at this size, which bounds the memory of a worker
+_TASK_MAP_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the passes may use.
+
+    :ivar sizes: sizes of the work, by default derived from the amount of data; they do not change the result
+    :ivar space: the free space that outputs may use, by default unlimited
+    :ivar files: how tasks access sources and outputs
+    """
+
+    broker: BrokerConfig
+    sizes: Sizes | None = None
+    space: SpaceBudget | None = None
+    files: DiskFileSystem = field(default_factory=MixedFileSystem)
+
+
+def map_settings(broker: BrokerConfig, bytes_per_second: float) -> MapSettings:
+    """The limits of a task of pass 1. Each call draws a new hash secret."""
+    map_bytes = min(_TASK_MAP_BYTES, broker.dedupe_buffer_bytes)
+    return MapSettings(map_bytes, broker.load_factor, HashSecret.random(), bytes_per_second)
+
+
+def slices_of(fs: FileSystem, log: int, view: LogView, segments: Sequence[Segment], slice_bytes: int) -> list[Slice]:
+    """The slices of some segments of log number ``log``, in the order of offsets."""
+    path, slices = view.path, []
+    index_of = {segment.base_offset: number for number, segment in enumerate(view.segments)}
+    for segment in segments:
+        base = segment.base_offset
+        file = real_file(fs, join(path, segment_file(base, LOG)))
+        for cut in cut_segment(fs, path, segment, slice_bytes):
+            offsets, positions = cut[2:], (file.start + cut.start, file.start + cut.end)
+            slices.append(Slice(log, index_of[base], file.path, *offsets, *positions, segment.mtime_ms))
+    return slices
+
+
+class Method(Protocol):
+    """How logs are cleaned: what pass 1 looks for, and what pass 2 retains."""
+
+    def scan(self, cleaner: Cleaner) -> None:
+        """Pass 1 over the slices of all logs that have not failed."""
+
+    def resolve(self, cleaner: Cleaner, log: LogCleaning) -> None:
+        """Sets ``txn_index`` and ``context`` of a log that pass 1 has scanned."""
+
+    def measure(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
+        """Pass 2 without writing; ``parts`` are in the order of logs and offsets."""
+
+    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
+        """Pass 2; in a dry run it only measures."""
+
+
+class Cleaner:
+    """Cleans ``logs`` with a method, which gets this object.
+
+    :ivar fs: how the driver reads the logs
+    :ivar runner: runs the tasks
+    :ivar task_rate: bytes that a task reads and writes in a second
+    """
+
+    def __init__(self, logs: Sequence[LogCleaning], fs: FileSystem, runner: Passes, limits: Limits) -> None:
+        self.logs, self.fs, self.runner, self.limits = list(logs), fs, runner, limits
+        for number, log in enumerate(self.logs):
+            log.number = number
+        group_bytes = [group.size_bytes for log in self.logs for group in log.compaction.groups]
+        broker, cores = limits.broker, runner.cores
+        self.sizes = limits.sizes or sizes(group_bytes, cores, broker.dedupe_buffer_bytes, broker.load_factor)
+        self.task_rate = broker.io_max_bytes_per_second / cores
+
+    def run(self, method: Method) -> None:
+        """All steps. The outputs of each log that has not failed are ready to be swapped in."""
+        self.each(self._slice)
+        method.scan(self)
+        self.each(lambda log: method.resolve(self, log))
+        self.each(lambda log: output_parts(log, self.sizes))
+        self._refuse_without_space(method)
+        self._clean_into_groups(method)
+
+    @property
+    def unfailed(self) -> list[LogCleaning]:
+        """The logs that have not failed."""
+        return [log for log in self.logs if log.error is None]
+
+    @property
+    def map_settings(self) -> MapSettings:
+        """The limits of a task of pass 1, with a new hash secret."""
+        return replace(map_settings(self.limits.broker, self.task_rate), files=self.limits.files)
+
+    def each(self, step: Callable[[LogCleaning], object], logs: Sequence[LogCleaning] | None = None) -> None:
+        """Takes a step for each log, by default for all that have not failed; a log fails if it raises."""
+        for log in self.unfailed if logs is None else logs:
+            try:
+                step(log)
+            except Exception as error:
+                log.error = str(of_log(error, log.compaction.view.path))
+
+    @staticmethod
+    def add_up(logs: Sequence[LogCleaning], summaries: Sequence[SliceSummary]) -> None:
+        """Adds up the summaries of each log and sets the fingerprints of its slices; its first error fails the log."""
+        by_log: dict[int, list[SliceSummary]] = {log.number: [] for log in logs}
+        for summary in summaries:
+            by_log[summary.log].append(summary)
+        for log in logs:
+            own = by_log[log.number]
+            log.totals = ScanTotals.of(own)
+            log.seconds += sum(summary.seconds for summary in own)
+            log.error = next((summary.error for summary in own if summary.error is not None), None)
+            fingerprints = {summary.slice_id: summary.fingerprint for summary in own}
+            log.slices = [replace(part, fingerprint=fingerprints.get(part.id)) for part in log.slices]
+
+    def _slice(self, log: LogCleaning) -> None:
+        plan = log.compaction
+        log.slices = slices_of(self.fs, log.number, plan.view, plan.segments, self.sizes.slice_bytes)
+
+    def _refuse_without_space(self, method: Method) -> None:
+        """Fails the logs whose outputs exceed the free space, before anything is written."""
+        logs, space = self.unfailed, self.limits.space
+        contexts, parts = _contexts(logs), [part for log in logs for part in log.parts]
+        if space is None or not parts:
+            return
+        try:
+            refused = logs_without_space(space, contexts, parts, lambda: method.measure(contexts, parts).results)
+        except StorageError:
+            # if the free space is unknown, the write fails when it is exhausted
+            return
+        for log in logs:
+            if log.number in refused:
+                needed, free = refused[log.number]
+                message = f"its cleaned segments take {needed} bytes, {free} bytes are free {space.besides()}"
+                hint = "free some space and run again, or use --output-dir; nothing was written"
+                log.error = str(StorageError(message, path=log.directory, hint=hint))
+
+    def _clean_into_groups(self, method: Method) -> None:
+        """Pass 2: writes the retained records of each group into one segment."""
+        logs = self.unfailed
+        contexts, parts = _contexts(logs), [part for log in logs for part in log.parts]
+        if not parts:
+            return
+        cleaned = method.clean(contexts, parts)
+        for result in cleaned.results:
+            self.logs[result.log].stats += result.stats
+            self.logs[result.log].seconds += result.seconds
+        for log in logs:
+            log.keys = cleaned.keys.get(log.number, 0)
+        outputs = output_segments(logs, contexts, cleaned.results, self._join)
+        for log in self.unfailed:
+            log.groups, log.unchanged = swap_groups(log, outputs), unchanged(log, outputs)
+
+    def _join(self, groups: Sequence[Unjoined]) -> list[PartResult]:
+        job = Job(f"join the parts of {len(groups)} segments", writes=True)
+        return self.runner.run(job, groups, join_parts) if groups else []
+
+
+def _contexts(logs: Sequence[LogCleaning]) -> dict[int, CleanContext]:
+    return {log.number: log.context for log in logs if log.context is not None}

@@ -1,0 +1,57 @@
+"""``compact``: cleans logs as the log cleaner of their Kafka version does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from compaction.cleaning.log_view import LogView
+from compaction.cleaning.plan import PolicyPlan, dirtiest_first, plan_compact_run
+from compaction.cleaning.skip_reasons import Verdict
+from compaction.config.request import CompactionRequest
+from compaction.fs.filesystem import DiskFileSystem
+from compaction.locking.claim import PROCESSES, Runs
+from compaction.logdir.settings.log_settings import Settings
+from compaction.report import LogReport
+from compaction.run.admission import keyless_refusal, require_lasting
+from compaction.run.cleaner import Cleaner
+from compaction.run.log_cleaning import LogCleaning
+from compaction.run.log_reports import cleaned_report, skipped_report
+from compaction.run.offset_maps import OffsetMaps
+from compaction.run.passes import Passes, PlainPasses
+from compaction.run.run import Command, carry_out
+from compaction.run.sizing import Sizes
+from compaction.run_report import RunReport
+
+
+def clean_logs(
+    start: Callable[[], Passes],
+    request: CompactionRequest,
+    sizes: Sizes | None = None,
+    files: DiskFileSystem | None = None,
+    runs: Runs = PROCESSES,
+) -> RunReport:
+    """Compacts the logs of ``request``; see ``run.carry_out``."""
+    return carry_out(_Compaction(request), start, request, sizes, files, runs)
+
+
+@dataclass(frozen=True)
+class _Compaction(Command):
+    request: CompactionRequest
+
+    def plan(self, view: LogView, settings: Settings) -> PolicyPlan:
+        active, rules = self.request.include_active, settings.kafka.rules
+        plan = plan_compact_run(view, settings.topic, now_ms=self.request.as_of_ms, include_active=active, rules=rules)
+        require_lasting(plan.compaction, self.request)
+        return plan
+
+    def order(self, logs: Sequence[LogCleaning]) -> list[LogCleaning]:
+        by_path = {log.location.path: log for log in logs}
+        return [by_path[plan.view.path] for plan in dirtiest_first(log.compaction for log in logs)]
+
+    def method(self, cleaner: Cleaner) -> OffsetMaps:
+        passes = PlainPasses(cleaner.runner, cleaner.sizes, dry_run=self.request.dry_run)
+        return OffsetMaps(passes, self.request.as_of_ms, keyless_refusal(allow_keyless=self.request.allow_keyless))
+
+    def report(self, log: LogCleaning) -> LogReport:
+        return cleaned_report(log.plan, log) if log.compaction.verdict is Verdict.CLEAN else skipped_report(log.plan)

@@ -1,0 +1,64 @@
+"""``expire``: applies the delete policy to logs.
+
+A log whose ``cleanup.policy`` is a guess fails and is not changed. Only the driver deletes segments, by renaming their files,
+or copies the retained ones to an output directory, as ``compact`` does for logs that it does not clean. Tasks only read very
+many segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from compaction.cleaning.log_view import LogView
+from compaction.cleaning.plan import LogPlan, PolicyPlan
+from compaction.cleaning.segment_retention import plan_deletion
+from compaction.cleaning.skip_reasons import Verdict
+from compaction.config.request import CompactionRequest
+from compaction.errors import StorageError
+from compaction.fs.filesystem import DiskFileSystem
+from compaction.fs.uri import is_remote
+from compaction.logdir.settings.log_settings import Settings
+from compaction.report import LogReport
+from compaction.run.admission import SpaceBudget, copied_bytes
+from compaction.run.log_cleaning import LogCleaning
+from compaction.run.log_reports import deletion_report, skipped_report
+from compaction.run.passes import Passes
+from compaction.run.run import Command, carry_out
+from compaction.run_report import RunReport
+
+
+def delete_old_segments(
+    start: Callable[[], Passes], request: CompactionRequest, files: DiskFileSystem | None = None
+) -> RunReport:
+    """Applies the delete policy to the logs of ``request``; see ``run.carry_out``.
+
+    :raises StorageError: the copy does not fit; nothing was written
+    """
+    return carry_out(_Expiry(request), start, request, files=files)
+
+
+@dataclass(frozen=True)
+class _Expiry(Command):
+    request: CompactionRequest
+    done, policy_required, has_versions = "expired", True, False
+
+    def plan(self, view: LogView, settings: Settings) -> PolicyPlan:
+        deletion = plan_deletion(view, settings.topic, now_ms=self.request.as_of_ms)
+        uncompacted = LogPlan(view=deletion.after, config=settings.topic, verdict=Verdict.SKIP, reason=deletion.reason)
+        return PolicyPlan(uncompacted, deletion)
+
+    def order(self, logs: Sequence[LogCleaning]) -> list[LogCleaning]:
+        """:raises StorageError: the segments to be copied do not fit"""
+        output_dir = self.request.output_dir
+        if output_dir is not None and not self.request.dry_run and not is_remote(output_dir):
+            needed_bytes = sum(copied_bytes(log.compaction.view.segments) for log in logs)
+            space = SpaceBudget()
+            if not space.fits([output_dir], needed_bytes):
+                free = max(0, space.left(output_dir))
+                message = f"the copy takes {needed_bytes} bytes, {free} bytes are free {space.besides()}"
+                raise StorageError(message, path=output_dir, hint="free some space and run again; nothing was written")
+        return list(logs)
+
+    def report(self, log: LogCleaning) -> LogReport:
+        return skipped_report(log.plan) if log.plan.deletion is None else deletion_report(log.plan.deletion)
