@@ -40,7 +40,6 @@ class Metric(NamedTuple):
 
 
 def open_metrics(report: RunReport) -> str:
-    """The OpenMetrics document of a run."""
     run = {"run_id": report.run_id, "status": report.status.value, "dry_run": str(report.dry_run).lower()}
     return document(run, (*_of_run(report), *_of_logs(report)))
 

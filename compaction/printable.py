@@ -26,7 +26,6 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same, but line feeds and tabs are kept."""
     return _NOT_SHOWN_IN_LINES.sub(_escape, text)
 
 

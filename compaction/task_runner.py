@@ -35,7 +35,6 @@ class Part(Protocol):
 
 
 def size_of(part: Part) -> int:
-    """Bytes to read."""
     return part.size_bytes
 
 
@@ -54,7 +53,6 @@ class Job:
 
     @classmethod
     def reading(cls, name: str, description: str, tasks: Iterable[Iterable[Part]], *, writes: bool = False) -> Job:
-        """The job of a pass whose tasks read these parts."""
         return cls(description, name, [sum(part.size_bytes for part in task) for task in tasks], writes)
 
     @classmethod

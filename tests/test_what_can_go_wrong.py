@@ -44,7 +44,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_the_job_refuses_the_directory_of_a_running_broker",
             "test_a_dry_run_reads_and_warns_that_a_broker_is_running",
         ),
-        "engine/test_log_reports.py": ("test_a_changed_log_is_distinguished_from_one_in_use",),
+        "run/test_log_reports.py": ("test_a_changed_log_is_distinguished_from_one_in_use",),
         "fs/test_lock.py": ("test_the_error_names_directory_holder_and_remedy",),
     },
     "`cannot lock the log directory": {
@@ -60,7 +60,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_log_that_does_not_fit_is_refused_with_figures_before_anything_is_written",
             "test_a_refused_log_fits_once_other_logs_have_freed_space",
         ),
-        "engine/test_admission.py": ("test_a_part_needs_its_space_twice",),
+        "run/test_admission.py": ("test_a_part_needs_its_space_twice",),
     },
     "`No space left on device`": {
         "crash/test_surroundings.py": ("test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_unchanged",),

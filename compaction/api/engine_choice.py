@@ -48,7 +48,6 @@ _surroundings = [Surroundings()]
 
 @contextmanager
 def in_command(surroundings: Surroundings) -> Iterator[None]:
-    """Calls of the block are those of a command."""
     _surroundings.append(surroundings)
     try:
         yield
@@ -120,7 +119,6 @@ class Engine:
         return self._workers
 
     def close(self) -> None:
-        """Ends what the engine has started."""
         if self._workers is not None:
             atexit.unregister(self._workers.close)
             self._workers.close()
@@ -129,7 +127,6 @@ class Engine:
             self._started.stop()
 
     def document(self) -> dict[str, str]:
-        """Which engine, and why, for reports."""
         return {"name": self.name, "reason": self.reason}
 
 
@@ -199,7 +196,6 @@ def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({}))
 
 
 def _shipped(spark: Any) -> Any:
-    """A session whose workers have this package, and the driver's access to stores."""
     from compaction.spark.session import ship_package
 
     ship_package(spark)

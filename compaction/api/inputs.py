@@ -40,7 +40,6 @@ Time = str | int | datetime
 
 
 def texts(given: Texts) -> list[str]:
-    """One value or several as a list of text."""
     return [os.fspath(each) for each in ((given,) if isinstance(given, (str, os.PathLike)) else given)]
 
 
@@ -108,7 +107,6 @@ class Inputs:
 
     @property
     def to_store(self) -> bool:
-        """Whether the output is in an object store."""
         return self.output_dir is not None and is_remote(self.output_dir)
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     Listed = tuple[pa.Array, NDArray[np.int64]]
 
 
-
 @dataclass(frozen=True)
 class KeyInputs:
     """What a call says of keys; the fields are named as the parameters of the Python API. It is never printed."""
@@ -37,7 +36,6 @@ class KeyInputs:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> KeyInputs:
-        """Those among the parameters of a call."""
         return cls(texts(given["keys"]), given["keys_format"], given["keys_column"], texts(given["where"]))
 
 
@@ -50,7 +48,6 @@ def read_criteria(inputs: KeyInputs) -> KeyCriteria:
 
 
 def read_keys(inputs: KeyInputs) -> tuple[KeyCriteria, KeyPlaces]:
-    """The same, and where the keys were given."""
     import pyarrow as pa
 
     from compaction.formats import key_list

@@ -100,7 +100,6 @@ def _error_text(error: Exception) -> str:
 
 
 def given(function: Callable[..., Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    """The parsed arguments that are parameters of a function of the Python API."""
     return {name: getattr(arguments, name) for name in signature(function).parameters if hasattr(arguments, name)}
 
 
@@ -115,7 +114,6 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def progress() -> Progress:
-    """The progress of a command's passes, on standard error."""
     from compaction.spark.progress import Progress
 
     return Progress(log_lines.progress_stream(), status=log_lines.status_line())
@@ -129,7 +127,6 @@ def _text_of(file: str) -> str:
 
 
 def screen(arguments: argparse.Namespace) -> Screen:
-    """Where a command prints its result, and how much of it."""
     width = standard_streams.terminal_width(sys.stdout)
     return Screen(
         sys.stdout,

@@ -68,7 +68,6 @@ def happened() -> bool:
 
 
 def tell() -> None:
-    """Prints the line, once."""
     if _told.is_set():
         return
     disabled = logging.root.manager.disable

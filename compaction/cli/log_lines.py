@@ -37,7 +37,6 @@ class JsonFormatter(logging.Formatter):
     """One object per line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, and ``exception`` if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's line."""
         time = datetime.fromtimestamp(record.created, timezone.utc)
         fields = {
             "time": time.isoformat(timespec="milliseconds"),
@@ -54,7 +53,6 @@ class TextFormatter(logging.Formatter):
     """Lines of text, with control characters escaped: steps with the time since the start, others with their level."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's lines."""
         text = super().format(record)
         if record.name == STEPS.name:
             text = f"{elapsed(time.monotonic() - _STARTED_S):>8}  {text}"
@@ -79,7 +77,6 @@ class _ErrorStream:
         return self._stream or sys.stderr
 
     def print(self, text: str) -> None:
-        """Print a line above the status line."""
         if self.status is None:
             print(text, file=self.stream, flush=True)
             return
@@ -120,7 +117,6 @@ class _Steps(logging.Handler):
         self._timer.start()
 
     def end(self) -> None:
-        """The latest step has ended."""
         if self._timer is not None:
             self._timer.cancel()
         if self._errors.status is not None:
@@ -158,7 +154,6 @@ def configure(log_format: str, *, verbose: bool, quiet: bool = False) -> None:
 
 
 def _configure_steps(lines: logging.Handler | None) -> None:
-    """Who sees steps: ``lines``, by default the terminal."""
     close()
     _State.steps = None if lines is not None or _State.quiet else _Steps(_State.errors)
     seen_by = lines or _State.steps
@@ -168,13 +163,11 @@ def _configure_steps(lines: logging.Handler | None) -> None:
 
 
 def end_steps() -> None:
-    """The last step has ended, and the result follows."""
     if _State.steps is not None:
         _State.steps.end()
 
 
 def close() -> None:
-    """The command has ended: nobody sees steps any more."""
     end_steps()
     STEPS.setLevel(logging.WARNING)
     for handler in [each for each in STEPS.handlers if isinstance(each, (_Handler, _Steps))]:
@@ -182,7 +175,6 @@ def close() -> None:
 
 
 def is_json() -> bool:
-    """Whether this process logs JSON."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in JOB.handlers)
 
 

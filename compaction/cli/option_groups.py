@@ -126,7 +126,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def _as_run(text: str) -> str:
-    """``text``, which names commands as those of the console command, as this process was started."""
     modules = {name: module for name, module, _ in COMMANDS}
     if _application() is None:
         return text
@@ -141,17 +140,14 @@ def _application() -> str | None:
 
 
 def add_list(group: argparse._ActionsContainer, option: str, metavar: str, text: str, **more: Any) -> None:
-    """An option that takes one or more values and may be repeated."""
     group.add_argument(option, metavar=metavar, nargs="+", action="extend", default=[], help=text, **more)
 
 
 def add_file(group: argparse._ActionsContainer, option: str, text: str) -> None:
-    """An option that names a file to write."""
     group.add_argument(option, metavar="FILE", help=text)
 
 
 def add_selectors(parser: argparse.ArgumentParser) -> None:
-    """The options that select logs, and the directories that hold them."""
     group = parser.add_argument_group("which logs")
     text = "log directories at rest: a stopped broker's log.dirs, a backup, an export; may be repeated"
     add_list(group, "--log-dir", "DIR", text, required=True, dest="log_dirs")
@@ -159,7 +155,6 @@ def add_selectors(parser: argparse.ArgumentParser) -> None:
 
 
 def add_names(group: argparse._ActionsContainer) -> None:
-    """The options that select logs by name."""
     text = "only topics whose full name matches one of these regular expressions; may be repeated"
     add_list(group, "--topic", "REGEX", text, dest="topics")
     text = "only these partitions, in addition to those of --topic; each must exist; may be repeated"
@@ -172,13 +167,11 @@ def add_names(group: argparse._ActionsContainer) -> None:
 
 
 def add_private_keys(group: argparse._ActionsContainer) -> None:
-    """The option for private keys."""
     text = "a private RSA key (PEM) of an encrypted export: of that key id, or of any other; may be repeated"
     add_list(group, "--private-key", "[ID=]FILE", text, dest="private_keys")
 
 
 def add_keys(group: argparse._ActionsContainer) -> None:
-    """The options that select keys."""
     text = "the keys to erase: a file with one a line, or with --keys-column a Parquet or CSV file; may be repeated"
     add_list(group, "--keys", "FILE", text)
     group.add_argument(
@@ -195,7 +188,6 @@ def add_keys(group: argparse._ActionsContainer) -> None:
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:
-    """The options that set configuration."""
     group = parser.add_argument_group("configuration")
     text = "a broker's server.properties, or TOML (name ends in .toml); may be repeated, later files win"
     add_list(group, "--config", "FILE", text)
@@ -220,7 +212,6 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
 
 
 def add_kafka_version(parser: argparse.ArgumentParser) -> None:
-    """The option for the version whose rules apply."""
     parser.add_argument_group("whose rules").add_argument(
         "--kafka-version", metavar="VERSION", default=AUTO,
         help=f"apply the log cleaner's rules of this Kafka version, {OLDEST} to {NEWEST}, e.g. 3.9 or 3.9.1 (default: {AUTO},"
@@ -241,7 +232,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 
 def add_engine(group: argparse._ActionsContainer) -> None:
-    """The option for what runs the tasks."""
     group.add_argument(
         "--engine", choices=(AUTO, LOCAL, SPARK), default=AUTO,
         help="run tasks in processes on this machine (local, needs no Java) or as Spark jobs (spark); the result is the same"
@@ -250,7 +240,6 @@ def add_engine(group: argparse._ActionsContainer) -> None:
 
 
 def add_output(group: argparse._ActionsContainer) -> None:
-    """The options of a copy."""
     group.add_argument(
         "--output-dir", metavar="DIR", default=None,
         help="write all logs there and do not change the source; the directory appears complete or not at all",
@@ -279,13 +268,11 @@ def add_output(group: argparse._ActionsContainer) -> None:
 
 
 def add_result(group: argparse._ArgumentGroup) -> None:
-    """The options for what is printed to standard output."""
     group.add_argument("--all", action="store_true", help="print every log, not only the topics with the largest effect")
     add_short_result(group)
 
 
 def add_short_result(group: argparse._ArgumentGroup) -> None:
-    """The options for other forms of the result on standard output."""
     group.add_argument("--quiet", action="store_true", help="print only the last line of the result, and no progress")
     group.add_argument(
         "--output", choices=(TEXT, JSON), default=TEXT,
@@ -294,12 +281,10 @@ def add_short_result(group: argparse._ArgumentGroup) -> None:
 
 
 def add_metrics(group: argparse._ActionsContainer) -> None:
-    """The option that writes metrics."""
     add_file(group, "--metrics", "write the figures as OpenMetrics text, for a collector that reads files")
 
 
 def add_logging(group: argparse._ArgumentGroup) -> None:
-    """The options for what is written to standard error."""
     group.add_argument(
         "--log-format", choices=(log_lines.TEXT, log_lines.JSON), default=log_lines.TEXT,
         help="format of errors, progress and log lines on standard error (default: text)",
@@ -309,8 +294,6 @@ def add_logging(group: argparse._ArgumentGroup) -> None:
 
 
 def _checked(read: Callable[[str], T]) -> Callable[[str], T]:
-    """A type of an argument whose errors have the text of ``read``'s."""
-
     def read_argument(text: str) -> T:
         try:
             return read(text)

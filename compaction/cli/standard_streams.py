@@ -100,7 +100,6 @@ def strict_output() -> Iterator[None]:
 
 
 def under_spark_submit() -> bool:
-    """Whether the streams of this process belong to ``spark-submit``."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -123,7 +122,6 @@ def terminal_width(stream: IO[str]) -> int | None:
 
 
 def is_capable(stream: IO[str]) -> bool:
-    """Whether a line of a stream can be redrawn."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 

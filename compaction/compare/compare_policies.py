@@ -116,14 +116,12 @@ def _log_with_settings(log: PreparedLog[Any], settings: Settings | CompactionErr
 
 
 def _read_settings_of(settings: Settings | None) -> tuple[int, int] | None:
-    """The settings that matter to the recovery and reading of a log."""
     if settings is None:
         return None
     return settings.topic.index_interval_bytes, settings.broker.producer_id_expiration_ms
 
 
 def _cases(request: ComparisonRequest, views: Sequence[PolicyView]) -> list[LogCases]:
-    """Every log under every policy."""
     logs: dict[LogLocation, LogCases] = {}
     for policy, view in zip(request.policies, views, strict=True):
         for log in view.logs:
@@ -137,7 +135,6 @@ def _cases(request: ComparisonRequest, views: Sequence[PolicyView]) -> list[LogC
 
 
 def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: PreparedLog[Any]) -> PolicyCase | str:
-    """A log under a policy, or its error."""
     if log.settings is None or log.view is None:
         return str(log.error)
     now_ms, config, rules = request.base.as_of_ms, log.settings.topic, log.settings.kafka.rules
@@ -152,7 +149,6 @@ def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: P
 def _run_passes(
     start: Callable[[], Passes], request: ComparisonRequest, logs: Sequence[LogCases], task_sizes: Sizes | None
 ) -> PassResults:
-    """Read the logs once per file system of the views: nearly always there is one."""
     results, passes = PassResults(), None
     readable = [log for log in logs if log.error is None]
     for fs in {id(case.fs): case.fs for log in readable for case in log.cases}.values():
@@ -182,7 +178,6 @@ class _SharedRun:
         self._refusals: dict[int, str | None] = {}
 
     def run(self, results: PassResults) -> None:
-        """Add counts and plan results to ``results``."""
         sources = self._sources(results)
         passes = SharedPasses(self._passes, self._sizes, sources)
         readable = {path for number, path in enumerate(self._views) if number in sources}
@@ -212,7 +207,6 @@ class _SharedRun:
         return logs
 
     def _note_refusal(self, plan: LogPlan, messages: int, keyless: int) -> None:
-        """Record a run's refusal of the log, but clean it all the same for its figures."""
         refuse = keyless_refusal(allow_keyless=self._base.allow_keyless)
         self._refusals[id(plan)] = refuse(plan, messages, keyless)
 

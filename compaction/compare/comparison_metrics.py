@@ -23,7 +23,6 @@ _WHAT = (("bytes", "bytes"), ("records", ""), ("segments", ""), ("tombstones", "
 
 
 def comparison_metrics(comparison: Comparison) -> str:
-    """The document, with its final ``# EOF``."""
     run = {"run_id": comparison.run_id, "status": comparison.status.value, "dry_run": "true"}
     return document(run, (*_of_run(comparison), *_of_policies(comparison)))
 

@@ -24,7 +24,6 @@ _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 
 
 def to_html(comparison: Comparison) -> str:
-    """The page."""
     count, policies = len(comparison.logs), len(comparison.policies)
     parts = {
         "TITLE": f"{policies} {'policy' if policies == 1 else 'policies'}, {counted(count, 'log')}",
@@ -50,7 +49,6 @@ def model(comparison: Comparison) -> dict[str, Any]:
 
 
 def age_labels(bounds_ms: tuple[int, ...]) -> list[str]:
-    """The labels of the counts by age."""
     named = [_age(bound) for bound in bounds_ms]
     between = [f"{low} to {high}" for low, high in zip(named, named[1:], strict=False)]
     return ["in the future", f"up to {named[1]}", *between[1:], f"{named[-1]} and older", "no time"]

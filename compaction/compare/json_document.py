@@ -28,7 +28,6 @@ SCHEMA_VERSION = 1
 
 
 def json_document(comparison: Comparison) -> dict[str, Any]:
-    """The document as a dictionary."""
     places = max((len(log.spread.by_place) for log in comparison.logs), default=0)
     return {
         "schema_version": SCHEMA_VERSION,

@@ -46,7 +46,6 @@ def explained(log: LogCases) -> ComparedLog:
 
 
 def compared(log: LogCases, results: PassResults) -> ComparedLog:
-    """The log under every policy, with all figures."""
     name, counts = log.location.topic_partition, results.counts.get(log.location.path)
     without_figures = ComparedLog(name.topic, name.partition, log.location.log_dir)
     if counts is None or log.error is not None or counts.error is not None:
@@ -113,7 +112,6 @@ def _failed_report(report: LogReport) -> LogReport:
 
 
 def _expired(case: PolicyCase, counts: LogCounts) -> tuple[LogTotals, Tally]:
-    """What the delete policy removes."""
     plan = case.plan.deletion
     if plan is None:
         return LogTotals(), Tally.empty()

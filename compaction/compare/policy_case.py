@@ -35,12 +35,10 @@ class PolicyCase:
 
     @property
     def cleans(self) -> bool:
-        """Whether the log would be compacted."""
         return self.plan.compaction.verdict is Verdict.CLEAN
 
     @property
     def key(self) -> PlanKey:
-        """Equal for cases with the same output."""
         plan = self.plan.compaction
         return (
             plan.view.path,
@@ -65,7 +63,6 @@ class PolicyCase:
 
     @property
     def why(self) -> tuple[str, ...]:
-        """Every condition of the plan as a line of text."""
         config, deletion = self.settings.topic, self.plan.deletion
         lines = explain_compaction(self.plan.compaction, self.now_ms) if config.cleanup_compact or deletion is None else ()
         return tuple(map(str, (*(explain_deletion(deletion, self.now_ms) if deletion is not None else ()), *lines)))

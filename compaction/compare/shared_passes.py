@@ -149,7 +149,6 @@ class SharedPasses:
         return rounds
 
     def _group(self, slices: Sequence[Slice], logs: Mapping[int, MapContext]) -> dict[int, Variant]:
-        """The variants: groups of plans that build the same map from the same slices."""
         read: dict[int, list[Slice]] = {log: [] for log in logs}
         for each in slices:
             read[each.log].append(self._shared(each))
@@ -198,14 +197,12 @@ def _byte_range(slice_: Slice) -> tuple[str, int, int]:
 
 
 def _map_identity(scan: MapContext) -> object:
-    """Equal for contexts that build the same map from the same slices."""
     aborted = scan.aborted
     ranges = b"" if aborted is None else np.stack([aborted.producer_id, aborted.first_offset, aborted.last_offset]).tobytes()
     return scan.first_dirty_offset, scan.shards, ranges, scan.ranking
 
 
 def _for_plan(slice_: Slice, shared: Slice, found: SliceSummary) -> SliceSummary:
-    """A shared slice's summary as that of a plan's slice, whose view may begin at a later segment."""
     rows = found.txn_rows.copy()
     rows["segment_index"] += slice_.segment_index - shared.segment_index
     return replace(found, log=slice_.log, slice_id=slice_.id, txn_rows=rows)

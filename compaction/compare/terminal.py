@@ -78,7 +78,6 @@ def explanation_lines(logs: Iterable[ComparedLog], style: Style) -> Iterator[Lin
 
 
 def letter(number: int) -> str:
-    """The letter of a policy: A to Z, then AA."""
     return chr(65 + number) if number < 26 else letter(number // 26 - 1) + letter(number % 26)
 
 
@@ -99,7 +98,6 @@ def _blocks(comparison: Comparison, style: Style) -> list[range]:
 
 
 def _table(comparison: Comparison, policies: range, shown: _Shown) -> list[Line]:
-    """A row per log or topic, a column per policy."""
     logs = comparison.logs
     names = [(log.topic, log.partition) for log in logs]
     top = top_rows(names, lambda row: _rank([logs[each] for each in row]), shown.style.ellipsis, all_rows=shown.all_rows)
@@ -178,7 +176,6 @@ def _left(outcome: Outcome) -> str:
 
 
 def _meanings(comparison: Comparison, style: Style) -> list[Line]:
-    """What the reasons in the table mean."""
     numbers = range(len(comparison.policies))
     used = {_reason(log, number) for log in comparison.logs for number in numbers}
     lines = [

@@ -23,7 +23,6 @@ class Span(NamedTuple):
     last: str
 
     def has(self, version: str) -> bool:
-        """Whether the minor version of ``version`` is in the span."""
         minor = _minor(version)
         return (not self.first or _minor(self.first) <= minor) and (not self.last or minor <= _minor(self.last))
 
@@ -51,7 +50,6 @@ class ConfigName(NamedTuple):
 
 @cache
 def config_names(level: str) -> Mapping[str, ConfigName]:
-    """All names of a level, ``topic`` or ``broker``."""
     # most runs need neither the list nor this import, which takes 8 ms
     from importlib.resources import files
 

@@ -74,11 +74,9 @@ class Resolver:
         note: str = "",
         unknown: str = NO_METADATA_LOG,
     ) -> Resolver:
-        """The same sources with the metadata log of one log directory."""
         return replace(self, metadata=topics, metadata_broker=dict(broker), metadata_note=note, unknown=unknown)
 
     def with_policy(self, settings: Iterable[Setting]) -> Resolver:
-        """The same sources with a policy's settings, which override all others."""
         return replace(self, policy=tuple(settings))
 
     def topic(self, name: str) -> TopicConfig:
@@ -121,7 +119,6 @@ class Resolver:
         return config
 
     def broker_setting(self, name: str) -> Setting:
-        """The value of a broker entry in effect, and its source."""
         return _broker_setting(name, self._broker_layers())
 
     def _broker_layers(self) -> list[_Layer]:

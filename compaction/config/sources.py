@@ -79,7 +79,6 @@ class Property(Protocol):
 
 
 def where(source: Source) -> str:
-    """The start of an error message: the line or the option."""
     if source.origin in (Origin.POLICY, Origin.SET):
         return f"{source.origin.value}: "
     return "" if source.line is None else f"line {source.line}: "

@@ -103,7 +103,6 @@ def _leaves(table: Mapping[str, Any], prefix: _Path = ()) -> Iterator[tuple[_Pat
 
 
 def _text_of(value: Any) -> str:
-    """A TOML value as text, as in a broker's configuration."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
@@ -144,5 +143,4 @@ def _keys_in(fragment: str) -> _Path:
 
 
 def _line_of(keys: _Path, lines: Mapping[_Path, int]) -> int | None:
-    """The line of the key, or of the innermost enclosing table that has one."""
     return next((lines[keys[:cut]] for cut in range(len(keys), 0, -1) if keys[:cut] in lines), None)

@@ -63,7 +63,6 @@ class TopicConfig:
 
     @property
     def strategy(self) -> str:
-        """The strategy and its header, in one phrase."""
         name = self.compaction_strategy_header
         return f"compaction.strategy={self.compaction_strategy}" + (f", compaction.strategy.header={name}" if name else "")
 

@@ -153,7 +153,6 @@ class ProcessPasses:
 
     @contextmanager
     def _shown(self, job: Job) -> Iterator[None]:
-        """The tasks of the block are shown as ``job``. If the driver is interrupted, or one fails, the workers are ended."""
         shown = job.name is not None and self.progress is not None
         if shown:
             self.progress.start(job.name, sum(job.task_bytes))  # type: ignore[union-attr, arg-type]

@@ -24,12 +24,10 @@ def call(number: int, work: Piece, task: Any) -> Any:
 
 
 def emitted(emit: Callable[[T], Iterable[Item]], task: T) -> Placed:
-    """Where the items are that ``emit`` emits."""
     return [(place, put(value)) for place, value in emit(task)]
 
 
 def joined(join: Callable[[Iterable[Item]], Iterable[R]], placed: Placed) -> list[R]:
-    """What ``join`` makes of some items, of which one is in memory at a time."""
     return list(join((place, piece.load()) for place, piece in placed))
 
 

@@ -120,7 +120,6 @@ class Certifier:
 
 
 def remove_sources(output: Destination, log: LogCleaning) -> Steps[None]:
-    """Removes the segments that an erasure in place has replaced."""
     try:
         remove_deleted(output.disk, log.location.path)
         yield names_in(log.location.path)

@@ -130,7 +130,6 @@ class _KeyErasure(Command):
         return self._certified.reports
 
     def document(self, reports: Sequence[LogReport]) -> dict[str, Any]:
-        """The ``erasure`` of the report."""
         request, nothing = self._request, FoundKeys.joined(())
         erased, keys = (nothing, nothing) if self._eraser is None else self._eraser.all_keys()
         certified, files = self._certified or Certified([]), left_files(self._base)

@@ -136,7 +136,6 @@ class Eraser:
         return CleanedParts([result for of_task in results for result in of_task], self._key_counts)
 
     def all_keys(self) -> tuple[FoundKeys, FoundKeys]:
-        """The keys that are erased, and all that some record has."""
         erased = FoundKeys.joined(self.keys.values())
         return erased, FoundKeys.joined([erased, *self.remaining.values()])
 

@@ -102,7 +102,6 @@ def _resumed_note(log: LogLocation) -> str:
 
 
 def notes_of(request: CompactionRequest, logs: Sequence[LogReport], left: Sequence[str] = ()) -> list[str]:
-    """The copies of erased records that remain, or may."""
     return list(_notes(request, logs, left))
 
 

@@ -51,7 +51,6 @@ class ErasureRules(RoundRules):
 
     @classmethod
     def of(cls, plan: LogPlan, *, tombstones: bool) -> ErasureRules:
-        """The rules for the segments of ``plan``."""
         none, producers = np.empty(0, np.int64), plan.view.producers
         kafka = replace(plan.rules, tombstone_retention=Retention.DELETE_HORIZON)
         first_offsets = [each.current_txn_first_offset for each in producers if each.current_txn_first_offset >= 0]

@@ -90,7 +90,6 @@ def logs_without_space(
 
 
 def copied_bytes(segments: Iterable[Segment]) -> int:
-    """Bytes on disk of copies of segments, including their indexes."""
     files = ((each.size_bytes, each.index_bytes, each.time_index_bytes, len(each.aborted_txns)) for each in segments)
     return sum(log + index + times + _TXN_ENTRY_BYTES * txns + _SEGMENT_BYTES for log, index, times, txns in files)
 

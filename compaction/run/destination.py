@@ -124,7 +124,6 @@ class InPlace:
         discard_unfinished(self.disk, log.location.path)
 
     def _repair_and_delete(self, log: LogCleaning) -> Steps[None]:
-        """Writes the repairs that recovery made in memory, then deletes expired segments."""
         path, deletion = log.location.path, log.plan.deletion
         deletes = deletion is not None and bool(deletion.removals)
         if deletes or self._overlay.operations(path):

@@ -88,5 +88,4 @@ class LogCleaning:
 
     @property
     def compaction(self) -> LogPlan:
-        """The cleaner's plan for the log."""
         return self.plan.compaction

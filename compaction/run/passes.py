@@ -187,7 +187,6 @@ class PlainPasses:
     def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
-        """See ``MapPasses``."""
         tasks = pack(slices, size_of, max(1, sum(map(size_of, slices)) // self._passes.cores))
         job = Job.reading("keys", f"collect the keys of {len(slices)} dirty slices", tasks)
         words = {log: len(each.words) for log, each in filters.items()}
@@ -256,7 +255,6 @@ class PlainPasses:
 
 
 def pass_2(parts: Sequence[OutputPart], tasks: Iterable[Iterable[OutputPart]], *, writes: bool) -> Job:
-    """The job that writes, or measures, these parts."""
     return Job.reading("pass 2", f"pass 2: {'write' if writes else 'measure'} {len(parts)} output parts", tasks, writes=writes)
 
 

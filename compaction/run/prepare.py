@@ -166,7 +166,6 @@ def _recover_or_read(
 
 
 def _are_many(fs: FileSystem, logs: Iterable[LogLocation]) -> bool:
-    """Whether the logs have so many segments that reading them in parallel is faster."""
     least = MANY_REMOTE_SEGMENTS if any_remote(log.path for log in logs) else MANY_SEGMENTS
     return sum(_segment_count(fs, log) for log in logs) >= least
 

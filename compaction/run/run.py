@@ -82,7 +82,6 @@ class Command:
         return list(logs)
 
     def method(self, cleaner: Cleaner) -> Method:
-        """How the logs that are to be cleaned are cleaned."""
         raise NotImplementedError
 
     def swapped(self, output: Destination, log: LogCleaning) -> Steps[None]:
@@ -233,7 +232,6 @@ def _limits(
     sizes: Sizes | None,
     files: DiskFileSystem,
 ) -> Limits:
-    """The limits of a run over ``prepared``, of which ``logs`` have a plan."""
     brokers = (log.settings.broker for log in prepared if log.settings is not None and log.plan is not None)
     to_store = request.output_dir is not None and is_remote(request.output_dir)
     return Limits(smallest_broker(brokers), sizes, _space_for(request, logs), MixedFileSystem() if to_store else files)

@@ -51,7 +51,6 @@ def _effect(report: RunReport) -> str:
 
 
 def outcome(log: LogReport) -> str:
-    """What became of a log, in a few words."""
     cleaned = "erased from" if log.erased_records else "cleaned"
     done = [word for word, holds in (("expired", log.expired_segments), (cleaned, log.compacted)) if holds]
     if log.status is not LogStatus.FAILED and done:
@@ -188,7 +187,6 @@ def _result(logs: Sequence[LogReport]) -> str:
 
 
 def _details(log: LogReport, *, named: bool) -> Iterator[str]:
-    """The cleaned range, what was removed, and why."""
     prefix = f"{log.name}: " if named else ""
     if log.compacted:
         records = f"{log.records_after + log.removed_records:,} -> {counted(log.records_after, 'record')}"

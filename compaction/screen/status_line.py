@@ -33,7 +33,6 @@ class StatusLine:
         self._thread: threading.Thread | None = None
 
     def step(self, text: str) -> None:
-        """Show what is being done."""
         started_s = self._now()
 
         def with_time() -> str:
@@ -43,7 +42,6 @@ class StatusLine:
         self.show(with_time)
 
     def show(self, text: Callable[[], str]) -> None:
-        """Show a text that changes."""
         with self._lock:
             self._text = text
             self._draw()
@@ -59,7 +57,6 @@ class StatusLine:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Remove the line during the block."""
         with self._lock:
             self._erase()
             yield

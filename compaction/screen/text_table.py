@@ -61,7 +61,6 @@ class Row:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> list[Line]:
-    """The lines of a table with its title line."""
     head = Row([column.title for column in columns])
     found = [Row([printable(cell) for cell in row.cells], row.colour, row.details) for row in rows]
     widths = [max(cell_len(row.cells[number]) for row in (head, *found)) for number in range(len(columns))]

@@ -111,7 +111,6 @@ def _type_of(name: str) -> DataType:
 
 
 def variable_columns(schema: StructType) -> int:
-    """The columns of variable size to read, as bits: ``KEYS | VALUES | HEADERS``."""
     return sum(bit for name, bit in _VARIABLE.items() if name in schema.fieldNames())
 
 
@@ -148,14 +147,12 @@ class ArrowColumns:
         }
 
     def batch(self, found: Records, segment: int) -> pa.RecordBatch:
-        """One Arrow batch, which shares the kernels' buffers."""
         n = len(found.columns.offset)
         self._segment = segment
         arrays = [self._makers[field.name](found, n, field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def latest(self, found: LatestRecords) -> pa.RecordBatch:
-        """One Arrow batch with the newest records among those found."""
         self._superseded = found.superseded
         return self.batch(found.records, found.segment).filter(pa.array(found.newest))
 

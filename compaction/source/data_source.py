@@ -78,12 +78,10 @@ class KafkaLogReader(DataSourceReader):
         self._pushed = PushedFilters()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One input partition per task."""
         tasks = plan_read(self._request, self._pushed, variable_columns(self._schema))
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one input partition."""
         task = partition.value
         if task is None:
             # Spark reads one partition of None if there are no input partitions
@@ -114,22 +112,18 @@ class KafkaLogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """All record columns, or those that the options name."""
         given = {name.lower(): value for name, value in self.options.items()}
         view = ViewOptions.parse(given).view
         return source_schema(given.get("columns"), batch_columns=flag(self.options, "batchcolumns"), view=view)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of the columns in ``schema``."""
         reader = FilteringKafkaLogReader if _is_pushdown_worker() else KafkaLogReader
         return reader(dict(self.options), schema)
 
 
 def _is_pushdown_worker() -> bool:
-    """PySpark either starts the module of a worker, or imports it in a daemon that forks."""
     started = getattr(sys.modules["__main__"], "__spec__", None)
     return _PUSHDOWN_WORKER in sys.modules or getattr(started, "name", None) == _PUSHDOWN_WORKER

@@ -42,7 +42,6 @@ class LogFilter:
     negated: bool
 
     def takes(self, name: TopicPartition) -> bool:
-        """Whether records of this partition pass the filter."""
         found = name.topic if self.column == "topic" else name.partition
         return _COMPARE[self.kind](found, self.value) is not self.negated
 
@@ -55,7 +54,6 @@ class PushedFilters:
     bounds: Bounds = Bounds(first_offset=MIN_LONG)
 
     def takes(self, name: TopicPartition) -> bool:
-        """Whether records of this partition can pass."""
         return all(each.takes(name) for each in self.logs)
 
 
@@ -78,7 +76,6 @@ def push_filters(filters: Iterable[Any], *, logs_only: bool = False) -> tuple[Pu
 
 
 def _push(each: Any) -> tuple[PushedFilters | None, bool]:
-    """One filter pushed down, and whether the source applies it exactly."""
     negated = type(each).__name__ == "Not"
     inner = each.child if negated else each
     kind, path = type(inner).__name__, inner.attribute

@@ -42,7 +42,6 @@ class Bounds:
         return self.first_offset > self.last_offset or self.first_timestamp_ms > self.last_timestamp_ms
 
     def within(self, other: Bounds) -> Bounds:
-        """The intersection of both bounds."""
         return Bounds(
             max(self.first_offset, other.first_offset),
             min(self.last_offset, other.last_offset),

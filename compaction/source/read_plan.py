@@ -132,7 +132,6 @@ class ReadTask:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes to read."""
         return sum(map(_size, self.slices))
 
 

@@ -122,7 +122,6 @@ def number(options: Mapping[str, str], name: str, default: int, *, least: int) -
 
 
 def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
-    """Offsets in the form of ``startingOffsets``."""
     topics: dict[str, dict[str, int]] = {}
     for name, offset in sorted(offsets.items()):
         topics.setdefault(name.topic, {})[str(name.partition)] = offset

@@ -50,7 +50,6 @@ def start_jvm() -> None:
 
 
 def _of_local_jvm() -> dict[str, str]:
-    """Environment variables that keep others out of the JVM of a local session, and of its files."""
     settings = protection.configured(os.environ)
     if not protection.is_local(settings.get(protection.MASTER, protection.LOCAL_MASTER)):
         return {}
@@ -68,7 +67,6 @@ def _own_python() -> dict[str, str]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables of processes that are started in the block."""
     known = dict(os.environ)
     os.environ.update(variables)
     try:
@@ -82,7 +80,6 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def silence_jvm() -> None:
-    """Drops what the JVM of this process writes to standard error from now on."""
     _silent.set()
 
 

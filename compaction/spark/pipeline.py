@@ -45,7 +45,6 @@ class SparkPasses:
 
     @contextmanager
     def _shown(self, job: Job) -> Iterator[None]:
-        """Spark's jobs of the block are shown as ``job``. If the driver is interrupted, they are cancelled."""
         try:
             with self._displayed(job):
                 yield

@@ -84,7 +84,6 @@ class PlainSession:
     sparkContext: SparkContext  # noqa: N815
 
     def stop(self) -> None:
-        """Ends the session and releases its executors."""
         # PySpark would wait up to a second for the accumulator thread, which ends with this process
         self.sparkContext._accumulatorServer = None  # type: ignore[assignment]
         self.sparkContext.stop()
@@ -203,7 +202,6 @@ def warn_of_exposures(session: Session) -> None:
 
 @cache
 def _warn(text: str) -> None:
-    """Once in a process."""
     _LOG.warning("%s", text)
 
 
@@ -216,7 +214,6 @@ def _share_kernel_cache(conf: SparkConf) -> None:
 
 
 def _use_this_package(conf: SparkConf) -> None:
-    """Local workers import this package from where the driver does."""
     if not conf.contains(_EXECUTOR_ENVIRONMENT + "PYTHONPATH"):
         known = os.environ.get("PYTHONPATH")
         conf.set(_EXECUTOR_ENVIRONMENT + "PYTHONPATH", os.pathsep.join(path for path in (str(_ROOT), known) if path))

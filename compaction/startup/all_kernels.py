@@ -26,7 +26,6 @@ def _empty(kind: Any, *shape: int) -> NDArray[Any]:
 
 
 def _rows() -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.void], NDArray[np.int64]]:
-    """The first arguments of most kernels: a block, decompressed records, batches, and the byte ranges of their records."""
     return _empty(np.uint8), _empty(np.uint8), _empty(BATCH_ROW), _empty(np.int64, 0, 3)
 
 
@@ -38,7 +37,6 @@ def scan() -> None:
 
 
 def first_pass() -> None:
-    """Building and resolving offset maps."""
     entries, secret = _empty(np.uint64, 0, ENTRY_WORDS), HashSecret(0, 0).state()
     counters = _empty(np.int64, len(records.RECORD_ERRORS))
     records.scan_records(*_rows(), _empty(np.uint8), 0, 0, entries, entries, _empty(np.int32), counters, secret)
@@ -48,7 +46,6 @@ def first_pass() -> None:
 
 
 def matches() -> None:
-    """Finding the records of given keys."""
     located, chosen, secret = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.bool_), HashSecret(0, 0)
     counters = _empty(np.int64, len(records.RECORD_ERRORS))
     key_set.locate_keys(*_rows(), chosen, 0, located, _empty(np.int32), counters)
@@ -69,13 +66,11 @@ def large_logs() -> None:
 
 
 def strategies() -> None:
-    """Ranking records for strategies other than ``offset``."""
     entries, ranked, name = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.uint64, 0, ranks.RANKED_WORDS), _empty(np.uint8)
     ranks.rank_records(*_rows(), name, 0, 0, False, name, entries, entries, ranked, ranked)
 
 
 def second_pass() -> None:
-    """Writing segments."""
     block, scratch, rows, spans = _rows()
     survivors, limits, each = _empty(np.uint64), batch_retention.Limits(0, 0, 0, False), _empty(np.uint8)
     batch_retention.decide(rows, each, survivors, limits, each)
@@ -86,7 +81,6 @@ def second_pass() -> None:
 
 
 def markers() -> None:
-    """Reading the control batches of transactions."""
     batches.read_control_types(_empty(np.uint8), 0, _empty(BATCH_ROW))
 
 
@@ -102,34 +96,29 @@ def v0_v1() -> None:
 
 
 def record_sizes() -> None:
-    """Checking the sizes of records, for topics that limit them."""
     _, scratch, rows, spans = _rows()
     records.first_larger(scratch, rows, spans, _empty(np.bool_), 0)
 
 
 def comparison() -> None:
-    """Counting for the comparison of policies."""
     counted, ages = _empty(np.int64, 1, tally.COLUMNS), _empty(np.int64, 2, tally.COLUMNS)
     limits, frame, each = batch_retention.Limits(0, 0, 0, False), tally.Frame(0, 1, 0), _empty(np.uint8)
     tally.tally(*_rows(), each, each, _empty(np.uint64), limits, frame, _empty(np.int64), counted, ages)
 
 
 def source() -> None:
-    """Filling columns for the data source."""
     wanted, bounds, sizes = columns.KEYS | columns.VALUES | columns.HEADERS, _empty(np.int64, 4), _empty(np.int64, 6)
     columns.measure_records(*_rows(), bounds, wanted, _empty(np.int32), sizes)
     columns.fill_columns(*_rows(), bounds, wanted, columns.new_columns(sizes, wanted))
 
 
 def backup_sets() -> None:
-    """Reading and writing backup sets."""
     data, wanted = _empty(np.uint8), columns.KEYS | columns.VALUES | columns.HEADERS
     backup_records.batches_of_backup(data, 0, 0, data, _empty(np.int64, 4))
     backup_records.put_backup_records(columns.new_columns(_empty(np.int64, 6), wanted), 0, data)
 
 
 def certifier() -> None:
-    """Reading and comparing records for verification."""
     data, rows, each, found = _empty(np.uint8), _empty(BATCH_ROW), _empty(np.int64), _empty(locate.RECORD_ROW)
     locate.locate_records(data, rows, each, each, found)
     locate.locate_messages(data, rows, each, each, found)
@@ -140,7 +129,6 @@ def certifier() -> None:
 
 
 def dumping() -> None:
-    """Printing dumps."""
     record_table.locate_fields(np.frombuffer(b"", np.uint8), 0, 0, 0, 0, _empty(np.int64, 0, record_table.COLUMNS))
 
 

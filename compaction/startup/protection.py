@@ -54,7 +54,6 @@ LOCAL: Mapping[str, str] = MappingProxyType(
 
 
 def is_local(master: str | None) -> bool:
-    """Whether tasks run in the driver's JVM."""
     return master == "local" or (master or "").startswith("local[")
 
 
@@ -114,7 +113,6 @@ def _conf_dir(environment: Mapping[str, str]) -> Path:
 
 
 def in_effect(settings: Mapping[str, str]) -> dict[str, str]:
-    """The user's settings, completed as a session completes them."""
     return {**added(settings.get(MASTER, LOCAL_MASTER)), **settings}
 
 
