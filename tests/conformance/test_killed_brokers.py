@@ -35,13 +35,15 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 CONFIG = {**COMPACT, "internal.segment.bytes": SEGMENT_BYTES}
 TOPICS = dict.fromkeys(("plain", "txn", "open"), CONFIG)
 TXN_ENTRY_BYTES = 34
+#: written every five seconds otherwise: what is above it is not cleaned, and what that is depends on the time of the kill
+NO_HIGH_WATERMARK = {"replica.high.watermark.checkpoint.interval.ms": "3600000"}
 #: all producers have expired
 NEVER_MS = 1_800_000_000_000
 
 
 def write_and_kill(gateway: Gateway, log_dir: Path, overrides: Mapping[str, str]) -> None:
     """Superseded records, aborted and committed transactions, and in ``open`` one that has not ended."""
-    with Broker(log_dir, overrides) as broker:
+    with Broker(log_dir, {**NO_HIGH_WATERMARK, **overrides}) as broker:
         clients = Clients(gateway, broker.bootstrap)
         write(clients, TOPICS)
         with clients.producer(transactional_id="y") as producer:
