@@ -93,5 +93,5 @@ def of_log(error: Exception, path: object, position: int | None = None) -> LogEr
     if isinstance(error, MemoryError):
         hint = "give the processes more memory; nothing was changed"
         return UnsupportedLogError("does not fit into memory", path=path, position=position, hint=hint)
-    what = error.describe() if isinstance(error, CompactionError) else f"{type(error).__name__}: {error}"
-    return UnforeseenError(f"unforeseen failure ({what})", path=path, position=position, hint="nothing was changed")
+    message = error.describe() if isinstance(error, CompactionError) else f"{type(error).__name__}: {error}"
+    return UnforeseenError(f"unforeseen failure ({message})", path=path, position=position, hint="nothing was changed")

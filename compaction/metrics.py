@@ -70,13 +70,13 @@ def _of_logs(report: RunReport) -> Iterator[Metric]:
     yield Metric("log_failed", "Whether a log failed.", "", failed)
     unknown = [(_labels(log), int(log.policy_unknown)) for log in report.logs]
     yield Metric("log_policy_unknown", "Whether a log's cleanup.policy is unknown.", "", unknown)
-    for what, unit in (("bytes", "bytes"), ("records", ""), ("segments", "")):
+    for kind, unit in (("bytes", "bytes"), ("records", ""), ("segments", "")):
         states = [
-            (_labels(log) | {"state": state}, int(getattr(log, f"{what}_{state}")))
+            (_labels(log) | {"state": state}, int(getattr(log, f"{kind}_{state}")))
             for log in cleaned
             for state in ("before", "after")
         ]
-        yield Metric(f"log_{what}", f"A cleaned log's {what}, of the cleaned range.", unit, states)
+        yield Metric(f"log_{kind}", f"A cleaned log's {kind}, of the cleaned range.", unit, states)
     removed = [(_labels(log) | {"reason": reason}, count) for log in cleaned for reason, count in _removed(log).items()]
     yield Metric("log_removed_records", "Records removed, by reason.", "", removed)
     expired = [(_labels(log), log.expired_bytes) for log in cleaned]

@@ -119,7 +119,7 @@ def marked_dirs_of(names: Iterable[str], logs: Collection[TopicPartition]) -> li
     return [
         name
         for name, of in found
-        if of is not None and any(of.partition == each.partition and each.topic.startswith(of.topic) for each in logs)
+        if of is not None and any(of.partition == log.partition and log.topic.startswith(of.topic) for log in logs)
     ]
 
 

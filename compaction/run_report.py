@@ -35,7 +35,7 @@ SCHEMA_VERSION = 1
 #: the status of the certificate of an erasure that has done what it was asked to
 HOLDS = "holds"
 #: the fields of a log that are summed for the run
-_COUNTS = tuple(each.name for each in fields(LogReport) if each.type == "int" and each.default == 0)
+_COUNTS = tuple(count.name for count in fields(LogReport) if count.type == "int" and count.default == 0)
 
 
 class Verified(Protocol):
@@ -108,7 +108,7 @@ class RunReport(Result):
             "status": self.status.value,
             **self.origin,
             "totals": self.totals,
-            "kafka_versions": [asdict(each) for each in self.kafka_versions],
+            "kafka_versions": [asdict(kafka_version) for kafka_version in self.kafka_versions],
             **({"erasure": dict(self.erasure)} if self.erasure else {}),
             "logs": [{**asdict(log), "status": log.status.value, "seconds": round(log.seconds, 3)} for log in self.logs],
         }

@@ -81,7 +81,7 @@ def _row(name: str, counts: RecordCounts, keys: int, deleted: int, *, failed: bo
     if failed:
         return Row([name, "failed", *[""] * (len(_COLUMNS) - 2)], "bold red")
     figures = (counts.records, keys, deleted, counts.tombstones, counts.keyless)
-    return Row([name, *(f"{each:,}" for each in figures), size(counts.bytes)])
+    return Row([name, *(f"{figure:,}" for figure in figures), size(counts.bytes)])
 
 
 def _shown(key: bytes) -> str:
@@ -110,7 +110,7 @@ def _log_json(log: LogCount) -> dict[str, Any]:
 
 
 def _keys_json(keys: Sequence[KeyCount]) -> list[dict[str, Any]]:
-    return [{**each._asdict(), "key": _encoded(each.key)} for each in keys]
+    return [{**key._asdict(), "key": _encoded(key.key)} for key in keys]
 
 
 def _encoded(key: bytes) -> dict[str, str]:

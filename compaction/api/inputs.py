@@ -197,7 +197,7 @@ def read_selector(inputs: Inputs, option: str = "--partition") -> Selector:
     :raises UsageError: an invalid pattern or partition name, or the metadata log
     """
     selector = Selector.parse(inputs.topics, inputs.partitions, option)
-    named = {option: [each.topic for each in selector.partitions], "--topic": inputs.topics}
+    named = {option: [partition.topic for partition in selector.partitions], "--topic": inputs.topics}
     for option, topics in named.items():
         if CLUSTER_METADATA_TOPIC in topics:
             raise UsageError(f"{option}: {CLUSTER_METADATA_TOPIC} is never touched", hint="a broker prunes it by snapshots")

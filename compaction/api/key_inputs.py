@@ -53,7 +53,7 @@ def read_keys(inputs: KeyInputs) -> tuple[KeyCriteria, KeyPlaces]:
     from compaction.formats import key_list
     from compaction.formats.key_criteria import KeyCriteria
 
-    given = [each for text in inputs.where for each in _patterns(text)]
+    given = [pattern for text in inputs.where for pattern in _patterns(text)]
     patterns = tuple(_pattern(each) for each in given)
     files = {path: _read(path, inputs) for path in dict.fromkeys(inputs.keys)}
     found = pa.chunked_array([keys for keys, _ in files.values()], pa.binary())
@@ -127,8 +127,8 @@ def _column(path: str, name: str, kind: str) -> Listed:
     column = _read_column(path, name).combine_chunks()
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     if not is_text and not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-        what = f"--keys-column: {name} has the type {column.type}"
-        raise UsageError(what, path=path, hint="give a column of strings or bytes")
+        message = f"--keys-column: {name} has the type {column.type}"
+        raise UsageError(message, path=path, hint="give a column of strings or bytes")
     # an empty cell of text is no key; one of bytes is the empty key
     given = column.is_valid() if not is_text else pc.greater(pc.fill_null(pc.binary_length(column), 0), 0)
     rows = np.flatnonzero(given.to_numpy(zero_copy_only=False)) + 1
@@ -154,8 +154,8 @@ def _read_column(path: str, name: str) -> pa.ChunkedArray:
         raise UsageError(f"--keys-column: there is no column {name}", path=path, hint="check its name") from None
     except pa.ArrowException as error:
         # the text of the error may quote a cell
-        what = f"--keys: cannot be read as {path.rpartition('.')[2].lower()} ({type(error).__name__})"
-        raise UsageError(what, path=path, hint="check the file") from None
+        message = f"--keys: cannot be read as {path.rpartition('.')[2].lower()} ({type(error).__name__})"
+        raise UsageError(message, path=path, hint="check the file") from None
 
 
 def _require_file(path: str, option: str) -> None:

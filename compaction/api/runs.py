@@ -37,12 +37,12 @@ def carried_out(
     with chosen(inputs.given["engine"], inputs.command, **given) as engine:
 
         def run(inputs: Inputs) -> RunReport:
-            def told(report: RunReport) -> RunReport:
+            def report_once(report: RunReport) -> RunReport:
                 report = replace(report, origin=provenance(inputs, function, engine))
                 done(report)
                 return report
 
-            return work(engine, inputs, told)
+            return work(engine, inputs, report_once)
 
         return in_layout(inputs, run)
 

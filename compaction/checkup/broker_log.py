@@ -34,19 +34,19 @@ class CleanerLog:
 
 def read_broker_log(lines: Iterable[str]) -> CleanerLog:
     """What the lines of ``log-cleaner.log`` or ``server.log`` say about the broker's last run."""
-    found, marked, left, stopping = CleanerLog(), None, 0, False
+    found, marked, remaining, stopping = CleanerLog(), None, 0, False
     for line in lines:
         match = _MARKED.search(line)
         if match is not None:
-            marked, left = parse_partition_dir(match["name"]), _CAUSE_LINES
+            marked, remaining = parse_partition_dir(match["name"]), _CAUSE_LINES
             if marked is not None:
                 found.uncleanable[marked] = ""
             continue
         cause = _CAUSE.match(line.strip())
-        if cause is not None and marked is not None and left > 0:
+        if cause is not None and marked is not None and remaining > 0:
             # the last one of a chain is the first cause
             found.uncleanable[marked] = cause["cause"][:_CAUSE_CHARACTERS]
-        left -= 1
+        remaining -= 1
         if _STARTED.search(line):
             found, marked, stopping = CleanerLog(), None, False
         stopping = stopping or _SHUTDOWN.search(line) is not None

@@ -74,17 +74,17 @@ def check_log_dirs(request: CompactionRequest, cleaner: CleanerLog | None, *, qu
 def _directory(files: DiskFileSystem, log_dir: str, logs: Sequence[PreparedLog[LogPlan]], now_ms: int) -> Iterator[Check]:
     size = sum(log.view.size_bytes for log in logs if log.view is not None)
     yield Check(log_dir, "logs", State.OK if logs else State.NOTE, f"{len(logs)} found, {decimal(size)}")
-    left = _leftovers(files, logs)
-    if left.interrupted:
+    leftovers = _leftovers(files, logs)
+    if leftovers.interrupted:
         fix = f"{PROGRAM} compact --log-dir {log_dir} completes or undoes it; so does a broker's start"
-        what = f"{counted(len(left.interrupted), 'file')}, e.g. {left.interrupted[0]}"
-        yield Check(log_dir, "interrupted cleaning", State.NOTE, what, fix)
-    if left.deleted_bytes:
+        message = f"{counted(len(leftovers.interrupted), 'file')}, e.g. {leftovers.interrupted[0]}"
+        yield Check(log_dir, "interrupted cleaning", State.NOTE, message, fix)
+    if leftovers.deleted_bytes:
         fix = "the next run or the broker's start removes them"
-        yield Check(log_dir, ".deleted files", State.NOTE, decimal(left.deleted_bytes), fix)
-    if left.newest_ms > now_ms + _FUTURE_MS:
-        what = f"{left.newest} was written in the future, in {duration(left.newest_ms - now_ms)}"
-        yield Check(log_dir, "clock", State.BAD, what, "set the clock of this machine, or give --as-of")
+        yield Check(log_dir, ".deleted files", State.NOTE, decimal(leftovers.deleted_bytes), fix)
+    if leftovers.newest_ms > now_ms + _FUTURE_MS:
+        message = f"{leftovers.newest} was written in the future, in {duration(leftovers.newest_ms - now_ms)}"
+        yield Check(log_dir, "clock", State.BAD, message, "set the clock of this machine, or give --as-of")
     if is_remote(log_dir):
         return
     holder = files.lock_holder(log_dir)
@@ -103,9 +103,9 @@ def _space(log_dir: str, logs: Sequence[PreparedLog[LogPlan]]) -> Iterator[Check
     most = max(plans, key=lambda plan: plan.clean_bytes + plan.dirty_bytes, default=None)
     needed = 0 if most is None else most.clean_bytes + most.dirty_bytes
     if most is not None and free < needed:
-        what = f"{decimal(free)} free, and {most.view.topic_partition} may need up to {decimal(needed)}"
+        message = f"{decimal(free)} free, and {most.view.topic_partition} may need up to {decimal(needed)}"
         fix = "free some, or clean to another file system with --output-dir; compact refuses what does not fit"
-        yield Check(log_dir, "free space", State.NOTE, what, fix)
+        yield Check(log_dir, "free space", State.NOTE, message, fix)
     else:
         yield Check(log_dir, "free space", State.OK, f"{decimal(free)} free, at most {decimal(needed)} needed for a log")
 
@@ -117,12 +117,12 @@ def _leftovers(files: FileSystem, logs: Sequence[PreparedLog[LogPlan]]) -> Lefto
             path = join(log.location.path, name)
             if name.endswith(_LEFT) or name == JOURNAL:
                 interrupted.append(path)
-            found = files.stat(path)
-            if found is None:
+            status = files.stat(path)
+            if status is None:
                 continue
-            deleted += found.size if name.endswith(DELETED) else 0
-            if name.endswith(LOG) and found.mtime_ns // 1_000_000 > newest_ms:
-                newest_ms, newest = found.mtime_ns // 1_000_000, path
+            deleted += status.size if name.endswith(DELETED) else 0
+            if name.endswith(LOG) and status.mtime_ns // 1_000_000 > newest_ms:
+                newest_ms, newest = status.mtime_ns // 1_000_000, path
     return Leftovers(interrupted, deleted, newest_ms, newest)
 
 
@@ -138,12 +138,12 @@ def _log(
         cause = cleaner.uncleanable[name] or "no cause found"
         yield Check(path, "given up by the broker's cleaner", State.BAD, cause, fix)
     elif damage is None and plan is not None and (since_ms := overdue_ms(plan)) > OVERDUE_MS:
-        what = (
+        message = (
             f"not cleaned, though cleanable for {duration(since_ms)} when it was written last: checkpoint"
             f" {plan.first_dirty_offset}, log end {plan.view.log_end_offset}, dirty ratio {plan.cleanable_ratio:.2f}"
         )
         fix = f"see the broker's log-cleaner.log (--broker-log) and log.cleaner.enable, or {_compact(log)}"
-        yield Check(path, "cleaner may have died", State.BAD, what, fix)
+        yield Check(path, "cleaner may have died", State.BAD, message, fix)
 
 
 def _damage(fs: FileSystem, log: PreparedLog[LogPlan], plan: LogPlan | None) -> Check | None:
@@ -155,9 +155,9 @@ def _damage(fs: FileSystem, log: PreparedLog[LogPlan], plan: LogPlan | None) -> 
     found = None if plan is None or not plan.config.cleanup_compact else first_damage(fs, plan)
     if found is None:
         return None
-    what = f"{found}; compact refuses it, and a broker's cleaner fails there or copies it"
+    message = f"{found}; compact refuses it, and a broker's cleaner fails there or copies it"
     fix = f"restore that segment from a replica or a backup, then {_compact(log)}"
-    return Check(log.location.path, "damage in the cleanable range", State.BAD, what, fix)
+    return Check(log.location.path, "damage in the cleanable range", State.BAD, message, fix)
 
 
 def _compact(log: PreparedLog[Any]) -> str:

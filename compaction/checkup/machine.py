@@ -78,12 +78,12 @@ def _packages() -> Iterator[Check]:
 def available_memory() -> int | None:
     """Bytes that processes can still allocate here, within the limit of the container; ``None`` if the system does not say."""
     try:
-        found = _AVAILABLE.search(_MEMORY.read_text())
+        match = _AVAILABLE.search(_MEMORY.read_text())
     except OSError:
         return None
-    if found is None:
+    if match is None:
         return None
-    available = int(found[1]) * _KIB
+    available = int(match[1]) * _KIB
     try:
         return min(available, int(_LIMIT.read_text()) - int(_USED.read_text()))
     except (OSError, ValueError):
@@ -113,10 +113,10 @@ def _other_users(settings: Mapping[str, str]) -> Iterator[Check]:
     with suppress(OSError):
         reason = why_not_private(Path(_shuffle_place()), shared=True)
         if reason:
-            what = f"{reason}: they could replace what a run shuffles"
-            found.append(protection.Exposure(what, "set SPARK_LOCAL_DIRS to a directory of your own, or set its sticky bit"))
-    for what, remedy in found:
-        yield Check(MACHINE, "other users", State.NOTE, what, remedy)
+            message = f"{reason}: they could replace what a run shuffles"
+            found.append(protection.Exposure(message, "set SPARK_LOCAL_DIRS to a directory of your own, or set its sticky bit"))
+    for message, remedy in found:
+        yield Check(MACHINE, "other users", State.NOTE, message, remedy)
     if not found:
         yield Check(MACHINE, "other users", State.OK, "authenticated, no pages open to the network, private files")
 

@@ -48,13 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_application(name: str) -> int:
     """Runs the command whose file in ``jobs/`` was started, with the arguments of the process; returns its exit code."""
-    code: int = next(each for each in COMMANDS if each.application == name).load().main()
+    code: int = next(command for command in COMMANDS if command.application == name).load().main()
     return code
 
 
 def _usage() -> str:
     width = max(len(each.name) for each in COMMANDS)
-    lines = [f"  {each.name:<{width}}  {each.purpose}" for each in COMMANDS]
+    lines = [f"  {command.name:<{width}}  {command.purpose}" for command in COMMANDS]
     return "\n".join(
         [
             f"usage: {PROGRAM} COMMAND [OPTION ...]",

@@ -55,12 +55,12 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
         return end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt:
         log_lines.end_steps()
-        interrupts.tell()
+        interrupts.report_once()
         return INTERRUPTED
     except Exception as error:
         log_lines.end_steps()
         if interrupts.happened():
-            interrupts.tell()
+            interrupts.report_once()
             return INTERRUPTED
         log_lines.print_error(_error_text(error), trace=verbose)
         return USAGE if isinstance(error, UsageError) else FAILED
@@ -105,12 +105,12 @@ def given(function: Callable[..., Any], arguments: argparse.Namespace) -> dict[s
 
 def options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Each option of a command with its value and its source, as reports have them; patterns of keys are never shown."""
-    found = {}
+    results = {}
     for name, (dest, default) in arguments.options.items():
         value = getattr(arguments, dest)
         shown = [_HIDDEN] * len(value) if dest == "where" else value
-        found[name] = option(shown, default, "command line")
-    return found
+        results[name] = option(shown, default, "command line")
+    return results
 
 
 def progress() -> Progress:

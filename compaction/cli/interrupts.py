@@ -24,7 +24,7 @@ from compaction.cli import log_lines
 _LINE = "interrupted; the next run completes or rolls back what this one left"
 _STANDARD_ERROR = 2
 _JVM = "compaction.spark.jvm"
-_told, _silenced = threading.Event(), threading.Event()
+_reported, _silenced = threading.Event(), threading.Event()
 
 
 @contextmanager
@@ -67,8 +67,8 @@ def happened() -> bool:
     return _silenced.is_set()
 
 
-def tell() -> None:
-    if _told.is_set():
+def report_once() -> None:
+    if _reported.is_set():
         return
     disabled = logging.root.manager.disable
     logging.disable(logging.NOTSET)
@@ -78,8 +78,8 @@ def tell() -> None:
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
     _silence()
-    if "PYSPARK_GATEWAY_PORT" in os.environ and not _told.is_set():
-        _told.set()
+    if "PYSPARK_GATEWAY_PORT" in os.environ and not _reported.is_set():
+        _reported.set()
         # the interrupted code may be writing to the stream
         with suppress(OSError):
             os.write(_STANDARD_ERROR, f"{_line()}\n".encode())

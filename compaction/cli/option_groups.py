@@ -109,12 +109,12 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
         """The arguments, with what reports need: the command's name, and each option's attribute and default."""
-        found = super().parse_args(args, namespace)
+        result = super().parse_args(args, namespace)
         application, last = _application(), self.prog.split()[-1]
-        found.command = next((name for name, module, _ in COMMANDS if module == application), last)
+        result.command = next((name for name, module, _ in COMMANDS if module == application), last)
         named = [action for action in self._actions if action.option_strings and action.dest != "help"]
-        found.options = {action.option_strings[-1]: (action.dest, self.get_default(action.dest)) for action in named}
-        return found
+        result.options = {action.option_strings[-1]: (action.dest, self.get_default(action.dest)) for action in named}
+        return result
 
     def error(self, message: str) -> NoReturn:
         if "--where" in self._option_string_actions:

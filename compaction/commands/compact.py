@@ -138,7 +138,7 @@ def carry_out(given: Mapping[str, Any], cleaned: Callable[[RunReport], None], ex
     """
     verifies: bool = given.get("verify", False)
 
-    def work(engine: Engine, inputs: Inputs, told: Callable[[RunReport], RunReport]) -> RunReport:
+    def work(engine: Engine, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
         request = with_output(inputs, read_request(inputs))
         options = {"include_active": given["include_active"], "allow_keyless": given["allow_keyless"]}
         request = with_fields(request, **options)
@@ -147,7 +147,7 @@ def carry_out(given: Mapping[str, Any], cleaned: Callable[[RunReport], None], ex
             if verifies:
                 _require_sources(request)
             report = execute(engine, request)
-        report = told(report)
+        report = report_once(report)
         return with_fields(report, verified=tuple(_verified(engine, request, report))) if verifies else report
 
     inputs = Inputs.of("compact", given, "include_active", "allow_keyless")

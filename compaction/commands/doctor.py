@@ -132,8 +132,8 @@ def _cleaner_log(paths: Sequence[str]) -> CleanerLog | None:
                 with Path(path).open(encoding="utf-8", errors="replace") as opened:
                     yield from opened
             except OSError as error:
-                what = f"--broker-log: cannot be read: {error.strerror}"
-                raise UsageError(what, path=path, hint="give the broker's log-cleaner.log") from error
+                message = f"--broker-log: cannot be read: {error.strerror}"
+                raise UsageError(message, path=path, hint="give the broker's log-cleaner.log") from error
 
     return read_broker_log(lines())
 

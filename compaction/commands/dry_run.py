@@ -174,8 +174,8 @@ def comparison_request(inputs: Inputs) -> ComparisonRequest:
     explained = inputs.given.get("explain")
     if explained:
         if inputs.topics or inputs.partitions or inputs.given["html"] or inputs.given["metrics"]:
-            what = "--explain takes neither --topic, --partition, --html nor --metrics"
-            raise UsageError(what, hint="name the partitions to explain")
+            message = "--explain takes neither --topic, --partition, --html nor --metrics"
+            raise UsageError(message, hint="name the partitions to explain")
         selector = read_selector(with_fields(inputs, partitions=explained), "--explain")
     base = read_request(with_fields(inputs, dry_run=True), selector)
     policies = tuple(Policy.read(text) for text in inputs.given["policies"] or [CONFIGURED])

@@ -303,7 +303,7 @@ def _request(given: Mapping[str, Any]) -> DumpRequest:
     decoder, classes = given["decoder"], (given["key_decoder_class"], given["value_decoder_class"])
     contents = bool(given["print_data_log"] or decoder or classes != (None, None))
     return DumpRequest(
-        files=tuple(parse_uri(path, "--files") for each in texts(given["files"]) for path in each.split(",") if path),
+        files=tuple(parse_uri(path, "--files") for text in texts(given["files"]) for path in text.split(",") if path),
         segment=SegmentView(
             deep=given["deep_iteration"] or contents,
             contents=contents,
@@ -346,15 +346,15 @@ def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder:
     return record_decoders.decode_with(of_keys, of_values)
 
 
-def _dump(request: DumpRequest, out: Output, tell: Callable[[str], None], fail: Callable[[str], None]) -> bool:
-    """Whether all files could be read and are valid; text goes to ``out``, findings to ``tell``, errors to ``fail``."""
+def _dump(request: DumpRequest, out: Output, note: Callable[[str], None], fail: Callable[[str], None]) -> bool:
+    """Whether all files could be read and are valid; text goes to ``out``, findings to ``note``, errors to ``fail``."""
     from compaction.dumping.dump_tool import Dump
     from compaction.stores.clients import require_store
     from compaction.stores.mixed import file_system
 
     for path in request.files:
         require_store(path)
-    return Dump(file_system(request.files), request, out, tell, fail).run(str(Path.cwd()))
+    return Dump(file_system(request.files), request, out, note, fail).run(str(Path.cwd()))
 
 
 def _print(request: DumpRequest) -> int:
@@ -362,7 +362,7 @@ def _print(request: DumpRequest) -> int:
     # a pipe gets the bytes that Kafka's tool prints; on a terminal, control characters in keys could take effect
     out = TerminalOutput(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer
 
-    def tell(line: str) -> None:
+    def note(line: str) -> None:
         out.flush()
         log_lines.print_line(line)
 
@@ -373,7 +373,7 @@ def _print(request: DumpRequest) -> int:
     sys.stdout.flush()
     try:
         with standard_streams.strict_output():
-            valid = _dump(request, out, tell, fail)
+            valid = _dump(request, out, note, fail)
             out.flush()
     except BrokenPipeError:
         # the reader needs no more; what is in the buffer is lost

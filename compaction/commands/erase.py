@@ -152,20 +152,20 @@ def carry_out(given: Mapping[str, Any], erased: Callable[[RunReport], None], exe
     """
     path = None if given["certificate"] is None else os.fspath(given["certificate"])
     if given["if_done"] and path is None:
-        what = "--if-done needs --certificate: an output does not say which keys were erased, its certificate does"
-        raise UsageError(what, hint="give the same --certificate FILE to each call of the slot")
+        message = "--if-done needs --certificate: an output does not say which keys were erased, its certificate does"
+        raise UsageError(message, hint="give the same --certificate FILE to each call of the slot")
     recorded = {**given, "certificate": path, "where": ["[hidden]"] * len(KeyInputs.of(given).where)}
     inputs = Inputs.of("erase", recorded, "include_active", "on_match", "keys_format", "keys_column", "where", "certificate")
 
-    def work(engine: Engine, inputs: Inputs, told: Callable[[RunReport], RunReport]) -> RunReport:
+    def work(engine: Engine, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
         request = _request(inputs, given)
         if inputs.if_done and path is not None:
             salt = certified_salt(path, request.erasure.criteria)
             if (found := done_before(_with_salt(request.base, salt or request.erasure.salt))) is not None:
-                return told(found)
+                return report_once(found)
         if path is not None:
             request = with_fields(request, certify=_certifier(engine, request, path), certificate=path)
-        return told(execute(engine, request))
+        return report_once(execute(engine, request))
 
     return carried_out(inputs, erase, work, erased, ENCRYPTED)
 
@@ -183,7 +183,7 @@ def _request(inputs: Inputs, given: Mapping[str, Any]) -> ErasureRequest:
     base = with_fields(_with_salt(base, salt), include_active=given["include_active"])
     erasure = Erasure(criteria, salt, given["on_match"] == "tombstone")
     partitions = read_selector(inputs).partitions
-    internal = frozenset((*inputs.topics, *(each.topic for each in partitions)))
+    internal = frozenset((*inputs.topics, *(partition.topic for partition in partitions)))
     return ErasureRequest(base, erasure, internal, places=places)
 
 
@@ -281,9 +281,9 @@ def main(argv: Sequence[str] | None = None, run: Execute = erase_records) -> int
         given = execution.given(erase, arguments)
         report, code = execution.run_and_write(partial(carry_out, given, execute=run), arguments)
         if report.erasure.get("certificate", {}).get("status") == Status.INCOMPLETE.value:
-            what = "records of the keys remain where the run did not erase"
+            message = "records of the keys remain where the run did not erase"
             hint = "the notes say where; --include-active erases from the last segments"
-            log_lines.print_error(f"{arguments.certificate}: certificate: {what}; {hint}")
+            log_lines.print_error(f"{arguments.certificate}: certificate: {message}; {hint}")
         return code
 
     return execution.run_command(parser(), argv, body)

@@ -112,10 +112,10 @@ def carry_out(given: Mapping[str, Any], expired: Callable[[RunReport], None], ex
     :param execute: see ``delete``
     """
 
-    def work(engine: Engine, inputs: Inputs, told: Callable[[RunReport], RunReport]) -> RunReport:
+    def work(engine: Engine, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
         request = with_output(inputs, read_request(inputs))
         found = done_before(request) if inputs.if_done else None
-        return told(found or execute(engine, request))
+        return report_once(found or execute(engine, request))
 
     return carried_out(Inputs.of("expire", given), expire, work, expired)
 

@@ -114,7 +114,7 @@ def _add_rules(options: option_groups.Parser) -> None:
     option_groups.add_logging(group)
 
 
-class Call(NamedTuple):
+class VerifyInputs(NamedTuple):
     """A checked call: the request, and the record of ``--why``, or the certificate of an erasure and its keys."""
 
     request: VerifyRequest
@@ -170,7 +170,7 @@ def verify(
         return with_fields(report, origin=provenance(inputs, verify, tasks))
 
 
-def _verify(engine: Engine, call: Call) -> VerifyReport:
+def _verify(engine: Engine, call: VerifyInputs) -> VerifyReport:
     if call.certificate is None or call.erased is None:
         return certified(engine, call.request)
     from compaction.certifier.erasure_certificate import certify_erasure, compare
@@ -198,7 +198,7 @@ def _explained(engine: Engine, request: VerifyRequest, offset: int) -> list[str]
         return explain_record.explain(engine.passes(shown), request, offset)
 
 
-def read_call(given: Mapping[str, Any]) -> tuple[Call, Inputs]:
+def read_call(given: Mapping[str, Any]) -> tuple[VerifyInputs, Inputs]:
     """The checked call, and what it has in common with those of other commands.
 
     :param given: the parameters of ``verify``, and of its option ``--why``
@@ -234,9 +234,9 @@ def read_call(given: Mapping[str, Any]) -> tuple[Call, Inputs]:
     if given["certificate"] is None:
         if keys.keys or keys.where:
             raise UsageError("--keys and --where need --certificate", hint="see --help")
-        return Call(request, why), inputs
+        return VerifyInputs(request, why), inputs
     request, found, erased = with_certificate(given["certificate"], keys, request)
-    return Call(request, why, found, erased, given["certificate"]), inputs
+    return VerifyInputs(request, why, found, erased, given["certificate"]), inputs
 
 
 def _log_dirs(inputs: Inputs, given: Sequence[str], option: str) -> tuple[str, ...]:
@@ -244,10 +244,10 @@ def _log_dirs(inputs: Inputs, given: Sequence[str], option: str) -> tuple[str, .
     if option == "--before":
         join_tail(inputs.tail, uris)
     with usage_errors():
-        found = check_log_dirs(file_system(uris), uris)
-        for path in found:
+        result = check_log_dirs(file_system(uris), uris)
+        for path in result:
             require_finished(path)
-    return found
+    return result
 
 
 def _require_logs(log_dirs: Sequence[str], selector: Selector) -> None:
@@ -280,8 +280,8 @@ def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, onl
     for log in report.logs:
         if log.status in (Status.VIOLATED, Status.FAILED, Status.INCOMPLETE):
             log_lines.print_error(error_line(log))
-    for each in report.directories:
-        log_lines.print_error(each.lines()[0])
+    for directory in report.directories:
+        log_lines.print_error(directory.lines()[0])
     return report.exit_code
 
 

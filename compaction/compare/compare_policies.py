@@ -170,8 +170,8 @@ class _SharedRun:
     ) -> None:
         self._passes, self._base, self._fs = passes, request.base, fs
         cases = [[case for case in log.cases if case.fs is fs] for log in logs]
-        self._cases = [case for of_log in cases for case in of_log]
-        self._views = {of_log[0].view.path: of_log[0].view for of_log in cases if of_log}
+        self._cases = [case for own in cases for case in own]
+        self._views = {own[0].view.path: own[0].view for own in cases if own}
         self._broker = smallest_broker(case.settings.broker for case in self._cases)
         total = sum(view.size_bytes for view in self._views.values())
         self._sizes = task_sizes or sizes([total], passes.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
@@ -219,7 +219,7 @@ class _SharedRun:
             except Exception as error:
                 results.counts[path] = LogCounts({}, None, str(of_log(error, path)))
                 continue
-            records = sum(min(each.next_offset - each.base_offset, each.size_bytes) for each in view.segments)
+            records = sum(min(segment.next_offset - segment.base_offset, segment.size_bytes) for segment in view.segments)
             shards = max(1, -(-records // self._sizes.shard_entries))
             first = view.segments[0].base_offset if view.segments else view.log_start_offset
             sources[number] = Source(first, view.log_end_offset, shards, self._base.as_of_ms), slices

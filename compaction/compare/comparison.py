@@ -46,7 +46,7 @@ class Comparison(Result):
     @property
     def refused(self) -> int:
         """The number of logs that a run with one of the policies would refuse."""
-        return sum(any(each.status is OutcomeStatus.REFUSED for each in log.outcomes) for log in self.logs)
+        return sum(any(outcome.status is OutcomeStatus.REFUSED for outcome in log.outcomes) for log in self.logs)
 
     def totals(self) -> tuple[PolicyTotals, ...]:
         """The sums per policy, in the order of ``policies``."""

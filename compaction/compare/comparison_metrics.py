@@ -37,7 +37,8 @@ def _of_run(comparison: Comparison) -> Iterator[Metric]:
 def _of_policies(comparison: Comparison) -> Iterator[Metric]:
     pairs = [(log, outcome) for log in comparison.logs if log.error is None for outcome in log.outcomes]
     totals = comparison.totals()
-    counts = [({"policy": each.policy, "status": status}, count) for each in totals for status, count in each.statuses.items()]
+    by_status = ((total.policy, status, count) for total in totals for status, count in total.statuses.items())
+    counts = [({"policy": policy, "status": status}, count) for policy, status, count in by_status]
     yield Metric("policy_logs", "Logs by their status under a policy.", "", counts)
     for name, unit in _WHAT:
         samples = [

@@ -32,7 +32,7 @@ class LogTotals:
     keyless_records: int = 0
 
     def __add__(self, other: LogTotals) -> LogTotals:
-        return LogTotals(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(LogTotals)))
+        return LogTotals(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(LogTotals)))
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Distribution:
     by_place: tuple[int, ...] = ()
 
     def __add__(self, other: Distribution) -> Distribution:
-        return Distribution(*(_added(getattr(self, each.name), getattr(other, each.name)) for each in fields(Distribution)))
+        return Distribution(*(_added(getattr(self, field.name), getattr(other, field.name)) for field in fields(Distribution)))
 
 
 def _added(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ def json_document(comparison: Comparison) -> dict[str, Any]:
         **comparison.origin,
         "age_bounds_ms": list(comparison.age_bounds_ms),
         "places": places,
-        "kafka_versions": [asdict(each) for each in comparison.kafka_versions],
+        "kafka_versions": [asdict(kafka_version) for kafka_version in comparison.kafka_versions],
         "policies": [_totals(totals) for totals in comparison.totals()],
         "logs": [_log(log) for log in comparison.logs],
     }
@@ -54,8 +54,8 @@ def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int, origin: Map
             "log_dir": log.log_dir,
             "error": log.error,
             "policies": [
-                {"policy": each.policy, "status": each.status.value, "reason": each.reason, "why": list(each.why)}
-                for each in log.outcomes
+                {"policy": outcome.policy, "status": outcome.status.value, "reason": outcome.reason, "why": list(outcome.why)}
+                for outcome in log.outcomes
             ],
         }
         for log in logs

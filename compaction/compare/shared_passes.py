@@ -62,7 +62,7 @@ class SharedPasses:
     def __init__(self, passes: Passes, sizes: Sizes, sources: Mapping[int, tuple[Source, Sequence[Slice]]]) -> None:
         self._passes, self._sizes, self._plain = passes, sizes, PlainPasses(passes, sizes, dry_run=True)
         self._sources = {number: source for number, (source, _) in sources.items()}
-        self._slices = {_byte_range(each): each for _, slices in sources.values() for each in slices}
+        self._slices = {_byte_range(part): part for _, slices in sources.values() for part in slices}
         self._variants: dict[int, Variant] = {}
         self._settings = MapSettings(0, 1.0, HashSecret.random())
         #: by source, once ``build_offset_map`` has run
@@ -75,7 +75,7 @@ class SharedPasses:
         ranges = list(dict.fromkeys(_byte_range(each) for each in slices))
         found = self._plain.read_transactions([self._slices[each] for each in ranges], files)
         by_range = dict(zip(ranges, found, strict=True))
-        return [_for_plan(each, self._shared(each), by_range[_byte_range(each)]) for each in slices]
+        return [_for_plan(part, self._shared(part), by_range[_byte_range(part)]) for part in slices]
 
     def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
@@ -89,7 +89,7 @@ class SharedPasses:
         """Pass 1 over all sources; the result has the summaries of ``slices``."""
         self._settings = settings
         self._variants = self._group(slices, logs)
-        members: dict[SliceId, list[int]] = {each.id: [counts_of(each.log)] for each in self._slices.values()}
+        members: dict[SliceId, list[int]] = {part.id: [counts_of(part.log)] for part in self._slices.values()}
         for number, variant in self._variants.items():
             for each in variant.slices:
                 members[each.id].append(number)
@@ -105,7 +105,7 @@ class SharedPasses:
         self.described = self._describe(by_id)
         variant_of = {log: number for number, variant in self._variants.items() for log in variant.logs}
         summaries = (_for_plan(each, self._shared(each), by_id[self._shared(each).id].summary) for each in slices)
-        return [replace(each, unranked={each.log: each.unranked.get(variant_of[each.log], 0)}) for each in summaries]
+        return [replace(own, unranked={own.log: own.unranked.get(variant_of[own.log], 0)}) for own in summaries]
 
     def measure(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
         """Pass 2 over the slices of ``parts``."""
@@ -114,7 +114,7 @@ class SharedPasses:
             for number, variant in self._variants.items()
             if (found := [(log, logs[log]) for log in variant.logs if log in logs])
         }
-        slices = [each for each in self._slices.values() if any(number in cases for number in each.maps)]
+        slices = [part for part in self._slices.values() if any(number in cases for number in part.maps)]
         maps = {
             number: MapParts.of(self._variants[number].scan.first_dirty_offset, self._variants[number].slices)
             for number in cases
@@ -150,8 +150,8 @@ class SharedPasses:
 
     def _group(self, slices: Sequence[Slice], logs: Mapping[int, MapContext]) -> dict[int, Variant]:
         read: dict[int, list[Slice]] = {log: [] for log in logs}
-        for each in slices:
-            read[each.log].append(self._shared(each))
+        for part in slices:
+            read[part.log].append(self._shared(part))
         found: dict[object, list[int]] = {}
         for log, scan in logs.items():
             found.setdefault((tuple(each.id for each in read[log]), _map_identity(scan)), []).append(log)
@@ -168,10 +168,10 @@ class SharedPasses:
             repetitions[number] = repetitions[number] + found if number in repetitions else found
         by_segment: dict[int, dict[int, Tally]] = {source: {} for source in self._sources}
         errors: dict[int, str] = {}
-        for each in self._slices.values():
-            source, summary = each.log, summaries[each.id]
+        for part in self._slices.values():
+            source, summary = part.log, summaries[part.id]
             segments = by_segment[source]
-            segments[each.segment_index] = segments.get(each.segment_index, Tally.empty()) + summary.tally
+            segments[part.segment_index] = segments.get(part.segment_index, Tally.empty()) + summary.tally
             if summary.summary.error is not None:
                 errors.setdefault(source, summary.summary.error)
         return {

@@ -47,7 +47,7 @@ def comparison_lines(comparison: Comparison, style: Style, *, all_rows: bool, de
     """Each log under each policy, and the totals."""
     shown = _Shown(style, all_rows, details)
     found = [line for block in _blocks(comparison, style) for line in _table(comparison, block, shown)]
-    versions = [line for each in comparison.kafka_versions for line in wrapped(str(each), style)]
+    versions = [line for kafka_version in comparison.kafka_versions for line in wrapped(str(kafka_version), style)]
     last = wrapped(comparison_summary(comparison), style)
     head, totals = _legend(comparison, style), _totals(comparison, style)
     return [*head, *found, *_meanings(comparison, style), *totals, Line(""), *versions, *last]
@@ -165,8 +165,8 @@ def _details(log: ComparedLog, policies: range, *, named: bool) -> Iterator[str]
     for number in policies:
         outcome = log.outcomes[number]
         rounds = f", {outcome.broker_rounds} rounds of a broker" if outcome.broker_rounds > 1 else ""
-        left = "" if outcome.status in _WITHOUT_FIGURES else f": {_left(outcome)}{rounds}"
-        yield f"{prefix}{letter(number)} {outcome.status.would}{left}; {outcome.reason}"
+        remaining = "" if outcome.status in _WITHOUT_FIGURES else f": {_left(outcome)}{rounds}"
+        yield f"{prefix}{letter(number)} {outcome.status.would}{remaining}; {outcome.reason}"
 
 
 def _left(outcome: Outcome) -> str:

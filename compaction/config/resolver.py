@@ -113,9 +113,10 @@ class Resolver:
         values: dict[str, Any] = {attribute: found[name].value for name, attribute in BROKER_ATTRIBUTES.items()}
         config = BrokerConfig(**values, sources={name: setting.source for name, setting in found.items()})
         if config.dedupe_buffer_bytes // max(config.cleaner_threads, 1) <= MIB:
-            what = f"log.cleaner.dedupe.buffer.size is {config.dedupe_buffer_bytes} for {config.cleaner_threads} threads"
+            message = f"log.cleaner.dedupe.buffer.size is {config.dedupe_buffer_bytes} for {config.cleaner_threads} threads"
             origin = config.source("log.cleaner.dedupe.buffer.size")
-            raise ConfigError(f"{what} ({origin})", hint=f"it must be more than {MIB} bytes per thread (log.cleaner.threads)")
+            hint = f"it must be more than {MIB} bytes per thread (log.cleaner.threads)"
+            raise ConfigError(f"{message} ({origin})", hint=hint)
         return config
 
     def broker_setting(self, name: str) -> Setting:
@@ -195,9 +196,9 @@ def _converted(value: Value, factor: int, name: str) -> Value:
 
 
 def _broker_setting(name: str, layers: list[_Layer]) -> Setting:
-    found = next((layer[name] for layer in layers if name in layer), None)
-    if found is not None:
-        return found
+    result = next((layer[name] for layer in layers if name in layer), None)
+    if result is not None:
+        return result
     entry = broker_entry(name)
     return Setting(name, None if entry is None else entry.default, DEFAULT)
 
@@ -212,10 +213,11 @@ def _check_lags(topic: str, config: TopicConfig) -> None:
 def _check_strategy(topic: str, config: TopicConfig) -> None:
     by_header, named = config.compaction_strategy == HEADER, bool(config.compaction_strategy_header)
     if by_header and not named:
-        what = f"topic {topic}: compaction.strategy is header ({config.source('compaction.strategy')}), but no header is named"
-        raise ConfigError(what, hint="add --set compaction.strategy.header=NAME")
+        origin = config.source("compaction.strategy")
+        message = f"topic {topic}: compaction.strategy is header ({origin}), but no header is named"
+        raise ConfigError(message, hint="add --set compaction.strategy.header=NAME")
     if named and not by_header:
         origin = config.source("compaction.strategy.header")
-        what = f"topic {topic}: compaction.strategy.header ({origin}) has no effect with"
+        message = f"topic {topic}: compaction.strategy.header ({origin}) has no effect with"
         hint = "add --set compaction.strategy=header, or drop the header"
-        raise ConfigError(f"{what} compaction.strategy={config.compaction_strategy}", hint=hint)
+        raise ConfigError(f"{message} compaction.strategy={config.compaction_strategy}", hint=hint)

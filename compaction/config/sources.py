@@ -108,8 +108,8 @@ def require_names(sets: Iterable[Setting], kafka_version: str) -> None:
     for setting in sets:
         having = versions_without(setting.name, kafka_version)
         if having is not None:
-            what = f"--set: Kafka {kafka_version} has no configuration {setting.name}, which is {having}"
-            raise ConfigError(what, hint="leave it out, or give the brokers' version by --kafka-version")
+            message = f"--set: Kafka {kafka_version} has no configuration {setting.name}, which is {having}"
+            raise ConfigError(message, hint="leave it out, or give the brokers' version by --kafka-version")
 
 
 def read_properties(entries: Sequence[Property], path: str) -> tuple[Setting, ...]:
@@ -124,8 +124,8 @@ def read_properties(entries: Sequence[Property], path: str) -> tuple[Setting, ..
     for name, given in {given.key: given for given in entries}.items():
         entry, source = broker_entry(name), Source(Origin.PROPERTIES, name, path, given.line)
         if "${" in given.value and name in BROKER_ENTRIES:
-            what = f"{where(source)}{name} refers to a configuration provider, which cannot be resolved here"
-            raise ConfigError(what, path=path, hint=f"give the value itself, or override it with --set {name}=…")
+            message = f"{where(source)}{name} refers to a configuration provider, which cannot be resolved here"
+            raise ConfigError(message, path=path, hint=f"give the value itself, or override it with --set {name}=…")
         if entry is not None and "${" not in given.value:
             settings.append(Setting(name, entry.read(given.value, path=path, where=where(source)), source))
     return tuple(settings)

@@ -117,7 +117,7 @@ class ProcessPasses:
             for placed in self._map(job, tasks, partial(emitted, emit)):
                 for place, piece in placed:
                     items[reducer_of(place, reducers)].append((place, piece))
-            found = self._map(job, [each for each in items if each], partial(joined, join), counts=False)
+            found = self._map(job, [item for item in items if item], partial(joined, join), counts=False)
         return [result for results in found for result in results]
 
     def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
@@ -135,7 +135,7 @@ class ProcessPasses:
     def collect_shards(self, job: Job, merged: _Merged, work: Callable[[Key, list[Any]], Iterable[R]]) -> list[R]:
         """The results of ``work`` for each merged shard, in no order."""
         with self._shown(job):
-            found = self._map(job, [each for each in merged.reducers if each], EachShard(work))
+            found = self._map(job, [reducer for reducer in merged.reducers if reducer], EachShard(work))
         return [result for results in found for result in results]
 
     def clean_into_groups(self, job: Job, merged: _Merged, inputs: CleanInputs[R]) -> CleanedParts[R]:
@@ -143,7 +143,7 @@ class ProcessPasses:
         task_of = {part.id: number for number, task in enumerate(inputs.tasks) for part in task}
         items: list[Placed] = [[] for _ in inputs.tasks]
         with self._shown(job):
-            resolved = self._map(job, [each for each in merged.reducers if each], Resolve(inputs), counts=False)
+            resolved = self._map(job, [reducer for reducer in merged.reducers if reducer], Resolve(inputs), counts=False)
             for key, piece in (each for placed in resolved for each in placed):
                 number, part = key
                 # the count of keys goes to the task of the map's first part
@@ -160,8 +160,8 @@ class ProcessPasses:
             yield
         except BrokenProcessPool:
             self.close()
-            what = "a worker process was ended from outside, e.g. because the machine has too little memory"
-            raise CompactionError(what, hint="nothing was changed by this step; run it again with fewer cores") from None
+            message = "a worker process was ended from outside, e.g. because the machine has too little memory"
+            raise CompactionError(message, hint="nothing was changed by this step; run it again with fewer cores") from None
         except BaseException:
             self.close()
             raise
@@ -185,13 +185,13 @@ class ProcessPasses:
         """Begins tasks, and starts workers where there are none. In a thread, which an interrupt does not reach: a worker that
         starts as its driver ends would print a stack trace."""
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(lambda: [self._workers().submit(work, each) for each in tasks]).result()
+            return thread.submit(lambda: [self._workers().submit(work, task) for task in tasks]).result()
 
     def _await(self, futures: Mapping[Future[Any], int]) -> None:
         """Waits for tasks, which read these numbers of bytes, and shows what they have read meanwhile."""
-        left, ended, shown, before = set(futures), 0, 0, read_counter.total(self._counts)
-        while left:
-            done, left = wait(left, POLL_INTERVAL_S, FIRST_COMPLETED)
+        remaining, ended, shown, before = set(futures), 0, 0, read_counter.total(self._counts)
+        while remaining:
+            done, remaining = wait(remaining, POLL_INTERVAL_S, FIRST_COMPLETED)
             for future in done:
                 future.result()
                 ended += futures[future]

@@ -104,8 +104,8 @@ class Certifier:
             if made.status == HOLDS and base.output_dir is not None and base.call is not None:
                 record_request(base.output_dir, base.call)
         except Exception as error:
-            what = error.describe() if isinstance(error, CompactionError) else f"{type(error).__name__}: {error}"
-            line = CompactionError(f"certificate: it could not be made ({what})").describe()
+            message = error.describe() if isinstance(error, CompactionError) else f"{type(error).__name__}: {error}"
+            line = CompactionError(f"certificate: it could not be made ({message})").describe()
             return Certification(NOT_MADE, {log.location: line for log in run if log.error is None}, (), lambda _: NOT_MADE)
         return made
 

@@ -129,8 +129,8 @@ def _notes(request: CompactionRequest, logs: Sequence[LogReport], left: Sequence
         more = f", and {len(left) - _MOST_NAMED:,} more" if left[_MOST_NAMED:] else ""
         done = "changed" if request.output_dir is None else "copied"
         were = "was" if len(left) == 1 else "were"
-        what = f"{counted(len(left), 'other file')}, which no broker loads, {were} not examined and not {done}"
-        yield f"{what}: {', '.join(left[:_MOST_NAMED])}{more}"
+        message = f"{counted(len(left), 'other file')}, which no broker loads, {were} not examined and not {done}"
+        yield f"{message}: {', '.join(left[:_MOST_NAMED])}{more}"
 
 
 def left_files(request: CompactionRequest) -> list[str]:

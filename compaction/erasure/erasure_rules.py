@@ -53,7 +53,7 @@ class ErasureRules(RoundRules):
     def of(cls, plan: LogPlan, *, tombstones: bool) -> ErasureRules:
         none, producers = np.empty(0, np.int64), plan.view.producers
         kafka = replace(plan.rules, tombstone_retention=Retention.DELETE_HORIZON)
-        first_offsets = [each.current_txn_first_offset for each in producers if each.current_txn_first_offset >= 0]
+        first_offsets = [producer.current_txn_first_offset for producer in producers if producer.current_txn_first_offset >= 0]
         return cls(
             AbortedRanges(none, none, none),
             none,

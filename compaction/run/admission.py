@@ -90,8 +90,11 @@ def logs_without_space(
 
 
 def copied_bytes(segments: Iterable[Segment]) -> int:
-    files = ((each.size_bytes, each.index_bytes, each.time_index_bytes, len(each.aborted_txns)) for each in segments)
-    return sum(log + index + times + _TXN_ENTRY_BYTES * txns + _SEGMENT_BYTES for log, index, times, txns in files)
+    return sum(
+        segment.size_bytes + segment.index_bytes + segment.time_index_bytes + _SEGMENT_BYTES
+        + _TXN_ENTRY_BYTES * len(segment.aborted_txns)
+        for segment in segments
+    )  # fmt: skip
 
 
 def _needed(part: OutputPart, log: CleanContext, kept_bytes: int, batches: int) -> int:
@@ -110,9 +113,9 @@ def require_lasting(plan: LogPlan, request: CompactionRequest) -> None:
     kept = request.output_dir is not None or request.include_active
     if kept or plan.verdict is Verdict.SKIP or plan.config.by_offset:
         return
-    what = f"{plan.config.strategy} would be undone here by Kafka's own cleaner, which retains the record of the highest offset"
+    undone = "would be undone here by Kafka's own cleaner, which retains the record of the highest offset"
     hint = "write a copy with --output-dir, or add --include-active if no broker will append to this directory"
-    raise UnsupportedLogError(what, path=plan.view.path, hint=hint)
+    raise UnsupportedLogError(f"{plan.config.strategy} {undone}", path=plan.view.path, hint=hint)
 
 
 def keyless_refusal(*, allow_keyless: bool) -> Callable[[LogPlan, int, int], str | None]:

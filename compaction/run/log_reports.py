@@ -35,7 +35,7 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
     :param plan: of ``log``, or of another policy with the same result
     """
     compaction, stats = plan.compaction, log.stats
-    replaced = (each for each in compaction.segments if each.base_offset not in log.unchanged)
+    replaced = (segment for segment in compaction.segments if segment.base_offset not in log.unchanged)
     planned = skipped_report(plan)
     return replace(
         planned,
@@ -110,7 +110,7 @@ def _bytes_of_files(segments: Iterable[Segment], config: TopicConfig, view: LogV
     are only copied."""
     if config.file_delete_delay_ms == 0 or is_remote(view.log_dir):
         return 0
-    return sum(each.size_bytes + each.index_bytes + each.time_index_bytes for each in segments)
+    return sum(segment.size_bytes + segment.index_bytes + segment.time_index_bytes for segment in segments)
 
 
 def failed_report(location: LogLocation, error: str | CompactionError | None, plan: PolicyPlan | None = None) -> LogReport:

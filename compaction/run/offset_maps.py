@@ -83,7 +83,7 @@ class OffsetMaps:
 
     def _read_transactions(self, cleaner: Cleaner) -> None:
         """Reads the batch headers of logs with aborted transactions first: aborted data must not enter the map."""
-        logs = [log for log in cleaner.unfailed if any(each.aborted_txns for each in log.compaction.view.segments)]
+        logs = [log for log in cleaner.unfailed if any(segment.aborted_txns for segment in log.compaction.view.segments)]
         if not logs:
             return
         slices = [part for log in logs for part in log.slices]

@@ -259,7 +259,7 @@ def pass_2(parts: Sequence[OutputPart], tasks: Iterable[Iterable[OutputPart]], *
 
 
 def _scan_transactions(slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
-    return [scan_transactions(each, files) for each in slices]
+    return [scan_transactions(part, files) for part in slices]
 
 
 def _clean(parts: PartsToClean, logs: Mapping[int, CleanContext], *, dry_run: bool) -> list[PartResult]:

@@ -193,7 +193,7 @@ def _segment_count(fs: FileSystem, log: LogLocation) -> int:
 
 def _beyond_locks(locations: Iterable[LogLocation], log_dirs: Sequence[str]) -> dict[LogLocation, CompactionError]:
     """The logs whose real directories are in none of ``log_dirs``: no lock of this run protects them from a broker."""
-    found: dict[LogLocation, CompactionError] = {}
+    results: dict[LogLocation, CompactionError] = {}
     mounted = mount_points()
     for location in locations:
         if is_remote(location.path):
@@ -201,11 +201,11 @@ def _beyond_locks(locations: Iterable[LogLocation], log_dirs: Sequence[str]) -> 
         real = resolved(location.path)
         if parent(real) not in log_dirs:
             hint = f"give --log-dir {parent(real)} too: its lock protects this log"
-            found[location] = StorageError(f"is a link to {real}, {_BEYOND}", path=location.path, hint=hint)
+            results[location] = StorageError(f"is a link to {real}, {_BEYOND}", path=location.path, hint=hint)
         elif real in mounted:
             hint = "give the log directory that contains it where it is mounted from, or use a dry run"
-            found[location] = StorageError(f"is a mount point, {_BEYOND}", path=location.path, hint=hint)
-    return found
+            results[location] = StorageError(f"is a mount point, {_BEYOND}", path=location.path, hint=hint)
+    return results
 
 
 def _checkpoints(fs: FileSystem, locations: Iterable[LogLocation]) -> dict[str, Checkpoints]:

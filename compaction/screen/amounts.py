@@ -39,10 +39,10 @@ def counted(count: int, what: str) -> str:
 
 def duration(milliseconds: int) -> str:
     """A duration in at most two units: ``23 days``, ``3 days 4 hours``, ``1 minute 30 seconds``, ``0 ms``."""
-    left = abs(milliseconds)
+    remaining = abs(milliseconds)
     parts: list[str] = []
     for name, size_ms in _UNITS:
-        number, left = divmod(left, size_ms)
+        number, remaining = divmod(remaining, size_ms)
         if parts:
             return " ".join([*parts, _of_unit(number, name)]) if number else parts[0]
         if number >= _MANY or (number and name == "ms"):

@@ -202,9 +202,9 @@ def _note_beyond(offset: int, timestamp_ms: int) -> None:
     """Warns of a timestamp that is not shown as it is, once in each process: there may be one in each record."""
     if not _noted:
         _noted.append(offset)
-        what = "timestamps beyond the years that Spark can represent are shown as year 294247 or -290308"
+        message = "timestamps beyond the years that Spark can represent are shown as year 294247 or -290308"
         hint = "the producer may have written microseconds or nanoseconds; dump-log prints them as they are"
-        logging.getLogger(__name__).warning("%s (first: %d at offset %d); %s", what, timestamp_ms, offset, hint)
+        logging.getLogger(__name__).warning("%s (first: %d at offset %d); %s", message, timestamp_ms, offset, hint)
 
 
 def _timestamp_types(rows: NDArray[np.void]) -> NDArray[np.int32]:

@@ -54,7 +54,7 @@ class PushedFilters:
     bounds: Bounds = Bounds(first_offset=MIN_LONG)
 
     def takes(self, name: TopicPartition) -> bool:
-        return all(each.takes(name) for each in self.logs)
+        return all(log.takes(name) for log in self.logs)
 
 
 def push_filters(filters: Iterable[Any], *, logs_only: bool = False) -> tuple[PushedFilters, list[Any]]:

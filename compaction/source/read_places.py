@@ -46,7 +46,7 @@ def _require_at_rest(log_dir: str) -> None:
 
 
 def _is_partition(fs: FileSystem, path: str) -> bool:
-    found = fs.stat(path)
-    if found is None or not found.is_dir or parse_partition_dir(base_name(resolved(path))) is None:
+    status = fs.stat(path)
+    if status is None or not status.is_dir or parse_partition_dir(base_name(resolved(path))) is None:
         return False
     return bool(segment_bases(fs, path))

@@ -143,7 +143,7 @@ def plan_read(request: ReadRequest, pushed: PushedFilters, wanted: int) -> list[
     """
     fs, bounds = OverlayFileSystem(file_system(request.paths)), request.bounds.within(pushed.bounds)
     logs = _locations(fs, request)
-    found = (each for each in logs if not bounds.empty and pushed.takes(each.topic_partition))
+    found = (log for log in logs if not bounds.empty and pushed.takes(log.topic_partition))
     return [task for location in found for task in plan_log(fs, location, replace(request, bounds=bounds), wanted)]
 
 
@@ -203,11 +203,11 @@ def _size(part: SliceRange) -> int:
 
 def _locations(fs: FileSystem, request: ReadRequest) -> Sequence[LogLocation]:
     """:raises UsageError: see ``plan_read``"""
-    found = read_locations(fs, request.paths, request.selector)
-    if found or not request.allow_empty:
-        require_topics(found, request.selector, request.paths)
-    request.view.require_partitions({each.topic_partition for each in found})
-    return found
+    result = read_locations(fs, request.paths, request.selector)
+    if result or not request.allow_empty:
+        require_topics(result, request.selector, request.paths)
+    request.view.require_partitions({each.topic_partition for each in result})
+    return result
 
 
 def _view(fs: FileSystem, location: LogLocation, request: ReadRequest) -> LogView:

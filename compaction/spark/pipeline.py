@@ -134,8 +134,8 @@ class SparkPasses:
                     yield from work(key, packed)
 
         with self._shown(job):
-            found: list[R] = merged.mapPartitions(each_shard).collect()
-        return found
+            result: list[R] = merged.mapPartitions(each_shard).collect()
+        return result
 
     def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
         """Pass 2: resolves each shard into survivor entries, and cleans the parts that these belong to."""
@@ -181,7 +181,7 @@ def _await_killed_attempts(sc: SparkContext) -> None:
 def _await_tasks(sc: SparkContext) -> None:
     tracker = sc._jsc.sc().statusTracker()
     deadline = time.monotonic() + _KILLED_ATTEMPTS_S
-    while time.monotonic() < deadline and any(each.numRunningTasks() for each in tracker.getExecutorInfos()):
+    while time.monotonic() < deadline and any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()):
         time.sleep(_KILLED_ATTEMPTS_S / 100)
 
 

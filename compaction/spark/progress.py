@@ -213,10 +213,10 @@ class _Bar:
     def _drawn(self, each: _Pass) -> str:
         share = each.done_bytes / each.total_bytes if each.total_bytes else 1.0
         elapsed_s = self._now() - each.started_s
-        left = f", {elapsed(elapsed_s * (1 - share) / share)} left" if share else ""
+        remaining = f", {elapsed(elapsed_s * (1 - share) / share)} left" if share else ""
         full = round(share * _BAR_CELLS)
         bar = "\u2501" * full + "\u2500" * (_BAR_CELLS - full)
-        return f"{each.name}  {bar}  {share:4.0%} of {size(each.total_bytes)}, {_rate(each.done_bytes, elapsed_s)}{left}"
+        return f"{each.name}  {bar}  {share:4.0%} of {size(each.total_bytes)}, {_rate(each.done_bytes, elapsed_s)}{remaining}"
 
 
 class _Lines:
@@ -238,9 +238,9 @@ class _Lines:
         elapsed_s = now_s - each.started_s
         share = each.done_bytes / each.total_bytes
         left_s = elapsed_s * (1 - share) / share if share else None
-        left = "" if left_s is None else f", {elapsed(left_s)} left"
+        remaining = "" if left_s is None else f", {elapsed(left_s)} left"
         amount = f"{size(each.done_bytes)} of {size(each.total_bytes)} ({share:.0%})"
-        self._print(f"{each.name}: {amount}, {_rate(each.done_bytes, elapsed_s)}{left}")
+        self._print(f"{each.name}: {amount}, {_rate(each.done_bytes, elapsed_s)}{remaining}")
 
     def finish(self, each: _Pass) -> None:
         elapsed_s = self._now() - each.started_s

@@ -196,8 +196,8 @@ def warn_of_exposures(session: Session) -> None:
     """Logs what others can do to a session, if its settings allow them anything."""
     jvm: Any = SparkContext._jvm
     settings = _settings_of_protection(session.sparkContext.getConf())
-    for what, remedy in protection.exposures(settings, jvm.System.getenv(protection.LOCAL_ADDRESS)):
-        _warn(f"{what}; {remedy}")
+    for message, remedy in protection.exposures(settings, jvm.System.getenv(protection.LOCAL_ADDRESS)):
+        _warn(f"{message}; {remedy}")
 
 
 @cache

@@ -35,16 +35,16 @@ def find_java() -> Path | None:
 def major_version(java: Path) -> int | None:
     """The major version of a Java, e.g. 8, 11 or 17, from its ``release`` file or from itself; ``None`` if it does not say."""
     try:
-        found = _RELEASE.search((java.parent.parent / "release").read_text("utf-8", "replace"))
+        match = _RELEASE.search((java.parent.parent / "release").read_text("utf-8", "replace"))
     except OSError:
-        found = None
-    if found is None:
+        match = None
+    if match is None:
         try:
             done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_LIMIT_S, check=False)  # noqa: S603
         except (OSError, subprocess.TimeoutExpired):
             return None
-        found = _SAID.search(f" {done.stderr} {done.stdout}")
-    return None if found is None else int(found[1])
+        match = _SAID.search(f" {done.stderr} {done.stdout}")
+    return None if match is None else int(match[1])
 
 
 def require_java() -> None:
@@ -54,8 +54,8 @@ def require_java() -> None:
     # the JVM raises its limit to the hard one
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < LEAST_FILES:
-        what = f"a process may open {most} files here, and Spark's JVM opens more than {LEAST_FILES} at its start"
-        raise UsageError(what, hint="raise the limit: ulimit -n 4096")
+        message = f"a process may open {most} files here, and Spark's JVM opens more than {LEAST_FILES} at its start"
+        raise UsageError(message, hint="raise the limit: ulimit -n 4096")
     java, home = find_java(), os.environ.get("JAVA_HOME")
     if java is None:
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "JAVA_HOME is not set, and no java is on PATH"

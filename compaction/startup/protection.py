@@ -77,8 +77,8 @@ def exposures(settings: Mapping[str, str], pages_address: str | None) -> Iterato
     """
     master = settings.get(MASTER, LOCAL_MASTER)
     if settings.get(AUTHENTICATE) != "true":
-        what = f"{master} without authentication: whoever reaches the driver's ports can run code in this run"
-        yield Exposure(what, f"set {AUTHENTICATE}=true, and on a cluster its secret (docs/security.md)")
+        message = f"{master} without authentication: whoever reaches the driver's ports can run code in this run"
+        yield Exposure(message, f"set {AUTHENTICATE}=true, and on a cluster its secret (docs/security.md)")
     if is_local(master) and settings.get(UI, "true") == "true" and pages_address != LOOPBACK:
         yield Exposure("Spark's pages have no password and are open to the network", f"set {LOCAL_ADDRESS}={LOOPBACK}")
 
@@ -94,14 +94,14 @@ def configured(environment: Mapping[str, str]) -> dict[str, str]:
     options = dict(pairwise(submit))
     file = Path(options.get("--properties-file") or _conf_dir(environment) / "spark-defaults.conf")
     try:
-        found = as_dict(parse_properties(file.read_text(encoding="utf-8", errors="replace"), file))
+        result = as_dict(parse_properties(file.read_text(encoding="utf-8", errors="replace"), file))
     except OSError:
-        found = {}
+        result = {}
     given = (value.partition("=") for option, value in pairwise(submit) if option in ("--conf", "-c"))
-    found.update({name: value for name, _, value in given})
+    result.update({name: value for name, _, value in given})
     if "--master" in options:
-        found[MASTER] = options["--master"]
-    return found
+        result[MASTER] = options["--master"]
+    return result
 
 
 def _conf_dir(environment: Mapping[str, str]) -> Path:
@@ -125,5 +125,5 @@ def require_own_directory(version: tuple[int, int] = sys.version_info[:2]) -> No
         return
     reason = why_not_private(Path.cwd())
     if reason:
-        what = f"{reason}, and Python 3.10 would run modules that others plant in the working directory"
-        raise UsageError(what, hint="change to a directory of your own (cd /), or use Python 3.11 or newer")
+        message = f"{reason}, and Python 3.10 would run modules that others plant in the working directory"
+        raise UsageError(message, hint="change to a directory of your own (cd /), or use Python 3.11 or newer")
