@@ -83,7 +83,7 @@ class UnforeseenError(LogError):
     """An unexpected exception while processing one log; it fails only that log."""
 
 
-def of_log(error: Exception, path: object, position: int | None = None) -> LogError:
+def as_log_error(error: Exception, path: object, position: int | None = None) -> LogError:
     """Any exception as an error of the log that was being processed.
 
     :param path, position: what was being processed, for errors without a path of their own

@@ -14,7 +14,7 @@ from compaction.errors import (
     StorageError,
     UnforeseenError,
     UnsupportedLogError,
-    of_log,
+    as_log_error,
 )  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def test_an_error_survives_pickling() -> None:
 
 def test_an_error_of_a_log_keeps_its_type_and_path() -> None:
     error = StorageError("no space", path="/own")
-    assert of_log(error, "/other") is error
+    assert as_log_error(error, "/other") is error
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,6 @@ def test_an_error_of_a_log_keeps_its_type_and_path() -> None:
     ],
 )
 def test_any_other_exception_becomes_an_error_of_the_log(error: Exception, kind: type[LogError], text: str) -> None:
-    found = of_log(error, "/log")
+    found = as_log_error(error, "/log")
     assert type(found) is kind
     assert str(found).startswith(text)

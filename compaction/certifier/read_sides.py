@@ -13,7 +13,7 @@ from functools import partial
 
 from compaction.certifier.certificate import LogCertificate, Status
 from compaction.certifier.checks.log_pair import CleaningRules, LogPair, SegmentFiles, Side
-from compaction.errors import CompactionError, CorruptLogError, UsageError, of_log
+from compaction.errors import CompactionError, CorruptLogError, UsageError, as_log_error
 from compaction.fs.filesystem import FileSystem, join
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.names import DELETED, LOG, SWAP, LogLocation, TopicPartition, parse_segment_file
@@ -77,7 +77,7 @@ def _pair(
     try:
         return LogPair(name, *read(), rules)
     except Exception as error:
-        return LogCertificate.failed(name, str(of_log(error, source.path)))
+        return LogCertificate.failed(name, str(as_log_error(error, source.path)))
 
 
 def _sides(fs: FileSystem, source: LogLocation, result: LogLocation) -> tuple[Side, Side]:

@@ -21,7 +21,7 @@ from compaction.compare.outcomes import PassResults, PlanResult, compared, expla
 from compaction.compare.policy_case import LogCases, PolicyCase
 from compaction.compare.shared_passes import LogCounts, SharedPasses
 from compaction.config.request import CompactionRequest, ComparisonRequest
-from compaction.errors import CompactionError, of_log
+from compaction.errors import CompactionError, as_log_error
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.locking.access import Purpose, access
@@ -142,7 +142,7 @@ def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: P
         active = request.base.include_active
         plan = plan_cleanup_policy(log.view, config, now_ms=now_ms, include_active=active, rules=rules)
     except Exception as error:
-        return str(of_log(error, log.location.path))
+        return str(as_log_error(error, log.location.path))
     return PolicyCase(policy, now_ms, log.settings, fs, log.view, plan)
 
 
@@ -217,7 +217,7 @@ class _SharedRun:
             try:
                 slices = slices_of(self._fs, number, view, view.segments, self._sizes.slice_bytes)
             except Exception as error:
-                results.counts[path] = LogCounts({}, None, str(of_log(error, path)))
+                results.counts[path] = LogCounts({}, None, str(as_log_error(error, path)))
                 continue
             records = sum(min(segment.next_offset - segment.base_offset, segment.size_bytes) for segment in view.segments)
             shards = max(1, -(-records // self._sizes.shard_entries))

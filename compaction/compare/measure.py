@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.compare.count import Source, Tally
-from compaction.errors import LogError, of_log
+from compaction.errors import LogError, as_log_error
 from compaction.kernels.keys.slot_table import COUNTS, SlotTable
 from compaction.kernels.reading.tables import COPY
 from compaction.kernels.rewriting.tally import Frame
@@ -65,7 +65,7 @@ class _CaseSink:
                 survivors = self._rewriter.survivors_from(int(decoded.rows["base_offset"][0]))
                 self.dropped.add(decoded, self._decided, survivors, self._frame)
             except Exception as error:
-                self.error = of_log(error, decoded.block.path, decoded.block.position)
+                self.error = as_log_error(error, decoded.block.path, decoded.block.position)
         return ()
 
     def result(self, slice_id: SliceId) -> Measured:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from compaction.cleaning.skip_reasons import SkipCause
 from compaction.config.request import CompactionRequest
-from compaction.errors import CompactionError, of_log
+from compaction.errors import CompactionError, as_log_error
 from compaction.fs.durable import Steps, names_in, run_alone
 from compaction.names import LogLocation
 from compaction.output.finished import record_request
@@ -124,4 +124,4 @@ def remove_sources(output: Destination, log: LogCleaning) -> Steps[None]:
         remove_deleted(output.disk, log.location.path)
         yield names_in(log.location.path)
     except Exception as error:
-        log.error = str(of_log(error, log.location.path))
+        log.error = str(as_log_error(error, log.location.path))

@@ -33,7 +33,7 @@ from compaction.output.finished import (
     require_as_written,
     require_replaceable,
 )
-from compaction.output.publish import NEW_OUTPUT, Goal, Publication, layout, require_target
+from compaction.output.publish import NEW_OUTPUT, Publication, PublishOptions, layout, require_target
 from compaction.output.swap import SwapGroup
 from compaction.stores.manifest import Entry, Manifest
 
@@ -41,16 +41,20 @@ from compaction.stores.manifest import Entry, Manifest
 class LocalPublication(Publication):
     """See ``Publication``. Begin with :meth:`begin`."""
 
-    def __init__(self, fs: DiskFileSystem, output_dir: str, staging: str, log_dirs: Sequence[str], goal: Goal) -> None:
+    def __init__(
+        self, fs: DiskFileSystem, output_dir: str, staging: str, log_dirs: Sequence[str], options: PublishOptions
+    ) -> None:
         self._data = join(staging, "data")
-        super().__init__(fs, fs, output_dir, layout(self._data, log_dirs), goal)
+        super().__init__(fs, fs, output_dir, layout(self._data, log_dirs), options)
         self._local, self._staging = fs, staging
         self._lock = fs.lock(staging)
         #: the files of an output to be replaced, as they were when the run began
         self._earlier: Mapping[str, FileStat] | None = None
 
     @classmethod
-    def begin(cls, fs: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], goal: Goal = NEW_OUTPUT) -> LocalPublication:
+    def begin(
+        cls, fs: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], options: PublishOptions = NEW_OUTPUT
+    ) -> LocalPublication:
         """Prepare to publish to ``output_dir``, which must be empty or missing, or an earlier output to be replaced.
 
         :raises UsageError: it is none of these, or is inside a log directory; two log directories have the same name
@@ -59,11 +63,11 @@ class LocalPublication(Publication):
         output_dir = str(Path(output_dir).absolute())
         require_target(output_dir, log_dirs)
         remove_leftovers(fs, output_dir)
-        earlier = _check_target(fs, output_dir, replace=goal.replace)
+        earlier = _check_target(fs, output_dir, replace=options.replace)
         fs.mkdir(parent(output_dir))
         staging = hidden_name(output_dir, STAGED)
         fs.mkdir(staging, private=True)
-        publication = cls(fs, output_dir, staging, log_dirs, goal)
+        publication = cls(fs, output_dir, staging, log_dirs, options)
         publication._earlier = earlier
         return publication
 

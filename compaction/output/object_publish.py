@@ -34,7 +34,7 @@ from compaction.fs.filesystem import DiskFileSystem, FileSystem, join, parent
 from compaction.fs.uri import split
 from compaction.names import LOG, LogLocation, segment_file
 from compaction.output.finished import STAGED, read_finished
-from compaction.output.publish import NEW_OUTPUT, Copy, Goal, Publication, layout, require_target
+from compaction.output.publish import NEW_OUTPUT, Copy, Publication, PublishOptions, layout, require_target
 from compaction.output.swap import SwapGroup
 from compaction.output.unfinished import (
     OwnNames,
@@ -57,7 +57,7 @@ _THREADS = 8
 class ObjectPublication(Publication):
     """See ``Publication``. Begin with :meth:`begin`."""
 
-    def __init__(self, disk: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], run: str, goal: Goal) -> None:
+    def __init__(self, disk: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], run: str, goal: PublishOptions) -> None:
         self._output = OutputFileSystem()
         super().__init__(self._output, disk, output_dir, layout(output_dir, log_dirs), goal)
         self._run = run
@@ -69,7 +69,7 @@ class ObjectPublication(Publication):
 
     @classmethod
     def begin(
-        cls, output_dir: str, log_dirs: Sequence[str], disk: DiskFileSystem, goal: Goal = NEW_OUTPUT
+        cls, output_dir: str, log_dirs: Sequence[str], disk: DiskFileSystem, goal: PublishOptions = NEW_OUTPUT
     ) -> ObjectPublication:
         """Prepare to publish to ``output_dir``, which must be empty, missing, unfinished, or an output to be replaced.
 
@@ -237,7 +237,7 @@ def _replace(disk: DiskFileSystem, staged: str, output_dir: str) -> None:
     manifest = read_finished(staged)
     if manifest is None or manifest.run is None:
         raise StorageError("the output to be put in place is unfinished", path=staged, hint=ONE_RUN)
-    copy = ObjectPublication(disk, output_dir, (), manifest.run, Goal(manifest.request))
+    copy = ObjectPublication(disk, output_dir, (), manifest.run, PublishOptions(manifest.request))
     copy._own = OwnNames(disk, output_dir, {}, _names_of(output_dir))
     copy._output.write_file(join(output_dir, MARKER), marker(manifest.run, staged))
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -256,7 +256,7 @@ def _names_of(output_dir: str) -> list[str]:
     return [] if manifest is None else [entry.path for entry in manifest.files]
 
 
-def _to_be_replaced(output_dir: str, goal: Goal) -> str | None:
+def _to_be_replaced(output_dir: str, goal: PublishOptions) -> str | None:
     """The run that wrote the output to be replaced.
 
     :raises UsageError: there is no finished output, or it must not be replaced

@@ -67,7 +67,7 @@ class Copy(NamedTuple):
     used_bytes: int | None = None
 
 
-class Goal(NamedTuple):
+class PublishOptions(NamedTuple):
     """``call`` is recorded in the output, so that a later run can tell whether it is the output of the same request; ``None``:
     nothing is recorded. ``replace``: an earlier output is replaced. ``only_known``: files that no broker loads are not copied:
     they may have what was erased."""
@@ -77,7 +77,7 @@ class Goal(NamedTuple):
     only_known: bool = False
 
 
-NEW_OUTPUT = Goal()
+NEW_OUTPUT = PublishOptions()
 
 
 class Publication(ABC):
@@ -89,7 +89,7 @@ class Publication(ABC):
     """
 
     def __init__(
-        self, fs: FileSystem, disk: DiskFileSystem, output_dir: str, roots: Mapping[str, str], goal: Goal = NEW_OUTPUT
+        self, fs: FileSystem, disk: DiskFileSystem, output_dir: str, roots: Mapping[str, str], goal: PublishOptions = NEW_OUTPUT
     ) -> None:
         self._fs, self._disk, self._goal = fs, disk, goal
         self._output_dir = output_dir

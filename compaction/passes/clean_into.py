@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.config.kinds import to_long
-from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, of_log
+from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, as_log_error
 from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.contents import FileDigest
 from compaction.fs.durable import Steps, run_alone, run_in_step
@@ -95,7 +95,7 @@ def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Packed], *,
             return _result(part, work, None, (), unchanged=True)
         written = yield from _write(part, log, work, suffix)
     except Exception as error:
-        failure = of_log(error, *work.at)
+        failure = as_log_error(error, *work.at)
         return PartResult(output.log, output.group, part.number, CleanStats(), None, str(failure))
     return _result(part, work, suffix, written)
 
@@ -360,6 +360,6 @@ def join_parts(group: Unjoined) -> PartResult:
                 segment.append_part(paths, part.written)
             written = run_alone(files, segment.close(output.mtime_ms, output.aborted_txns))
     except Exception as error:
-        failure = of_log(error, output.like)
+        failure = as_log_error(error, output.like)
         return PartResult(output.log, output.group, 0, CleanStats(), None, str(failure))
     return PartResult(output.log, output.group, 0, CleanStats(), stem[2], written=written)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
-from compaction.errors import LogError, of_log
+from compaction.errors import LogError, as_log_error
 from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.reading.ranks import RANKED_WORDS, Ranking, rank_records
 from compaction.kernels.reading.records import KEYLESS, LOOKUPS_ONLY, MAP, MESSAGES, SKIP, TOMBSTONES, scan_records
@@ -67,7 +67,7 @@ def scan(
                     yield from _through(sinks, batches, decoder)
             return reader.fingerprint()
     except Exception as error:
-        located = of_log(error, slice_.path, position)
+        located = as_log_error(error, slice_.path, position)
         if located is error:
             raise
         raise located from error
@@ -119,7 +119,8 @@ def scan_transactions(slice_: Slice, files: ReadableFileSystem) -> SliceSummary:
             for block in reader.blocks(check_crc=False):
                 txns.begin(block)
     except Exception as error:
-        return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=str(of_log(error, slice_.path, slice_.start)))
+        failure = as_log_error(error, slice_.path, slice_.start)
+        return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=str(failure))
     return SliceSummary(slice_.log, 0, 0, 0, txns.result())
 
 

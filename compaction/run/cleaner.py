@@ -13,7 +13,7 @@ from typing import Protocol
 
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.config import BrokerConfig
-from compaction.errors import StorageError, of_log
+from compaction.errors import StorageError, as_log_error
 from compaction.fs.filesystem import DiskFileSystem, FileSystem, join, real_file
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.logdir.slices import cut_segment
@@ -124,7 +124,7 @@ class Cleaner:
             try:
                 step(log)
             except Exception as error:
-                log.error = str(of_log(error, log.compaction.view.path))
+                log.error = str(as_log_error(error, log.compaction.view.path))
 
     @staticmethod
     def add_up(logs: Sequence[LogCleaning], summaries: Sequence[SliceSummary]) -> None:

@@ -22,7 +22,7 @@ from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.names import CLEANER_OFFSETS, LogLocation
 from compaction.output.local_publish import LocalPublication
 from compaction.output.object_publish import ObjectPublication
-from compaction.output.publish import Goal, Publication
+from compaction.output.publish import Publication, PublishOptions
 from compaction.output.segment_deletion import delete_segments
 from compaction.output.segment_files import discard_unfinished, remove_deleted
 from compaction.output.swap import SwapGroup, replace_segments
@@ -198,7 +198,7 @@ def destination(files: DiskFileSystem, request: CompactionRequest, held: Access,
         require_in_place(request.log_dirs, done)
         yield InPlace(files, held)
     else:
-        options = Goal(request.call, request.replace, request.only_known_files)
+        options = PublishOptions(request.call, request.replace, request.only_known_files)
         publication: Publication
         if is_remote(output_dir):
             publication = ObjectPublication.begin(output_dir, request.log_dirs, files, options)

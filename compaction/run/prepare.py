@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from compaction.cleaning.log_view import LogView
 from compaction.config.request import CompactionRequest
-from compaction.errors import CompactionError, LogError, StorageError, of_log
+from compaction.errors import CompactionError, LogError, StorageError, as_log_error
 from compaction.fs.filesystem import FileSystem, parent
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import any_remote, is_remote, resolved
@@ -143,7 +143,7 @@ def prepare(
         try:
             return replace(log, plan=plan_for(log.view, log.settings))
         except Exception as error:
-            return replace(log, error=of_log(error, log.location.path))
+            return replace(log, error=as_log_error(error, log.location.path))
 
     return tuple(map(planned, read_logs(sources, request, parallel_read, policy_required=policy_required)))
 
@@ -225,7 +225,7 @@ def _recover(
             sources.fs, location, index_interval_bytes=interval_bytes, disk=disk, owner=owner, state=state
         )
     except Exception as error:
-        return of_log(error, location.path)
+        return as_log_error(error, location.path)
 
 
 def _read(fs: FileSystem, task: LogReadTask, found: RecoveryReport) -> LogView | CompactionError:
@@ -240,4 +240,4 @@ def _read(fs: FileSystem, task: LogReadTask, found: RecoveryReport) -> LogView |
             without_producers=found.without_producers,
         )
     except Exception as error:
-        return of_log(error, task.location.path)
+        return as_log_error(error, task.location.path)

@@ -27,7 +27,7 @@ from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import BrokerConfig
 from compaction.config.request import CompactionRequest
-from compaction.errors import CompactionError, of_log
+from compaction.errors import CompactionError, as_log_error
 from compaction.fs.durable import Steps, run_in_step
 from compaction.fs.filesystem import DiskFileSystem, FileSystem
 from compaction.fs.uri import any_remote, is_remote
@@ -178,7 +178,7 @@ def _finish(command: Command, output: Destination, log: LogCleaning) -> Steps[Lo
         if log.error is None:
             yield from command.swapped(output, log)
     except Exception as error:
-        log.error = str(of_log(error, log.location.path))
+        log.error = str(as_log_error(error, log.location.path))
     if log.error is not None:
         return failed_report(log.location, log.error, log.plan)
     return replace(command.report(log), seconds=log.seconds + time.monotonic() - started)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from compaction.errors import LogError, of_log
+from compaction.errors import LogError, as_log_error
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.kernels.reading.columns import KEYS
 from compaction.names import LogLocation
@@ -164,7 +164,7 @@ def _count_tasks(tasks: Iterable[CountTask]) -> Iterator[Item]:
                 for records in read_columns(part.path, part.start, part.end, task.read.spec):
                     yield from (((task.topic, number), (task.log, packed)) for number, packed in totals.add(records))
         except Exception as failure:
-            error = str(of_log(failure, path))
+            error = str(as_log_error(failure, path))
         yield from (((task.topic, number), (task.log, packed)) for number, packed in totals.packed())
         yield _COUNTS, TaskCounts(task.log, totals.counts, error)
 

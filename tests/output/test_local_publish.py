@@ -20,7 +20,7 @@ from compaction.names import LogLocation, TopicPartition
 from compaction.output import local_publish
 from compaction.output.finished import FINISHED, remove_leftovers, require_replaceable
 from compaction.output.local_publish import LocalPublication
-from compaction.output.publish import Goal, Publication, layout
+from compaction.output.publish import Publication, PublishOptions, layout
 from compaction.output.swap import SwapGroup
 from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
@@ -251,7 +251,7 @@ def test_after_any_interruption_of_a_replacement_there_is_the_old_or_the_new_out
     """With two renames, as on file systems that cannot exchange names."""
 
     def publish_again(fs: FaultyFileSystem, batch: int, call: dict[str, int]) -> None:
-        publication = LocalPublication.begin(fs, "/out/target", ["/logs"], Goal(call, replace=True))
+        publication = LocalPublication.begin(fs, "/out/target", ["/logs"], PublishOptions(call, replace=True))
         output = build(0, [data_batch(batch)])
         files = output.put(fs, publication.log_path(location("/logs")), ".clean")
         add(publication, fs, location("/logs"), [SwapGroup(0, (0,), files=files)], end_offset=100)
@@ -300,7 +300,7 @@ def test_a_replaced_output_is_exchanged_by_one_system_call(tmp_path: Path, monke
     exchanged = LocalFileSystem.exchange
     monkeypatch.setattr(LocalFileSystem, "exchange", exchange)
     for round_number in range(2):
-        publication = LocalPublication.begin(FS, str(target), [log_dir], Goal({"round": round_number}, replace=True))
+        publication = LocalPublication.begin(FS, str(target), [log_dir], PublishOptions({"round": round_number}, replace=True))
         add(publication, OverlayFileSystem(FS), location(log_dir), [], end_offset=None)
         publication.commit(OverlayFileSystem(FS))
     assert missing == [False]
@@ -353,7 +353,8 @@ def entries(target: Path) -> dict[str, tuple[int, bytes]]:
 
 def begin_replacement(tmp_path: Path, *, first: bool = False) -> LocalPublication:
     log_dir = str(tmp_path / "source") if not first else source_dir(tmp_path)
-    publication = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir], Goal({"first": first}, replace=True))
+    options = PublishOptions({"first": first}, replace=True)
+    publication = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir], options)
     add(publication, OverlayFileSystem(FS), location(log_dir), [], end_offset=None)
     if first:
         publication.commit(OverlayFileSystem(FS))
@@ -450,7 +451,7 @@ def interrupt(*_: object) -> None:
 def test_an_output_with_an_empty_directory_is_replaced(tmp_path: Path) -> None:
     for first in (True, False):
         log_dir = source_dir(tmp_path) if first else str(tmp_path / "source")
-        publication = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir], Goal({}, replace=True))
+        publication = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir], PublishOptions({}, replace=True))
         Path(log_dir, str(OTHER)).mkdir(exist_ok=True)
         publication.log_path(LogLocation(OTHER, log_dir, join(log_dir, str(OTHER))))
         publication.commit(OverlayFileSystem(FS))

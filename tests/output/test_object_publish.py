@@ -18,7 +18,7 @@ from compaction.fs.local import LocalFileSystem
 from compaction.names import LOG
 from compaction.output import object_publish
 from compaction.output.object_publish import ObjectPublication
-from compaction.output.publish import Goal
+from compaction.output.publish import PublishOptions
 from compaction.output.swap import SwapGroup
 from compaction.output.unfinished import marker_of
 from compaction.stores.listings import list_directory, read_whole
@@ -294,7 +294,7 @@ def test_a_source_that_differs_from_its_manifest_is_not_copied(bucket: Path, log
     assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
 
 
-REPLACE = Goal({"as_of_ms": 2}, replace=True)
+REPLACE = PublishOptions({"as_of_ms": 2}, replace=True)
 
 
 def manifest_of(out: Path) -> Manifest:

@@ -14,7 +14,7 @@ from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.names import LOG
 from compaction.output.object_publish import ObjectPublication
-from compaction.output.publish import NEW_OUTPUT, Goal
+from compaction.output.publish import NEW_OUTPUT, PublishOptions
 from compaction.output.swap import SwapGroup
 from compaction.stores import clients, source_check
 from compaction.stores.mixed import file_system
@@ -106,7 +106,7 @@ def log(bucket: Path) -> str:
     return f"{PLACE}/in/orders-0"
 
 
-def begin(log_dir: str, target: str, goal: Goal = NEW_OUTPUT) -> tuple[ObjectPublication, OverlayFileSystem]:
+def begin(log_dir: str, target: str, goal: PublishOptions = NEW_OUTPUT) -> tuple[ObjectPublication, OverlayFileSystem]:
     """A run whose task has written its output."""
     here = location(log_dir)
     publication = ObjectPublication.begin(target, [log_dir], file_system([log_dir]), goal)
@@ -122,7 +122,7 @@ def begin(log_dir: str, target: str, goal: Goal = NEW_OUTPUT) -> tuple[ObjectPub
     return publication, source
 
 
-def publish(log_dir: str, target: str, goal: Goal = NEW_OUTPUT) -> ObjectPublication:
+def publish(log_dir: str, target: str, goal: PublishOptions = NEW_OUTPUT) -> ObjectPublication:
     """A run that comes to its end."""
     publication, source = begin(log_dir, target, goal)
     publication.commit(source)
