@@ -30,7 +30,7 @@ _LONGEST = ("spark", "kafka", *(f"tests/{name}.py" for name in (
     "cluster/test_cluster", "conformance/test_versions", "airflow/test_dag", "object_store/test_any_store",
     "crash/test_retries", "kernels/compiling/test_modes", "crash/test_kill", "spark/test_other_users",
     "object_store/test_finished_outputs", "trust/test_lying_storage", "damage/test_bombs", "notebooks/test_notebooks",
-    "trust/test_error_loop", "fs/test_other_systems", "object_store/test_object_store", "crash/test_snapshots",
+    "trust/test_error_loop", "storage/test_other_systems", "object_store/test_object_store", "crash/test_snapshots",
 )))  # fmt: skip
 #: a tier that takes more than this share of its budget says so
 _TOLERATED = 1.25

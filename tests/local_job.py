@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from compaction.config import Origin, Resolver, Setting, Source, TomlSettings
 from compaction.config.entries import topic_entry
 from compaction.config.request import CompactionRequest
-from compaction.fs.filesystem import FileSystem
-from compaction.fs.local import LocalFileSystem
 from compaction.logdir.discover import Selector, discover
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, LogLocation
 from compaction.report import LogReport
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
+from compaction.storage.filesystem import FileSystem
+from compaction.storage.local import LocalFileSystem
 from tests.kafka.jars import REFERENCE_RULES
 from tests.local_passes import LocalPasses
 

@@ -45,7 +45,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_dry_run_reads_and_warns_that_a_broker_is_running",
         ),
         "run/test_log_reports.py": ("test_a_changed_log_is_distinguished_from_one_in_use",),
-        "fs/test_lock.py": ("test_the_error_names_directory_holder_and_remedy",),
+        "storage/test_lock.py": ("test_the_error_names_directory_holder_and_remedy",),
     },
     "`cannot lock the log directory": {
         "crash/test_surroundings.py": (
@@ -150,7 +150,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_only_the_log_with_a_changed_object_fails",
             "test_a_copy_of_an_output_is_read",
         ),
-        "stores/test_source_check.py": (
+        "storage/test_source_check.py": (
             "test_insignificant_files_are_ignored",
             "test_a_log_with_a_changed_object_fails",
         ),

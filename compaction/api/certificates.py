@@ -10,7 +10,7 @@ from compaction.api import key_inputs
 from compaction.api.key_inputs import KeyInputs
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import UsageError
-from compaction.fs.text_files import read_text
+from compaction.storage.text_files import read_text
 
 if TYPE_CHECKING:
     from compaction.certifier.checks.erased_keys import ErasedKeys

@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from compaction.errors import UsageError
-from compaction.fs.uri import environment
 from compaction.screen.steps import step
 from compaction.startup.java_version import require_java
+from compaction.storage.uri import environment
 
 if TYPE_CHECKING:
     from compaction.engines.processes import ProcessPasses

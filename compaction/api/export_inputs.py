@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from compaction.config import TomlSettings
 from compaction.errors import UsageError
-from compaction.fs.uri import add_tail, is_layout, parse_uri
-from compaction.stores.layouts.data_keys import add_private_keys
+from compaction.storage.layouts.data_keys import add_private_keys
+from compaction.storage.uri import add_tail, is_layout, parse_uri
 
 
 def join_tail(tail_dir: str | None, paths: Sequence[str]) -> None:

@@ -18,16 +18,16 @@ from compaction.config.request import CompactionRequest
 from compaction.config.sources import Setting
 from compaction.errors import StorageError, UsageError
 from compaction.formats.properties import parse_properties
-from compaction.fs.contents import digest_of
-from compaction.fs.text_files import read_text
-from compaction.fs.uri import is_inside, is_layout, is_remote, layout_path, parse_uri, resolved
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
 from compaction.logdir.settings.metadata_sources import require_metadata_log
 from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
 from compaction.screen.steps import step
-from compaction.stores.clients import require_store
-from compaction.stores.mixed import file_system
-from compaction.stores.remote import require_finished
+from compaction.storage.clients import require_store
+from compaction.storage.contents import digest_of
+from compaction.storage.mixed import file_system
+from compaction.storage.remote import require_finished
+from compaction.storage.text_files import read_text
+from compaction.storage.uri import is_inside, is_layout, is_remote, layout_path, parse_uri, resolved
 
 AUTO = "auto"
 

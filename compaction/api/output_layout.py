@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeVar
 from compaction.api.export_inputs import join_tail
 from compaction.api.inputs import Inputs, check_output_dir, read_selector
 from compaction.errors import UsageError
-from compaction.fs.local import LocalFileSystem
-from compaction.fs.uri import AIVEN, BACKUP, LOCAL_TIERED, SPOOL, is_remote, layout_path, options_of, parse_uri
 from compaction.screen.steps import step
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.uri import AIVEN, BACKUP, LOCAL_TIERED, SPOOL, is_remote, layout_path, options_of, parse_uri
 
 if TYPE_CHECKING:
     from compaction.exports.export_target import ExportTarget
@@ -52,7 +52,7 @@ def in_layout(inputs: Inputs, run: Callable[[Inputs], R]) -> R:
 
 def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str]:
     from compaction.exports.staging import staging_directory
-    from compaction.stores.layouts.backup_sets.spool_directory import temporary_directory
+    from compaction.storage.layouts.backup_sets.spool_directory import temporary_directory
 
     if not is_remote(target.path):
         return staging_directory(LocalFileSystem(), f"{target.path}.copy")

@@ -12,9 +12,9 @@ from compaction.api.inputs import Inputs
 from compaction.api.output_layout import in_layout
 from compaction.api.provenance import provenance
 from compaction.config.request import CompactionRequest
-from compaction.fs.uri import any_remote, is_remote
 from compaction.run_report import RunReport
-from compaction.stores.mixed import file_system
+from compaction.storage.mixed import file_system
+from compaction.storage.uri import any_remote, is_remote
 
 #: the run itself: gives the report of its logs to its last argument, and returns what that returns
 Work = Callable[[Engine, Inputs, Callable[[RunReport], RunReport]], RunReport]

@@ -12,7 +12,7 @@ from compaction.names import TopicPartition
 from compaction.output.publish import layout
 from compaction.report import LogReport, LogStatus
 from compaction.run_report import RunReport
-from compaction.stores.mixed import file_system
+from compaction.storage.mixed import file_system
 
 
 def require_sources(request: CompactionRequest) -> None:

@@ -51,7 +51,7 @@ from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import UsageError
 from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage.mixed import MixedFileSystem
 from compaction.task_runner import TaskRunner
 
 SCHEMA_VERSION, KIND = 1, "erasure"

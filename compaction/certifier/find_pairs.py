@@ -10,11 +10,11 @@ from compaction.certifier.read_sides import compared, pair_directories, pair_in_
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
-from compaction.fs.filesystem import FileSystem
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.names import LogLocation
-from compaction.stores.mixed import file_system
+from compaction.storage.filesystem import FileSystem
+from compaction.storage.mixed import file_system
 
 
 def find_pairs(request: VerifyRequest, *, unreplaced: bool = False) -> list[LogPair | LogCertificate]:

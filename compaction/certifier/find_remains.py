@@ -16,7 +16,6 @@ from compaction.certifier.checks.offset_ranges import ByteRange
 from compaction.certifier.checks.read_chunks import read_chunks
 from compaction.errors import CompactionError, StorageError
 from compaction.formats.primitives.malformed import FormatError
-from compaction.fs.filesystem import ReadableFileSystem, join
 from compaction.locking.claim import is_claim
 from compaction.names import (
     DELETED,
@@ -31,8 +30,9 @@ from compaction.names import (
 from compaction.output.finished import FINISHED
 from compaction.output.journal import JOURNAL
 from compaction.screen.amounts import counted
-from compaction.stores.manifest import MANIFEST, MARKER
-from compaction.stores.mixed import file_system
+from compaction.storage.filesystem import ReadableFileSystem, join
+from compaction.storage.manifest import MANIFEST, MARKER
+from compaction.storage.mixed import file_system
 
 _OF_RUNS = frozenset((JOURNAL, FINISHED, MANIFEST, MARKER))
 _DIRECTORY = "/"

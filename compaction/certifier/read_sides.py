@@ -14,10 +14,10 @@ from functools import partial
 from compaction.certifier.certificate import LogCertificate, Status
 from compaction.certifier.checks.log_pair import CleaningRules, LogPair, SegmentFiles, Side
 from compaction.errors import CompactionError, CorruptLogError, UsageError, as_log_error
-from compaction.fs.filesystem import FileSystem, join
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.names import DELETED, LOG, SWAP, LogLocation, TopicPartition, parse_segment_file
 from compaction.output.journal import JOURNAL
+from compaction.storage.filesystem import FileSystem, join
 
 #: the logs to verify, each with its rules or why it has none
 Rules = Mapping[LogLocation, "CleaningRules | CompactionError"]

@@ -20,18 +20,18 @@ from compaction.cleaning.plan import LogPlan, plan_log
 from compaction.cleaning.skip_reasons import duration
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
-from compaction.fs.filesystem import DiskFileSystem, FileSystem, join
-from compaction.fs.local import free_space
-from compaction.fs.overlay import OverlayFileSystem
-from compaction.fs.ranges import view
-from compaction.fs.uri import is_remote
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, segment_file
 from compaction.output.journal import JOURNAL
 from compaction.run.prepare import LogAccess, PreparedLog, prepare
 from compaction.screen.amounts import counted
-from compaction.stores.mixed import file_system
+from compaction.storage.filesystem import DiskFileSystem, FileSystem, join
+from compaction.storage.local import free_space
+from compaction.storage.mixed import file_system
+from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.ranges import view
+from compaction.storage.uri import is_remote
 
 #: a broker's cleaner looks for work every 15 seconds; longer than any queue
 OVERDUE_MS = 24 * 3_600_000

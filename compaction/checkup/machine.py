@@ -17,10 +17,10 @@ from rich.filesize import decimal
 
 from compaction.checkup.check import Check, State
 from compaction.errors import CompactionError
-from compaction.fs.local import free_space
 from compaction.kernels.compiling.ownership import why_not_private
 from compaction.startup import protection
 from compaction.startup.java_version import find_java, major_version, require_java
+from compaction.storage.local import free_space
 
 MACHINE = "machine"
 #: the oldest release of each package that a run needs

@@ -22,12 +22,12 @@ from compaction.api.provenance import option
 from compaction.cli import interrupts, log_lines, option_groups, standard_streams
 from compaction.cli.option_groups import Parser
 from compaction.errors import CompactionError, StorageError, UsageError
-from compaction.fs.text_files import NEW_FILE, PRIVATE, check_writable, write_text
 from compaction.metrics import open_metrics
 from compaction.printable import printable
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
 from compaction.screen.output_screen import Screen
+from compaction.storage.text_files import NEW_FILE, PRIVATE, check_writable, write_text
 
 if TYPE_CHECKING:
     from compaction.spark.progress import Progress

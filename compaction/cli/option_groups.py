@@ -17,7 +17,7 @@ from compaction.cleaning.kafka_rules import NEWEST, OLDEST
 from compaction.cli import log_lines
 from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
 from compaction.errors import UsageError
-from compaction.fs.uri import LAYOUTS
+from compaction.storage.uri import LAYOUTS
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from compaction.cli import execution, log_lines, option_groups
 from compaction.locking.access import Purpose, access
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.stores.mixed import file_system
+from compaction.storage.mixed import file_system
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,10 +16,10 @@ from compaction.api.export_inputs import read_keys
 from compaction.api.inputs import Texts, texts
 from compaction.cli import execution, log_lines, option_groups, standard_streams
 from compaction.errors import StorageError, UsageError
-from compaction.fs.uri import parse_uri
 from compaction.printable import TerminalOutput
 from compaction.results import Result
 from compaction.screen.text_table import Line, Style
+from compaction.storage.uri import parse_uri
 
 if TYPE_CHECKING:
     from compaction.dumping.dump_tool import DumpRequest, Offsets, Output
@@ -349,8 +349,8 @@ def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder:
 def _dump(request: DumpRequest, out: Output, note: Callable[[str], None], fail: Callable[[str], None]) -> bool:
     """Whether all files could be read and are valid; text goes to ``out``, findings to ``note``, errors to ``fail``."""
     from compaction.dumping.dump_tool import Dump
-    from compaction.stores.clients import require_store
-    from compaction.stores.mixed import file_system
+    from compaction.storage.clients import require_store
+    from compaction.storage.mixed import file_system
 
     for path in request.files:
         require_store(path)

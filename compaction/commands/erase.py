@@ -24,10 +24,10 @@ from compaction.certifier.verify_request import VerifyRequest
 from compaction.cli import execution, log_lines, option_groups
 from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
-from compaction.fs.text_files import PRIVATE, check_writable, write_text
 from compaction.names import LogLocation, TopicPartition
 from compaction.output.publish import layout
 from compaction.run_report import RunReport
+from compaction.storage.text_files import PRIVATE, check_writable, write_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

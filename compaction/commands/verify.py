@@ -31,12 +31,12 @@ from compaction.certifier.certificate import Status, VerifyReport, error_line
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.cli import execution, log_lines, option_groups
 from compaction.errors import UsageError
-from compaction.fs.uri import parse_uri
 from compaction.locking.access import Purpose, access
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
 from compaction.names import TopicPartition, parse_partition_dir
-from compaction.stores.mixed import file_system
-from compaction.stores.remote import require_finished
+from compaction.storage.mixed import file_system
+from compaction.storage.remote import require_finished
+from compaction.storage.uri import parse_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,8 +22,6 @@ from compaction.compare.policy_case import LogCases, PolicyCase
 from compaction.compare.shared_passes import LogCounts, SharedPasses
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.errors import CompactionError, as_log_error
-from compaction.fs.filesystem import FileSystem
-from compaction.fs.overlay import OverlayFileSystem
 from compaction.locking.access import Purpose, access
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.names import LogLocation
@@ -39,7 +37,9 @@ from compaction.run.run import parallel_read, smallest_broker
 from compaction.run.sizing import Sizes, sizes
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.stores.mixed import file_system
+from compaction.storage.filesystem import FileSystem
+from compaction.storage.mixed import file_system
+from compaction.storage.overlay import OverlayFileSystem
 
 
 def compare_with(

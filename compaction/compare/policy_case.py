@@ -11,12 +11,12 @@ from compaction.cleaning.log_view import LogView, ProducerEntry
 from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.compare.figures import OutcomeStatus
-from compaction.fs.filesystem import FileSystem
 from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import LogLocation
 from compaction.report import LogReport
 from compaction.run.log_reports import deletion_report, skipped_report
+from compaction.storage.filesystem import FileSystem
 
 #: everything that determines a plan's output
 PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...], KafkaRules, str, int | None]

@@ -16,7 +16,6 @@ import numpy as np
 
 from compaction.compare.count import SharedSummary, Source, Tally, counts_of, scan_shared
 from compaction.compare.measure import MeasureContext, Measured, Repetition, count_rounds, measure_shared, resolve_counts
-from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.passes.merge import MapParts
@@ -33,6 +32,7 @@ from compaction.passes.tasks import (
 )
 from compaction.run.passes import CleanedParts, MapInputs, Passes, PlainPasses
 from compaction.run.sizing import Sizes
+from compaction.storage.filesystem import ReadableFileSystem
 from compaction.task_runner import Job, pack, size_of
 
 

@@ -26,10 +26,10 @@ from compaction.formats.record_batch.batch_header import (
 )
 from compaction.formats.record_batch.message_header import HEADER_V0, HEADER_V1
 from compaction.formats.record_batch.message_set import parse_message_entry
-from compaction.fs.filesystem import FileSystem
-from compaction.fs.ranges import view
 from compaction.kernels.reading.record_table import COLUMNS, TIMESTAMP, locate_fields
 from compaction.logdir.blocks import MAX_BATCH_BYTES
+from compaction.storage.filesystem import FileSystem
+from compaction.storage.ranges import view
 
 WINDOW_BYTES = 4 << 20
 _UP_TO_MAGIC = HEADER.offset("magic") + 1

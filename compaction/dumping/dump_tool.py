@@ -19,9 +19,9 @@ from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.spool import PairSpool
 from compaction.dumping.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, partition_files
 from compaction.errors import CorruptLogError, LogError, UsageError
-from compaction.fs.filesystem import FileSystem
-from compaction.fs.ranges import view
 from compaction.logdir.batch_scan import SegmentScan
+from compaction.storage.filesystem import FileSystem
+from compaction.storage.ranges import view
 
 _NAMED_BY_OFFSET = (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX, Kind.TXNINDEX)
 _BUFFER_CHARACTERS = 1 << 20

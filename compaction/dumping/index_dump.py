@@ -23,9 +23,9 @@ from compaction.errors import CorruptLogError
 from compaction.formats.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.producer_snapshot import SnapshotEntry, read_snapshot
-from compaction.fs.filesystem import FileSystem
-from compaction.fs.text_files import MAX_INDEX_BYTES, read_small
 from compaction.names import INDEX, LOG
+from compaction.storage.filesystem import FileSystem
+from compaction.storage.text_files import MAX_INDEX_BYTES, read_small
 
 #: Kafka's default of ``--max-message-size``
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024

@@ -21,9 +21,9 @@ from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch.batch import RecordBatch, parse_batch
 from compaction.formats.record_batch.batch_header import MAGIC
 from compaction.formats.record_batch.message_set import MessageEntry, parse_message_entry
-from compaction.fs.filesystem import FileSystem
-from compaction.fs.text_files import MAX_INDEX_BYTES, read_small
 from compaction.names import INDEX, TIMEINDEX
+from compaction.storage.filesystem import FileSystem
+from compaction.storage.text_files import MAX_INDEX_BYTES, read_small
 
 
 class Found(NamedTuple):

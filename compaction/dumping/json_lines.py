@@ -20,7 +20,7 @@ from compaction.formats.compression.codecs import Codec
 from compaction.formats.java_text import java_text
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch.batch_header import CONTROL, MAGIC
-from compaction.fs.filesystem import FileSystem
+from compaction.storage.filesystem import FileSystem
 
 _NO_V2_FIELDS: Mapping[str, int | None] = dict.fromkeys(
     ("baseOffset", "lastOffset", "count", "baseSequence", "lastSequence", "producerId", "producerEpoch",

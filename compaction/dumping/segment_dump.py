@@ -31,7 +31,7 @@ from compaction.formats.java_text import java_text
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.primitives.varint import decode_varint
 from compaction.formats.record_batch.batch_header import CONTROL, DELETE_HORIZON, MAGIC, TRANSACTIONAL
-from compaction.fs.filesystem import FileSystem
+from compaction.storage.filesystem import FileSystem
 
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1

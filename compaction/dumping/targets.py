@@ -9,9 +9,9 @@ import re
 from enum import Enum
 from typing import NamedTuple
 
-from compaction.fs.filesystem import FileSystem, join, parent
-from compaction.fs.uri import is_remote
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_segment_file
+from compaction.storage.filesystem import FileSystem, join, parent
+from compaction.storage.uri import is_remote
 
 METADATA_SNAPSHOT = ".checkpoint"
 BOOTSTRAP_SNAPSHOT = "bootstrap.checkpoint"

@@ -12,7 +12,7 @@ import tempfile
 from functools import lru_cache
 from typing import Any, BinaryIO, NamedTuple
 
-from compaction.fs.filesystem import storage_errors
+from compaction.storage.filesystem import storage_errors
 
 
 class Piece(NamedTuple):

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from compaction.cleaning.skip_reasons import SkipCause
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, as_log_error
-from compaction.fs.durable import Steps, names_in, run_alone
 from compaction.names import LogLocation
 from compaction.output.finished import record_request
 from compaction.output.segment_files import remove_deleted
@@ -22,6 +21,7 @@ from compaction.run.log_cleaning import LogCleaning
 from compaction.run.log_reports import failed_report
 from compaction.run_report import HOLDS
 from compaction.screen.steps import step
+from compaction.storage.durable import Steps, names_in, run_alone
 
 NOT_MADE = "none"
 _COPY_AWAY = "copy them away before the next run or a broker's start, which remove them"

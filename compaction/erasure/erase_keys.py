@@ -23,8 +23,6 @@ from compaction.erasure.erasure_report import erased_report, erasure_document, l
 from compaction.erasure.erasure_rules import narrowed, plan_erasure
 from compaction.erasure.find_matches import Erasure, FoundKeys
 from compaction.formats.key_list import KeyPlaces
-from compaction.fs.durable import Steps
-from compaction.fs.filesystem import DiskFileSystem
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import LogLocation
@@ -38,6 +36,8 @@ from compaction.run.passes import Passes
 from compaction.run.run import Command, carry_out
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
+from compaction.storage.durable import Steps
+from compaction.storage.filesystem import DiskFileSystem
 
 _INTERNAL = "__"
 

@@ -28,15 +28,15 @@ from compaction.config.request import CompactionRequest
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
 from compaction.formats.key_criteria import salted_digest
 from compaction.formats.key_list import KeyPlaces
-from compaction.fs.filesystem import join
-from compaction.fs.uri import is_remote
 from compaction.locking.mounts import keeps_snapshots
 from compaction.names import LogLocation, marked_dirs_of
 from compaction.report import LogReport
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.log_reports import cleaned_report, skipped_report
 from compaction.screen.amounts import counted
-from compaction.stores.mixed import file_system
+from compaction.storage.filesystem import join
+from compaction.storage.mixed import file_system
+from compaction.storage.uri import is_remote
 
 #: keys, and lines of missing ones, that the report lists
 MOST_LISTED = 10_000

@@ -1,4 +1,4 @@
-"""Writes segments in the layout of Aiven's tiered storage plugin; see ``stores.layouts.aiven``.
+"""Writes segments in the layout of Aiven's tiered storage plugin; see ``storage.layouts.aiven``.
 
 A segment that the plugin has uploaded is written as it was: with its chunk size, compressed if it was, and encrypted if it was,
 with a new data key that is wrapped for the same private key. What its manifest says of the segment itself is kept. Any other
@@ -27,16 +27,16 @@ from compaction.exports.segment_content import SegmentContent
 from compaction.exports.uploads import TopicLog, Upload
 from compaction.formats.checkpoints import format_leader_epochs
 from compaction.formats.indexes import read_time_index
-from compaction.fs.contents import READ_BYTES, read_back_error
-from compaction.fs.filesystem import join
 from compaction.names import LOG, TIMEINDEX
-from compaction.stores.layouts.aiven import EPOCHS, INDEXES, MANIFEST, SECTION_FILES, AivenLayout
-from compaction.stores.layouts.aiven_manifest import SECTIONS, parse_manifest
-from compaction.stores.layouts.chunked_object import IV_BYTES, TAG_BYTES, ChunkCoding, ChunkedObject, encoded, encrypted
-from compaction.stores.layouts.data_keys import DATA_KEY_BYTES, new_data_key
-from compaction.stores.layouts.log_layout import Place
-from compaction.stores.layouts.stored_objects import read_object
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage.contents import READ_BYTES, read_back_error
+from compaction.storage.filesystem import join
+from compaction.storage.layouts.aiven import EPOCHS, INDEXES, MANIFEST, SECTION_FILES, AivenLayout
+from compaction.storage.layouts.aiven_manifest import SECTIONS, parse_manifest
+from compaction.storage.layouts.chunked_object import IV_BYTES, TAG_BYTES, ChunkCoding, ChunkedObject, encoded, encrypted
+from compaction.storage.layouts.data_keys import DATA_KEY_BYTES, new_data_key
+from compaction.storage.layouts.log_layout import Place
+from compaction.storage.layouts.stored_objects import read_object
+from compaction.storage.mixed import MixedFileSystem
 
 #: the plugin's default of ``chunk.size``
 CHUNK_BYTES = 4 << 20

@@ -32,9 +32,6 @@ from compaction.formats.backup_set.set_manifest import (
     format_manifest,
 )
 from compaction.formats.backup_set.set_segment import Compression, SegmentHeader, encode_segment
-from compaction.fs.durable import write_verified
-from compaction.fs.filesystem import base_name, join
-from compaction.fs.uri import BACKUP, is_layout, layout_path
 from compaction.kernels.reading.backup_records import BACKUP_ERRORS, COMPLETE, NO_SPACE, put_backup_records
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Columns
 from compaction.logdir.discover import Selector
@@ -44,8 +41,11 @@ from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadEnd, ReadRequest, ReadTask, plan_read, read_ends
 from compaction.source.view_options import READ_COMMITTED
-from compaction.stores.layouts.backup_sets.set_objects import read_manifest
-from compaction.stores.mixed import file_system
+from compaction.storage.durable import write_verified
+from compaction.storage.filesystem import base_name, join
+from compaction.storage.layouts.backup_sets.set_objects import read_manifest
+from compaction.storage.mixed import file_system
+from compaction.storage.uri import BACKUP, is_layout, layout_path
 
 #: what Kafka keeps and a set has not, after "no"
 LOST = (

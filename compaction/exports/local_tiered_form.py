@@ -1,4 +1,4 @@
-"""Writes segments in the layout of Kafka's ``LocalTieredStorage``; see ``stores.layouts.local_tiered``."""
+"""Writes segments in the layout of Kafka's ``LocalTieredStorage``; see ``storage.layouts.local_tiered``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from compaction.exports.new_export import NewExport
 from compaction.exports.segment_content import SegmentContent
 from compaction.exports.uploads import TopicLog, Upload
 from compaction.formats.checkpoints import format_leader_epochs
-from compaction.fs.filesystem import join
 from compaction.names import LOG, SNAPSHOT
-from compaction.stores.layouts.local_tiered import EPOCHS
+from compaction.storage.filesystem import join
+from compaction.storage.layouts.local_tiered import EPOCHS
 
 
 class LocalTieredForm:

@@ -3,7 +3,7 @@
 On a disk it is written in a hidden directory beside its final name, and renamed. In a store the marker of unfinished outputs is
 written first and removed last: no command reads or overwrites a prefix that has it. What a failed run has written is removed,
 and nothing else; what a killed run leaves there has the marker. Of two runs that begin at once, at most one goes on
-(``compaction.stores.prefix_marks``).
+(``compaction.storage.prefix_marks``).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import xxhash
 
 from compaction.errors import StorageError, UsageError
 from compaction.exports.staging import staging_directory
-from compaction.fs.contents import FileDigest, verify_file
-from compaction.fs.filesystem import Chunk, FileSystem, Output, ReadableFileSystem, join, parent, removed_on_failure
-from compaction.fs.local import LocalFileSystem
-from compaction.fs.uri import is_remote
 from compaction.logdir.discover import Selector, discover
 from compaction.names import LOG
-from compaction.stores.manifest import MARKER, marker
-from compaction.stores.object_output import OutputFileSystem, marked_by
-from compaction.stores.prefix_marks import ONE_RUN, put_marker
-from compaction.stores.streams import ObjectOutput
+from compaction.storage.contents import FileDigest, verify_file
+from compaction.storage.filesystem import Chunk, FileSystem, Output, ReadableFileSystem, join, parent, removed_on_failure
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.manifest import MARKER, marker
+from compaction.storage.object_output import OutputFileSystem, marked_by
+from compaction.storage.prefix_marks import ONE_RUN, put_marker
+from compaction.storage.streams import ObjectOutput
+from compaction.storage.uri import is_remote
 
 #: permissions
 _GROUP, _OTHERS = 0o070, 0o007

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from compaction.fs.filesystem import DiskFileSystem, parent
 from compaction.output.finished import STAGED, hidden_name, remove_leftovers
+from compaction.storage.filesystem import DiskFileSystem, parent
 
 
 @contextmanager

@@ -15,16 +15,16 @@ from compaction.exports.new_export import NewExport, new_export, require_empty
 from compaction.exports.segment_content import CopiedLog, SegmentContent
 from compaction.exports.size_limit import limited
 from compaction.exports.uploads import TopicLog, Upload, new_uploads, uploads_again
-from compaction.fs.filesystem import join, parent
-from compaction.fs.local import LocalFileSystem
-from compaction.fs.uri import AIVEN, BACKUP, LOCAL_TIERED, TAIL, is_layout, layout_path, options_of
 from compaction.logdir.discover import Selector, discover
 from compaction.names import TopicPartition
 from compaction.screen.amounts import counted
-from compaction.stores.layouts.layout_view import layout_at
-from compaction.stores.layouts.lineage import newest_lineage, within
-from compaction.stores.layouts.log_layout import StoredLog, StoredSegment
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage.filesystem import join, parent
+from compaction.storage.layouts.layout_view import layout_at
+from compaction.storage.layouts.lineage import newest_lineage, within
+from compaction.storage.layouts.log_layout import StoredLog, StoredSegment
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.uri import AIVEN, BACKUP, LOCAL_TIERED, TAIL, is_layout, layout_path, options_of
 
 _THREADS = 4
 _HINT = "run the command again while nothing is uploaded"

@@ -21,14 +21,14 @@ from compaction.cleaning.producer_state import ProducerStates
 from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import EpochEntry
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
-from compaction.fs.filesystem import FileSystem, ReadableFileSystem
 from compaction.logdir.read_log import read_segments, replay_segment
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import SNAPSHOT, TopicPartition
-from compaction.stores.layouts.joined_log import read_file
-from compaction.stores.layouts.lineage import newest_lineage, valid_pieces
-from compaction.stores.layouts.log_layout import StoredLog, StoredSegment
-from compaction.stores.layouts.log_tail import local_log
+from compaction.storage.filesystem import FileSystem, ReadableFileSystem
+from compaction.storage.layouts.joined_log import read_file
+from compaction.storage.layouts.lineage import newest_lineage, valid_pieces
+from compaction.storage.layouts.log_layout import StoredLog, StoredSegment
+from compaction.storage.layouts.log_tail import local_log
 
 _NO_EPOCHS = (EpochEntry(0, 0),)
 

@@ -13,10 +13,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from compaction.errors import LockedError, StorageError, UsageError
-from compaction.fs.durable import remove_temporary
-from compaction.fs.filesystem import DiskFileSystem
-from compaction.fs.uri import is_remote
 from compaction.locking.claim import NO_OWNER, PROCESSES, Claim, Owner, Runs
+from compaction.storage.durable import remove_temporary
+from compaction.storage.filesystem import DiskFileSystem
+from compaction.storage.uri import is_remote
 
 _LOG = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Protocol
 
 from compaction.errors import LockedError, StorageError
-from compaction.fs.filesystem import DiskFileSystem, FileSystem, join
 from compaction.locking.mounts import is_local
+from compaction.storage.filesystem import DiskFileSystem, FileSystem, join
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"\.compaction-run\.(\d{8})")

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.fs.filesystem import ByteSource
-from compaction.fs.ranges import View
 from compaction.kernels.reading.batches import (
     BATCH_ERRORS,
     HEADER_SIZE,
@@ -27,6 +25,8 @@ from compaction.kernels.reading.batches import (
 from compaction.kernels.reading.headers import IO_ERROR, LONG_CONTROL, header_buffer, walk_headers
 from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.logdir.blocks import MAX_BATCH_BYTES
+from compaction.storage.filesystem import ByteSource
+from compaction.storage.ranges import View
 
 Rows = NDArray[np.void]
 Bytes = NDArray[np.uint8]

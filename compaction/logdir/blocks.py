@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.reading.batches import LOG_OVERHEAD, fold_heads, scan_batches
 from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.logdir import read_counter
+from compaction.storage.filesystem import ReadableFileSystem
 
 #: makes the cost of the loop over blocks small, and stays in the caches
 BLOCK_BYTES = 4 << 20

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.errors import StorageError
-from compaction.fs.filesystem import ReadableFileSystem, join
 from compaction.logdir.segments import identity_of, segment_bases
 from compaction.names import LOG, segment_file
+from compaction.storage.filesystem import ReadableFileSystem, join
 
 _HINT = "make sure that no broker and no other job works on this directory, and run again"
 

@@ -14,9 +14,6 @@ from typing import NamedTuple
 
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.checkpoints import format_offset_checkpoint, parse_offset_checkpoint
-from compaction.fs.durable import Steps, replace_file
-from compaction.fs.filesystem import FileStat, FileSystem, join
-from compaction.fs.text_files import read_small_text
 from compaction.names import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
@@ -26,6 +23,9 @@ from compaction.names import (
     RECOVERY_POINTS,
     TopicPartition,
 )
+from compaction.storage.durable import Steps, replace_file
+from compaction.storage.filesystem import FileStat, FileSystem, join
+from compaction.storage.text_files import read_small_text
 
 Offsets = Mapping[TopicPartition, int]
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError, UsageError
-from compaction.fs.filesystem import FileStat, FileSystem, base_name, join
-from compaction.fs.uri import is_layout, is_remote, resolved
 from compaction.logdir.same_partition import require_one_directory
 from compaction.names import (
     CLEANER_OFFSETS,
@@ -30,7 +28,9 @@ from compaction.names import (
     parse_partition_dir,
     parse_segment_file,
 )
-from compaction.stores.clients import require_store
+from compaction.storage.clients import require_store
+from compaction.storage.filesystem import FileStat, FileSystem, base_name, join
+from compaction.storage.uri import is_layout, is_remote, resolved
 
 _MAX_PARTITION = 2**31 - 1
 #: a directory with one of these files is a log directory, even if its logs have no segments

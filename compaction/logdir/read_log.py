@@ -29,13 +29,13 @@ from compaction.cleaning.producer_state import EndTxnMarker, ProducerStates, rea
 from compaction.errors import CorruptLogError
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
-from compaction.fs.filesystem import FileSystem, ReadableFileSystem, join
-from compaction.fs.ranges import View, view
-from compaction.fs.text_files import read_small
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.segments import inspect_segment, segment_bases
 from compaction.names import LOG, LOG_STARTS, SNAPSHOT, LogLocation, parse_segment_file, segment_file
+from compaction.storage.filesystem import FileSystem, ReadableFileSystem, join
+from compaction.storage.ranges import View, view
+from compaction.storage.text_files import read_small
 
 #: Kafka's default of ``producer.id.expiration.ms``
 DAY_MS = 86_400_000

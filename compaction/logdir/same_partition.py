@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from compaction.errors import LogError, UsageError
 from compaction.formats.properties import parse_meta_properties
-from compaction.fs.filesystem import FileSystem, join
-from compaction.fs.text_files import read_small_text
 from compaction.logdir.checkpoint_store import read_offsets
 from compaction.names import CLEANER_OFFSETS, META_PROPERTIES, LogLocation, TopicPartition
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.text_files import read_small_text
 
 
 def require_one_directory(fs: FileSystem, logs: Sequence[LogLocation]) -> None:

@@ -16,11 +16,11 @@ from compaction.errors import CorruptLogError, StorageError
 from compaction.formats import indexes
 from compaction.formats.primitives.fields import FieldTable
 from compaction.formats.primitives.malformed import FormatError
-from compaction.fs.filesystem import FileStat, ReadableFileSystem, join
-from compaction.fs.ranges import View, view
-from compaction.fs.text_files import MAX_INDEX_BYTES, read_confirmed
 from compaction.logdir.batch_scan import SegmentScan, first_batch
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, parse_segment_file, segment_file
+from compaction.storage.filesystem import FileStat, ReadableFileSystem, join
+from compaction.storage.ranges import View, view
+from compaction.storage.text_files import MAX_INDEX_BYTES, read_confirmed
 
 _HINT = "restore this segment from a replica or a backup"
 _AGAIN = "make sure that nothing else works on this directory, check the disk, and run again"

@@ -11,9 +11,9 @@ import numpy as np
 from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError
 from compaction.formats.indexes import read_offset_index
-from compaction.fs.filesystem import FileSystem
 from compaction.kernels.reading.batches import HEADER_SIZE, scan_batches
 from compaction.names import INDEX, LOG, segment_file
+from compaction.storage.filesystem import FileSystem
 
 #: a boundary batch is read to verify it; larger ones are not used as boundaries
 _MAX_BOUNDARY_BATCH = 16 << 20

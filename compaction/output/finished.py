@@ -24,19 +24,19 @@ import xxhash
 
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, CorruptLogError, LockedError, StorageError, UsageError
-from compaction.fs.contents import read_range
-from compaction.fs.durable import replace_file
-from compaction.fs.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent
-from compaction.fs.local import LocalFileSystem
-from compaction.fs.uri import is_remote
 from compaction.names import LOCK, LogLocation
 from compaction.screen.amounts import counted
-from compaction.stores.listings import is_missing, list_directory
-from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest
-from compaction.stores.mixed import MixedFileSystem
-from compaction.stores.object_output import OutputFileSystem
-from compaction.stores.source_check import Sources, is_significant
-from compaction.stores.streams import ObjectFile
+from compaction.storage.contents import read_range
+from compaction.storage.durable import replace_file
+from compaction.storage.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent
+from compaction.storage.listings import is_missing, list_directory
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest
+from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.object_output import OutputFileSystem
+from compaction.storage.source_check import Sources, is_significant
+from compaction.storage.streams import ObjectFile
+from compaction.storage.uri import is_remote
 
 _LOG = logging.getLogger(__name__)
 FINISHED = "_finished.json"

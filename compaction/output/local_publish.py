@@ -18,9 +18,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from compaction.errors import StorageError, UsageError
-from compaction.fs.durable import write_verified
-from compaction.fs.filesystem import DiskFileSystem, FileStat, FileSystem, base_name, join, parent
-from compaction.fs.local import LocalFileSystem
 from compaction.locking.mounts import is_mount_point
 from compaction.names import parse_partition_dir, segment_file
 from compaction.output.finished import (
@@ -35,7 +32,10 @@ from compaction.output.finished import (
 )
 from compaction.output.publish import NEW_OUTPUT, Publication, PublishOptions, layout, require_target
 from compaction.output.swap import SwapGroup
-from compaction.stores.manifest import Entry, Manifest
+from compaction.storage.durable import write_verified
+from compaction.storage.filesystem import DiskFileSystem, FileStat, FileSystem, base_name, join, parent
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.manifest import Entry, Manifest
 
 
 class LocalPublication(Publication):

@@ -1,6 +1,6 @@
 """Publishes cleaned logs to an object store or a remote file system, where a manifest makes the output complete.
 
-An object store cannot rename a directory (see ``compaction.stores.manifest``). Steps:
+An object store cannot rename a directory (see ``compaction.storage.manifest``). Steps:
 
 1. The marker is written: these objects belong to an unfinished run over these log directories. The next run over the same
    directories removes them; other runs refuse the prefix (``compaction.output.unfinished``).
@@ -12,7 +12,7 @@ An object store cannot rename a directory (see ``compaction.stores.manifest``). 
 An interruption before step 4 leaves a prefix without a manifest. A failed run removes its objects and keeps the marker,
 because killed tasks may still upload under temporary names. Readers of a finished output do not see these names, and the next
 run removes them. An object store has no locks. If two runs begin at an empty prefix, one continues
-(``compaction.stores.prefix_marks``). If a run is repeated while it is active, the later run wins: the other one finds the
+(``compaction.storage.prefix_marks``). If a run is repeated while it is active, the later run wins: the other one finds the
 later marker and fails before it writes its manifest.
 
 To replace a finished output, the new one is written and finished under a name beside it. Then a marker that names the new one
@@ -30,8 +30,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
-from compaction.fs.filesystem import DiskFileSystem, FileSystem, join, parent
-from compaction.fs.uri import split
 from compaction.names import LOG, LogLocation, segment_file
 from compaction.output.finished import STAGED, read_finished
 from compaction.output.publish import NEW_OUTPUT, Copy, Publication, PublishOptions, layout, require_target
@@ -44,11 +42,13 @@ from compaction.output.unfinished import (
     require_replaceable_objects,
     require_taken_over,
 )
-from compaction.stores.listings import list_directory, read_whole, stat_objects
-from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of, staged_of
-from compaction.stores.object_output import OutputFileSystem, WrittenObject, marked_by
-from compaction.stores.prefix_marks import CLAIM, ONE_RUN, put_marker
-from compaction.stores.streams import ObjectFile, delete_object, require_stored
+from compaction.storage.filesystem import DiskFileSystem, FileSystem, join, parent
+from compaction.storage.listings import list_directory, read_whole, stat_objects
+from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of, staged_of
+from compaction.storage.object_output import OutputFileSystem, WrittenObject, marked_by
+from compaction.storage.prefix_marks import CLAIM, ONE_RUN, put_marker
+from compaction.storage.streams import ObjectFile, delete_object, require_stored
+from compaction.storage.uri import split
 
 _LOG = logging.getLogger(__name__)
 _THREADS = 8

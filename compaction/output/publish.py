@@ -14,12 +14,6 @@ from typing import Any, NamedTuple
 from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
-from compaction.fs.contents import digest_of
-from compaction.fs.durable import TMP, write_verified
-from compaction.fs.filesystem import DiskFileSystem, FileSystem, base_name, join, parent
-from compaction.fs.ranges import view
-from compaction.fs.text_files import read_small
-from compaction.fs.uri import is_inside, is_remote, resolved
 from compaction.locking.access import require_still_unlocked
 from compaction.locking.claim import is_claim
 from compaction.logdir.changes import require_unchanged
@@ -47,7 +41,13 @@ from compaction.output.finished import FINISHED
 from compaction.output.segment_files import any_log, is_unfinished
 from compaction.output.swap import SwapGroup
 from compaction.output.verification import copy_verified
-from compaction.stores.manifest import MANIFEST, MARKER
+from compaction.storage.contents import digest_of
+from compaction.storage.durable import TMP, write_verified
+from compaction.storage.filesystem import DiskFileSystem, FileSystem, base_name, join, parent
+from compaction.storage.manifest import MANIFEST, MARKER
+from compaction.storage.ranges import view
+from compaction.storage.text_files import read_small
+from compaction.storage.uri import is_inside, is_remote, resolved
 
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
 _NOT_COPIED = frozenset((LOCK, MANIFEST, MARKER, FINISHED, *_CHECKPOINTS))

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compaction.fs.contents import READ_BYTES, FileDigest, borrow_buffer, read_device_blocks, return_buffer
-from compaction.fs.filesystem import ReadableFileSystem
-from compaction.fs.uri import is_remote
 from compaction.output.verification import SegmentCheck
+from compaction.storage.contents import READ_BYTES, FileDigest, borrow_buffer, read_device_blocks, return_buffer
+from compaction.storage.filesystem import ReadableFileSystem
+from compaction.storage.uri import is_remote
 
 #: The reader's distance behind the writer, and the least size (twice this) that is read in parallel. It must exceed the
-#: writer's two buffers (``compaction.fs.direct.DirectWriter``): bytes still in these are not in the file yet.
+#: writer's two buffers (``compaction.storage.direct.DirectWriter``): bytes still in these are not in the file yet.
 _FOLLOW_BYTES = 8 << 20
 
 

@@ -20,9 +20,6 @@ from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
-from compaction.fs.durable import Steps, content_of, names_in, replacement
-from compaction.fs.filesystem import FileSystem, join
-from compaction.fs.text_files import read_small_text
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.logdir.segments import segment_bases
 from compaction.names import (
@@ -38,6 +35,9 @@ from compaction.names import (
     segment_file,
 )
 from compaction.output.segment_files import change_suffixes
+from compaction.storage.durable import Steps, content_of, names_in, replacement
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.text_files import read_small_text
 
 
 def delete_segments(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compaction.fs.filesystem import FileSystem, join
 from compaction.names import CLEAN, CLEANED, DELETED, LOG, SEGMENT_KINDS, SWAP, parse_segment_file, segment_file
+from compaction.storage.filesystem import FileSystem, join
 
 
 def change_suffixes(

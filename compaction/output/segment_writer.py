@@ -28,15 +28,15 @@ from compaction.formats.indexes import (
     write_time_index,
     write_txn_index,
 )
-from compaction.fs.contents import FileDigest, read_back_error, read_range, verify_file
-from compaction.fs.durable import Steps, content_of
-from compaction.fs.filesystem import Chunk, DiskFileSystem, FileRange, Output, join
-from compaction.fs.uri import is_remote
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.kernels.rewriting.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
 from compaction.logdir.segments import MAX_RELATIVE_OFFSET
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.read_back import ReadBack
+from compaction.storage.contents import FileDigest, read_back_error, read_range, verify_file
+from compaction.storage.durable import Steps, content_of
+from compaction.storage.filesystem import Chunk, DiskFileSystem, FileRange, Output, join
+from compaction.storage.uri import is_remote
 
 _ROWS_AT_ONCE = 1 << 16
 

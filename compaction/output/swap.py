@@ -36,9 +36,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compaction.errors import StorageError
-from compaction.fs.contents import FileDigest
-from compaction.fs.durable import Steps, names_in
-from compaction.fs.filesystem import FileStat, FileSystem, join
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.names import (
@@ -55,6 +52,9 @@ from compaction.names import (
 )
 from compaction.output.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
 from compaction.output.segment_files import any_log, change_suffixes, discard_unfinished
+from compaction.storage.contents import FileDigest
+from compaction.storage.durable import Steps, names_in
+from compaction.storage.filesystem import FileStat, FileSystem, join
 
 _HINT = "the next run restores the segments that were replaced; check the disk, and what else writes to this directory"
 

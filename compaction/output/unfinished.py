@@ -13,17 +13,17 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from compaction.errors import UsageError
-from compaction.fs.filesystem import ReadableFileSystem, base_name, join
-from compaction.fs.uri import resolved
 from compaction.names import parse_partition_dir, parse_segment_file
 from compaction.output.finished import listed_objects, problem_of, read_finished, require_as_written
-from compaction.stores.listings import list_directory, read_whole
-from compaction.stores.manifest import MANIFEST, MARKER, marker, sources_of
-from compaction.stores.mixed import MixedFileSystem
-from compaction.stores.object_output import OutputFileSystem
-from compaction.stores.prefix_marks import CLAIM
-from compaction.stores.source_check import is_late, is_significant
-from compaction.stores.streams import delete_object
+from compaction.storage.filesystem import ReadableFileSystem, base_name, join
+from compaction.storage.listings import list_directory, read_whole
+from compaction.storage.manifest import MANIFEST, MARKER, marker, sources_of
+from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.object_output import OutputFileSystem
+from compaction.storage.prefix_marks import CLAIM
+from compaction.storage.source_check import is_late, is_significant
+from compaction.storage.streams import delete_object
+from compaction.storage.uri import resolved
 
 _LOG = logging.getLogger(__name__)
 _YOURSELF = "if no run is writing there, remove it yourself, or name another one"

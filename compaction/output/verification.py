@@ -12,12 +12,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from compaction.fs.contents import FileDigest, read_back_error, read_range, verify_file
-from compaction.fs.filesystem import FileRange, FileSystem, ReadableFileSystem
 from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.logdir.blocks import SegmentReader
 from compaction.names import LOG
+from compaction.storage.contents import FileDigest, read_back_error, read_range, verify_file
+from compaction.storage.filesystem import FileRange, FileSystem, ReadableFileSystem
 
 _ROWS = 1 << 14
 _BATCH_END_BYTES = 128 << 10

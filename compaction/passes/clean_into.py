@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 from compaction.config.kinds import to_long
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, as_log_error
 from compaction.formats.primitives.malformed import FormatError
-from compaction.fs.contents import FileDigest
-from compaction.fs.durable import Steps, run_alone, run_in_step
-from compaction.fs.filesystem import Chunk
 from compaction.kernels.reading.tables import BUILT, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS, WRAPPER
 from compaction.kernels.rewriting.batch_retention import Limits, decide
 from compaction.kernels.rewriting.rewrite import (
@@ -46,6 +43,9 @@ from compaction.passes.header_names import repair_header_names
 from compaction.passes.scan import Emitted, finish, scan
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, Packed, PartResult, Slice
 from compaction.passes.unchanged import DiffersError, SourceComparison, only_source
+from compaction.storage.contents import FileDigest
+from compaction.storage.durable import Steps, run_alone, run_in_step
+from compaction.storage.filesystem import Chunk
 
 _OUT_BYTES = 4 << 20
 _KEPT_COLUMNS = 6

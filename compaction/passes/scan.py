@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
 from compaction.errors import LogError, as_log_error
-from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.reading.ranks import RANKED_WORDS, Ranking, rank_records
 from compaction.kernels.reading.records import KEYLESS, LOOKUPS_ONLY, MAP, MESSAGES, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.reading.siphash import HashSecret
@@ -24,6 +23,7 @@ from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count, check_message_crcs, check_offsets, corrupt_record
 from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, Slice, SliceSummary
+from compaction.storage.filesystem import ReadableFileSystem
 
 T = TypeVar("T")
 

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.cleaning.record_retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedRanges
-from compaction.fs.contents import FileDigest
-from compaction.fs.filesystem import DiskFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.ranks import Ranking
 from compaction.kernels.reading.siphash import HashSecret
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage.contents import FileDigest
+from compaction.storage.filesystem import DiskFileSystem
+from compaction.storage.mixed import MixedFileSystem
 
 #: what is shuffled: map entries, lookups, survivor entries, key counts
 Packed = NDArray[np.uint64]

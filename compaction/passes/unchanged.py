@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import LogError
-from compaction.fs.filesystem import Chunk, join
 from compaction.kernels.reading.tables import IN_BLOCK
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.segment_writer import SegmentIndexes
 from compaction.passes.tasks import CleanContext, OutputPart
+from compaction.storage.filesystem import Chunk, join
 
 #: smaller segments are written: that takes no longer than to look at them first
 _LEAST_BYTES = 1 << 20

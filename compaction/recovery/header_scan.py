@@ -17,12 +17,12 @@ from compaction.cleaning.log_view import Segment
 from compaction.cleaning.txn_tables import TXN_ROW, Rows, summarise
 from compaction.formats.assigned_epochs import EpochRange
 from compaction.formats.record_batch.batch_header import MAGIC
-from compaction.fs.filesystem import FileSystem, join
-from compaction.fs.ranges import view
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import LOG, segment_file
 from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, IndexBuilder
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.ranges import view
 
 #: the kernel that scans headers releases the GIL
 _SCAN_THREADS = 4

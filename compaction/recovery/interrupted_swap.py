@@ -16,10 +16,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compaction.errors import CorruptLogError
-from compaction.fs.contents import find_mismatch
-from compaction.fs.durable import TMP, remove_temporary, run_alone
-from compaction.fs.filesystem import FileSystem, join
-from compaction.fs.ranges import view
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.checkpoint_store import CheckpointFiles
@@ -41,6 +37,10 @@ from compaction.output.segment_files import change_suffixes, discard_unfinished,
 from compaction.output.swap import finish_group, finish_swap
 from compaction.recovery.rollback import roll_back
 from compaction.screen.amounts import counted
+from compaction.storage.contents import find_mismatch
+from compaction.storage.durable import TMP, remove_temporary, run_alone
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.ranges import view
 
 
 def finish_interrupted_swap(fs: FileSystem, location: LogLocation, owner: Owner = NO_OWNER) -> list[str]:

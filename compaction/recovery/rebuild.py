@@ -13,12 +13,12 @@ import numpy as np
 
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
-from compaction.fs.durable import replace_file
-from compaction.fs.filesystem import FileSystem, join
-from compaction.fs.ranges import view
 from compaction.logdir.batch_scan import Rows, SegmentScan
 from compaction.logdir.segments import NO_TIMESTAMP
 from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
+from compaction.storage.durable import replace_file
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.ranges import view
 
 #: Kafka's default of ``index.interval.bytes``
 INDEX_INTERVAL_BYTES = 4096

@@ -24,9 +24,6 @@ from dataclasses import dataclass, field
 
 from compaction.cleaning.log_view import Segment
 from compaction.errors import CorruptLogError
-from compaction.fs.filesystem import FileSystem, join
-from compaction.fs.overlay import OverlayFileSystem
-from compaction.fs.uri import is_remote
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import DirectoryState, read_directory_state
 from compaction.logdir.read_log import snapshots
@@ -39,6 +36,9 @@ from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, rebuild_indexes
 from compaction.recovery.split import split_segment
 from compaction.recovery.txn_indexes import contradictions, repair
 from compaction.recovery.unflushed import repair_epochs, repair_indexes
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.uri import is_remote
 
 _LOG = logging.getLogger(__name__)
 _HINT = "restore this segment from a replica or a backup"

@@ -7,11 +7,11 @@ continued.
 from __future__ import annotations
 
 from compaction.errors import CorruptLogError
-from compaction.fs.contents import find_mismatch
-from compaction.fs.filesystem import FileSystem, join
 from compaction.names import CLEAN, DELETED, LOG, SEGMENT_KINDS, SNAPSHOT, SWAP, segment_file
 from compaction.output.journal import JournalGroup, Source
 from compaction.output.segment_files import change_suffixes, exists
+from compaction.storage.contents import find_mismatch
+from compaction.storage.filesystem import FileSystem, join
 
 
 def roll_back(fs: FileSystem, path: str, group: JournalGroup) -> None:

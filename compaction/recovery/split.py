@@ -19,15 +19,15 @@ import numpy as np
 from compaction.cleaning.log_view import Segment
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
-from compaction.fs.durable import write_verified
-from compaction.fs.filesystem import FileRange, FileSystem, join
-from compaction.fs.ranges import view
 from compaction.logdir.batch_scan import Rows, SegmentScan
 from compaction.logdir.segments import MAX_RELATIVE_OFFSET
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SWAP, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.segment_files import change_suffixes
 from compaction.output.verification import copy_verified
 from compaction.recovery.rebuild import IndexBuilder
+from compaction.storage.durable import write_verified
+from compaction.storage.filesystem import FileRange, FileSystem, join
+from compaction.storage.ranges import view
 
 
 @dataclass

@@ -30,14 +30,14 @@ from compaction.cleaning.txn_tables import Bools, Int64s, Rows, TxnKind, rank
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
 from compaction.formats.record_batch.batch_header import CONTROL
-from compaction.fs.filesystem import FileSystem, join
-from compaction.fs.ranges import view
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.read_log import MarkerReader, ReadOptions, replay_producers, replay_segment
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import LOG, TXNINDEX, segment_file
 from compaction.recovery.header_scan import ScanRange, scan_headers
 from compaction.recovery.rebuild import write_like_log
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.ranges import view
 
 _UNEXPIRED = ReadOptions(now_ms=0, producer_id_expiration_ms=LONG_MAX)
 _HINT = "restore this log from a replica or a backup"

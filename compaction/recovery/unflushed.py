@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from compaction.errors import CorruptLogError
 from compaction.formats.assigned_epochs import assign_epochs
 from compaction.formats.checkpoints import format_leader_epochs, parse_leader_epochs
-from compaction.fs.durable import replace_file
-from compaction.fs.filesystem import FileSystem, join
-from compaction.fs.ranges import view
-from compaction.fs.text_files import read_small_text
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, TIMEINDEX, segment_file
 from compaction.recovery.header_scan import HeaderScan, Recovered
 from compaction.recovery.rebuild import write_like_log
+from compaction.storage.durable import replace_file
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.ranges import view
+from compaction.storage.text_files import read_small_text
 
 
 def repair_indexes(

@@ -10,11 +10,11 @@ from contextlib import suppress
 
 from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError
-from compaction.fs.durable import Steps, names_in, verified_file
-from compaction.fs.filesystem import FileSystem
-from compaction.fs.overlay import Copied, NamesSynced, Operation, OverlayFileSystem, Removed, Renamed, Written
 from compaction.logdir.changes import require_unchanged
 from compaction.output.verification import copy_verified
+from compaction.storage.durable import Steps, names_in, verified_file
+from compaction.storage.filesystem import FileSystem
+from compaction.storage.overlay import Copied, NamesSynced, Operation, OverlayFileSystem, Removed, Renamed, Written
 
 
 def write_repairs(overlay: OverlayFileSystem, disk: FileSystem, log_path: str, segments: Iterable[Segment]) -> Steps[None]:

@@ -14,9 +14,9 @@ from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config.request import CompactionRequest
 from compaction.errors import UnsupportedLogError
-from compaction.fs.local import FreeSpace, free_space
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult
+from compaction.storage.local import FreeSpace, free_space
 
 #: a log with a larger fraction of records without a key is refused: compaction would drop them
 KEYLESS_SHARE = 0.01

@@ -14,7 +14,6 @@ from typing import Protocol
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.config import BrokerConfig
 from compaction.errors import StorageError, as_log_error
-from compaction.fs.filesystem import DiskFileSystem, FileSystem, join, real_file
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.logdir.slices import cut_segment
 from compaction.names import LOG, segment_file
@@ -25,7 +24,8 @@ from compaction.run.log_cleaning import LogCleaning, ScanTotals
 from compaction.run.output_parts import output_parts, output_segments, swap_groups, unchanged
 from compaction.run.passes import CleanedParts, Passes
 from compaction.run.sizing import Sizes, sizes
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage.filesystem import DiskFileSystem, FileSystem, join, real_file
+from compaction.storage.mixed import MixedFileSystem
 from compaction.task_runner import Job
 
 #: a task's map spills at this size, which bounds the memory of a worker

@@ -9,7 +9,6 @@ from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import PolicyPlan, dirtiest_first, plan_compact_run
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config.request import CompactionRequest
-from compaction.fs.filesystem import DiskFileSystem
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
 from compaction.report import LogReport
@@ -22,6 +21,7 @@ from compaction.run.passes import Passes, PlainPasses
 from compaction.run.run import Command, carry_out
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
+from compaction.storage.filesystem import DiskFileSystem
 
 
 def clean_logs(

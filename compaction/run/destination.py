@@ -12,10 +12,6 @@ from typing import Protocol
 
 from compaction.cleaning.plan import LogPlan
 from compaction.config.request import CompactionRequest
-from compaction.fs.durable import Steps
-from compaction.fs.filesystem import DiskFileSystem, FileSystem
-from compaction.fs.overlay import OverlayFileSystem
-from compaction.fs.uri import is_remote, require_in_place
 from compaction.locking.access import Access, Purpose
 from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
@@ -28,6 +24,10 @@ from compaction.output.segment_files import discard_unfinished, remove_deleted
 from compaction.output.swap import SwapGroup, replace_segments
 from compaction.recovery.write_repairs import write_repairs
 from compaction.run.log_cleaning import LogCleaning
+from compaction.storage.durable import Steps
+from compaction.storage.filesystem import DiskFileSystem, FileSystem
+from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.uri import is_remote, require_in_place
 
 #: logs that are changed in step: the more, the less often the disk is waited for, and the checkpoint file written
 LOG_CONCURRENCY = 512

@@ -16,8 +16,6 @@ from compaction.cleaning.segment_retention import plan_deletion
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config.request import CompactionRequest
 from compaction.errors import StorageError
-from compaction.fs.filesystem import DiskFileSystem
-from compaction.fs.uri import is_remote
 from compaction.logdir.settings.log_settings import Settings
 from compaction.report import LogReport
 from compaction.run.admission import SpaceBudget, copied_bytes
@@ -26,6 +24,8 @@ from compaction.run.log_reports import deletion_report, skipped_report
 from compaction.run.passes import Passes
 from compaction.run.run import Command, carry_out
 from compaction.run_report import RunReport
+from compaction.storage.filesystem import DiskFileSystem
+from compaction.storage.uri import is_remote
 
 
 def delete_old_segments(

@@ -16,13 +16,13 @@ from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.config import TopicConfig
 from compaction.config.entries import HEADER
 from compaction.errors import CompactionError, PolicyUnknownError
-from compaction.fs.local import LocalFileSystem
-from compaction.fs.uri import is_remote
 from compaction.logdir.changes import has_changed
 from compaction.logdir.settings.kafka_version import KafkaVersion
 from compaction.names import LogLocation
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, VersionUsed
 from compaction.run.log_cleaning import LogCleaning, ScanTotals
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.uri import is_remote
 
 _LOG = logging.getLogger(__name__)
 #: the reason code of a log whose ``cleanup.policy`` is a guess

@@ -16,7 +16,6 @@ from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import aborted_for_map, resolve_cleaning
 from compaction.config import TopicConfig
 from compaction.formats.indexes import read_offset_index
-from compaction.fs.filesystem import ReadableFileSystem, join
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.ranks import Ranking
 from compaction.names import INDEX, segment_file
@@ -27,6 +26,7 @@ from compaction.run.cleaner import Cleaner
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.passes import CleanedParts
 from compaction.run.sizing import shards
+from compaction.storage.filesystem import ReadableFileSystem, join
 
 #: least ratio of clean to dirty bytes for a key filter
 _KEY_FILTER_CLEAN_RATIO = 4

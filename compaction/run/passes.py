@@ -13,7 +13,6 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.logdir.throttle import UNLIMITED
 from compaction.passes.build_map import collect_keys, flag_single_task_logs, scan_slices
@@ -32,6 +31,7 @@ from compaction.passes.tasks import (
     SliceSummary,
 )
 from compaction.run.sizing import Sizes, max_records_by_log
+from compaction.storage.filesystem import ReadableFileSystem
 from compaction.task_runner import Job, TaskRunner, pack, size_of
 
 R = TypeVar("R")

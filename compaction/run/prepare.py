@@ -13,9 +13,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from compaction.cleaning.log_view import LogView
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, LogError, StorageError, as_log_error
-from compaction.fs.filesystem import FileSystem, parent
-from compaction.fs.overlay import OverlayFileSystem
-from compaction.fs.uri import any_remote, is_remote, resolved
 from compaction.locking.access import Access
 from compaction.locking.mounts import mount_points
 from compaction.logdir.checkpoint_store import Checkpoints, DirectoryState, read_checkpoints, read_directory_state
@@ -26,6 +23,9 @@ from compaction.names import LogLocation
 from compaction.recovery.recover import RecoveryReport, recover_log
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
+from compaction.storage.filesystem import FileSystem, parent
+from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.uri import any_remote, is_remote, resolved
 
 Plan = TypeVar("Plan")
 

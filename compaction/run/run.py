@@ -28,9 +28,6 @@ from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import BrokerConfig
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, as_log_error
-from compaction.fs.durable import Steps, run_in_step
-from compaction.fs.filesystem import DiskFileSystem, FileSystem
-from compaction.fs.uri import any_remote, is_remote
 from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
@@ -47,7 +44,10 @@ from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.stores.mixed import MixedFileSystem, file_system
+from compaction.storage.durable import Steps, run_in_step
+from compaction.storage.filesystem import DiskFileSystem, FileSystem
+from compaction.storage.mixed import MixedFileSystem, file_system
+from compaction.storage.uri import any_remote, is_remote
 from compaction.task_runner import Job, pack
 
 T = TypeVar("T")

@@ -13,13 +13,13 @@ from functools import partial
 from typing import NamedTuple
 
 from compaction.errors import LogError, as_log_error
-from compaction.fs.overlay import OverlayFileSystem
 from compaction.kernels.reading.columns import KEYS
 from compaction.names import LogLocation
 from compaction.source.key_totals import JoinedTotals, KeyCount, KeySummary, KeyTotals, Largest, RecordCounts
 from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadRequest, ReadTask, plan_log
-from compaction.stores.mixed import file_system
+from compaction.storage.mixed import file_system
+from compaction.storage.overlay import OverlayFileSystem
 from compaction.task_runner import Item, Job, TaskRunner, pack
 
 #: bytes of a topic whose keys are joined by one task

@@ -23,7 +23,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from compaction.fs.uri import environment
 from compaction.source.arrow_columns import ArrowColumns, check_schema, source_schema, variable_columns
 from compaction.source.latest import read_latest
 from compaction.source.pushed_filters import PushedFilters, push_filters
@@ -31,6 +30,7 @@ from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadRequest, plan_read
 from compaction.source.read_plan import end_offsets as planned_end_offsets
 from compaction.source.view_options import ViewOptions, flag, offsets_json
+from compaction.storage.uri import environment
 
 FORMAT = "kafka_log"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

@@ -8,7 +8,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.fs.filesystem import storage_errors
+from compaction.storage.filesystem import storage_errors
 
 _WORD_BYTES = 8
 

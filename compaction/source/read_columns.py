@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.errors import CorruptLogError
-from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.reading.batches import CONTROL_BIT, last_record_offsets
 from compaction.kernels.reading.columns import Columns, fill_columns, measure_records, new_columns
 from compaction.kernels.reading.records import OK, RECORD_ERRORS
 from compaction.logdir.blocks import SegmentReader
 from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage.filesystem import ReadableFileSystem
+from compaction.storage.mixed import MixedFileSystem
 
 TRANSACTIONAL_BIT = 0x10
 MIN_LONG, MAX_LONG = -(2**63), 2**63 - 1

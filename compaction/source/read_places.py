@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compaction.fs.filesystem import FileSystem, base_name, parent
-from compaction.fs.lock import require_unlocked
-from compaction.fs.uri import is_remote, resolved
 from compaction.logdir.discover import Selector, check_log_dirs, discover
 from compaction.logdir.same_partition import require_one_directory
 from compaction.logdir.segments import segment_bases
 from compaction.names import LogLocation, parse_partition_dir
-from compaction.stores.remote import require_finished
+from compaction.storage.filesystem import FileSystem, base_name, parent
+from compaction.storage.lock import require_unlocked
+from compaction.storage.remote import require_finished
+from compaction.storage.uri import is_remote, resolved
 
 
 def read_locations(fs: FileSystem, paths: Sequence[str], selector: Selector) -> Sequence[LogLocation]:

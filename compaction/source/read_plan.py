@@ -17,9 +17,6 @@ from compaction.cleaning.log_to_clean import open_transaction
 from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.errors import UsageError
-from compaction.fs.filesystem import FileSystem, join, real_file
-from compaction.fs.overlay import OverlayFileSystem
-from compaction.fs.uri import add_tail, parse_uri
 from compaction.logdir.checkpoint_store import read_checkpoints, read_directory_state
 from compaction.logdir.discover import Selector, require_topics
 from compaction.logdir.read_log import ReadOptions, read_log
@@ -32,8 +29,11 @@ from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
 from compaction.source.read_places import read_locations
 from compaction.source.seek import first_offset_since, positions_of
 from compaction.source.view_options import READ_COMMITTED, ViewOptions, flag, number
-from compaction.stores.layouts.data_keys import add_private_keys
-from compaction.stores.mixed import file_system
+from compaction.storage.filesystem import FileSystem, join, real_file
+from compaction.storage.layouts.data_keys import add_private_keys
+from compaction.storage.mixed import file_system
+from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.uri import add_tail, parse_uri
 from compaction.task_runner import pack
 
 READ_UNCOMMITTED = "read_uncommitted"

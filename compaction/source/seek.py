@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError
 from compaction.formats.indexes import read_offset_index, read_time_index
-from compaction.fs.filesystem import FileSystem, join
-from compaction.fs.ranges import view
 from compaction.logdir.batch_scan import first_batch
 from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.ranges import view
 
 
 def first_offset_since(fs: FileSystem, log_path: str, segment: Segment, timestamp_ms: int) -> int:

@@ -11,8 +11,8 @@ from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.find_remains import Remains, remains_in, unreached
 from compaction.errors import StorageError
 from compaction.formats.key_criteria import KeyCriteria
-from compaction.fs.local import LocalFileSystem
 from compaction.names import TopicPartition
+from compaction.storage.local import LocalFileSystem
 from tests.erasure.test_erase_keys import write_odd
 from tests.kafka.encode import Batch, Record
 from tests.passes.random_cases import NOW_MS

@@ -11,7 +11,7 @@ from compaction.certifier.checks.log_pair import CleaningRules, LogPair
 from compaction.certifier.read_sides import pair_directories, pair_in_place
 from compaction.errors import ConfigError, UsageError
 from compaction.names import LogLocation, TopicPartition
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage.mixed import MixedFileSystem
 from tests.local_job import write_offsets
 
 FS = MixedFileSystem()

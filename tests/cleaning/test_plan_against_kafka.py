@@ -15,10 +15,10 @@ from compaction.cleaning.plan import plan_log
 from compaction.cleaning.segment_retention import DeletionCause, plan_deletion
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import Resolver, TopicConfig, read_sets
-from compaction.fs.local import LocalFileSystem
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.names import LogLocation, TopicPartition
+from compaction.storage.local import LocalFileSystem
 from tests.kafka.cleaner import Selected, select
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening, expire_partition

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.stores.manifest import MANIFEST
+from compaction.storage.manifest import MANIFEST
 from tests.cluster.conftest import ROOT, Standalone, bare_environment, standalone
 from tests.golden import unpack_sample
 from tests.object_store.fixtures import Bucket

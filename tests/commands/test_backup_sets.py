@@ -15,17 +15,17 @@ from compaction.commands import compact, count_keys, dump_log, verify
 from compaction.errors import UsageError
 from compaction.exports.backup_writer import BackupTarget
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches
-from compaction.fs.uri import parse_uri
 from compaction.report import LogReport, LogStatus
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.uri import parse_uri
 from tests.certifier.certify import certify
 from tests.golden import unpack_backup_sets
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, NOW_MS, figures, run
-from tests.stores.layouts.exports import no_exports_known
+from tests.storage.layouts.exports import no_exports_known
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

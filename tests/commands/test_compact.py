@@ -15,10 +15,10 @@ from compaction.api.engine_choice import Engine
 from compaction.commands import compact, expire
 from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError, LockedError
-from compaction.fs.uri import OPTIONS_VARIABLE
 from compaction.report import LogReport, LogStatus
 from compaction.run_report import RunReport
-from compaction.stores import clients
+from compaction.storage import clients
+from compaction.storage.uri import OPTIONS_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from compaction.commands import verify
-from compaction.fs.contents import FileDigest
-from compaction.fs.durable import run_alone
-from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import Journal, JournalGroup, write_journal
+from compaction.storage.contents import FileDigest
+from compaction.storage.durable import run_alone
+from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import run
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.kafka.encode import Batch, Record

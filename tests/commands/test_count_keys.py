@@ -14,8 +14,6 @@ import pytest
 from compaction import task_runner
 from compaction.commands import count_keys
 from compaction.engines.processes import ProcessPasses
-from compaction.fs.local import LocalFileSystem
-from compaction.fs.overlay import OverlayFileSystem
 from compaction.names import LogLocation, parse_partition_dir
 from compaction.source import count_logs as counting
 from compaction.source import key_totals
@@ -23,6 +21,8 @@ from compaction.source.count_logs import CountPlan, count_logs, plan_count
 from compaction.source.key_totals import Largest
 from compaction.source.read_plan import ReadRequest, plan_log
 from compaction.spark.progress import Progress
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.overlay import OverlayFileSystem
 from compaction.task_runner import TaskRunner
 from tests.dumping.segments import T0, write_segment
 from tests.golden import unpack_sample

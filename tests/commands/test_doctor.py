@@ -16,7 +16,7 @@ import pytest
 
 from compaction.checkup import log_health, machine
 from compaction.commands import doctor, warm_up
-from compaction.fs.local import FreeSpace
+from compaction.storage.local import FreeSpace
 from tests.dumping.segments import Made, write_segment
 from tests.golden import unpack_sample
 from tests.kafka.broker import Broker

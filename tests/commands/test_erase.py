@@ -23,12 +23,11 @@ from compaction.commands import erase, verify
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.formats import key_list
 from compaction.formats.key_criteria import KeyCriteria
-from compaction.fs.durable import Steps
 from compaction.report import LogReport
 from compaction.run import run as run_module
 from compaction.run_report import RunReport
+from compaction.storage.durable import Steps
 from tests.erasure.test_erase_keys import records_in, write_odd
-from tests.fs.test_lock import held_elsewhere
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
@@ -36,6 +35,7 @@ from tests.oracle.disk import write_partition
 from tests.oracle.segments import write_segment
 from tests.passes.random_cases import NOW_MS
 from tests.passes.rounds import INTERVAL_BYTES
+from tests.storage.test_lock import held_elsewhere
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from compaction.commands import expire
-from compaction.fs.local import FreeSpace
 from compaction.run import expire as expire_run
 from compaction.run.admission import SpaceBudget
+from compaction.storage.local import FreeSpace
 from tests.golden import unpack_sample
 
 #: four and a half hours after the newest record of clickstream

@@ -16,14 +16,14 @@ import pytest
 from compaction.commands import compact, count_keys, dry_run, dump_log, erase, expire, verify
 from compaction.compare.compare_policies import compare_with
 from compaction.erasure.erase_keys import erase_keys
-from compaction.fs.uri import KEYS_VARIABLE
 from compaction.run.compact import clean_logs
+from compaction.storage.uri import KEYS_VARIABLE
 from tests.certifier.certify import certify
 from tests.golden import unpack_backup_sets, unpack_sample
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
-from tests.stores.layouts.aiven_objects import KEY_ID, AivenWriter, end_offset, new_key
-from tests.stores.layouts.exports import TOPIC_ID, no_exports_known, require_cryptography, write_local_tiered
+from tests.storage.layouts.aiven_objects import KEY_ID, AivenWriter, end_offset, new_key
+from tests.storage.layouts.exports import TOPIC_ID, no_exports_known, require_cryptography, write_local_tiered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,13 +13,13 @@ from compaction.cli import execution
 from compaction.commands import compact, count_keys, dump_log, erase, verify
 from compaction.erasure.erase_keys import erase_keys
 from compaction.errors import UsageError
-from compaction.fs.uri import KEYS_VARIABLE
-from compaction.stores.layouts import data_keys
+from compaction.storage.layouts import data_keys
+from compaction.storage.uri import KEYS_VARIABLE
 from tests.certifier.certify import certify
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, figures, run
-from tests.stores.layouts.exports import CODINGS, LOG_NAME, no_exports_known, objects, require_cryptography, source
+from tests.storage.layouts.exports import CODINGS, LOG_NAME, no_exports_known, objects, require_cryptography, source
 
 __all__ = ["no_exports_known", "objects", "source"]
 

@@ -10,9 +10,9 @@ import pytest
 
 from compaction.commands import compact, count_keys, doctor, dry_run, erase, expire, verify
 from compaction.errors import UsageError
-from compaction.fs.local import LocalFileSystem
 from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_plan import ReadRequest, plan_read, read_ends
+from compaction.storage.local import LocalFileSystem
 from tests.logdir.logs import data_segment
 
 Main = Callable[[list[str]], int]

@@ -13,15 +13,15 @@ from compaction.config.request import CompactionRequest
 from compaction.erasure.erase_keys import erase_keys
 from compaction.exports.written_layouts import WRITTEN
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches
-from compaction.fs.filesystem import join
-from compaction.fs.uri import LAYOUTS, parse_uri
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage.filesystem import join
+from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.uri import LAYOUTS, parse_uri
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, NOW_MS, run
-from tests.stores.layouts.exports import CODINGS, LOG_NAME, aiven, no_exports_known, objects, require_cryptography, upload
+from tests.storage.layouts.exports import CODINGS, LOG_NAME, aiven, no_exports_known, objects, require_cryptography, upload
 
 __all__ = ["no_exports_known", "objects"]
 

@@ -383,7 +383,7 @@ def test_a_user_without_write_permission_can_compare(sample: Path) -> None:
     assert as_nobody(work) == (True, True)
 
 
-HOLD = "import sys; from compaction.fs.lock import LogDirLock; LogDirLock.acquire(sys.argv[1]); print(flush=True); input()"
+HOLD = "import sys; from compaction.storage.lock import LogDirLock; LogDirLock.acquire(sys.argv[1]); print(flush=True); input()"
 
 
 def test_a_directory_in_use_is_read_with_a_warning(sample: Path, caplog: pytest.LogCaptureFixture) -> None:

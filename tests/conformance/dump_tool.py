@@ -11,7 +11,7 @@ from py4j.protocol import Py4JJavaError
 
 from compaction.commands import dump_log
 from compaction.dumping.dump_tool import Dump
-from compaction.fs.local import LocalFileSystem
+from compaction.storage.local import LocalFileSystem
 from tests.kafka.gateway import Gateway, unconverted_errors
 
 

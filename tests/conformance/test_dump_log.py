@@ -15,7 +15,7 @@ import pytest
 from compaction.dumping.index_lookup import find_timestamp, start_position
 from compaction.dumping.targets import Target
 from compaction.formats.java_text import java_text
-from compaction.fs.local import LocalFileSystem
+from compaction.storage.local import LocalFileSystem
 from tests.conformance.dump_files import T0, TEXTS, damaged_segments, records, sound_segments, write_segments
 from tests.conformance.dump_tool import Dumped, KafkaDump, our_dump
 from tests.golden import unpack_sample

@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
-from compaction.fs import local_output
-from compaction.fs.filesystem import Chunk
 from compaction.passes.tasks import OutputPart
+from compaction.storage import local_output
+from compaction.storage.filesystem import Chunk
 
 Clean = Callable[..., Any]
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from compaction.api.engine_choice import Engine
 from compaction.commands import compact
 from compaction.config.request import CompactionRequest
-from compaction.fs.filesystem import DiskFileSystem
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
+from compaction.storage.filesystem import DiskFileSystem
 from tests.damage.valid_logs import NOW_MS
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from compaction.fs.lock import LogDirLock
 from compaction.names import LOCK
+from compaction.storage.lock import LogDirLock
 from tests.crash.stops import run_until
 from tests.crash.surroundings import run
 from tests.golden import unpack_sample

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.fs.filesystem import ByteSource
-from compaction.fs.local import LocalFileSystem
+from compaction.storage.filesystem import ByteSource
+from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import run
 from tests.damage.valid_logs import valid_log, write_log
 

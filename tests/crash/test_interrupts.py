@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from compaction.names import LOCK
-from compaction.stores.manifest import MANIFEST, MARKER
+from compaction.storage.manifest import MANIFEST, MARKER
 from tests.crash.kill import family
 from tests.golden import unpack_sample
 from tests.object_store.fixtures import S3Bucket, published

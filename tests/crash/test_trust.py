@@ -13,10 +13,10 @@ import pytest
 
 from compaction.errors import StorageError
 from compaction.formats.record_batch.batch import iter_batches
-from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS
 from compaction.output.journal import JOURNAL
 from compaction.run.sizing import Sizes
+from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import Ended, run
 from tests.damage.harm import reseal
 from tests.damage.valid_logs import ReadableFileSystem, look_at, valid_log, write_log

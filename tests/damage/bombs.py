@@ -22,11 +22,11 @@ from compaction.dumping.index_lookup import find_timestamp
 from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.targets import Target
 from compaction.errors import LogError
-from compaction.fs.local import LocalFileSystem
 from compaction.kernels.reading.columns import KEYS, VALUES
 from compaction.names import LOG, segment_file
 from compaction.passes.decoder import MAX_PLAIN_BYTES
 from compaction.source.read_columns import Bounds, ReadSpec, read_columns
+from compaction.storage.local import LocalFileSystem
 from tests.damage.harm import reseal
 from tests.damage.valid_logs import NOW_MS, SEGMENT_OFFSETS, valid_log, write_log
 from tests.kafka.encode import Batch, Legacy, Record, compress

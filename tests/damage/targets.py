@@ -27,8 +27,6 @@ from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.properties import parse_meta_properties, parse_properties
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches, parse_control_record
 from compaction.formats.record_batch.transcode import transcode
-from compaction.fs.local import LocalFileSystem
-from compaction.fs.ranges import View
 from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES
 from compaction.kernels.reading.siphash import HashSecret
@@ -53,6 +51,8 @@ from compaction.passes.tasks import (
 )
 from compaction.report import LogReport, LogStatus
 from compaction.source.read_columns import ReadSpec, read_columns
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.ranges import View
 from tests.damage.valid_logs import NOW_MS, ReadableFileSystem, look_at, valid_log, write_log
 from tests.local_job import clean_locally
 

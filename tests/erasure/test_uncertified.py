@@ -15,9 +15,9 @@ from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.run_report import RunReport
 from tests.crash.stops import end_process
 from tests.erasure.test_erase_keys import write_odd
-from tests.fs.faults import Stopped
 from tests.local_passes import LocalPasses
 from tests.passes.random_cases import NOW_MS
+from tests.storage.faults import Stopped
 
 
 @pytest.fixture

@@ -14,16 +14,16 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from compaction.fs.filesystem import join
-from compaction.fs.uri import parse_uri
-from compaction.stores.layouts.aiven import AivenLayout
-from compaction.stores.layouts.data_keys import add_private_keys
-from compaction.stores.layouts.joined_log import read_file
-from compaction.stores.layouts.log_layout import Place
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage.filesystem import join
+from compaction.storage.layouts.aiven import AivenLayout
+from compaction.storage.layouts.data_keys import add_private_keys
+from compaction.storage.layouts.joined_log import read_file
+from compaction.storage.layouts.log_layout import Place
+from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.uri import parse_uri
 from tests.golden import AIVEN_OBJECTS
 from tests.kafka.gateway import java_executable
-from tests.stores.layouts.exports import CODINGS, LOG_NAME
+from tests.storage.layouts.exports import CODINGS, LOG_NAME
 
 _KINDS = {".log": ".log", ".index": ".OFFSET", ".timeindex": ".TIMESTAMP", ".snapshot": ".PRODUCER_SNAPSHOT"}
 

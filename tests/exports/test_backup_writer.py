@@ -15,9 +15,9 @@ from compaction.exports.backup_writer import BackupTarget, write_set
 from compaction.exports.new_export import require_empty
 from compaction.formats.backup_set.set_manifest import parse_manifest
 from compaction.formats.backup_set.set_segment import Compression
-from compaction.fs.local import LocalFileSystem
 from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
+from compaction.storage.local import LocalFileSystem
 from tests.kafka.encode import ABORT, COMMIT, Batch, Producer, Record, marker
 from tests.oracle.backup_segments import decode_segment
 

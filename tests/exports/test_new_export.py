@@ -13,10 +13,10 @@ import pytest
 
 from compaction.errors import CompactionError, StorageError
 from compaction.exports import new_export
-from compaction.fs.filesystem import join
-from compaction.stores.manifest import MARKER, marker
-from compaction.stores.object_output import OutputFileSystem, marked_by
-from tests.stores.remote_places import PLACE, bucket
+from compaction.storage.filesystem import join
+from compaction.storage.manifest import MARKER, marker
+from compaction.storage.object_output import OutputFileSystem, marked_by
+from tests.storage.remote_places import PLACE, bucket
 
 __all__ = ["bucket"]
 

@@ -20,18 +20,18 @@ from compaction.exports.tiered_writer import TieredTarget, listed_uploads
 from compaction.formats.record_batch.batch import iter_batches
 from compaction.formats.record_batch.batch_header import BatchHeader
 from compaction.formats.record_batch.record import Record
-from compaction.fs.filesystem import FileRange, join
-from compaction.fs.local import LocalFileSystem
 from compaction.logdir.discover import Selector, discover
 from compaction.names import TopicPartition
-from compaction.stores.layouts import chunked_object, data_keys
-from compaction.stores.layouts.aiven_manifest import decode_sizes
-from compaction.stores.layouts.log_layout import LogFile, StoredLog
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage.filesystem import FileRange, join
+from compaction.storage.layouts import chunked_object, data_keys
+from compaction.storage.layouts.aiven_manifest import decode_sizes
+from compaction.storage.layouts.log_layout import LogFile, StoredLog
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.mixed import MixedFileSystem
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.logdir.logs import build, data_batch
 from tests.object_store.fixtures import files
-from tests.stores.layouts.exports import (
+from tests.storage.layouts.exports import (
     CODINGS,
     TOPIC_ID,
     aiven,
@@ -43,8 +43,8 @@ from tests.stores.layouts.exports import (
     source,
     upload,
 )
-from tests.stores.layouts.test_aiven import read_all
-from tests.stores.layouts.test_local_tiered import offsets, read_log_files
+from tests.storage.layouts.test_aiven import read_all
+from tests.storage.layouts.test_local_tiered import offsets, read_log_files
 
 __all__ = ["no_exports_known", "objects", "source"]
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from compaction.fs.filesystem import join
-from compaction.fs.uri import OPTIONS_VARIABLE, parse_uri
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage.filesystem import join
+from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.uri import OPTIONS_VARIABLE, parse_uri
 from tests.commands.test_tiered_output import job
 from tests.kafka.broker import Broker, host_partition
 from tests.kafka.clients import Clients, Consumed
 from tests.kafka.gateway import Gateway
 from tests.kafka.jars import tiered_storage_jar
 from tests.object_store.local_run import COMPACT, run
-from tests.stores.layouts.exports import no_exports_known
+from tests.storage.layouts.exports import no_exports_known
 
 __all__ = ["no_exports_known"]
 

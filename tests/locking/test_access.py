@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import LockedError, UsageError
-from compaction.fs.local import LocalFileSystem
 from compaction.locking.access import Purpose, access, require_still_unlocked
 from compaction.locking.claim import NO_OWNER, is_claim
 from compaction.names import LOCK
+from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import small_disk
-from tests.fs.test_lock import held_elsewhere, try_elsewhere
+from tests.storage.test_lock import held_elsewhere, try_elsewhere
 
 FS = LocalFileSystem()
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import LockedError, StorageError
-from compaction.fs.durable import run_alone
-from compaction.fs.local import LocalFileSystem
 from compaction.locking.claim import Claim, Identity, is_claim
 from compaction.output.swap import replace_segments
+from compaction.storage.durable import run_alone
+from compaction.storage.local import LocalFileSystem
 from tests.output.test_swap import END, HERE, LOG_DIR, PLAIN, dirty_log, everything, write_cleaned
 
 FS = LocalFileSystem()

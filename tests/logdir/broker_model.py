@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from compaction.formats.record_batch.batch import iter_batches
-from compaction.fs.filesystem import FileSystem, join
 from compaction.names import INDEX, LOG, SWAP, segment_file
+from compaction.storage.filesystem import FileSystem, join
 
 PREALLOCATED = 64
 

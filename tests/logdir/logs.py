@@ -12,12 +12,12 @@ from compaction.formats import indexes
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.formats.record_batch.batch import iter_batches
 from compaction.formats.record_batch.record import Record
-from compaction.fs.contents import FileDigest, digest_of
-from compaction.fs.filesystem import FileSystem, join
 from compaction.kernels.reading.batches import scan_batches
 from compaction.logdir.segments import segment_bases
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, LogLocation, TopicPartition, segment_file
 from compaction.recovery.rebuild import IndexBuilder
+from compaction.storage.contents import FileDigest, digest_of
+from compaction.storage.filesystem import FileSystem, join
 from tests.formats.encode import BatchSpec, encode_batch, end_txn_marker
 
 TOPIC = TopicPartition("orders", 0)

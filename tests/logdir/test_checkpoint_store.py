@@ -9,7 +9,6 @@ import pytest
 
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
-from compaction.fs.durable import run_alone
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles, read_checkpoints
 from compaction.names import (
     CLEAN_SHUTDOWN,
@@ -20,7 +19,8 @@ from compaction.names import (
     RECOVERY_POINTS,
     TopicPartition,
 )
-from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
+from compaction.storage.durable import run_alone
+from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
 
 A, B = TopicPartition("a", 0), TopicPartition("b.c", 12)
 PATH = f"/logs/{CLEANER_OFFSETS}"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import UsageError
-from compaction.fs.local import LocalFileSystem
 from compaction.logdir.discover import Selector, check_log_dirs, discover
+from compaction.storage.local import LocalFileSystem
 
 FS = LocalFileSystem()
 ODD = [

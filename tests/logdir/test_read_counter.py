@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.fs.local import LocalFileSystem
 from compaction.logdir import read_counter
 from compaction.logdir.blocks import SegmentReader
+from compaction.storage.local import LocalFileSystem
 from tests.dumping.segments import write_segment
 
 

@@ -11,13 +11,12 @@ from compaction.cleaning.log_view import AbortedTxn, LogView, ProducerEntry
 from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.formats.record_batch.record import Record
-from compaction.fs.filesystem import join
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition, segment_file
+from compaction.storage.filesystem import join
 from tests.formats.encode import MessageSetSpec, encode_message_set
-from tests.fs.faults import FaultyFileSystem
 from tests.logdir.logs import (
     NOW_MS,
     TOPIC,
@@ -31,6 +30,7 @@ from tests.logdir.logs import (
     put_snapshot,
     txn_batch,
 )
+from tests.storage.faults import FaultyFileSystem
 
 HERE = location("/logs")
 DAY_MS = 86_400_000

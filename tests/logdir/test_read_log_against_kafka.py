@@ -11,11 +11,11 @@ import pytest
 
 from compaction.cleaning.log_view import LogView
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
-from compaction.fs.local import LocalFileSystem
 from compaction.logdir.checkpoint_store import Checkpoints, DirectoryState
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.names import INDEX, LEADER_EPOCHS, TIMEINDEX, TXNINDEX, LogLocation
 from compaction.recovery.recover import recover_log
+from compaction.storage.local import LocalFileSystem
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.logdir.logs import TOPIC

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.fs.filesystem import join
 from compaction.logdir.read_log import read_segments
 from compaction.logdir.slices import ByteRange, cut_segment
 from compaction.names import INDEX, LOG, segment_file
-from tests.fs.faults import FaultyFileSystem
+from compaction.storage.filesystem import join
 from tests.logdir.logs import data_segment, location
+from tests.storage.faults import FaultyFileSystem
 
 PATH = location("/logs").path
 OFFSETS = range(100, 1100)

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from compaction.fs.uri import OPTIONS_VARIABLE
-from compaction.stores.manifest import MANIFEST, MARKER
+from compaction.storage.manifest import MANIFEST, MARKER
+from compaction.storage.uri import OPTIONS_VARIABLE
 from tests.object_store.server import ACCESS_KEY, DENIED, REGION, SECRET_KEY, CutOff, Request, Store
 
 _BUCKETS = itertools.count()

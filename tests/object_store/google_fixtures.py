@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from compaction.fs.uri import OPTIONS_VARIABLE
+from compaction.storage.uri import OPTIONS_VARIABLE
 from tests.object_store.fixtures import Asked, Bucket
 
 _ROOT = Path(__file__).resolve().parents[2]

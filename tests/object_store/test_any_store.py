@@ -18,15 +18,15 @@ from compaction.commands import compact as job
 from compaction.commands import dump_log, erase, expire, verify
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.errors import StorageError, UsageError
-from compaction.fs.local import LocalFileSystem
-from compaction.fs.uri import OPTIONS_VARIABLE, parse_uri
 from compaction.names import CLEANER_OFFSETS
 from compaction.report import LogStatus
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
-from compaction.stores.listings import list_directory
-from compaction.stores.manifest import MANIFEST, MARKER
+from compaction.storage.listings import list_directory
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.manifest import MANIFEST, MARKER
+from compaction.storage.uri import OPTIONS_VARIABLE, parse_uri
 from tests.conftest import ROOT
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import data_segment

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from compaction.fs.contents import read_range
-from compaction.fs.uri import KEYS_VARIABLE, parse_uri
 from compaction.run_report import RunReport
-from compaction.stores import clients
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage import clients
+from compaction.storage.contents import read_range
+from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.uri import KEYS_VARIABLE, parse_uri
 from tests.object_store.fixtures import Bucket, files, published
 from tests.object_store.local_run import COMPACT, run
 from tests.object_store.server import DENIED, SLOW_DOWN, CutOff, Gate, Refusal, Request, Store
 from tests.object_store.test_object_store import every
-from tests.stores.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
-from tests.stores.layouts.exports import LOG_NAME, no_exports_known, objects, require_cryptography, source, write_local_tiered
+from tests.storage.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
+from tests.storage.layouts.exports import LOG_NAME, no_exports_known, objects, require_cryptography, source, write_local_tiered
 
 __all__ = ["no_exports_known", "objects", "source"]
 

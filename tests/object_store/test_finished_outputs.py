@@ -11,13 +11,13 @@ import pytest
 
 from compaction.commands import dump_log
 from compaction.errors import CompactionError, UsageError
-from compaction.fs.local import LocalFileSystem
-from compaction.fs.uri import parse_uri
 from compaction.output.object_publish import ObjectPublication
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
-from compaction.stores.manifest import MANIFEST, MARKER
-from compaction.stores.streams import ObjectOutput
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.manifest import MANIFEST, MARKER
+from compaction.storage.streams import ObjectOutput
+from compaction.storage.uri import parse_uri
 from tests.object_store.fixtures import Bucket, any_bucket, on_one_store, published
 from tests.object_store.local_run import COMPACT, figures, run
 

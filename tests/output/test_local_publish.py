@@ -10,10 +10,6 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import LockedError, StorageError, UsageError
-from compaction.fs.filesystem import FileSystem, join
-from compaction.fs.local import LocalFileSystem
-from compaction.fs.lock import LogDirLock
-from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.read_log import read_segments
 from compaction.names import LogLocation, TopicPartition
@@ -23,8 +19,12 @@ from compaction.output.local_publish import LocalPublication
 from compaction.output.publish import Publication, PublishOptions, layout
 from compaction.output.swap import SwapGroup
 from compaction.recovery.recover import recover_log
-from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.lock import LogDirLock
+from compaction.storage.overlay import OverlayFileSystem
 from tests.logdir.logs import TOPIC, build, data_batch, data_segment, location, put_snapshot, served, tree
+from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
 
 FS = LocalFileSystem()
 OTHER = TopicPartition("payments", 1)

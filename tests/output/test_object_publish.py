@@ -13,22 +13,22 @@ import pytest
 import xxhash
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
-from compaction.fs.contents import FileDigest
-from compaction.fs.local import LocalFileSystem
 from compaction.names import LOG
 from compaction.output import object_publish
 from compaction.output.object_publish import ObjectPublication
 from compaction.output.publish import PublishOptions
 from compaction.output.swap import SwapGroup
 from compaction.output.unfinished import marker_of
-from compaction.stores.listings import list_directory, read_whole
-from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
-from compaction.stores.mixed import MixedFileSystem
-from compaction.stores.object_output import OutputFileSystem
-from compaction.stores.remote import RemoteFileSystem, require_finished
-from compaction.stores.streams import ObjectOutput, RangeReader, delete_object
+from compaction.storage.contents import FileDigest
+from compaction.storage.listings import list_directory, read_whole
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
+from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.object_output import OutputFileSystem
+from compaction.storage.remote import RemoteFileSystem, require_finished
+from compaction.storage.streams import ObjectOutput, RangeReader, delete_object
 from tests.logdir.logs import data_segment, location
-from tests.stores.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
+from tests.storage.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
 
 __all__ = ["bucket", "log"]
 

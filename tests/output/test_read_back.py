@@ -7,13 +7,13 @@ import xxhash
 
 from compaction.errors import StorageError
 from compaction.formats.record_batch.record import Record
-from compaction.fs import contents
-from compaction.fs.contents import READ_BYTES, FileDigest
 from compaction.names import LOG
 from compaction.output import read_back
 from compaction.output.read_back import ReadBack
+from compaction.storage import contents
+from compaction.storage.contents import READ_BYTES, FileDigest
 from tests.formats.encode import BatchSpec, encode_batch
-from tests.fs.faults import FaultyFileSystem, MemorySource
+from tests.storage.faults import FaultyFileSystem, MemorySource
 
 PATH = "/logs/0.log"
 VALUE = bytes(64 << 10)

@@ -11,16 +11,16 @@ from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.segment_retention import DeletionCause, DeletionPlan, Removal
 from compaction.config import TopicConfig
 from compaction.errors import CorruptLogError
-from compaction.fs.durable import run_alone
-from compaction.fs.filesystem import FileSystem, join
 from compaction.logdir.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log, snapshots
 from compaction.names import DELETED, LEADER_EPOCHS, LOG_STARTS
 from compaction.output.segment_deletion import delete_segments
 from compaction.recovery.recover import recover_log
-from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
+from compaction.storage.durable import run_alone
+from compaction.storage.filesystem import FileSystem, join
 from tests.logdir.broker_model import start_broker
 from tests.logdir.logs import NOW_MS, TOPIC, data_segment, location, put_snapshot, served
+from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
 
 HERE = location("/logs")
 PRODUCER = ProducerEntry(7, 0, 3, 205, 0, NOW_MS, -1, -1)

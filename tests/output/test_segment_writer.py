@@ -9,10 +9,10 @@ import pytest
 
 from compaction.errors import CorruptLogError
 from compaction.formats.record_batch.record import Record
-from compaction.fs.durable import run_alone
-from compaction.fs.local import LocalFileSystem
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.output.segment_writer import SegmentWriter, new_suffix
+from compaction.storage.durable import run_alone
+from compaction.storage.local import LocalFileSystem
 from tests.formats.encode import BatchSpec, encode_batch
 
 BASE = 7

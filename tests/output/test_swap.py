@@ -10,10 +10,6 @@ import pytest
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
-from compaction.fs.contents import FileDigest
-from compaction.fs.durable import remove_temporary, run_alone, run_in_step
-from compaction.fs.filesystem import FileSystem, join
-from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.checkpoint_store import CheckpointFiles, read_checkpoints
 from compaction.logdir.read_log import read_segments
 from compaction.names import CLEANER_OFFSETS, DELETED, LOG, LogLocation, TopicPartition, segment_file
@@ -21,7 +17,10 @@ from compaction.output.journal import JOURNAL, JournalGroup
 from compaction.output.segment_files import remove_deleted
 from compaction.output.swap import SwapGroup, finish_group, replace_segments, source_at
 from compaction.recovery.recover import recover_log
-from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
+from compaction.storage.contents import FileDigest
+from compaction.storage.durable import remove_temporary, run_alone, run_in_step
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.overlay import OverlayFileSystem
 from tests.logdir.broker_model import start_broker
 from tests.logdir.logs import (
     TOPIC,
@@ -37,6 +36,7 @@ from tests.logdir.logs import (
 )
 from tests.logdir.logs import served as served_by_a_broker
 from tests.output.test_journal import MALFORMED
+from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
 
 LOG_DIR = "/logs"
 HERE = location(LOG_DIR)

@@ -8,16 +8,16 @@ import pytest
 
 from compaction.errors import StorageError, UsageError
 from compaction.exports.new_export import new_export
-from compaction.fs.filesystem import join
 from compaction.output import object_publish
 from compaction.output.object_publish import ObjectPublication
 from compaction.output.unfinished import OwnNames, marker_of
-from compaction.stores.listings import list_directory
-from compaction.stores.manifest import MANIFEST, MARKER, marker
-from compaction.stores.mixed import MixedFileSystem
-from compaction.stores.object_output import OutputFileSystem
-from compaction.stores.prefix_marks import CLAIM
-from tests.stores.remote_places import PLACE, begin, bucket, log, publish
+from compaction.storage.filesystem import join
+from compaction.storage.listings import list_directory
+from compaction.storage.manifest import MANIFEST, MARKER, marker
+from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.object_output import OutputFileSystem
+from compaction.storage.prefix_marks import CLAIM
+from tests.storage.remote_places import PLACE, begin, bucket, log, publish
 
 __all__ = ["bucket", "log"]
 

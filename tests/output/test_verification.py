@@ -7,12 +7,12 @@ import pytest
 import xxhash
 
 from compaction.errors import CorruptLogError, StorageError
-from compaction.fs.contents import FileDigest
-from compaction.fs.filesystem import FileRange
 from compaction.names import LOG
 from compaction.output.verification import SegmentCheck, copy_verified
-from tests.fs.faults import FaultyFileSystem
+from compaction.storage.contents import FileDigest
+from compaction.storage.filesystem import FileRange
 from tests.logdir.logs import data_batch
+from tests.storage.faults import FaultyFileSystem
 
 BATCHES = [data_batch(offset) for offset in (3, 5, 9)]
 DATA = b"".join(BATCHES)

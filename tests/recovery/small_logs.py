@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compaction.fs.filesystem import join
 from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
-from tests.fs.faults import FaultyFileSystem
+from compaction.storage.filesystem import join
 from tests.logdir.logs import Built, data_segment, location
+from tests.storage.faults import FaultyFileSystem
 
 HERE = location("/logs")
 PATH = HERE.path

@@ -9,12 +9,11 @@ import pytest
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import SnapshotEntry
-from compaction.fs.filesystem import real_file
-from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.read_log import read_segments
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.recovery.recover import recover_log
-from tests.fs.faults import FaultyFileSystem
+from compaction.storage.filesystem import real_file
+from compaction.storage.overlay import OverlayFileSystem
 from tests.logdir.logs import (
     NOW_MS,
     Built,
@@ -28,6 +27,7 @@ from tests.logdir.logs import (
     txn_batch,
 )
 from tests.recovery.small_logs import HERE, PATH, SMALL, flipped, log_with, name
+from tests.storage.faults import FaultyFileSystem
 
 
 def big() -> Built:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from compaction.cleaning.log_view import AbortedTxn
-from compaction.fs.filesystem import FileSystem, real_file
-from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.read_log import read_segments
 from compaction.logdir.segments import MAX_RELATIVE_OFFSET, segment_bases
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.output.segment_writer import new_suffix
 from compaction.recovery.recover import recover_log
 from compaction.recovery.split import split_segment
-from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
+from compaction.storage.filesystem import FileSystem, real_file
+from compaction.storage.overlay import OverlayFileSystem
 from tests.logdir.broker_model import start_broker
 from tests.logdir.logs import Built, build, data_batch, data_segment, location, served, tree
+from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
 
 HERE = location("/logs")
 FAR = 5 * 2**30

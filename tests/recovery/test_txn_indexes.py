@@ -13,9 +13,9 @@ from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.logdir.checkpoint_store import DirectoryState
 from compaction.names import TXNINDEX
 from compaction.recovery.recover import recover_log
-from tests.fs.faults import FaultyFileSystem
 from tests.logdir.logs import NOW_MS, TOPIC, Built, build, data_segment, marker, put_snapshot, tree, txn_batch
 from tests.recovery.small_logs import HERE, PATH, log_with, name
+from tests.storage.faults import FaultyFileSystem
 
 FIRST = [AbortedTxn(7, 0, 3, 1)]
 SECOND = [AbortedTxn(8, 1, 10, 11), AbortedTxn(7, 11, 13, 14)]

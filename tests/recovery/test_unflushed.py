@@ -8,15 +8,15 @@ import pytest
 
 from compaction.formats.assigned_epochs import EpochRange, assign_epochs
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
-from compaction.fs.filesystem import join
 from compaction.logdir.checkpoint_store import DirectoryState
 from compaction.logdir.read_log import read_segments
 from compaction.names import INDEX, LEADER_EPOCHS, TIMEINDEX
 from compaction.recovery.recover import recover_log
+from compaction.storage.filesystem import join
 from tests.formats.encode import BatchSpec
-from tests.fs.faults import FaultyFileSystem
 from tests.logdir.logs import TOPIC, build, data_batch, data_segment, tree
 from tests.recovery.small_logs import HERE, PATH, SMALL, log_with, name
+from tests.storage.faults import FaultyFileSystem
 
 EPOCHS = join(PATH, LEADER_EPOCHS)
 

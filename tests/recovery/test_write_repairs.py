@@ -6,13 +6,13 @@ import pytest
 
 from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError
-from compaction.fs.durable import run_alone
-from compaction.fs.overlay import OverlayFileSystem
 from compaction.recovery.recover import recover_log
 from compaction.recovery.write_repairs import write_repairs
-from tests.fs.faults import FaultyFileSystem
+from compaction.storage.durable import run_alone
+from compaction.storage.overlay import OverlayFileSystem
 from tests.logdir.logs import data_batch, tree
 from tests.recovery.test_split import FAR, HERE, log_with, overflowing
+from tests.storage.faults import FaultyFileSystem
 
 
 def repaired_in_memory(fs: FaultyFileSystem) -> tuple[OverlayFileSystem, tuple[Segment, ...]]:

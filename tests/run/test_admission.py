@@ -9,9 +9,9 @@ import pytest
 
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.txn_tables import AbortedRanges
-from compaction.fs.local import FreeSpace
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, PartResult, Slice
 from compaction.run.admission import SpaceBudget, logs_without_space
+from compaction.storage.local import FreeSpace
 
 MIB = 1 << 20
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from compaction.fs.durable import Steps
-from compaction.fs.local import LocalFileSystem
 from compaction.run.passes import run_concurrently
 from compaction.run.run import change_logs
+from compaction.storage.durable import Steps
+from compaction.storage.local import LocalFileSystem
 
 
 @pytest.mark.parametrize("threads", [1, 3, 16])

@@ -15,7 +15,6 @@ from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, ConfigError
 from compaction.formats.record_batch.record import Record
-from compaction.fs.local import LocalFileSystem
 from compaction.logdir.segments import segment_bases
 from compaction.report import LogReport, LogStatus
 from compaction.run import prepare
@@ -25,6 +24,7 @@ from compaction.run.expire import delete_old_segments
 from compaction.run.prepare import LogReadTask, read_without_recovery
 from compaction.run_report import RunReport
 from compaction.spark.pipeline import SparkPasses
+from compaction.storage.local import LocalFileSystem
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 
 from compaction.cleaning.log_view import LogView
-from compaction.fs.local import LocalFileSystem
-from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.report import LogReport, LogStatus, RunStatus
 from compaction.run.compact import clean_logs
@@ -24,6 +22,8 @@ from compaction.screen.output_screen import Screen
 from compaction.source.count_logs import count_logs, plan_count
 from compaction.source.key_totals import Largest
 from compaction.source.read_plan import ReadRequest
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.overlay import OverlayFileSystem
 from tests.cleaning.test_segment_retention import planned
 from tests.cleaning.test_segment_retention import three as three_segments
 from tests.damage.valid_logs import NOW_MS, valid_log, write_log

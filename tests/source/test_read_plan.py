@@ -126,7 +126,7 @@ def test_the_page_documents_every_column_and_option() -> None:
 
 def test_a_directory_in_use_is_not_read(tmp_log_dir: Path) -> None:
     write_random(tmp_log_dir, "plain", 1)
-    holder = """import sys; from compaction.fs.lock import LogDirLock
+    holder = """import sys; from compaction.storage.lock import LogDirLock
 with LogDirLock.acquire(sys.argv[1]): print(1, flush=True); input()"""
     with subprocess.Popen(
         [sys.executable, "-c", holder, str(tmp_log_dir)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE

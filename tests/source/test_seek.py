@@ -12,7 +12,7 @@ from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.source.seek import first_offset_since, positions_of
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage.mixed import MixedFileSystem
 from tests.oracle.segments import NaiveSegment
 from tests.source.random_partition import write_random
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from compaction.fs.filesystem import Output
-from compaction.fs.local import LocalFileSystem
+from compaction.storage.filesystem import Output
+from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import run
 from tests.damage.valid_logs import valid_log, write_log
 

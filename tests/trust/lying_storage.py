@@ -34,11 +34,11 @@ from typing import NamedTuple, TypeVar
 from compaction.errors import StorageError
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch.batch import iter_batches
-from compaction.fs.filesystem import ByteSource, base_name, join, parent
 from compaction.names import DELETED, LEADER_EPOCHS, LOG, META_PROPERTIES
 from compaction.output.journal import JOURNAL
-from tests.fs.faults import FaultyFileSystem
+from compaction.storage.filesystem import ByteSource, base_name, join, parent
 from tests.logdir.broker_model import start_broker
+from tests.storage.faults import FaultyFileSystem
 from tests.trust.checks import Tree, difference, tree, undisturbed
 from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path
 from tests.trust.watched import Operation, WatchedFileSystem

@@ -20,7 +20,6 @@ from compaction.errors import CompactionError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.formats.record_batch.record import Record
-from compaction.fs.filesystem import DiskFileSystem, join
 from compaction.locking.claim import Identity
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation, TopicPartition
 from compaction.run import destination
@@ -28,11 +27,12 @@ from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
+from compaction.storage.filesystem import DiskFileSystem, join
 from tests.formats.encode import BatchSpec, encode_batch
-from tests.fs.faults import FaultyFileSystem, Stopped
 from tests.local_job import KAFKA, TopicConfigs, logs_in, resolver_of
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import NOW_MS, Built, build, marker, put_snapshot
+from tests.storage.faults import FaultyFileSystem, Stopped
 from tests.trust.watched import WatchedFileSystem
 
 LOG_DIR, OUTPUT_DIR = "/memory/logs", "/memory/out/cleaned"

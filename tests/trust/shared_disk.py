@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from compaction.errors import LockedError, StorageError
-from compaction.fs.filesystem import FileRange, FileStat, base_name, parent, storage_errors
+from compaction.storage.filesystem import FileRange, FileStat, base_name, parent, storage_errors
 
 #: waits for the turn; takes the operation's name and its path
 Turn = Callable[[str, str], None]
@@ -144,7 +144,7 @@ class LockTable:
 
 
 class ActorFiles:
-    """The disk as one process sees it; see ``compaction.fs.filesystem.FileSystem``."""
+    """The disk as one process sees it; see ``compaction.storage.filesystem.FileSystem``."""
 
     def __init__(self, disk: Disk, locks: LockTable, who: str, domain: Hashable, turn: Turn) -> None:
         self.disk, self.locks, self.who, self.domain = disk, locks, who, domain

@@ -11,8 +11,8 @@ import random
 from dataclasses import dataclass
 
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches
-from compaction.fs.filesystem import join
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SEGMENT_KINDS, SWAP, TIMEINDEX, TXNINDEX, segment_file
+from compaction.storage.filesystem import join
 from tests.logdir.broker_model import start_broker
 from tests.trust.shared_disk import ActorFiles, Inode
 from tests.trust.simulated_logs import KEYS, PATH, History, bases, batch

@@ -11,8 +11,8 @@ from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.indexes import read_txn_index
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 from compaction.formats.record_batch.record import Record
-from compaction.fs.filesystem import join
 from compaction.names import CLEANER_OFFSETS, LOG, TXNINDEX, segment_file
+from compaction.storage.filesystem import join
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.logdir.logs import NOW_MS, TOPIC, Built, build, marker
 from tests.trust.shared_disk import Disk

@@ -39,12 +39,12 @@ from numpy.typing import NDArray
 
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, LockedError
-from compaction.fs.filesystem import FileSystem
 from compaction.kernels.keys import slot_table
 from compaction.locking.claim import Identity
 from compaction.report import LogStatus
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
+from compaction.storage.filesystem import FileSystem
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import NOW_MS, TOPIC

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import LockedError, StorageError
-from compaction.fs.local import LocalFileSystem
 from compaction.locking import claim as claims
 from compaction.locking.claim import Claim, Identity
-from tests.fs.faults import FaultyFileSystem
+from compaction.storage.local import LocalFileSystem
+from tests.storage.faults import FaultyFileSystem
 
 LOG_DIR = "/logs"
 

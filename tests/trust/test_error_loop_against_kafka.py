@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from compaction.fs.local import LocalFileSystem
-from tests.fs.faults import FaultyFileSystem
+from compaction.storage.local import LocalFileSystem
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.logdir.logs import NOW_MS, served
+from tests.storage.faults import FaultyFileSystem
 from tests.trust.checks import not_as_served, undisturbed
 from tests.trust.error_loop import Search, faults, sample
 from tests.trust.scenes import KINDS, Kind, log_path

@@ -7,8 +7,8 @@ import pytest
 from compaction.formats.record_batch.record import Record
 from compaction.logdir.blocks import SegmentReader
 from tests.formats.encode import BatchSpec, encode_batch
-from tests.fs.faults import FaultyFileSystem
 from tests.side_by_side import in_processes
+from tests.storage.faults import FaultyFileSystem
 from tests.trust.lying_storage import Lie, Outcome, run_seed, run_with_lie
 from tests.trust.scenes import KINDS, Kind
 from tests.trust.watched import Operation, WatchedFileSystem

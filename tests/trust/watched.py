@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from compaction.fs.filesystem import ByteSource, Chunk, DiskFileSystem, FileRange, FileStat, Lock, Output, parent
+from compaction.storage.filesystem import ByteSource, Chunk, DiskFileSystem, FileRange, FileStat, Lock, Output, parent
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ Before = Callable[[Operation], None]
 
 
 class WatchedFileSystem:
-    """See ``compaction.fs.filesystem.DiskFileSystem``; ``log`` has the operations so far.
+    """See ``compaction.storage.filesystem.DiskFileSystem``; ``log`` has the operations so far.
 
     :param before: called before each operation; what it raises is raised in its place
     """

@@ -14,8 +14,8 @@ from compaction.certifier.checks.log_pair import Int64s, Rows, SegmentFiles
 from compaction.certifier.checks.violations import Findings
 from compaction.formats.indexes import check_offset_index, check_time_index, read_offset_index, read_time_index
 from compaction.formats.primitives.malformed import FormatError
-from compaction.fs.filesystem import FileSystem
 from compaction.names import INDEX, TIMEINDEX
+from compaction.storage.filesystem import FileSystem
 
 
 class IndexChecks:

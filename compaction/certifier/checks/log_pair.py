@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from compaction.config.entries import OFFSET
 from compaction.config.kinds import to_long
-from compaction.fs.filesystem import join
 from compaction.names import LOG, TopicPartition, segment_file
+from compaction.storage.filesystem import join
 
 Bools = NDArray[np.bool_]
 Int64s = NDArray[np.int64]

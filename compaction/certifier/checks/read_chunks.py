@@ -21,7 +21,7 @@ from compaction.formats.record_batch.message_set import parse_message_entry
 from compaction.kernels.reading.batches import HEADER_SIZE
 from compaction.kernels.reading.locate import RECORD_ROW, locate_messages, locate_records
 from compaction.logdir.blocks import Block, SegmentReader
-from compaction.stores.mixed import MixedFileSystem
+from compaction.storage.mixed import MixedFileSystem
 
 CODEC = 0x07
 LOG_APPEND_TIME = 0x08

@@ -17,13 +17,13 @@ from compaction.errors import CorruptLogError, LogError
 from compaction.formats.assigned_epochs import EpochRange
 from compaction.formats.indexes import TXN_ROW, read_txn_index
 from compaction.formats.primitives.malformed import FormatError
-from compaction.fs.filesystem import FileSystem, join, parent
-from compaction.fs.ranges import view
 from compaction.kernels.reading.tables import ABORT, COMMIT
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.blocks import SegmentReader
 from compaction.names import CLEAN_SHUTDOWN, INDEX, LOG, TIMEINDEX, TXNINDEX
-from compaction.stores.mixed import file_system
+from compaction.storage.filesystem import FileSystem, join, parent
+from compaction.storage.mixed import file_system
+from compaction.storage.ranges import view
 
 TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x10, 0x20, 0x40
 

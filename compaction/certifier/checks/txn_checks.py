@@ -29,10 +29,10 @@ from compaction.config.kinds import to_long
 from compaction.formats.indexes import TXN_ROW
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
-from compaction.fs.filesystem import join
 from compaction.kernels.reading.tables import ABORT, COMMIT
 from compaction.names import CLEANER_OFFSETS, SNAPSHOT, TXNINDEX, segment_file
-from compaction.stores.mixed import file_system
+from compaction.storage.filesystem import join
+from compaction.storage.mixed import file_system
 
 #: the outcome of a transaction without a marker
 OPEN = -1

@@ -13,10 +13,10 @@ from typing import Any
 from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.kept_files.parsed_files import HINT, both, directories, text_of
 from compaction.formats.properties import as_dict, parse_properties
-from compaction.fs.filesystem import FileSystem, join, parent
-from compaction.fs.text_files import read_small
 from compaction.names import CLEAN_SHUTDOWN, CLUSTER_METADATA_TOPIC, META_PROPERTIES
-from compaction.stores.mixed import file_system
+from compaction.storage.filesystem import FileSystem, join, parent
+from compaction.storage.mixed import file_system
+from compaction.storage.text_files import read_small
 
 _METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _STEP_BYTES = 8 << 20

@@ -14,8 +14,8 @@ from compaction.certifier.checks.log_pair import LONG_MAX
 from compaction.certifier.kept_files.parsed_files import both, parsed, text_of
 from compaction.formats.assigned_epochs import EpochRange
 from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
-from compaction.fs.filesystem import FileSystem, join
 from compaction.names import LEADER_EPOCHS
+from compaction.storage.filesystem import FileSystem, join
 
 
 def copied_epoch_problems(

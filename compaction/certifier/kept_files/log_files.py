@@ -34,8 +34,6 @@ from compaction.errors import StorageError
 from compaction.formats.assigned_epochs import EpochRange
 from compaction.formats.checkpoints import parse_offset_checkpoint, parse_partition_metadata
 from compaction.formats.producer_snapshot import read_snapshot
-from compaction.fs.filesystem import FileSystem, join, parent
-from compaction.fs.text_files import read_small
 from compaction.names import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
@@ -46,7 +44,9 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
-from compaction.stores.mixed import file_system
+from compaction.storage.filesystem import FileSystem, join, parent
+from compaction.storage.mixed import file_system
+from compaction.storage.text_files import read_small
 
 _THREADS = 8
 Offsets = Mapping[TopicPartition, int]

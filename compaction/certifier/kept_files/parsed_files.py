@@ -8,8 +8,8 @@ from typing import TypeVar
 from compaction.certifier.checks.log_pair import LogPair
 from compaction.errors import CorruptLogError
 from compaction.formats.primitives.malformed import FormatError
-from compaction.fs.filesystem import FileSystem
-from compaction.fs.text_files import read_small_text
+from compaction.storage.filesystem import FileSystem
+from compaction.storage.text_files import read_small_text
 
 T = TypeVar("T")
 HINT = "restore it"

@@ -17,11 +17,11 @@ from compaction.config.request import CompactionRequest
 from compaction.config.sources import DEFAULT, require_names
 from compaction.errors import CompactionError, ConfigError, CorruptLogError, LogError, PolicyUnknownError
 from compaction.formats.checkpoints import parse_partition_metadata
-from compaction.fs.filesystem import FileSystem, join
-from compaction.fs.text_files import read_small_text
 from compaction.logdir.settings.kafka_version import KafkaVersion, kafka_version
 from compaction.logdir.settings.metadata_sources import MetadataSources, StoredConfig
 from compaction.names import PARTITION_METADATA, LogLocation
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.text_files import read_small_text
 
 _HINT = "restore it; without it a broker treats the log as another topic's"
 

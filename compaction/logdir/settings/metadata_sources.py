@@ -25,11 +25,11 @@ from compaction.config.policy_guess import NO_METADATA_LOG
 from compaction.errors import LogError, UsageError
 from compaction.formats.metadata_log import CLUSTER_DEFAULT
 from compaction.formats.properties import MetaProperties, parse_meta_properties
-from compaction.fs.filesystem import FileSystem, join, parent
-from compaction.fs.text_files import read_small_text
 from compaction.logdir.settings.metadata_topic import MetadataLog, metadata_log_in, read_metadata_log
 from compaction.names import META_PROPERTIES
-from compaction.stores.mixed import file_system
+from compaction.storage.filesystem import FileSystem, join, parent
+from compaction.storage.mixed import file_system
+from compaction.storage.text_files import read_small_text
 
 _HINT = "restore it; a broker does not start without it"
 _NAMELESS = MetaProperties(0, None, None, None)

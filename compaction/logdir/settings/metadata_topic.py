@@ -18,10 +18,10 @@ from typing import NamedTuple
 from compaction.errors import CorruptLogError
 from compaction.formats.metadata_log import SNAPSHOT_FOOTER, ClusterConfigs
 from compaction.formats.primitives.malformed import FormatError
-from compaction.fs.filesystem import FileSystem, base_name, join
-from compaction.fs.ranges import view
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.names import CLUSTER_METADATA_TOPIC, LOG, parse_segment_file
+from compaction.storage.filesystem import FileSystem, base_name, join
+from compaction.storage.ranges import view
 
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _HINT = "restore it, or use a copy without it and give the configuration by --set or --config"

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from compaction.fs.local import LocalFileSystem
-from compaction.fs.ranges import view
 from compaction.kernels.compiling.native import crc32c
 from compaction.kernels.reading.batches import HEADER_SIZE, crc32, last_record_offsets, scan_batches
 from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.logdir.batch_scan import SegmentScan
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.ranges import view
 from tests.kafka.encode import Batch, Record
 from tests.kernels.tables import as_array, random_segment
 from tests.oracle.logs import ABORT, Batching, LogBuilder, Sent

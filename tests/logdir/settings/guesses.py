@@ -9,9 +9,9 @@ from pathlib import Path
 from compaction.config import Resolver
 from compaction.config.request import CompactionRequest
 from compaction.formats.record_batch.record import Record
-from compaction.fs.local import LocalFileSystem
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.storage.local import LocalFileSystem
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.formats.test_metadata_log import config, topic
 from tests.golden import unpack_sample

@@ -11,10 +11,10 @@ from compaction.config import Resolver, read_properties, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.errors import ConfigError
 from compaction.formats.properties import parse_properties
-from compaction.fs.local import LocalFileSystem
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.kafka_version import GIVEN, UNKNOWN, KafkaVersion, kafka_version
 from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.storage.local import LocalFileSystem
 from tests.formats.test_metadata_log import feature
 from tests.golden import unpack_sample
 from tests.logdir.settings.guesses import empty_logs, stored, write_metadata

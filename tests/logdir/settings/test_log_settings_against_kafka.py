@@ -14,8 +14,8 @@ from compaction.config.entries import KIP_280, TOPIC_ENTRIES
 from compaction.config.kinds import parse
 from compaction.config.resolver import TOPIC_ATTRIBUTES
 from compaction.formats.properties import parse_properties
-from compaction.fs.local import LocalFileSystem
 from compaction.logdir.settings.metadata_sources import MetadataSources
+from compaction.storage.local import LocalFileSystem
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway

@@ -11,9 +11,9 @@ from compaction.config import Resolver, read_properties, read_sets
 from compaction.errors import CorruptLogError, UsageError
 from compaction.formats.checkpoints import topic_id_text
 from compaction.formats.record_batch.batch import iter_batches
-from compaction.fs.local import LocalFileSystem
 from compaction.logdir.settings.log_settings import Settings
 from compaction.logdir.settings.metadata_sources import MetadataSources
+from compaction.storage.local import LocalFileSystem
 from tests.formats.test_metadata_log import config, removal
 from tests.logdir.settings.guesses import (
     CLUSTER,

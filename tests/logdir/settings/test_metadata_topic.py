@@ -8,8 +8,8 @@ import pytest
 
 from compaction.errors import CorruptLogError
 from compaction.formats.record_batch.record import Record
-from compaction.fs.local import LocalFileSystem
 from compaction.logdir.settings.metadata_topic import MetadataLog, Position, read_metadata_log
+from compaction.storage.local import LocalFileSystem
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.formats.test_metadata_log import config
 from tests.logdir.settings.guesses import METADATA, stored, write_metadata

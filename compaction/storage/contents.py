@@ -1,0 +1,127 @@
+"""Verifies that a file on the device has the content that was written to it.
+
+A run keeps size and content hash of every file that it writes: XXH3-128, as it guards against accidents, not against forgery.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from compaction.errors import StorageError
+from compaction.storage.filesystem import FileRange, ReadableFileSystem, truncated
+
+#: a multiple of every device's block size
+READ_BYTES = 2 << 20
+_MAX_SPARE = 16
+
+
+class FileDigest(NamedTuple):
+    """Size and content hash of a file, or of a part of a joined one: ``digest`` is the XXH3-128 of its ``size`` bytes, in hex.
+
+    ``kind`` is the file's suffix (``.log``, ``.index``, …); ``mtime_ns`` is the modification time when it was read back, which
+    any later write changes.
+    """
+
+    kind: str
+    size: int
+    digest: str
+    mtime_ns: int = 0
+
+
+def digest_of(data: bytes) -> FileDigest:
+    """The digest of a file with this content."""
+    return FileDigest("", len(data), xxhash.xxh3_128_hexdigest(data))
+
+
+def verify_file(files: ReadableFileSystem, path: str, written: FileDigest) -> None:
+    """Read a file back from the device and compare it with what was written.
+
+    :raises StorageError: the content differs
+    """
+    if (problem := find_mismatch(files, path, written)) is not None:
+        raise read_back_error(path, problem)
+
+
+def find_mismatch(files: ReadableFileSystem, path: str, written: FileDigest) -> str | None:
+    """How a file on the device differs from what was written; ``None`` if it does not.
+
+    :raises StorageError: it cannot be read
+    """
+    content, size = xxhash.xxh3_128(), 0
+    for data in read_device_blocks(files, path):
+        content.update(data)
+        size += len(data)
+        if size > written.size:
+            break
+    if size != written.size:
+        return f"{size} bytes, {written.size} were written" if size < written.size else f"more than {written.size} bytes"
+    return None if content.hexdigest() == written.digest else "other bytes than were written"
+
+
+def read_back_error(path: str, problem: str) -> StorageError:
+    """An output differs from what was written."""
+    hint = "the log was left as it was; check the disk, its controller and the memory before anything else"
+    return StorageError(f"output is read back otherwise than it was written: {problem}", path=path, hint=hint)
+
+
+def read_device_blocks(files: ReadableFileSystem, path: str) -> Iterator[NDArray[np.uint8]]:
+    """The content of a file read from the device, in uint8 blocks, each valid until the next; its size is that at opening.
+
+    :raises StorageError: it cannot be read
+    """
+    source = files.reader(path, 0, 2**63 - 1, uncached=True)
+    buffer = borrow_buffer()
+    try:
+        size, at = source.size(), 0
+        view = memoryview(buffer)[: -(-size // mmap.PAGESIZE) * mmap.PAGESIZE]
+        while at < size and (n := source.read_into(view, at, at)):
+            yield buffer[:n]
+            at += n
+    finally:
+        return_buffer(buffer)
+        source.close()
+
+
+def read_range(files: ReadableFileSystem, file_range: FileRange, block_bytes: int = READ_BYTES) -> Iterator[memoryview]:
+    """The bytes of a byte range in blocks of ``block_bytes`` (the last may be shorter), each valid until the next.
+
+    :raises StorageError: the file is shorter
+    """
+    end, at = file_range.start + file_range.size, file_range.start
+    buffer = memoryview(bytearray(min(file_range.size, block_bytes)))
+    source = files.reader(file_range.path, at, end)
+    try:
+        while at < end:
+            want, got = min(len(buffer), end - at), 0
+            while got < want:
+                n = source.read_into(buffer[got:want], at + got, at + got)
+                if not n:
+                    raise truncated(file_range.path, at + got)
+                got += n
+            yield buffer[:want]
+            at += want
+    finally:
+        source.close()
+
+
+def borrow_buffer() -> NDArray[np.uint8]:
+    """A page-aligned buffer, uint8[READ_BYTES], reused if possible: allocating one takes as long as reading a small file."""
+    try:
+        return _spare.pop()
+    except IndexError:
+        return np.frombuffer(mmap.mmap(-1, READ_BYTES), np.uint8)
+
+
+def return_buffer(buffer: NDArray[np.uint8]) -> None:
+    """Make a buffer available for reuse."""
+    if len(_spare) < _MAX_SPARE:
+        _spare.append(buffer)
+
+
+_spare: list[NDArray[np.uint8]] = []

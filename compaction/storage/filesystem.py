@@ -1,0 +1,261 @@
+"""The file operations of a run, in the driver and in tasks, as protocols. Tests stop a run before and after each operation, or
+make any of them fail.
+
+Rules: a file is created only under an unused name; a rename replaces its target atomically; bytes are durable after ``fsync``,
+names (created, renamed, removed) after ``fsync_dir`` of their directory, and not before. Every ``OSError`` becomes a
+:class:`StorageError` that names the path and a remedy.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Protocol, TypeVar
+
+from compaction.errors import StorageError
+from compaction.storage.uri import is_remote, split
+
+_HINTS = {
+    errno.ENOSPC: "free some space on this disk and run again; nothing was lost",
+    errno.EDQUOT: "raise the quota or free some space and run again; nothing was lost",
+    errno.EACCES: "run as the user that owns the log directory (the broker's)",
+    errno.EPERM: "run as the user that owns the log directory (the broker's)",
+    errno.EROFS: "mount it for writing, or use --output-dir to leave it as it is",
+    errno.ENOENT: "it vanished; make sure that no broker and no other job works on this directory",
+    errno.EIO: "the disk reports an error; check it before anything else",
+    errno.ELOOP: "a directory was replaced by a link; find out who put it there",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+
+class FileStat(NamedTuple):
+    """Attributes of a file or directory. ``mode`` holds permission bits only.
+
+    ``device`` and ``inode`` identify the file under any path; both are 0 in an object store.
+    """
+
+    size: int
+    mtime_ns: int
+    mode: int
+    uid: int
+    gid: int
+    inode: int
+    is_dir: bool
+    is_file: bool
+    device: int = 0
+    ctime_ns: int = 0
+
+
+class FileRange(NamedTuple):
+    """A byte range of a real file: ``size`` bytes from byte ``start``."""
+
+    path: str
+    start: int
+    size: int
+
+
+#: what an output accepts: any bytes
+Chunk = memoryview | bytes
+
+
+class ByteSource(Protocol):
+    """An open file, read sequentially."""
+
+    def size(self) -> int:
+        """The current size of the whole file, in bytes."""
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        """Fill ``view`` from ``position``; returns the byte count, 0 at the end of the file. Later reads start at ``floor`` or
+        above."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+class Output(Protocol):
+    """A file being written; errors name the file and a remedy."""
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        """Append the chunks."""
+
+    def copy_from(self, path: str) -> None:
+        """Append all of another file of the same file system."""
+
+    def start_writeback(self) -> None:
+        """Start writing to the disk so that ``close`` takes less time; no writes may follow."""
+
+    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
+        """Close the file; with ``sync``, its bytes are durable on return."""
+
+    def abandon(self) -> None:
+        """Close the file if it is open."""
+
+    def remove(self) -> None:
+        """Close the file if it is open, and remove it."""
+
+
+class ReadableFileSystem(Protocol):
+    """A file system that can be read. Paths are strings; a missing file is ``None`` for ``stat`` and an error otherwise."""
+
+    def listdir(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+
+    def stat(self, path: str) -> FileStat | None:
+        """The attributes of ``path``, following symbolic links; ``None`` if nothing is there."""
+
+    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Up to ``length`` bytes from ``start``."""
+
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
+        """Open the byte range ``[start, end)`` of a file.
+
+        :param uncached: read from the device, not from the page cache
+        """
+
+    def real_path(self, path: str) -> FileRange | None:
+        """The range of a real file that holds the bytes of ``path``; ``None`` if they are in memory only."""
+        found = self.stat(path)
+        return FileRange(path, 0, 0 if found is None else found.size)
+
+
+class FileSystem(ReadableFileSystem, Protocol):
+    """A file system that can be changed, on storage or in memory."""
+
+    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+        """Create a file, not yet durable, with mode, owner and extended attributes of the file ``like``.
+
+        :raises StorageError: the name is taken
+        """
+
+    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
+        """Copy bytes into a new file, not yet durable, with mode, owner, extended attributes and mtime of the source."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file atomically, replacing any file of that name."""
+
+    def link(self, source: str, target: str) -> bool:
+        """Make a hard link in the same directory; ``False`` if the file system has none, or the name is taken."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file, or a link itself; no error if it is missing."""
+
+    def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
+        """Make a directory and its missing parents, durable on return, with mode and owner of ``like``, writable by its owner.
+
+        :param private: accessible by its owner only; it must not exist yet
+        """
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a file, or a directory and its contents; links are removed, never followed."""
+
+    def fsync(self, path: str) -> None:
+        """Make a file's bytes durable."""
+
+    def fsync_dir(self, path: str) -> None:
+        """Make a directory's names durable."""
+
+
+class DiskFileSystem(FileSystem, Protocol):
+    """A file system on storage: outputs too large for memory are written to it, and log directories are locked."""
+
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
+        """Create a file to be written in chunks; see ``write_file``.
+
+        :param write_behind: start writing to the disk early, as the file will be synced
+        """
+
+    def link_new(self, path: str, data: bytes, like: str) -> bool:
+        """Create a small file with its content atomically, durable on return; ``False`` if the name is taken. It has the owner
+        of ``like``, and everybody may read it."""
+
+    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
+        """Lock a log directory as a broker does; ``shared``: together with other readers.
+
+        :raises LockedError: a broker or another run holds the lock
+        """
+
+    def lock_holder(self, log_dir: str) -> str | None:
+        """The other process that holds the lock of a log directory; takes no lock and writes nothing."""
+
+
+class Lock(Protocol):
+    """A held lock."""
+
+    def release(self) -> None:
+        """Release the lock; idempotent."""
+
+
+class storage_errors:  # noqa: N801
+    """Turns an ``OSError`` of its block into a :class:`StorageError` with action, path, reason and remedy."""
+
+    __slots__ = ("_doing", "_path")
+
+    def __init__(self, path: str, doing: str) -> None:
+        self._path, self._doing = path, doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, OSError):
+            reason = error.strerror or type(error).__name__
+            hint = _HINTS.get(error.errno or 0, "solve this and run again; nothing was lost")
+            raise StorageError(f"cannot {self._doing}: {reason}", path=self._path, hint=hint) from error
+
+
+_O = TypeVar("_O", bound=Output)
+
+
+@contextmanager
+def removed_on_failure(output: _O) -> Iterator[_O]:
+    """Removes an output, so that it takes no space, if the block fails."""
+    try:
+        yield output
+    except BaseException:
+        output.remove()
+        raise
+
+
+def real_file(files: ReadableFileSystem, path: str) -> FileRange:
+    """The range of a real file that holds the bytes of ``path``.
+
+    :raises StorageError: they are in memory only
+    """
+    found = files.real_path(path)
+    if found is None:
+        raise StorageError("file exists in memory only", path=path)
+    return found
+
+
+def truncated(path: str, position: int) -> StorageError:
+    """A file ends at ``position``, before the end that was found earlier."""
+    hint = "make sure that nothing else works on this directory, and run again"
+    return StorageError("file was truncated while it was read", path=path, position=position, hint=hint)
+
+
+def join(directory: str, *names: str) -> str:
+    """A path under a directory; by plain strings, since planning builds many thousands."""
+    return "/".join((directory.rstrip("/"), *names))
+
+
+def parent(path: str) -> str:
+    """The directory that holds ``path``."""
+    if is_remote(path) and not split(path)[1]:
+        return path
+    return normal(path).rpartition("/")[0] or str(Path(path).parent)
+
+
+def base_name(path: str) -> str:
+    """The last part of a path."""
+    return normal(path).rpartition("/")[2]
+
+
+def normal(path: str) -> str:
+    """One spelling of a path, links not followed."""
+    # nearly all paths are in this form, and a run calls this hundreds of thousands of times
+    if path.startswith("/") and "//" not in path and "/./" not in path and not path.endswith(("/", "/.")):
+        return path
+    return path.rstrip("/") if is_remote(path) else str(Path(path))

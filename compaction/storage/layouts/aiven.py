@@ -1,0 +1,236 @@
+"""The layout of Aiven's tiered storage plugin: ``<topic>-<topicId>/<partition>/<start offset>-<segment id><suffix>``.
+
+``.log`` has the segment in chunks, each compressed, encrypted, both or neither; ``.indexes`` has the offset index, the time
+index, the producer snapshot, the leader epochs and the transaction index, each encrypted if the segment is; ``.rsm-manifest``
+says where all of these are, and is written last. Objects without a manifest are an unfinished upload, or partly deleted, and
+are ignored. Mirrors ``ObjectKeyFactory`` and ``KafkaRemoteStorageManager``, whose ``key.prefix`` may end within a name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from itertools import accumulate
+from threading import Lock
+from typing import NamedTuple
+
+from compaction.errors import CorruptLogError, StorageError
+from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
+from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition
+from compaction.screen.amounts import counted
+from compaction.storage.filesystem import FileRange, FileStat, ReadableFileSystem, base_name, join
+from compaction.storage.layouts.aiven_manifest import AivenManifest, Section, parse_manifest
+from compaction.storage.layouts.chunked_object import (
+    IV_BYTES,
+    TAG_BYTES,
+    ChunkCoding,
+    ChunkedObject,
+    decrypted,
+    require_size,
+)
+from compaction.storage.layouts.data_keys import data_key
+from compaction.storage.layouts.log_layout import LogFile, Place, StoredLog, StoredSegment
+from compaction.storage.layouts.stored_objects import (
+    TOPIC_AND_ID,
+    directories,
+    in_parallel,
+    match_of,
+    matching_directories,
+    objects,
+    read_object,
+    require_one_topic,
+)
+from compaction.storage.text_files import MAX_INDEX_BYTES
+
+#: what the names of a segment's objects end with, beside ``.log``
+INDEXES, MANIFEST = ".indexes", ".rsm-manifest"
+_DIRECTORY = re.compile(TOPIC_AND_ID)
+_FILE = re.compile(r"(?P<name>\d{20}-[A-Za-z0-9_-]{22})(?P<suffix>\.log|\.indexes|\.rsm-manifest)")
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
+#: the sections that are files of a log directory
+SECTION_FILES = {"offset": INDEX, "timestamp": TIMEINDEX, "producerSnapshot": SNAPSHOT, "transaction": TXNINDEX}
+EPOCHS = "leaderEpoch"
+_HINT = "restore the object from another copy"
+#: planning reads the indexes of all segments, in order: they are fetched this many at a time
+_FETCHED_INDEXES = 32
+_KEPT_BYTES = 32 << 20
+
+
+class _Upload(NamedTuple):
+    """The objects of one segment, ``path`` with each suffix."""
+
+    path: str
+    manifest: AivenManifest
+    stats: Mapping[str, FileStat]
+
+    def coding(self) -> ChunkCoding:
+        """:raises UnsupportedLogError: the private key of its data key was not given"""
+        encryption = self.manifest.encryption
+        if encryption is None:
+            return ChunkCoding(self.manifest.compressed)
+        return ChunkCoding(self.manifest.compressed, data_key(encryption.data_key, self.path + MANIFEST), encryption.aad)
+
+
+class AivenLayout:
+    """An export; ``place.prefix`` is the end of a ``key.prefix`` that ends within a name."""
+
+    def __init__(self, place: Place) -> None:
+        self._files, self._address, self._place, self._prefix = place
+        self._indexes = _Indexes(place.files)
+
+    def logs(self) -> Sequence[TopicPartition]:
+        found = []
+        for topic, matches in self._directories.items():
+            for match in matches:
+                names = directories(self._files, join(self._place, self._prefix + match[0]))
+                found += [TopicPartition(topic, int(name)) for name in names if _PARTITION.fullmatch(name)]
+        return sorted(set(found))
+
+    @cached_property
+    def _directories(self) -> dict[str, list[re.Match[str]]]:
+        """The directories of each topic, without the prefix."""
+        found: dict[str, list[re.Match[str]]] = {}
+        for match in matching_directories(self._files, self._place, _DIRECTORY, self._prefix):
+            found.setdefault(match["topic"], []).append(match)
+        return found
+
+    def stored(self, log: TopicPartition) -> StoredLog:
+        partition = str(log.partition)
+        own = [
+            match
+            for match in self._directories.get(log.topic, ())
+            if partition in directories(self._files, join(self._place, self._prefix + match[0]))
+        ]
+        require_one_topic(self._place, [match[0] for match in own])
+        if not own:
+            return StoredLog(())
+        within = f"{self._prefix}{own[0][0]}/{partition}"
+        path = join(self._place, within)
+        uploads: dict[str, dict[str, FileStat]] = {}
+        listed = objects(self._files, path)
+        for match in match_of(_FILE, listed):
+            uploads.setdefault(match["name"], {})[match["suffix"]] = listed[match[0]]
+        named = [name for name, stats in uploads.items() if MANIFEST in stats]
+        found = in_parallel(lambda name: self._upload(join(path, name), uploads[name]), named)
+        self._indexes.follow({upload.path + INDEXES: upload.stats[INDEXES].size for upload in found})
+        left = len(uploads) - len(named)
+        ignored = (counted(left, "upload") + " without a manifest",) if left else ()
+        segments = tuple(self._segment(upload, within) for upload in found)
+        return StoredLog(segments, own[0]["id"], ignored)
+
+    def _upload(self, path: str, stats: Mapping[str, FileStat]) -> _Upload:
+        manifest = parse_manifest(read_object(self._files, path + MANIFEST), path + MANIFEST)
+        if f"{self._prefix}{manifest.name}" != "/".join(path.split("/")[-3:]):
+            what = f"is the manifest of another segment, {manifest.name}"
+            raise CorruptLogError(what, path=path + MANIFEST, hint="restore the manifest from another copy")
+        for suffix in (LOG, INDEXES):
+            if suffix not in stats:
+                what = f"is missing, and its manifest is there; it has offsets {manifest.start_offset} to"
+                raise CorruptLogError(f"{what} {manifest.end_offset - 1}", path=path + suffix, hint=_HINT)
+        end = max(section.position + section.size for section in manifest.sections.values())
+        require_size(path + INDEXES, stats[INDEXES], end)
+        require_size(path + LOG, stats[LOG], manifest.chunks.stored_size)
+        return _Upload(path, manifest, stats)
+
+    def _segment(self, upload: _Upload, within: str) -> StoredSegment:
+        manifest, stat = upload.manifest, upload.stats[LOG]
+        path = upload.path + LOG
+        plain = manifest.encryption is None and not manifest.compressed
+        real = path if plain else join(self._address, within, path.rpartition("/")[2])
+        files = {LOG: LogFile(manifest.chunks.size, stat.mtime_ns, FileRange(real, 0, manifest.chunks.size))}
+        for name, kind in SECTION_FILES.items():
+            section = manifest.sections.get(name)
+            if section is not None:
+                size = _decrypted_size(section, upload)
+                files[kind] = LogFile(size, stat.mtime_ns, partial(self._section, upload, name))
+        return StoredSegment(
+            path,
+            manifest.start_offset,
+            manifest.end_offset,
+            files,
+            manifest.epochs,
+            partial(self._lineage, upload),
+            manifest.written_ms,
+            end_is_stated=True,
+            name=base_name(upload.path),
+        )
+
+    def _section(self, upload: _Upload, name: str) -> bytes:
+        """A section of ``.indexes``."""
+        path, section = upload.path + INDEXES, upload.manifest.sections[name]
+        if not section.size:
+            return b""
+        data = self._indexes.read(path)[section.position : section.position + section.size]
+        if len(data) < section.size:
+            raise CorruptLogError(f"section {name} is missing", path=path, position=section.position, hint=_HINT)
+        return decrypted(data, upload.coding(), path, section.position, f"section {name}")
+
+    def _lineage(self, upload: _Upload) -> tuple[EpochEntry, ...]:
+        path = upload.path + INDEXES
+        try:
+            text = self._section(upload, EPOCHS).decode()
+        except UnicodeDecodeError:
+            position = upload.manifest.sections[EPOCHS].position
+            raise CorruptLogError("the leader epochs are not text", path=path, position=position, hint=_HINT) from None
+        return tuple(parse_leader_epochs(text, path))
+
+    def segment(self, within: str) -> StoredSegment:
+        """The segment whose log has this path.
+
+        :raises LogError: it cannot be read
+        """
+        return self._segment(self._at(within), within.rpartition("/")[0])
+
+    def open(self, within: str) -> ChunkedObject:
+        upload = self._at(within)
+        return ChunkedObject(self._files, upload.path + LOG, upload.stats[LOG], upload.manifest.chunks, upload.coding())
+
+    def _at(self, within: str) -> _Upload:
+        """The upload whose log has this path."""
+        path = join(self._place, within)
+        stem = path.removesuffix(LOG)
+        stats = {suffix: self._files.stat(stem + suffix) for suffix in (LOG, INDEXES)}
+        found = {suffix: stat for suffix, stat in stats.items() if stat is not None}
+        if stem == path or LOG not in found:
+            raise StorageError("no such object", path=path, hint=_HINT)
+        return self._upload(stem, found)
+
+
+def _decrypted_size(section: Section, upload: _Upload) -> int:
+    if upload.manifest.encryption is None or not section.size:
+        return section.size
+    return max(0, section.size - IV_BYTES - TAG_BYTES)
+
+
+class _Indexes:
+    """The ``.indexes`` objects of a log, fetched together with those that follow, as planning reads all of them."""
+
+    def __init__(self, files: ReadableFileSystem) -> None:
+        self._files = files
+        self._order: dict[str, list[str]] = {}
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = Lock()
+
+    def follow(self, sizes: Mapping[str, int]) -> None:
+        """Remember the order of a log's objects, and their sizes."""
+        paths = list(sizes)
+        for number, path in enumerate(paths):
+            later = paths[number : number + _FETCHED_INDEXES]
+            within = accumulate(sizes[each] for each in later)
+            few = [each for each, end in zip(later, within, strict=True) if end <= _KEPT_BYTES // 2]
+            self._order[path] = few or [path]
+
+    def _fetched(self, path: str) -> bytes:
+        return read_object(self._files, path, MAX_INDEX_BYTES)
+
+    def read(self, path: str) -> bytes:
+        """All bytes of an object."""
+        with self._lock:
+            if path not in self._kept:
+                wanted = [each for each in self._order.get(path, [path]) if each not in self._kept]
+                self._kept.update(zip(wanted, in_parallel(self._fetched, wanted), strict=True))
+                while sum(map(len, self._kept.values())) > _KEPT_BYTES and next(iter(self._kept)) != path:
+                    self._kept.popitem(last=False)
+            return self._kept[path]

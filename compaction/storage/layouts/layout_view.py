@@ -1,0 +1,212 @@
+"""Presents exports as log directories, read-only: ``ROOT/<topic>-<partition>/<offset>.log``, and so on.
+
+A log's files are found when its directory is first read. ``real_path`` leads to the stored object if that has the bytes of the
+file as they are, so that tasks read it like any object; otherwise to the object's path in the layout (three names or more below
+the root), which any process can open without listing the export.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+from compaction.errors import LogError, StorageError
+from compaction.names import HIGH_WATERMARKS, LOG_STARTS, TopicPartition, parse_partition_dir
+from compaction.screen.amounts import counted
+from compaction.storage.filesystem import ByteSource, FileRange, FileStat, ReadableFileSystem, join, normal
+from compaction.storage.layouts.aiven import AivenLayout
+from compaction.storage.layouts.backup_sets.backup_layout import BackupLayout
+from compaction.storage.layouts.joined_log import log_files, read_file
+from compaction.storage.layouts.local_tiered import LocalTieredLayout
+from compaction.storage.layouts.log_layout import Content, Layout, LogFile, Place, StoredLog
+from compaction.storage.layouts.log_tail import local_log, local_logs
+from compaction.storage.listings import object_stat
+from compaction.storage.lock import require_unlocked
+from compaction.storage.overlay import InMemory, RangedSource
+from compaction.storage.uri import AIVEN, BACKUP, KEY_PREFIX, LOCAL_TIERED, TAIL, is_remote, layout_path, options_of
+
+_LOGGER = logging.getLogger(__name__)
+#: by the names of ``storage.uri.LAYOUTS``
+KNOWN: Mapping[str, Callable[[Place], Layout]] = MappingProxyType(
+    {AIVEN: AivenLayout, BACKUP: BackupLayout, LOCAL_TIERED: LocalTieredLayout}
+)
+#: of the local tail's checkpoints, those that apply to the log as a whole
+_CHECKPOINTS = (LOG_STARTS, HIGH_WATERMARKS)
+_OPEN_OBJECTS = 256
+#: topics that a warning names
+_NAMED = 20
+#: names below the root from which on a path is the layout's own
+_OWN = 3
+
+
+def layout_at(files: ReadableFileSystem, root: str) -> Layout:
+    """The export at an address.
+
+    :param files: reads its place
+    """
+    found = layout_path(root)
+    return KNOWN[found.layout](Place(files, found.root, found.place, options_of(found.root).get(KEY_PREFIX, "")))
+
+
+class _Export:
+    """One export: its layout, its logs as far as they were read, and its local tail."""
+
+    def __init__(self, files: ReadableFileSystem, root: str) -> None:
+        options = options_of(root)
+        self._files, self._root = files, root
+        self._tail = options.get(TAIL)
+        self._layout = layout_at(files, root)
+        self._uploaded: frozenset[TopicPartition] = frozenset()
+        self._logs: tuple[TopicPartition, ...] | None = None
+        self._found: dict[TopicPartition, dict[str, LogFile] | LogError] = {}
+        self.opened = lru_cache(maxsize=_OPEN_OBJECTS)(self._layout.open)
+
+    @property
+    def logs(self) -> tuple[TopicPartition, ...]:
+        """The logs, sorted; with a local tail, also the partitions of their topics of which nothing is uploaded yet.
+
+        :raises LockedError: a live broker holds the directory of the local tail
+        """
+        if self._logs is None:
+            self._uploaded = frozenset(self._layout.logs())
+            self._logs = tuple(sorted(self._uploaded.union(self._not_uploaded())))
+        return self._logs
+
+    def _not_uploaded(self) -> list[TopicPartition]:
+        if self._tail is None:
+            return []
+        if not is_remote(self._tail):
+            require_unlocked(self._tail)
+        topics = {log.topic for log in self._uploaded}
+        local = local_logs(self._files, self._tail)
+        # Kafka never uploads its own topics
+        others = sorted({log.topic for log in local if not log.topic.startswith("__")} - topics)
+        if others:
+            what = f"{counted(len(others), 'topic')} of the local tail without uploads, not read with this export"
+            _LOGGER.warning("%s: %s: %s", self._root, what, ", ".join(others[:_NAMED]) + (", …" if others[_NAMED:] else ""))
+        return [log for log in local if log.topic in topics]
+
+    def checkpoints(self) -> dict[str, LogFile]:
+        """The checkpoints of the local tail."""
+        found: dict[str, LogFile] = {}
+        for name in _CHECKPOINTS if self._tail is not None else ():
+            path = join(str(self._tail), name)
+            stat = self._files.stat(path)
+            if stat is not None:
+                found[name] = LogFile(stat.size, stat.mtime_ns, FileRange(path, 0, stat.size))
+        return found
+
+    def files_of(self, log: TopicPartition) -> dict[str, LogFile]:
+        """The files of a log, by name.
+
+        :raises LogError: it cannot be read
+        """
+        if log not in self._found:
+            self._found[log] = self._read(log)
+        found = self._found[log]
+        if isinstance(found, LogError):
+            raise found
+        return found
+
+    def _read(self, log: TopicPartition) -> dict[str, LogFile] | LogError:
+        try:
+            tail = None if self._tail is None else local_log(self._files, join(self._tail, str(log)))
+            stored = self._layout.stored(log) if log in self._uploaded else StoredLog(())
+            return log_files(self._files, join(self._root, str(log)), stored, tail)
+        except LogError as error:
+            return error
+
+
+class LayoutFileSystem(ReadableFileSystem):
+    """Exports by their addresses (``storage.uri``). They are assumed not to change: each is listed once.
+
+    :param files: reads the places of exports
+    """
+
+    def __init__(self, files: ReadableFileSystem) -> None:
+        self._files = files
+        self._exports: dict[str, _Export] = {}
+
+    def listdir(self, path: str) -> list[str]:
+        export, parts = self._located(path)
+        if not parts:
+            return sorted([*map(str, export.logs), *export.checkpoints()])
+        log = _log_in(export, parts)
+        if log is None or len(parts) > 1:
+            raise StorageError("cannot list the directory: no such log in this export", path=path)
+        return sorted(export.files_of(log))
+
+    def stat(self, path: str) -> FileStat | None:
+        export, parts = self._located(path)
+        if len(parts) >= _OWN:
+            content = export.opened("/".join(parts))
+            return object_stat(content.size, content.mtime_ns, is_dir=False)
+        if not parts:
+            return object_stat(0, 0, is_dir=True) if self._is_dir(path) else None
+        if len(parts) == 1 and _log_in(export, parts) is not None:
+            return object_stat(0, 0, is_dir=True)
+        file = self._file(path)
+        return None if file is None else object_stat(file.size, file.mtime_ns, is_dir=False)
+
+    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        content = self._content(path)
+        if content is not None:
+            return content.read(start, content.size if length is None else length)
+        return read_file(self._files, self._existing(path), start, length)
+
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
+        content = self._content(path)
+        if content is not None:
+            return content.reader(start, min(end, content.size))
+        file = self._existing(path)
+        part = file.content
+        if not isinstance(part, FileRange):
+            return InMemory(part())
+        source = self._files.reader(part.path, part.start + start, part.start + min(end, part.size), uncached=uncached)
+        stat = None if part.start else self._files.stat(part.path)
+        return source if stat is not None and stat.size == part.size else RangedSource(source, part)
+
+    def real_path(self, path: str) -> FileRange | None:
+        _, parts = self._located(path)
+        file = None if len(parts) >= _OWN else self._file(path)
+        if file is None:
+            found = self.stat(path)
+            return FileRange(path, 0, 0 if found is None else found.size)
+        return file.content if isinstance(file.content, FileRange) else None
+
+    def _located(self, path: str) -> tuple[_Export, list[str]]:
+        """The export, and the names below its root."""
+        found = layout_path(normal(path))
+        export = self._exports.get(found.root)
+        if export is None:
+            export = self._exports[found.root] = _Export(self._files, found.root)
+        return export, found.within.split("/") if found.within else []
+
+    def _is_dir(self, path: str) -> bool:
+        found = self._files.stat(layout_path(normal(path)).place)
+        return found is not None and found.is_dir
+
+    def _content(self, path: str) -> Content | None:
+        export, parts = self._located(path)
+        return export.opened("/".join(parts)) if len(parts) >= _OWN else None
+
+    def _file(self, path: str) -> LogFile | None:
+        export, parts = self._located(path)
+        if len(parts) == 1:
+            return export.checkpoints().get(parts[0])
+        log = _log_in(export, parts)
+        return None if log is None else export.files_of(log).get(parts[1])
+
+    def _existing(self, path: str) -> LogFile:
+        file = self._file(path)
+        if file is None:
+            raise StorageError("no such file in this export", path=path)
+        return file
+
+
+def _log_in(export: _Export, parts: list[str]) -> TopicPartition | None:
+    """The log that a path is of, or is a file of."""
+    log = parse_partition_dir(parts[0]) if parts else None
+    return log if log is not None and log in export.logs else None

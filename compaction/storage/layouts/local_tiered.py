@@ -1,0 +1,96 @@
+"""The layout of Kafka's ``LocalTieredStorage``: ``<topic>-<partition>-<topicId>/<start offset>-<segment id><kind>``.
+
+Mirrors ``LocalTieredStorage``, ``RemoteTopicPartitionDirectory`` and ``RemoteLogSegmentFileset`` (Kafka 4.3.0). Files are
+copies of the broker's; ``.leader_epoch_checkpoint`` has the leader epochs of the log up to the segment's end. The end offset is
+read from the last batches. A segment without one of its required files is an unfinished upload, or partly deleted, and is
+ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import NoReturn
+
+from compaction.errors import CorruptLogError, StorageError
+from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
+from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition
+from compaction.screen.amounts import counted
+from compaction.storage.filesystem import FileRange, FileStat, join
+from compaction.storage.layouts.lineage import within
+from compaction.storage.layouts.log_layout import LogFile, Place, StoredLog, StoredSegment
+from compaction.storage.layouts.log_tail import end_of
+from compaction.storage.layouts.stored_objects import (
+    TOPIC_AND_ID,
+    in_parallel,
+    match_of,
+    matching_directories,
+    objects,
+    require_one_topic,
+)
+from compaction.storage.text_files import read_small_text
+
+#: what the name of a segment's leader epochs ends with
+EPOCHS = ".leader_epoch_checkpoint"
+_REQUIRED = (LOG, INDEX, TIMEINDEX, SNAPSHOT, EPOCHS)
+_DIRECTORY = re.compile(TOPIC_AND_ID.replace("-(?P<id>", r"-(?P<partition>0|[1-9][0-9]{0,9})-(?P<id>"))
+_FILE = re.compile(r"(?P<start>[0-9]{1,20})-(?P<segment>[A-Za-z0-9_-]{22})(?P<kind>\.[a-z_]+)")
+_HINT = "restore it from another copy"
+
+
+class LocalTieredLayout:
+    """An export."""
+
+    def __init__(self, place: Place) -> None:
+        self._files, _, self._place, self._prefix = place
+
+    def logs(self) -> Sequence[TopicPartition]:
+        return sorted(set(self._directories))
+
+    @cached_property
+    def _directories(self) -> dict[TopicPartition, list[re.Match[str]]]:
+        found: dict[TopicPartition, list[re.Match[str]]] = {}
+        for match in matching_directories(self._files, self._place, _DIRECTORY, self._prefix):
+            found.setdefault(TopicPartition(match["topic"], int(match["partition"])), []).append(match)
+        return found
+
+    def stored(self, log: TopicPartition) -> StoredLog:
+        own = self._directories.get(log, [])
+        require_one_topic(self._place, [match[0] for match in own])
+        if not own:
+            return StoredLog(())
+        path = join(self._place, self._prefix + own[0][0])
+        listed = objects(self._files, path)
+        segments: dict[str, dict[str, str]] = {}
+        for match in match_of(_FILE, listed):
+            segments.setdefault(f"{match['start']}-{match['segment']}", {})[match["kind"]] = match[0]
+        complete = [name for name, kinds in segments.items() if all(kind in kinds for kind in _REQUIRED)]
+        found = in_parallel(lambda name: self._segment(path, name, segments[name], listed), complete)
+        left = len(segments) - len(complete)
+        ignored = (counted(left, "incomplete upload"),) if left else ()
+        return StoredLog(tuple(found), own[0]["id"], ignored)
+
+    def _segment(self, path: str, name: str, kinds: Mapping[str, str], listed: Mapping[str, FileStat]) -> StoredSegment:
+        files = {kind: _log_file(join(path, kinds[kind]), listed[kinds[kind]]) for kind in kinds if kind != EPOCHS}
+        start, log = int(name.partition("-")[0]), join(path, kinds[LOG])
+        end = end_of(self._files, log, start, files)
+        if end <= start:
+            raise CorruptLogError("has no complete batch", path=log, hint=_HINT)
+        lineage = self._epochs(join(path, kinds[EPOCHS]))
+        written_ms = files[LOG].mtime_ns // 1_000_000
+        epochs = within(lineage, start, end)
+        return StoredSegment(log, start, end, files, epochs, partial(tuple, lineage), written_ms, name=name)
+
+    def _epochs(self, path: str) -> tuple[EpochEntry, ...]:
+        return tuple(parse_leader_epochs(read_small_text(self._files, path, _HINT), path))
+
+    def open(self, within: str) -> NoReturn:
+        """No file of this layout is encoded."""
+        raise StorageError("no such file in this export", path=join(self._place, within))
+
+
+def _log_file(path: str, stat: FileStat) -> LogFile:
+    return LogFile(stat.size, stat.mtime_ns, FileRange(path, 0, stat.size))
+
+

@@ -1,0 +1,90 @@
+"""One file system for local paths and URIs: each operation is dispatched by its path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from compaction.storage.contents import read_range
+from compaction.storage.filesystem import (
+    ByteSource,
+    DiskFileSystem,
+    FileRange,
+    FileStat,
+    Output,
+    ReadableFileSystem,
+    removed_on_failure,
+)
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.local_output import LocalOutput
+from compaction.storage.remote import RemoteFileSystem
+from compaction.storage.streams import ObjectOutput
+from compaction.storage.uri import any_remote, is_layout, is_remote, layout_path
+
+
+def file_system(paths: Iterable[str]) -> DiskFileSystem:
+    """The file system for these paths and URIs, and everything below them."""
+    return MixedFileSystem() if any_remote(paths) else LocalFileSystem()
+
+
+class MixedFileSystem(LocalFileSystem):
+    """Paths name local files, URIs name objects or files of exports. Objects are read and created, never changed in place; a
+    file copied from a URI belongs to the current user."""
+
+    def __init__(self) -> None:
+        self._remote = RemoteFileSystem()
+
+    def __reduce__(self) -> tuple[type[MixedFileSystem], tuple[()]]:
+        """Open objects and listings are not pickled."""
+        return MixedFileSystem, ()
+
+    @cached_property
+    def _exports(self) -> ReadableFileSystem:
+        # modules that only runs over exports need
+        from compaction.storage.layouts.layout_view import LayoutFileSystem
+
+        return LayoutFileSystem(self)
+
+    def _of(self, path: str) -> ReadableFileSystem:
+        if not is_remote(path):
+            return _LOCAL
+        return self._exports if is_layout(path) else self._remote
+
+    def listdir(self, path: str) -> list[str]:
+        return self._of(path).listdir(path)
+
+    def stat(self, path: str) -> FileStat | None:
+        return self._of(path).stat(path)
+
+    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        return self._of(path).read_bytes(path, start, length)
+
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
+        return self._of(path).reader(path, start, end, uncached=uncached)
+
+    def real_path(self, path: str) -> FileRange | None:
+        return self._of(path).real_path(path)
+
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
+        return ObjectOutput(path) if is_remote(path) else super().create(path, like, write_behind=write_behind)
+
+    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
+        if is_remote(source):
+            self._download(source, target, start, length)
+        else:
+            super().copy(source, target, start, length)
+
+    def _download(self, source: str, target: str, start: int, length: int | None) -> None:
+        found = self.stat(source)
+        size = length if length is not None else 0 if found is None else found.size - start
+        with removed_on_failure(LocalOutput(target, None)) as output:
+            for block in read_range(self, FileRange(source, start, size)):
+                output.write([block])
+            output.close(sync=False, mtime_ns=None if found is None else found.mtime_ns)
+
+    def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
+        place = layout_path(like).place if like is not None and is_layout(like) else like
+        super().mkdir(path, None if place is None or is_remote(place) else place, private=private)
+
+
+_LOCAL = LocalFileSystem()

@@ -1,0 +1,232 @@
+"""A file system that keeps changes in memory: a dry run recovers a log on it exactly as a real run would, without writing.
+
+A rename or copy only records which byte range of which real file holds the bytes; written bytes (rebuilt indexes, checkpoints)
+are held in memory. Tasks find the bytes of a renamed file by ``real_path``. The operations on each directory are listed, to
+be carried out on the disk later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from compaction.errors import StorageError
+from compaction.storage.filesystem import (
+    ByteSource,
+    FileRange,
+    FileStat,
+    FileSystem,
+    ReadableFileSystem,
+    base_name,
+    join,
+    normal,
+    parent,
+)
+
+
+class Written(NamedTuple):
+    """A file was created with this content."""
+
+    path: str
+    data: bytes
+    like: str | None
+    mtime_ns: int | None
+
+
+class Copied(NamedTuple):
+    """A byte range of ``source`` was copied to a new file."""
+
+    source: FileRange
+    path: str
+
+
+class Renamed(NamedTuple):
+    """A file was renamed."""
+
+    source: str
+    path: str
+
+
+class Removed(NamedTuple):
+    """A file was removed."""
+
+    path: str
+
+
+class NamesSynced(NamedTuple):
+    """The names in a directory were made durable."""
+
+    path: str
+
+
+Operation = Written | Copied | Renamed | Removed | NamesSynced
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A changed file: a byte range of a real file, or bytes."""
+
+    stat: FileStat
+    content: FileRange | bytes
+
+
+class OverlayFileSystem(FileSystem):
+    """Reads unchanged files from ``base``, keeps every change in memory."""
+
+    def __init__(self, base: ReadableFileSystem) -> None:
+        self._base = base
+        #: path -> the changed file; ``None``: removed
+        self._changed: dict[str, _Node | None] = {}
+        #: directory -> its names among the keys of ``_changed``: a run changes files in thousands of directories
+        self._names: dict[str, set[str]] = {}
+        self._operations: dict[str, list[Operation]] = {}
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was written, renamed or removed."""
+        return bool(self._changed)
+
+    def operations(self, directory: str) -> Sequence[Operation]:
+        """The operations on files directly in ``directory``, in order."""
+        return tuple(self._operations.get(normal(directory), ()))
+
+    def listdir(self, path: str) -> list[str]:
+        names = set(self._base.listdir(path)) if self._base.stat(path) is not None else set()
+        directory = normal(path)
+        for name in self._names.get(directory, ()):
+            (names.discard if self._changed[join(directory, name)] is None else names.add)(name)
+        return sorted(names)
+
+    def stat(self, path: str) -> FileStat | None:
+        key = normal(path)
+        if key not in self._changed:
+            return self._base.stat(path)
+        node = self._changed[key]
+        return None if node is None else node.stat
+
+    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        if normal(path) not in self._changed:
+            return self._base.read_bytes(path, start, length)
+        node = self._node(path)
+        end = node.stat.size if length is None else min(node.stat.size, start + length)
+        if isinstance(node.content, bytes):
+            return node.content[start:end]
+        return self._base.read_bytes(node.content.path, node.content.start + start, max(0, end - start))
+
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
+        if normal(path) not in self._changed:
+            return self._base.reader(path, start, end, uncached=uncached)
+        content = self._node(path).content
+        if isinstance(content, bytes):
+            return InMemory(content)
+        source = self._base.reader(content.path, content.start + start, content.start + end, uncached=uncached)
+        return RangedSource(source, content)
+
+    def real_path(self, path: str) -> FileRange | None:
+        if normal(path) not in self._changed:
+            return self._base.real_path(path)
+        content = self._node(path).content
+        return None if isinstance(content, bytes) else content
+
+    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+        stat = (None if like is None else self.stat(like)) or FileStat(0, 0, 0o644, 0, 0, 0, is_dir=False, is_file=True)
+        stat = _of_new_file(stat, len(data), mtime_ns or stat.mtime_ns)
+        self._set(path, _Node(stat, data), Written(path, data, like, mtime_ns))
+
+    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
+        node = self._node(source)
+        end = node.stat.size if length is None else start + length
+        stat = _of_new_file(node.stat, end - start, node.stat.mtime_ns)
+        if isinstance(node.content, bytes):
+            part: FileRange | bytes = node.content[start:end]
+        else:
+            part = FileRange(node.content.path, node.content.start + start, end - start)
+        self._set(target, _Node(stat, part), Copied(FileRange(source, start, end - start), target))
+
+    def rename(self, source: str, target: str) -> None:
+        node = self._node(source)
+        self._set(source, None)
+        self._set(target, node, Renamed(source, target))
+
+    def link(self, source: str, target: str) -> bool:
+        if self.stat(target) is not None:
+            return False
+        self._set(target, self._node(source))
+        return True
+
+    def unlink(self, path: str) -> None:
+        if self.stat(path) is not None:
+            self._set(path, None, Removed(path))
+
+    def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
+        if self.stat(path) is None:
+            self._set(path, _Node(FileStat(0, 0, 0o755, 0, 0, 0, is_dir=True, is_file=False), b""))
+
+    def remove_tree(self, path: str) -> None:
+        self._set(path, None)
+
+    def fsync(self, path: str) -> None:
+        """No operation."""
+
+    def fsync_dir(self, path: str) -> None:
+        if (done := self._operations.get(normal(path))) and not isinstance(done[-1], NamesSynced):
+            done.append(NamesSynced(path))
+
+    def _node(self, path: str) -> _Node:
+        key = normal(path)
+        node = self._changed.get(key)
+        if node is not None:
+            return node
+        stat = None if key in self._changed else self._base.stat(path)
+        if stat is None:
+            raise StorageError("no such file", path=path)
+        content = self._base.real_path(key)
+        return _Node(stat, self._base.read_bytes(key) if content is None else content)
+
+    def _set(self, path: str, node: _Node | None, operation: Operation | None = None) -> None:
+        key = normal(path)
+        self._changed[key] = node
+        self._names.setdefault(parent(key), set()).add(base_name(key))
+        if operation is not None:
+            self._operations.setdefault(parent(key), []).append(operation)
+
+
+def _of_new_file(like: FileStat, size: int, mtime_ns: int) -> FileStat:
+    """Attributes of a file that is not on the disk yet."""
+    return like._replace(size=size, mtime_ns=mtime_ns, inode=0, device=0, ctime_ns=0)
+
+
+class RangedSource:
+    """A byte range of a file, read like a file of its own."""
+
+    def __init__(self, source: ByteSource, file_range: FileRange) -> None:
+        self._source, self._range = source, file_range
+
+    def size(self) -> int:
+        return max(0, min(self._range.size, self._source.size() - self._range.start))
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        start, left = self._range.start, max(0, self._range.size - position)
+        return self._source.read_into(view[:left], start + position, start + floor) if left else 0
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class InMemory:
+    """Bytes in memory, read like a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        part = self._data[position : position + len(view)]
+        view[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """No operation."""

@@ -1,0 +1,248 @@
+"""URIs instead of paths: prefixes in object stores and directories of remote file systems.
+
+A URI is ``SCHEME://AUTHORITY/KEY``, given by the user with optional connection settings, ``?NAME=VALUE&…``. The settings are
+kept in this process's environment (``OPTIONS_VARIABLE``), by ``SCHEME://AUTHORITY``, and never in a path, as paths are joined,
+compared, reported and logged. Spark's workers receive the same variable. A URI contains no credentials: the client libraries
+find them in their usual places.
+
+``LAYOUT+URI`` is an export in another layout than a log directory's, read as one (``compaction.storage.layouts``): the paths of
+its logs and their files are below it, as in a log directory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote, urlencode
+
+from compaction.errors import StorageError, UsageError
+from compaction.names import parse_partition_dir, parse_segment_file
+
+#: scheme as given -> scheme of the client libraries
+SCHEMES: Mapping[str, str] = MappingProxyType(
+    {"s3": "s3", "s3a": "s3", "gs": "gs", "hdfs": "hdfs", "viewfs": "viewfs", "abfs": "abfs", "abfss": "abfss"}
+)
+#: schemes whose authority may name a user or a container
+_WITH_USER = frozenset({"hdfs", "viewfs", "abfs", "abfss"})
+#: the only user that a gs: URI may name: access without credentials
+_GUEST = ("gs", "anonymous")
+OPTIONS_VARIABLE = "KAFKA_LOG_COMPACTION_PLACES"
+#: layouts that are read as log directories
+AIVEN, BACKUP, LOCAL_TIERED = "aiven", "backup", "local-tiered"
+LAYOUTS = (AIVEN, BACKUP, LOCAL_TIERED)
+#: the options of an address with a layout: a log directory with newer segments, and what the names of topics begin with
+TAIL, KEY_PREFIX = "tail", "key.prefix"
+#: where a run keeps the segments of a backup set as record batches; stored as the run's own directory below it
+SPOOL = "spool"
+#: what the name of such a directory begins with, followed by 32 hexadecimal digits
+SPOOL_NAME = "kafka-log-compaction-"
+#: private keys of encrypted exports: ``ID=FILE``, separated by commas
+KEYS_VARIABLE = "KAFKA_LOG_COMPACTION_PRIVATE_KEYS"
+#: options that name a file or a log in a layout, not the layout itself
+_BELOW = ("--files", "path")
+#: the longest scheme and "://"
+_HEAD = 24
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<key>[^?]*)(?:\?(?P<options>.*))?")
+_LAYOUT = re.compile(r"(?P<layout>[a-z][a-z0-9-]*)\+(?P<uri>([A-Za-z][A-Za-z0-9.-]*:|/).*)")
+_SECRET = re.compile(r"secret|password|token|access_key|account_key|sig$", re.IGNORECASE)
+_NOT_IN_PLACE = "rename is not atomic there, so an interrupted run would lose records"
+_METADATA_ELSEWHERE = "the cluster's own metadata of these objects would no longer be true"
+_SET_IS_WHOLE = "a backup set has a manifest of all its segments, and no backup or restore may meet a set that is half changed"
+
+
+def is_remote(path: str) -> bool:
+    """Whether ``path`` is a URI; ``parse_uri`` turns ``file:`` URIs into paths."""
+    return not path.startswith("/") and "://" in path[:_HEAD]
+
+
+def any_remote(paths: Iterable[str]) -> bool:
+    """Whether any of the paths is a URI."""
+    return any(map(is_remote, paths))
+
+
+class LayoutPath(NamedTuple):
+    """A path in an export: the ``root`` of the export as an address, ``place``, where it is, and the path ``within`` it."""
+
+    layout: str
+    root: str
+    place: str
+    within: str
+
+
+def is_layout(path: str) -> bool:
+    """Whether a path is in an export of another layout than a log directory's."""
+    return is_remote(path) and "+" in path.partition("://")[0]
+
+
+def layout_path(path: str) -> LayoutPath:
+    """The parts of a path in an export."""
+    roots = _roots(os.environ.get(OPTIONS_VARIABLE, "{}"))
+    root = next((root for root in roots if is_inside(path, root)), None) or _probable_root(path)
+    layout, _, place = root.partition("+")
+    place = place.removeprefix("file://")
+    return LayoutPath(layout, root, place, path[len(root) + 1 :])
+
+
+@lru_cache(maxsize=4)
+def _roots(stored: str) -> tuple[str, ...]:
+    """The exports that this process was given, the longest address first."""
+    return tuple(sorted(filter(is_layout, json.loads(stored)), key=len, reverse=True))
+
+
+def _probable_root(path: str) -> str:
+    """The export of a log or of a file of a log, by their names."""
+    outer, _, name = path.rpartition("/")
+    if parse_segment_file(name) is not None or parse_partition_dir(outer.rpartition("/")[2]) is not None:
+        outer, _, name = outer.rpartition("/")
+    return outer if parse_partition_dir(name) is not None else path
+
+
+def _parse_layout(layout: str, given: str, option: str) -> str:
+    """The address of an export; its options are stored."""
+    if layout not in LAYOUTS:
+        known = ", ".join(f"{name}+" for name in LAYOUTS)
+        raise UsageError(f"{option}: {layout}+ is not a known layout", hint=f"use one of {known}")
+    if option == "--output-dir":
+        raise UsageError(f"{option}: outputs are log directories, not of layout {layout}", hint=f"give it without {layout}+")
+    uri, _, query = given.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    own = {name: options.pop(name) for name in (TAIL, KEY_PREFIX, SPOOL) if name in options}
+    place = parse_uri(f"{uri}?{urlencode(options)}" if options else uri, option)
+    path = f"{layout}+{place}" if is_remote(place) else f"{layout}+file://{Path(place).resolve()}"
+    if TAIL in own:
+        own[TAIL] = resolved(parse_uri(own[TAIL], TAIL))
+    root = _probable_root(path) if option in _BELOW else path
+    if layout == BACKUP:
+        own[SPOOL] = options_of(root).get(SPOOL) or _new_spool(own.get(SPOOL))
+    _store_options(root, own)
+    return path
+
+
+def new_spool_path(directory: str | None) -> str:
+    """A directory below ``directory``, or below the system's for temporary files, that its first user is to create."""
+    return str(Path(directory or tempfile.gettempdir()).resolve() / f"{SPOOL_NAME}{uuid.uuid4().hex}")
+
+
+def _new_spool(directory: str | None) -> str:
+    """``new_spool_path``; the directory is removed when this process ends."""
+    path = new_spool_path(directory)
+    atexit.register(partial(_remove_spool, path, os.getpid()))
+    return path
+
+
+def _remove_spool(path: str, owner: int) -> None:
+    # a fork of this process does not remove it
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def add_tail(path: str, tail: str) -> None:
+    """Join a log directory with newer segments to an export; no effect on another path.
+
+    :raises UsageError: the export has another one
+    """
+    if is_layout(path):
+        root = layout_path(path).root
+        _store_options(root, {**options_of(root), TAIL: resolved(tail)})
+
+
+def parse_uri(given: str, option: str) -> str:
+    """The path or URI that an option gives; the connection settings of a URI are stored (see the module).
+
+    :raises UsageError: a URI of an unknown scheme or layout, without a bucket, or with credentials
+    """
+    layout = _LAYOUT.fullmatch(given)
+    if layout is not None and (layout["layout"] in LAYOUTS or not layout["uri"].startswith("/")):
+        return _parse_layout(layout["layout"], layout["uri"], option)
+    if given.startswith("file:"):
+        return unquote(re.sub(r"^file:(//(localhost)?(?=/))?", "", given))
+    match = _URI.fullmatch(given)
+    if match is None:
+        return given
+    scheme = SCHEMES.get(match["scheme"].lower())
+    if scheme is None:
+        known = ", ".join(f"{name}:" for name in ("file", *SCHEMES))
+        raise UsageError(f"{option}: {match['scheme']}: URIs are not supported", hint=f"use one of {known}")
+    authority, key = match["authority"], re.sub("/+", "/", match["key"]).rstrip("/")
+    options = dict(parse_qsl(match["options"] or "", keep_blank_values=True))
+    user, at, _ = authority.rpartition("@")
+    if (at and (":" in user or (scheme not in _WITH_USER and (scheme, user) != _GUEST))) or any(map(_SECRET.search, options)):
+        hint = "give them in the environment (AWS_ACCESS_KEY_ID, …) or in the client library's own files"
+        raise UsageError(f"{option}: a URI must not contain credentials", hint=hint)
+    if not authority[len(user + at) :] and scheme not in ("hdfs", "viewfs"):
+        raise UsageError(f"{option}: the URI names no bucket", hint=f"{scheme}://BUCKET/PREFIX")
+    if any(part in (".", "..") for part in key.split("/")):
+        raise UsageError(f"{option}: a URI must not contain . or ..", hint="give the resulting URI")
+    _store_options(f"{scheme}://{authority}", options)
+    return f"{scheme}://{authority}{key}"
+
+
+def _store_options(root: str, options: Mapping[str, str]) -> None:
+    known = _all_options()
+    if options and (known.get(root) or options) != options:
+        raise UsageError("two URIs of the same store have different options", path=root, hint="give both the same options")
+    if options or (is_layout(root) and root not in known):
+        os.environ[OPTIONS_VARIABLE] = json.dumps({**known, root: options})
+
+
+def _all_options() -> dict[str, dict[str, str]]:
+    known: dict[str, dict[str, str]] = json.loads(os.environ.get(OPTIONS_VARIABLE, "{}"))
+    return known
+
+
+def environment() -> dict[str, str]:
+    """The environment variables that Spark's workers need to reach the same stores, as far as they are set."""
+    return {name: os.environ[name] for name in (OPTIONS_VARIABLE, KEYS_VARIABLE) if name in os.environ}
+
+
+def options_of(root: str) -> dict[str, str]:
+    """The connection settings of ``SCHEME://AUTHORITY``."""
+    return _all_options().get(root, {})
+
+
+def split(path: str) -> tuple[str, str]:
+    """``SCHEME://AUTHORITY`` of a URI, and its key without a leading slash."""
+    start = path.index("://") + 3
+    end = path.find("/", start)
+    return (path, "") if end < 0 else (path[:end], path[end + 1 :])
+
+
+def resolved(path: str) -> str:
+    """An absolute path, links resolved; a URI without a trailing slash."""
+    return path.rstrip("/") if is_remote(path) else str(Path(path).resolve())
+
+
+def is_inside(path: str, other: str) -> bool:
+    """Whether a resolved path or URI equals ``other`` or is below it."""
+    if is_remote(path) or is_remote(other):
+        return f"{path}/".startswith(f"{other}/")
+    return Path(path).is_relative_to(other)
+
+
+def require_local(path: str) -> None:
+    """:raises StorageError: ``path`` is a URI, which is never changed in place"""
+    if is_remote(path):
+        raise StorageError(f"cannot be changed in place: {_reason(path)}", path=path, hint="use --output-dir")
+
+
+def require_in_place(paths: Iterable[str], doing: str) -> None:
+    """:raises UsageError: one of the paths is a URI"""
+    for path in filter(is_remote, paths):
+        hint = "use --output-dir" if is_layout(path) else "use --output-dir, or copy it to a disk"
+        raise UsageError(f"cannot be {doing} in place: {_reason(path)}", path=path, hint=hint)
+
+
+def _reason(path: str) -> str:
+    if not is_layout(path):
+        return _NOT_IN_PLACE
+    return _SET_IS_WHOLE if layout_path(path).layout == BACKUP else _METADATA_ELSEWHERE
