@@ -35,11 +35,13 @@ class Surroundings:
     :ivar progress: shows the progress of passes
     :ivar starting: what a session is started in
     :ivar ends_with_process: sessions and worker processes end with this process, and not with the call
+    :ivar options: the options of the command line, as reports have them; ``None``: those of the call
     """
 
     progress: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
     starting: Callable[[], AbstractContextManager[None]] = nullcontext
     ends_with_process: bool = False
+    options: Mapping[str, Any] | None = None
 
 
 #: those of this process, which ``in_command`` sets
@@ -53,6 +55,11 @@ def in_command(surroundings: Surroundings) -> Iterator[None]:
         yield
     finally:
         _surroundings.pop()
+
+
+def command_options() -> Mapping[str, Any] | None:
+    """The options of the command line, if this is the process of a command."""
+    return _surroundings[-1].options
 
 
 def progress() -> AbstractContextManager[Progress | None]:

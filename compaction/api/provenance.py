@@ -21,7 +21,7 @@ from inspect import signature
 from typing import Any
 
 from compaction import __version__
-from compaction.api.engine_choice import Engine
+from compaction.api.engine_choice import Engine, command_options
 from compaction.api.inputs import Inputs, read_resolver
 from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.resolver import BROKER_ATTRIBUTES, TOPIC_ATTRIBUTES
@@ -41,7 +41,7 @@ def provenance(inputs: Inputs, parameters: Callable[..., object], engine: Engine
 
     :param parameters: the function of the Python API, for its defaults
     """
-    pyspark = sys.modules.get("pyspark")
+    pyspark, options = sys.modules.get("pyspark"), command_options()
     return {
         "tool": {
             "name": "kafka-log-compaction",
@@ -51,7 +51,7 @@ def provenance(inputs: Inputs, parameters: Callable[..., object], engine: Engine
         },
         **({} if engine is None else {"engine": engine.document()}),
         "command": inputs.command,
-        "options": dict(_options(inputs, parameters)),
+        "options": dict(_options(inputs, parameters)) if options is None else options,
         "settings": _broker_settings(inputs),
         "default_settings": {name: TOPIC_ENTRIES[name].default for name in ("cleanup.policy", *TOPIC_ATTRIBUTES)},
     }

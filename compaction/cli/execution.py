@@ -11,7 +11,6 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from inspect import signature
 from itertools import pairwise
 from pathlib import Path
@@ -48,7 +47,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
     verbose = "--verbose" in arguments
     log_lines.configure(_log_format(arguments), verbose=verbose, quiet="--quiet" in arguments)
     try:
-        with interrupts.handled(), in_command(Surroundings(progress, interrupts.deferred, ends_with_process=True)):
+        with interrupts.handled():
             _require_directory()
             return _run(parser, arguments, body)
     except SystemExit as end:
@@ -75,7 +74,8 @@ def _run(parser: Parser, given: Sequence[str], body: Callable[[argparse.Namespac
         file = getattr(arguments, name, None)
         if file is not None:
             check_writable(file)
-    return body(arguments)
+    with in_command(Surroundings(progress, interrupts.deferred, ends_with_process=True, options=_options(arguments))):
+        return body(arguments)
 
 
 def _require_directory() -> None:
@@ -103,7 +103,7 @@ def given(function: Callable[..., Any], arguments: argparse.Namespace) -> dict[s
     return {name: getattr(arguments, name) for name in signature(function).parameters if hasattr(arguments, name)}
 
 
-def options(arguments: argparse.Namespace) -> dict[str, Any]:
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Each option of a command with its value and its source, as reports have them; patterns of keys are never shown."""
     results = {}
     for name, (dest, default) in arguments.options.items():
@@ -164,8 +164,6 @@ def finish(
 
 def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
     """Writes a report and its metrics to files and prints it; returns the exit code of the run."""
-    report = replace(report, origin={**report.origin, "options": options(arguments)})
-
     def show() -> None:
         if arguments.output == option_groups.JSON:
             sys.stdout.write(report.to_json())

@@ -211,8 +211,7 @@ def _explain(given: Mapping[str, Any], arguments: argparse.Namespace) -> int:
     inputs = Inputs.of("dry-run", {**given, **asked})
     request = comparison_request(inputs)
     logs = compare_policies.explain(request)
-    origin = {**provenance(inputs, dry_run), "options": execution.options(arguments)}
-    document = explanations_to_json(logs, request.base.as_of_ms, origin)
+    document = explanations_to_json(logs, request.base.as_of_ms, provenance(inputs, dry_run))
 
     def show() -> None:
         if arguments.output == option_groups.JSON:
@@ -227,7 +226,6 @@ def _explain(given: Mapping[str, Any], arguments: argparse.Namespace) -> int:
 
 def _finish(comparison: Comparison, arguments: argparse.Namespace) -> int:
     """Writes the requested files, prints a comparison, and returns the exit code."""
-    comparison = with_fields(comparison, origin={**comparison.origin, "options": execution.options(arguments)})
     files = (
         (arguments.report, comparison.to_json),
         (arguments.metrics, lambda: comparison_metrics(comparison)),

@@ -287,7 +287,6 @@ def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, onl
 
 def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
     """Writes the requested file, prints the report in the form that the options ask for, and returns the exit code."""
-    report = with_fields(report, origin={**report.origin, "options": execution.options(arguments)})
     as_json = arguments.output == option_groups.JSON
 
     def print_it() -> None:
