@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from compaction.errors import UsageError
 from compaction.printable import printable_json
-from compaction.screen.output_screen import Screen
-from compaction.screen.text_table import Line, Style, wrapped
+from compaction.screen.text_table import Line, Screen, Style, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,6 +6,7 @@ results are equal. Functions are sent to other processes: those of a module, or 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -103,3 +104,17 @@ def pack(items: Sequence[T], size_of: Callable[[T], int], target_bytes: int) -> 
         packs[-1].append(item)
         filled += size_of(item)
     return packs
+
+
+class _Worker:
+    """State of this worker process."""
+
+    frozen = False
+
+
+def freeze_gc() -> None:
+    """Exclude all objects that exist now from later collections; to be called at the start of a task. Only the first call has
+    an effect."""
+    if not _Worker.frozen:
+        _Worker.frozen = True
+        gc.freeze()

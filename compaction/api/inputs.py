@@ -1,17 +1,22 @@
-"""From what a call gives to a checked request: configuration, selected logs, directories, the time of the run."""
+"""From what a call gives to a checked request: configuration, selected logs, directories, the time of the run.
+
+Times that options give: milliseconds since the epoch, or ISO 8601 with an offset from UTC.
+
+Times before 2000 are refused, because they are seconds given for milliseconds, and so are times after 9999: microseconds.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
+from fractions import Fraction
 from typing import Any
 
-from compaction.api.export_inputs import join_tail, read_keys
-from compaction.api.times import iso_time_ms, milliseconds
 from compaction.cleaning.kafka_rules import rules_of
 from compaction.config import Resolver, TomlSettings, read_properties, read_sets, read_toml
 from compaction.config.request import CompactionRequest
@@ -24,10 +29,58 @@ from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
 from compaction.screen.steps import step
 from compaction.storage.clients import require_store
 from compaction.storage.contents import digest_of
+from compaction.storage.layouts.data_keys import add_private_keys
 from compaction.storage.mixed import file_system
 from compaction.storage.remote import require_finished
 from compaction.storage.text_files import read_text
-from compaction.storage.uri import is_inside, is_layout, is_remote, layout_path, parse_uri, resolved
+from compaction.storage.uri import add_tail, is_inside, is_layout, is_remote, layout_path, parse_uri, resolved
+
+_ISO = re.compile(
+    r"(?P<date>\d{4}-\d\d-\d\d)[T ](?P<time>\d\d:\d\d)(?P<s>:\d\d)?(?P<fraction>\.\d{1,9})?(?P<offset>Z|z|[+-]\d\d:?\d\d)?"
+)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_FIRST_MS = 946_684_800_000
+_LAST_MS = 253_402_300_799_999
+
+
+def milliseconds(text: str) -> int:
+    """A time in milliseconds since the epoch, from their decimal digits.
+
+    :raises ValueError: not a time, or before 2000 or after 9999
+    """
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise ValueError(f"{text!r} is not a time in milliseconds since the epoch")
+    return _in_range(int(text), text)
+
+
+def iso_time_ms(text: str) -> int:
+    """A time in milliseconds since the epoch, from ISO 8601 with an offset from UTC: ``2026-11-22T02:00Z``.
+
+    :raises ValueError: not such a time, or before 2000
+    """
+    match = _ISO.fullmatch(text)
+    if match is None and _DATE.fullmatch(text):
+        raise ValueError(f"{text!r} is a date without a time: {text}T00:00Z is its midnight in UTC")
+    if match is None:
+        raise ValueError(f"{text!r} is not a time such as 2026-11-22T02:00Z or 2026-11-22T03:00:00+01:00")
+    if match["offset"] is None:
+        raise ValueError(f"{text!r} has no offset from UTC: append Z, or an offset such as +01:00")
+    offset = "+0000" if match["offset"] in "Zz" else match["offset"]
+    try:
+        whole = datetime.strptime(f"{match['date']}T{match['time']}{match['s'] or ':00'}{offset}", "%Y-%m-%dT%H:%M:%S%z")
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time that exists") from None
+    return _in_range((whole - _EPOCH) // timedelta(milliseconds=1) + int(Fraction(f"0{match['fraction'] or ''}") * 1000), text)
+
+
+def _in_range(time_ms: int, text: str) -> int:
+    if time_ms < _FIRST_MS:
+        raise ValueError(f"{text!r} is a time before the year 2000; milliseconds since the epoch have 13 digits")
+    if time_ms > _LAST_MS:
+        raise ValueError(f"{text!r} is a time after the year 9999; milliseconds since the epoch have 13 digits")
+    return time_ms
+
 
 AUTO = "auto"
 
@@ -307,3 +360,26 @@ def check_output_dir(output_dir: str | None, log_dirs: Sequence[str]) -> str | N
                 f"--output-dir overlaps the log directory {log_dir}", path=output_dir, hint="choose a directory outside of it"
             )
     return target
+
+
+def join_tail(tail_dir: str | None, paths: Sequence[str]) -> None:
+    """Joins the log directory of ``--tail`` to the exports among ``paths``.
+
+    :raises UsageError: none of them is an export
+    """
+    if tail_dir is None:
+        return
+    tail = parse_uri(tail_dir, "--tail")
+    if not any(map(is_layout, paths)):
+        raise UsageError("--tail continues an export of tiered storage, and none is given", hint="e.g. aiven+s3://BUCKET/PREFIX")
+    for path in paths:
+        add_tail(path, tail)
+
+
+def read_keys(private_keys: Iterable[str], tomls: Iterable[TomlSettings] = ()) -> None:
+    """Adds the private keys of TOML files, then those of ``--private-key``.
+
+    :raises UsageError: a file is not a private key
+    """
+    configured = [f"{name}={path}" for toml in tomls for name, path in toml.keys.items()]
+    add_private_keys([*configured, *private_keys])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.inputs import texts
+from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import UsageError
 from compaction.formats.primitives.malformed import FormatError
+from compaction.storage.text_files import read_text
 
 if TYPE_CHECKING:
     # imported when keys are read: most calls have none
@@ -169,3 +171,45 @@ def _bytes(path: str, option: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise UsageError(f"{option}: cannot be read: {error.strerror}", path=path, hint="check its permissions") from None
+
+
+def with_certificate(
+    path: str, keys: KeyInputs, request: VerifyRequest
+) -> tuple[VerifyRequest, Mapping[str, Any], ErasedKeys]:
+    """The request for the selected logs of the certificate, the certificate, and its keys.
+
+    :raises UsageError: the file is not a certificate, or other keys are given
+    :raises CompactionError: it is not what was written
+    """
+    from compaction.certifier.erasure_certificate import TOMBSTONE, refused_logs, selected_logs
+
+    criteria = read_criteria(keys)
+    certificate = _read_sealed(path, criteria)
+    request = replace(
+        request,
+        logs=selected_logs(certificate, request.selector),
+        include_active=certificate["include_active"],
+        now_ms=certificate["as_of_ms"],
+        refused=refused_logs(certificate),
+    )
+    return request, certificate, erased_keys(criteria, tombstones=certificate["on_match"] == TOMBSTONE)
+
+
+def certified_salt(path: str, criteria: KeyCriteria) -> bytes | None:
+    """The salt of the run that wrote a certificate; ``None`` if there is no certificate of these keys.
+
+    :raises CompactionError: it is not what was written
+    """
+    try:
+        return bytes.fromhex(_read_sealed(path, criteria)["salt"])
+    except UsageError:
+        return None
+
+
+def _read_sealed(path: str, criteria: KeyCriteria) -> Mapping[str, Any]:
+    from compaction.certifier.certificate_seal import require_sealed
+    from compaction.certifier.erasure_certificate import read_certificate
+
+    certificate = read_certificate(read_text(path), path)
+    require_sealed(certificate, criteria, path)
+    return certificate

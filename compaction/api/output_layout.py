@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from compaction.api.export_inputs import join_tail
-from compaction.api.inputs import Inputs, check_output_dir, read_selector
+from compaction.api.inputs import Inputs, check_output_dir, join_tail, read_selector
 from compaction.errors import UsageError
 from compaction.screen.steps import step
 from compaction.storage.local import LocalFileSystem

@@ -3,16 +3,23 @@
 A broker keeps in memory which partitions it cannot clean. At rest there are three signs: its log names them
 (``checkup.broker_log``); a batch in the cleanable range is damaged; and a log was cleanable long before the broker stopped. The
 last two are signs, not proofs: a broker's cleaner does not verify checksums, and ``log.cleaner.enable`` may have been false.
+
+``read_broker_log`` finds in a broker's log which partitions its cleaner gave up, and whether cleaner threads ended.
+
+Since Kafka 1.1 a cleaner marks a partition uncleanable when cleaning fails, keeps that in memory only, and writes one warning
+(``LogCleaner.CleanerThread``, the same words from 2.8 to 4.4). Before, the thread ended with the first error. A restart of the
+broker forgets both, and so does its start in this file: what precedes the last start does not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rich.filesize import decimal
 
-from compaction.checkup.broker_log import CleanerLog
 from compaction.checkup.check import Check, State
 from compaction.cleaning.log_to_clean import segments_between
 from compaction.cleaning.log_view import LogView
@@ -22,7 +29,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.settings.log_settings import Settings
-from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, segment_file
+from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, TopicPartition, parse_partition_dir, segment_file
 from compaction.output.journal import JOURNAL
 from compaction.run.prepare import LogAccess, PreparedLog, prepare
 from compaction.screen.amounts import counted
@@ -32,6 +39,49 @@ from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.ranges import view
 from compaction.storage.uri import is_remote
+
+_MARKED = re.compile(r"Marking its partition \((?P<name>[^)]+)\) as uncleanable")
+_ENDED = re.compile(r"kafka-log-cleaner-thread-(?P<number>\d+)\]?: (?:Error due to|Stopped)")
+#: a thread that a shutdown stops is none that died
+_SHUTDOWN = re.compile(r"Shutting down the log cleaner")
+_STARTED = re.compile(r"Starting the log cleaner")
+_CAUSE = re.compile(r"^(?:Caused by: )?(?P<cause>[\w.$]+(?:Exception|Error)\b.*)")
+#: lines of a stack trace after the warning, among which its cause is
+_CAUSE_LINES = 60
+_CAUSE_CHARACTERS = 300
+
+
+@dataclass
+class CleanerLog:
+    """Uncleanable partitions with the first line of their errors, and the numbers of cleaner threads that died."""
+
+    uncleanable: dict[TopicPartition, str] = field(default_factory=dict)
+    dead_threads: set[int] = field(default_factory=set)
+
+
+def read_broker_log(lines: Iterable[str]) -> CleanerLog:
+    """What the lines of ``log-cleaner.log`` or ``server.log`` say about the broker's last run."""
+    found, marked, remaining, stopping = CleanerLog(), None, 0, False
+    for line in lines:
+        match = _MARKED.search(line)
+        if match is not None:
+            marked, remaining = parse_partition_dir(match["name"]), _CAUSE_LINES
+            if marked is not None:
+                found.uncleanable[marked] = ""
+            continue
+        cause = _CAUSE.match(line.strip())
+        if cause is not None and marked is not None and remaining > 0:
+            # the last one of a chain is the first cause
+            found.uncleanable[marked] = cause["cause"][:_CAUSE_CHARACTERS]
+        remaining -= 1
+        if _STARTED.search(line):
+            found, marked, stopping = CleanerLog(), None, False
+        stopping = stopping or _SHUTDOWN.search(line) is not None
+        ended = _ENDED.search(line)
+        if ended is not None and not stopping:
+            found.dead_threads.add(int(ended["number"]))
+    return found
+
 
 #: a broker's cleaner looks for work every 15 seconds; longer than any queue
 OVERDUE_MS = 24 * 3_600_000

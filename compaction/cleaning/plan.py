@@ -9,7 +9,7 @@ and the dirtiest log is cleaned first. ``compaction.cleaning.log_to_clean`` defi
 uncleanable offset are cleaned, including the clean ones, in the groups of ``compaction.cleaning.grouping``.
 
 Refused are ``__cluster_metadata``, whose records have no keys (a broker prunes it by snapshots), and every log whose
-``cleanup.policy`` is a guess (``compaction.config.policy_guess``), whatever the guess: compaction removes records too.
+``cleanup.policy`` is a guess (``compaction.config.resolver``), whatever the guess: compaction removes records too.
 
 A ``PolicyPlan`` is the effect of ``cleanup.policy`` in one run: segment deletion, then compaction as planned on the remaining
 log. A guessed policy removes nothing, in either half.

@@ -12,7 +12,7 @@ Exceptions:
 2. If every segment is deleted, an empty active segment at the log end replaces them. The log start becomes the base of the
    first remaining segment, unless it is higher already.
 3. A negative bound is unlimited.
-4. Nothing is deleted if ``cleanup.policy`` is a guess (``compaction.config.policy_guess``), whatever the guess.
+4. Nothing is deleted if ``cleanup.policy`` is a guess (``compaction.config.resolver``), whatever the guess.
 5. Nothing is deleted from a tiered topic (``remote.storage.enable``): a broker deletes only uploaded segments, and a directory
    does not say which are.
 6. Nothing is deleted from ``__cluster_metadata``, which a broker prunes by snapshots.

@@ -25,7 +25,7 @@ from compaction.metrics import open_metrics
 from compaction.printable import printable
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
-from compaction.screen.output_screen import Screen
+from compaction.screen.text_table import Screen
 from compaction.storage.text_files import NEW_FILE, PRIVATE, check_writable, write_text
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from compaction.api.engine_choice import LOCAL, SPARK
-from compaction.api.inputs import AUTO
-from compaction.api.times import iso_time_ms, milliseconds
+from compaction.api.inputs import AUTO, iso_time_ms, milliseconds
 from compaction.cleaning.kafka_rules import NEWEST, OLDEST
 from compaction.cli import log_lines
 from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT

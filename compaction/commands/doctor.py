@@ -16,7 +16,7 @@ from compaction.commands import warm_up
 from compaction.errors import UsageError
 
 if TYPE_CHECKING:
-    from compaction.checkup.broker_log import CleanerLog
+    from compaction.checkup.log_health import CleanerLog
 
 _DESCRIPTION = """\
 Check what runs depend on: Java, Python's packages, caches, memory, free space, the clock, and what
@@ -124,7 +124,7 @@ def _spark_settings() -> Mapping[str, str]:
 def _cleaner_log(paths: Sequence[str]) -> CleanerLog | None:
     if not paths:
         return None
-    from compaction.checkup.broker_log import read_broker_log
+    from compaction.checkup.log_health import read_broker_log
 
     def lines() -> Iterator[str]:
         for path in paths:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.export_inputs import read_keys
-from compaction.api.inputs import Texts, texts
+from compaction.api.inputs import Texts, read_keys, texts
 from compaction.cli import execution, log_lines, option_groups, standard_streams
 from compaction.errors import StorageError, UsageError
 from compaction.printable import TerminalOutput

@@ -14,10 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.certificates import certified_salt
 from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, progress
 from compaction.api.inputs import Given, Inputs, Texts, Time, read_request, read_selector, with_output
-from compaction.api.key_inputs import KeyInputs, erased_keys, read_keys
+from compaction.api.key_inputs import KeyInputs, certified_salt, erased_keys, read_keys
 from compaction.api.runs import carried_out, done_before
 from compaction.certifier.certificate import Status, error_line
 from compaction.certifier.verify_request import VerifyRequest

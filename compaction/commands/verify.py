@@ -10,14 +10,13 @@ from contextlib import AbstractContextManager
 from dataclasses import replace as with_fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compaction.api.certificates import with_certificate
 from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, chosen, progress
-from compaction.api.export_inputs import join_tail
 from compaction.api.inputs import (
     Given,
     Inputs,
     Texts,
     Time,
+    join_tail,
     read_kafka_version,
     read_metadata_dirs,
     read_resolver,
@@ -25,7 +24,7 @@ from compaction.api.inputs import (
     texts,
     usage_errors,
 )
-from compaction.api.key_inputs import KeyInputs
+from compaction.api.key_inputs import KeyInputs, with_certificate
 from compaction.api.provenance import provenance
 from compaction.certifier.certificate import Status, VerifyReport, error_line
 from compaction.certifier.verify_request import VerifyRequest

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compaction.compare.figures import ComparedLog, LogTotals, Outcome, OutcomeStatus
 from compaction.screen.amounts import change, counted, elapsed, share_freed, size
-from compaction.screen.text_table import Column, Line, Row, Style, table, wrapped
-from compaction.screen.top_rows import TopRows, top_rows
+from compaction.screen.text_table import Column, Line, Row, Style, TopRows, table, top_rows, wrapped
 
 if TYPE_CHECKING:
     from compaction.compare.comparison import Comparison

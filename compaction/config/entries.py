@@ -12,8 +12,20 @@ import sys
 from dataclasses import dataclass
 
 from compaction.config.config_names import config_names
-from compaction.config.kinds import INT_MAX, LONG_MAX, Above, Choice, Kind, NonZero, Range, Validator, Value, parse
-from compaction.config.units import examples, plain_text
+from compaction.config.kinds import (
+    INT_MAX,
+    LONG_MAX,
+    Above,
+    Choice,
+    Kind,
+    NonZero,
+    Range,
+    Validator,
+    Value,
+    examples,
+    parse,
+    plain_text,
+)
 from compaction.errors import ConfigError
 
 MINUTE_MS = 60_000
@@ -50,7 +62,7 @@ class Entry:
     def read(self, text: str, *, path: str | None, where: str, with_units: bool = False) -> Value:
         """The validated value of ``text``; ``where`` starts the error message (``line 3: ``, ``--set: ``).
 
-        :param with_units: accept the forms of ``compaction.config.units``, too
+        :param with_units: accept the forms of ``compaction.config.kinds``, too
         :raises ConfigError: bad value; names the source, the line and the key
         """
         try:

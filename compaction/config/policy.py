@@ -2,7 +2,7 @@
 
 A policy is written ``k=v,k=v`` with topic-level and broker-level names. The values of a list are joined with ``+``, or written
 as for Kafka's own tools, with or without brackets: ``cleanup.policy=[compact,delete]``. Values may have units
-(``compaction.config.units``). ``configured`` is the policy without settings.
+(``compaction.config.kinds``). ``configured`` is the policy without settings.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
 Nested tables are flattened, so ``segment.bytes = 1048576`` and ``"segment.bytes" = 1048576`` mean the same. A topic name with a
 dot must be quoted. A value may be of TOML's own type or a string,
-which may have a unit (``compaction.config.units``).
+which may have a unit (``compaction.config.kinds``).
 """
 
 from __future__ import annotations

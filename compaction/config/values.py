@@ -20,7 +20,7 @@ class TopicConfig:
     """The configuration in effect for one topic.
 
     ``segment_bytes`` is ``internal.segment.bytes`` if that is set (Kafka: ``LogConfig.segmentSize``). A retention of -1 is
-    unlimited. ``policy_guess`` says why ``cleanup.policy`` is a guess, and what to do (``compaction.config.policy_guess``);
+    unlimited. ``policy_guess`` says why ``cleanup.policy`` is a guess, and what to do (``compaction.config.resolver``);
     ``None`` if the policy is known. ``compaction_strategy`` is one of ``offset``, ``timestamp`` and ``header``, and
     ``compaction_strategy_header`` is set if and only if it is ``header``.
     """

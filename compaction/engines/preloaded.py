@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from compaction.kernels.compiling import cache
 from compaction.run import passes
-from compaction.startup.freeze_gc import freeze_gc
+from compaction.task_runner import freeze_gc
 
 #: the modules of tasks, and numba
 __all__ = ["cache", "passes"]

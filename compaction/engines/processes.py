@@ -23,17 +23,15 @@ from itertools import count
 from multiprocessing import forkserver, resource_tracker
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from compaction.engines.exchange import Spool
-from compaction.engines.worker_tasks import Clean, EachShard, Placed, Resolve, Scan, call, emitted, joined
+from compaction.engines.worker_tasks import Clean, EachShard, Placed, Resolve, Scan, Spool, call, emitted, joined
 from compaction.errors import CompactionError
 from compaction.logdir import read_counter
 from compaction.passes.merge import KEYS
 from compaction.passes.tasks import Key
 from compaction.run.passes import CleanedParts, CleanInputs, MapInputs, MapResult
 from compaction.run.sizing import assign_shards
-from compaction.startup.freeze_gc import freeze_gc
 from compaction.startup.protection import require_own_directory
-from compaction.task_runner import Item, Job, reducer_of
+from compaction.task_runner import Item, Job, freeze_gc, reducer_of
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus
 from compaction.screen.amounts import change, counted, elapsed, share_freed, size
-from compaction.screen.text_table import Column, Line, Row, Style, table, wrapped
-from compaction.screen.top_rows import top_rows
+from compaction.screen.text_table import Column, Line, Row, Style, table, top_rows, wrapped
 
 if TYPE_CHECKING:
     from compaction.run_report import RunReport

@@ -7,13 +7,15 @@ that take more than their share of the width are shortened in the middle, so tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from textwrap import TextWrapper
+from typing import Any, NamedTuple, TextIO
 
 from rich.cells import cell_len, set_cell_size
 
 from compaction.printable import printable
+from compaction.screen.amounts import counted
 
 _GAP = "  "
 #: names are not shortened below this
@@ -132,3 +134,97 @@ def _joined(row: Row, columns: Sequence[Column], shown: Sequence[int], widths: S
         spaces = " " * (widths[number] - cell_len(text))
         cells.append(spaces + text if columns[number].right else text + spaces)
     return _GAP.join(cells).rstrip()
+
+
+#: rows that are shown unless all are asked for
+MOST_ROWS = 20
+
+
+class LogGroup(NamedTuple):
+    """A row: its name, and the numbers of its logs."""
+
+    name: str
+    logs: Sequence[int]
+
+
+class TopRows(NamedTuple):
+    """The rows of a table, the title of their names, and what is said of those that are not shown."""
+
+    title: str
+    rows: Sequence[LogGroup]
+    hidden: str = ""
+
+
+def top_rows(
+    names: Sequence[tuple[str, int]], rank: Callable[[Sequence[int]], Any], ellipsis: str, *, all_rows: bool
+) -> TopRows:
+    """The rows to show.
+
+    :param names: the topic and the partition of each log
+    :param rank: the sort key of a row, from the numbers of its logs; the row with the least one is first
+    """
+    if all_rows or len(names) <= MOST_ROWS:
+        logs = [LogGroup(f"{topic}-{partition}", [number]) for number, (topic, partition) in enumerate(names)]
+        return TopRows("log", sorted(logs, key=lambda row: rank(row.logs)))
+    topics: dict[str, list[int]] = {}
+    for number, (topic, _) in enumerate(names):
+        topics.setdefault(topic, []).append(number)
+    rows = [_of_topic(topic, logs, names) for topic, logs in topics.items()]
+    rows.sort(key=lambda row: rank(row.logs))
+    others = len(rows) - MOST_ROWS
+    hidden = f"{ellipsis} and {counted(others, 'more topic')}, in the report (--all shows every log)" if others > 0 else ""
+    return TopRows("topic (partitions)", rows[:MOST_ROWS], hidden)
+
+
+def _of_topic(topic: str, logs: Sequence[int], names: Sequence[tuple[str, int]]) -> LogGroup:
+    """All partitions of a topic, named by their number, or by the partition if it is only one."""
+    return LogGroup(f"{topic}-{names[logs[0]][1]}" if len(logs) == 1 else f"{topic} ({len(logs)})", logs)
+
+
+#: the width of tables that are not printed to a terminal
+PIPE_WIDTH = 80
+_ELLIPSIS = "…"
+
+
+@dataclass(frozen=True)
+class Screen:
+    """A stream to print to.
+
+    :ivar width: that of the terminal; tables for a pipe or a file have ``PIPE_WIDTH``, and sentences are on one line there, for
+        tools that search lines
+    :ivar all_rows: show every log, however many there are
+    :ivar details: show below each log what was removed, and why
+    :ivar only_summary: show the last line only
+    """
+
+    stream: TextIO
+    width: int | None = None
+    colours: bool = False
+    all_rows: bool = False
+    details: bool = False
+    only_summary: bool = False
+    style: Style = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "style", Style(self.width or PIPE_WIDTH, _ellipsis(self.stream), self.width is not None))
+
+    def print(self, lines: Iterable[Line]) -> None:
+        """Print lines, which contain no control characters."""
+        if not self.colours:
+            self.stream.write("".join(f"{line.text}\n" for line in lines))
+            return
+        # takes a twentieth of a second to import
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console(file=self.stream, force_terminal=True, width=self.style.width)
+        for line in lines:
+            console.print(Text(line.text, line.colour), soft_wrap=True)
+
+
+def _ellipsis(stream: TextIO) -> str:
+    try:
+        _ELLIPSIS.encode(getattr(stream, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return "..."
+    return _ELLIPSIS

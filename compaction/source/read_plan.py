@@ -2,6 +2,11 @@
 
 Every log is recovered in memory, as in a dry run. It is read from its log start to its high watermark, or for
 ``read_committed`` to its last stable offset, as the partition's leader serves a consumer.
+
+Narrows the read of a segment by its indexes: the byte range of given offsets, and the first offset since a timestamp.
+
+Mirrors ``LogSegment.translateOffset`` and ``TimeIndex.lookup``. An entry of the offset index counts only if it
+points to its batch. Without a usable entry the whole segment is read.
 """
 
 from __future__ import annotations
@@ -12,28 +17,43 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compaction.cleaning.log_to_clean import open_transaction
 from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.cleaning.txn_tables import AbortedRanges
-from compaction.errors import UsageError
+from compaction.errors import StorageError, UsageError
+from compaction.formats.indexes import read_offset_index, read_time_index
+from compaction.logdir.batch_scan import first_batch
 from compaction.logdir.checkpoint_store import read_checkpoints, read_directory_state
-from compaction.logdir.discover import Selector, require_topics
+from compaction.logdir.discover import Selector, check_log_dirs, discover, require_topics
 from compaction.logdir.read_log import ReadOptions, read_log
+from compaction.logdir.same_partition import require_one_directory
+from compaction.logdir.segments import segment_bases
 from compaction.logdir.slices import cut_segment
-from compaction.names import HIGH_WATERMARKS, LOG, LogLocation, TopicPartition, segment_file
+from compaction.names import (
+    HIGH_WATERMARKS,
+    INDEX,
+    LOG,
+    TIMEINDEX,
+    LogLocation,
+    TopicPartition,
+    parse_partition_dir,
+    segment_file,
+)
 from compaction.recovery.recover import recover_log
 from compaction.source.latest import Latest, SliceRange
 from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
-from compaction.source.read_places import read_locations
-from compaction.source.seek import first_offset_since, positions_of
 from compaction.source.view_options import READ_COMMITTED, ViewOptions, flag, number
-from compaction.storage.filesystem import FileSystem, join, real_file
+from compaction.storage.filesystem import FileSystem, base_name, join, parent, real_file
 from compaction.storage.layouts.data_keys import add_private_keys
+from compaction.storage.lock import require_unlocked
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.uri import add_tail, parse_uri
+from compaction.storage.ranges import view
+from compaction.storage.remote import require_finished
+from compaction.storage.uri import add_tail, is_remote, parse_uri, resolved
 from compaction.task_runner import pack
 
 READ_UNCOMMITTED = "read_uncommitted"
@@ -268,3 +288,80 @@ def _in_segment(fs: FileSystem, log_path: str, segment: Segment, bounds: Bounds)
         return None
     since = first_offset_since(fs, log_path, segment, bounds.first_timestamp_ms)
     return replace(bounds, first_offset=max(bounds.first_offset, since))
+
+
+def read_locations(fs: FileSystem, paths: Sequence[str], selector: Selector) -> Sequence[LogLocation]:
+    """The logs of log directories, and those whose own directory is given, each once.
+
+    :raises UsageError: a path is neither, its output is unfinished, or a partition is in two directories
+    :raises LockedError: a live broker holds a directory
+    """
+    single = [path for path in paths if _is_partition(fs, path)]
+    found: dict[str, LogLocation] = {}
+    for path in map(resolved, single):
+        name = parse_partition_dir(base_name(path))
+        _require_at_rest(parent(path))
+        if name is not None and selector.matches(name):
+            found[path] = LogLocation(name, parent(path), path)
+    log_dirs = check_log_dirs(fs, [path for path in paths if path not in single])
+    for log_dir in log_dirs:
+        _require_at_rest(log_dir)
+    if log_dirs or not single:
+        found |= {location.path: location for location in discover(fs, log_dirs, selector)}
+    logs = list(found.values())
+    require_one_directory(fs, logs)
+    return logs
+
+
+def _require_at_rest(log_dir: str) -> None:
+    """:raises UsageError: a live broker holds the directory, or its output is unfinished"""
+    if is_remote(log_dir):
+        require_finished(log_dir)
+    else:
+        require_unlocked(log_dir)
+
+
+def _is_partition(fs: FileSystem, path: str) -> bool:
+    status = fs.stat(path)
+    if status is None or not status.is_dir or parse_partition_dir(base_name(resolved(path))) is None:
+        return False
+    return bool(segment_bases(fs, path))
+
+
+def first_offset_since(fs: FileSystem, log_path: str, segment: Segment, timestamp_ms: int) -> int:
+    """An offset below which all records of the segment are older than ``timestamp_ms``."""
+    try:
+        data = fs.read_bytes(join(log_path, segment_file(segment.base_offset, TIMEINDEX)))
+        entries = read_time_index(data, segment.base_offset)
+    except (StorageError, ValueError):
+        return segment.base_offset
+    older = int(np.searchsorted(entries["timestamp"], timestamp_ms))
+    return segment.base_offset if older == 0 else int(entries["offset"][older - 1]) + 1
+
+
+def positions_of(fs: FileSystem, log_path: str, segment: Segment, first_offset: int, last_offset: int) -> tuple[int, int]:
+    """Bytes ``[start, end)`` of the segment that contain all records with offsets in ``[first_offset, last_offset]``."""
+    whole = 0, segment.size_bytes
+    if first_offset <= segment.base_offset and last_offset >= segment.next_offset - 1:
+        return whole
+    try:
+        data = fs.read_bytes(join(log_path, segment_file(segment.base_offset, INDEX)))
+        entries = read_offset_index(data, segment.base_offset)
+    except (StorageError, ValueError):
+        return whole
+    # an entry has its batch's last offset: start at the last entry below the range, end at the second entry past it
+    before = int(np.searchsorted(entries["offset"], first_offset, side="right")) - 1
+    after = int(np.searchsorted(entries["offset"], last_offset, side="left")) + 1
+    start = _batch_at(fs, log_path, segment, entries, before) if before >= 0 else 0
+    end = _batch_at(fs, log_path, segment, entries, after) if after < len(entries) else segment.size_bytes
+    if start is None or end is None:
+        return whole
+    return start, end
+
+
+def _batch_at(fs: FileSystem, log_path: str, segment: Segment, entries: NDArray[np.void], at: int) -> int | None:
+    """The position of an index entry, ``None`` if it does not point to a batch with its last offset."""
+    position = int(entries["position"][at])
+    data = view(fs, join(log_path, segment_file(segment.base_offset, LOG)))[position : segment.size_bytes]
+    row = first_batch(data, position)
+    return position if len(row) and int(row["last_offset"][0]) == int(entries["offset"][at]) else None

@@ -21,8 +21,7 @@ from compaction.run.passes import CleanedParts, CleanInputs, MapInputs, MapResul
 from compaction.run.sizing import assign_shards
 from compaction.screen.steps import step
 from compaction.spark.progress import Progress
-from compaction.startup.freeze_gc import freeze_gc
-from compaction.task_runner import Item, Job, reducer_of
+from compaction.task_runner import Item, Job, freeze_gc, reducer_of
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -41,9 +41,8 @@ from pyspark.sql import SparkSession
 from compaction.kernels.compiling.cache import process_cache_dir
 from compaction.kernels.compiling.place import CACHE_DIR, NO_CACHE
 from compaction.logdir import read_counter
-from compaction.spark.jvm import C1_ONLY, LOCAL_DIRS, choose_jvm_options, start_jvm
+from compaction.spark.jvm import C1_ONLY, LOCAL_DIRS, choose_jvm_options, private_dirs, start_jvm
 from compaction.startup import protection
-from compaction.startup.local_dirs import private_dirs
 from compaction.startup.protection import MASTER, is_local
 
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."

@@ -7,7 +7,7 @@ On local masters, the driver is all of Spark, and nobody else needs to reach it:
 | ``spark.authenticate`` | ``true`` | its ports give and take blocks: keys can be read, functions of workers replaced |
 | ``spark.driver.bindAddress``, ``spark.driver.host`` | ``127.0.0.1`` | its ports are not reachable from other machines |
 | ``spark.ui.enabled`` | ``false`` | its pages have no password, and show all settings |
-| ``spark.local.dir`` | private: see ``compaction.startup.local_dirs`` | everyone could read what Spark writes there |
+| ``spark.local.dir`` | private: see ``compaction.spark.jvm`` | everyone could read what Spark writes there |
 | ``spark.ui.killEnabled`` | ``false`` | if there are pages, they cannot end a run |
 
 On all masters, Python workers do not import modules from their working directory (``PYTHONSAFEPATH``). Python 3.10 has no such

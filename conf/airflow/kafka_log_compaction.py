@@ -1,7 +1,8 @@
 """Airflow DAGs for Kafka's log directories at rest. For Airflow 3 with its Apache Spark provider.
 
-``kafka_log_compaction`` compacts a backup every night. ``kafka_log_policies`` compares policies, writes nothing to the logs,
-and links its task to the page. Put this file into the DAGs folder, and give Airflow
+``kafka_log_compaction`` compacts a backup every night by ``spark-submit``. ``kafka_log_compaction_local`` has no schedule and
+does the same by a task that calls the Python API, without Spark and Java. ``kafka_log_policies`` compares policies, writes
+nothing to the logs, and links its task to the page. Put this file into the DAGs folder, and give Airflow
 
 - a pool ``kafka_log_dirs`` of one slot (``airflow pools set kafka_log_dirs 1 "one run at a time"``): runs never share a disk,
 - the connection ``spark_default``: the master, ``local[*]`` or a cluster's, with deploy mode ``client``,
@@ -215,6 +216,42 @@ with DAG(
         return totals
 
     compact >> check_report(REPORT)
+
+with DAG(
+    dag_id="kafka_log_compaction_local",
+    description="Compact Kafka log directories at rest in worker processes of this machine",
+    schedule=None,
+    max_active_runs=1,
+    default_args={"owner": "kafka", "retries": 2, "retry_delay": timedelta(minutes=5)},
+    params=common_params("/var/log/kafka-log-compaction"),
+    tags=["kafka"],
+    doc_md=__doc__,
+):
+
+    @task.external_python(
+        task_id="compact",
+        python=ENVIRONMENT + "/bin/python",
+        expect_airflow=False,
+        pool="kafka_log_dirs",
+        execution_timeout=timedelta(hours=6),
+    )
+    def compact_locally(log_dir: str, as_of_ms: str, kafka_version: str, report_file: str) -> dict[str, Any]:
+        """The totals of the run. Runs in the environment of this project, so that it imports all that it uses."""
+        from pathlib import Path
+
+        import compaction
+
+        report = compaction.compact(log_dir, as_of=int(as_of_ms), kafka_version=kafka_version, engine="local")
+        Path(report_file).parent.mkdir(parents=True, exist_ok=True)
+        Path(report_file).write_text(report.to_json(), encoding="utf-8")
+        if report.exit_code:
+            raise RuntimeError(str(report))
+        return dict(report.totals)
+
+    compact_locally(
+        "{{ params.log_dir }}", TRIGGERED_MS, "{{ params.kafka_version }}",
+        "{{ params.report_dir }}/compact-" + TRIGGERED_MS + ".json",
+    )  # fmt: skip
 
 with DAG(
     dag_id="kafka_log_policies",

@@ -88,14 +88,14 @@ def run_dag(
 ) -> tuple[dict[str, Any], str]:
     """Runs a DAG for one slot; the states of its tasks, and its output."""
     told = place / "told.json"
-    command = "compact" if dag == "kafka_log_compaction" else "dry_run"
+    command = "dry_run" if dag == "kafka_log_policies" else "compact"
     settings = {
         "application": str(ROOT / f"jobs/{command}.py"),
         "environment": str(Path(sys.executable).parent.parent),
         "spark_home": str(spark_home()),
         "log_dir": str(log_dir),
         "report_dir": str(place / "reports"),
-        **({"min_ratio": 0} if command == "compact" else {}),
+        **({"min_ratio": 0} if dag == "kafka_log_compaction" else {}),
         **more,
     }
     script = str(Path(__file__).with_name("run_dag.py"))
@@ -130,7 +130,7 @@ def compacted(airflow: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
 
 def test_a_slot_is_compacted_as_of_its_end_and_its_report_read(compacted: Slot) -> None:
     found, said = compacted.found, compacted.said
-    assert found["dags"] == ["kafka_log_compaction", "kafka_log_policies"]
+    assert found["dags"] == ["kafka_log_compaction", "kafka_log_compaction_local", "kafka_log_policies"]
     assert (found["max_active_runs"], found["catchup"]) == (1, False)
     assert found["pools"]["compact"] == "kafka_log_dirs"
     assert found["retries"]["compact"] == 2
@@ -143,6 +143,17 @@ def test_a_slot_is_compacted_as_of_its_end_and_its_report_read(compacted: Slot) 
     assert document["as_of_ms"] == end_ms
     assert document["totals"]["cleaned"] > 3
     assert not list(compacted.log_dir.glob("*/*.clean*"))
+
+
+def test_a_task_calls_the_python_api_in_the_environment_of_the_project(airflow: dict[str, str], tmp_path: Path) -> None:
+    log_dir = unpack_sample(tmp_path)
+    found, said = run_dag(airflow, tmp_path, log_dir, "kafka_log_compaction_local")
+    assert found["tasks"] == {"compact": "success"}, said
+    assert found["pools"] == {"compact": "kafka_log_dirs"}
+    (report,) = (tmp_path / "reports").iterdir()
+    document = json.loads(report.read_text())
+    assert document["engine"]["name"] == "local"
+    assert document["totals"]["cleaned"] > 3
 
 
 def test_a_repeated_slot_finds_nothing_to_do(airflow: dict[str, str], compacted: Slot) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compaction.checkup.broker_log import read_broker_log
+from compaction.checkup.log_health import read_broker_log
 from compaction.names import TopicPartition
 
 ORDERS, GROUPS = TopicPartition("orders", 3), TopicPartition("__consumer_offsets", 7)

@@ -11,7 +11,7 @@ from compaction.compare.comparison import Comparison
 from compaction.compare.figures import ComparedLog, OutcomeStatus
 from compaction.compare.terminal import explanation_lines, letter
 from compaction.report import LogStatus
-from compaction.screen.output_screen import Screen
+from compaction.screen.text_table import Screen
 from tests.compare.made import comparison, failed, log, skipped
 from tests.screen.golden_text import check_golden, widest
 

@@ -17,8 +17,8 @@ import pytest
 from compaction.compare.compare_policies import compare_with
 from compaction.config import Policy
 from compaction.config.request import ComparisonRequest
-from compaction.engines.exchange import Piece, Spool, put
 from compaction.engines.processes import POLL_INTERVAL_S, ProcessPasses
+from compaction.engines.worker_tasks import Piece, Spool, put
 from compaction.errors import CompactionError
 from compaction.logdir import read_counter
 from compaction.run.compact import clean_logs

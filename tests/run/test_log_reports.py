@@ -18,7 +18,7 @@ from compaction.report import LogReport, LogStatus, RunStatus
 from compaction.run.compact import clean_logs
 from compaction.run.log_reports import deletion_report, note_logs_in_use, warn_of_changes
 from compaction.run.prepare import LogAccess, read_logs
-from compaction.screen.output_screen import Screen
+from compaction.screen.text_table import Screen
 from compaction.source.count_logs import count_logs, plan_count
 from compaction.source.key_totals import Largest
 from compaction.source.read_plan import ReadRequest

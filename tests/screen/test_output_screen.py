@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 
-from compaction.screen.output_screen import PIPE_WIDTH, Screen
-from compaction.screen.text_table import Line
+from compaction.screen.text_table import PIPE_WIDTH, Line, Screen
 
 
 def test_lines_are_printed_as_they_are_without_colours() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus
 from compaction.run_report import RunReport
-from compaction.screen.output_screen import Screen
 from compaction.screen.run_table import summary
+from compaction.screen.text_table import Screen
 from tests.screen.golden_text import check_golden, widest
 from tests.screen.made_reports import cleaned, every_outcome, expired, failed, many_logs, skipped
 

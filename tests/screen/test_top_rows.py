@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compaction.screen.top_rows import MOST_ROWS, top_rows
+from compaction.screen.text_table import MOST_ROWS, top_rows
 
 
 def test_few_logs_have_a_row_each_the_largest_effect_first() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from compaction.startup import freeze_gc as module
+from compaction import task_runner as module
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compaction.config.policy_guess import NO_METADATA_LOG
+from compaction.config.resolver import NO_METADATA_LOG
 from compaction.errors import LogError, UsageError
 from compaction.formats.metadata_log import CLUSTER_DEFAULT
 from compaction.formats.properties import MetaProperties, parse_meta_properties
