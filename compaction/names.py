@@ -1,6 +1,6 @@
-"""File and directory names of a Kafka log directory. No other module formats or parses them.
+"""File and directory names of a Kafka log directory. No other module formats or parses them. Also the version of the reference.
 
-Mirrors ``LogFileUtils``, ``LocalLog.parseTopicPartitionName`` and ``UnifiedLog`` (Kafka 4.4.0).
+Mirrors ``LogFileUtils``, ``LocalLog.parseTopicPartitionName`` and ``UnifiedLog``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+#: the version of Kafka whose classes docstrings name
+REFERENCE_VERSION = "4.4.0"
 
 LOG = ".log"
 INDEX = ".index"

@@ -16,6 +16,7 @@ from compaction.cleaning.kafka_rules import NEWEST, OLDEST
 from compaction.cli import log_lines
 from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
 from compaction.errors import UsageError
+from compaction.names import REFERENCE_VERSION
 from compaction.storage.uri import LAYOUTS
 
 T = TypeVar("T")
@@ -28,11 +29,11 @@ APPLICATIONS = ("compact", "count_keys", "doctor", "dry_run", "dump_log", "erase
 #: the modules that ``spark-submit`` runs
 APPLICATIONS = ("compact", "count_keys", "doctor", "dry_run", "dump_log", "erase", "expire", "verify")
 
-CONFIGURATION_HELP = """\
+CONFIGURATION_HELP = f"""\
 configuration:
   Topic-level names (cleanup.policy, segment.bytes, min.cleanable.dirty.ratio,
   delete.retention.ms, ...) and broker-level names (log.segment.bytes,
-  log.cleaner.dedupe.buffer.size, ...) are those of Kafka 4.4.0. The first source that sets a
+  log.cleaner.dedupe.buffer.size, ...) are those of Kafka {REFERENCE_VERSION}. The first source that sets a
   value wins:
 
     1. --set KEY=VALUE, for every selected topic

@@ -183,11 +183,7 @@ def _verified(engine: Engine, request: CompactionRequest, report: RunReport) -> 
 
 
 def main(argv: Sequence[str] | None = None, run: Execute = clean) -> int:
-    """Runs the command; returns its exit code.
-
-    :param argv: the arguments; ``None``: those of the process
-    :param run: executes a request
-    """
+    """Runs the command; returns its exit code. ``argv``: by default those of the process; ``run`` executes a request."""
 
     def body(arguments: argparse.Namespace) -> int:
         from compaction.certifier.certificate import VerifyReport

@@ -65,10 +65,7 @@ def _all_commands() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code.
-
-    :param argv: the arguments; ``None``: those of the process
-    """
+    """Runs the command; returns its exit code. ``argv``: by default those of the process."""
 
     def body(arguments: argparse.Namespace) -> int:
         print(script(arguments.shell))

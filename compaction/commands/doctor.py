@@ -139,10 +139,7 @@ def _cleaner_log(paths: Sequence[str]) -> CleanerLog | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code.
-
-    :param argv: the arguments; ``None``: those of the process
-    """
+    """Runs the command; returns its exit code. ``argv``: by default those of the process."""
 
     def body(arguments: argparse.Namespace) -> int:
         as_text = arguments.output == option_groups.TEXT

@@ -190,11 +190,7 @@ def comparison_request(inputs: Inputs) -> ComparisonRequest:
 
 
 def main(argv: Sequence[str] | None = None, run: Execute = compare) -> int:
-    """Runs the command; returns its exit code.
-
-    :param argv: the arguments; ``None``: those of the process
-    :param run: executes a request
-    """
+    """Runs the command; returns its exit code. ``argv``: by default those of the process; ``run`` executes a request."""
 
     def body(arguments: argparse.Namespace) -> int:
         given = execution.given(dry_run, arguments)

@@ -383,10 +383,7 @@ def _print(request: DumpRequest) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code.
-
-    :param argv: the options; ``None`` for those of the process
-    """
+    """Runs the command; returns its exit code. ``argv``: by default those of the process."""
 
     return execution.run_command(parser(), argv, lambda arguments: _print(read_request(arguments)))
 

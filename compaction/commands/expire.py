@@ -16,6 +16,7 @@ from compaction.api.inputs import Given, Inputs, Texts, Time, read_request, with
 from compaction.api.runs import carried_out, done_before, report_without_logs
 from compaction.cli import execution, option_groups
 from compaction.config.request import CompactionRequest
+from compaction.names import REFERENCE_VERSION
 from compaction.run_report import RunReport
 
 if TYPE_CHECKING:
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 Execute = Callable[[Engine, CompactionRequest], RunReport]
 
-_DESCRIPTION = """\
+_DESCRIPTION = f"""\
 Apply Kafka's delete policy to logs at rest: delete segments, oldest first, that end below the log
 start offset, then those over retention.bytes, then those older than retention.ms, exactly as
-Kafka 4.4.0 decides. Segments below the log start offset are deleted from every log, the others
+Kafka {REFERENCE_VERSION} decides. Segments below the log start offset are deleted from every log, the others
 only if cleanup.policy includes delete. A log of unknown cleanup.policy fails and is not changed.
 
 The age of a segment is that of its newest record, by its time index, or else of its file. If all
@@ -130,11 +131,7 @@ def delete(engine: Engine, request: CompactionRequest) -> RunReport:
 
 
 def main(argv: Sequence[str] | None = None, run: Execute = delete) -> int:
-    """Runs the command; returns its exit code.
-
-    :param argv: the arguments; ``None``: those of the process
-    :param run: executes a request
-    """
+    """Runs the command; returns its exit code. ``argv``: by default those of the process; ``run`` executes a request."""
 
     def body(arguments: argparse.Namespace) -> int:
         given = execution.given(expire, arguments)

@@ -91,10 +91,7 @@ def _size(path: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code.
-
-    :param argv: the arguments; ``None``: those of the process
-    """
+    """Runs the command; returns its exit code. ``argv``: by default those of the process."""
 
     def body(arguments: argparse.Namespace) -> int:
         if not arguments.status:

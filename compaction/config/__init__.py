@@ -1,4 +1,4 @@
-"""Configuration: names, types, defaults and checks of Kafka 4.4.0, read from its sources and resolved by precedence."""
+"""Configuration: names, types, defaults and checks of Kafka, read from its sources and resolved by precedence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration entries of Kafka 4.4.0 that a log at rest depends on, of topics and of brokers.
+"""The configuration entries of Kafka that a log at rest depends on, of topics and of brokers.
 
 Mirrors ``LogConfig.CONFIG``, ``ServerTopicConfigSynonyms.ALL_TOPIC_CONFIG_SYNONYMS``, ``LogConfig.SERVER_CONFIG_DEF`` and
 ``CleanerConfig``. The names and types of all other entries are those of ``compaction.config.config_names``, of any version: the

@@ -1,6 +1,6 @@
 """Types and validators of configuration entries.
 
-Mirrors ``ConfigDef.parseType`` of Kafka 4.4.0: text is trimmed, an INT is a signed 32-bit decimal, a LONG a signed 64-bit
+Mirrors ``ConfigDef.parseType`` of Kafka: text is trimmed, an INT is a signed 32-bit decimal, a LONG a signed 64-bit
 one, a BOOLEAN is ``true`` or ``false`` in any case, a LIST is split at commas, and empty text is the empty list. Duplicates are
 removed from a list (``ConfigDef.parseValue``). Difference: NaN is refused, because no bound can hold for it.
 

@@ -163,7 +163,7 @@ class Resolver:
         return policy_guess(source, unknown=unknown, has_properties=self.properties is not None)
 
 
-#: what a Kafka 4.4.0 broker sets when it creates these topics: a value, or the name of the broker entry that has it
+#: what a broker sets when it creates these topics: a value, or the name of the broker entry that has it
 _INTERNAL_TOPICS: dict[str, dict[str, Value]] = {
     "__consumer_offsets": {"cleanup.policy": ("compact",), "segment.bytes": "offsets.topic.segment.bytes"},
     "__transaction_state": {"cleanup.policy": ("compact",), "segment.bytes": "transaction.state.log.segment.bytes"},
@@ -181,7 +181,7 @@ def _by_name(settings: Iterable[Setting]) -> _Layer:
 
 
 def _from_metadata(configs: Mapping[str, str], entries: Mapping[str, Entry], source: Source) -> list[Setting]:
-    """The settings in a metadata log; names that Kafka 4.4.0 does not know are of other versions and ignored."""
+    """The settings in a metadata log; names that Kafka does not know are of other versions and ignored."""
     where = f"topic {source.key}, metadata log: " if source.origin is Origin.METADATA else "broker, metadata log: "
     known = ((name, text) for name, text in configs.items() if name in entries)
     return [Setting(name, entries[name].read(text, path=None, where=where), source) for name, text in known]

@@ -1,6 +1,6 @@
 """The effective configuration of one topic and of the broker, each value with its source.
 
-Of Kafka 4.4.0's ``LogConfig``, ``KafkaConfig`` and ``CleanerConfig`` these are the entries that a log at rest depends on.
+Of Kafka's ``LogConfig``, ``KafkaConfig`` and ``CleanerConfig`` these are the entries that a log at rest depends on.
 ``TopicConfig`` names its attributes as the entries, in snake case; units are in the names, and defaults are Kafka's.
 """
 

@@ -18,7 +18,7 @@ gets or loses a delete horizon.
    key, offset and timestamp. Batches of magic 0 and 1 become v2. A record without value and headers is left as it is.
 7. The *cleaner checkpoint* is not moved: dirty records are as dirty as before, and later rounds of cleaning still reach them.
 
-4 is that of ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.4.0), except for open transactions, which Kafka's
+4 is that of ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``, except for open transactions, which Kafka's
 cleaner does not reach, and for the end of the segments, which it retains since 3.9.2 (KAFKA-17076).
 """
 

@@ -1,6 +1,6 @@
 """Reads the records of a byte range of a segment as columns, as a consumer sees them.
 
-Mirrors ``CompletedFetch.nextFetchedRecord`` (Kafka 4.4.0): control records are skipped (unless requested), and with
+Mirrors ``CompletedFetch.nextFetchedRecord``: control records are skipped (unless requested), and with
 ``read_committed`` aborted data too. The bounds of the read exclude what is past the last stable offset.
 """
 
