@@ -1,20 +1,95 @@
-"""What ``compact``, ``expire`` and ``erase`` have in common: the frame of a run, and runs with nothing to do."""
+"""The frame of ``compact``, ``expire`` and ``erase``, and runs with nothing to do.
+
+With ``--output-layout`` the copy is written in another layout than a log directory's. The command writes and verifies its copy
+in a temporary directory: beside a target on a disk, else where the segments of its source are converted. If no log failed, the
+copy's logs are then written in the layout, complete or not at all.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
 
 from compaction.api.engine_choice import Engine, chosen
-from compaction.api.inputs import Inputs
-from compaction.api.output_layout import in_layout
+from compaction.api.inputs import Inputs, check_output_dir, join_tail, read_selector
 from compaction.api.provenance import provenance
 from compaction.config.request import CompactionRequest
+from compaction.errors import UsageError
 from compaction.run_report import RunReport
+from compaction.screen.steps import step
+from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import file_system
-from compaction.storage.uri import any_remote, is_remote
+from compaction.storage.uri import AIVEN, BACKUP, LOCAL_TIERED, SPOOL, any_remote, is_remote, layout_path, options_of, parse_uri
+
+if TYPE_CHECKING:
+    from compaction.exports.export_target import ExportTarget
+    from compaction.run_report import RunReport
+
+
+#: what the result says was written
+_NAMES = {AIVEN: "tiered storage", BACKUP: "backup set", LOCAL_TIERED: "tiered storage"}
+R = TypeVar("R", bound="RunReport")
+
+
+def in_layout(inputs: Inputs, run: Callable[[Inputs], R]) -> R:
+    """Runs a command, and writes its copy in the layout that was asked for, if no log failed; the report says so.
+
+    :raises UsageError: options contradict each other, what a set does not have was not accepted, or the target is not empty
+    """
+    if inputs.output_layout is None:
+        if inputs.accept_loss:
+            raise UsageError("--accept-loss is an option of --output-layout", hint="see --help")
+        return run(inputs)
+    target = _target(inputs)
+    if inputs.dry_run:
+        return run(inputs)
+    with _scratch(inputs, target) as scratch:
+        copy = str(Path(scratch) / "copy")
+        report = run(replace(inputs, output_dir=copy))
+        if report.exit_code:
+            return report
+        step(f"writing the output in layout {inputs.output_layout}")
+        written = target.write(copy, inputs.now_ms)
+    return replace(report, written=f"{target.path}: {_NAMES[inputs.output_layout]} of {written}")
+
+
+def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str]:
+    from compaction.exports.staging import staging_directory
+    from compaction.storage.layouts.backup_sets.spool_directory import temporary_directory
+
+    if not is_remote(target.path):
+        return staging_directory(LocalFileSystem(), f"{target.path}.copy")
+    source = parse_uri(inputs.log_dirs[0], "--log-dir")
+    spool = options_of(source).get(SPOOL)
+    if spool is not None and layout_path(source).layout == BACKUP:
+        # the run's own directory below it
+        spool = str(Path(spool).parent)
+    return temporary_directory(spool)
+
+
+def _target(inputs: Inputs) -> ExportTarget:
+    if inputs.output_dir is None:
+        raise UsageError("--output-layout needs --output-dir", hint="name a new directory, or a URI")
+    if inputs.replace or inputs.if_done:
+        raise UsageError("--output-layout cannot be combined with --replace and --if-done", hint="name a new directory")
+    if len(inputs.log_dirs) != 1:
+        raise UsageError("an output in another layout is written from one --log-dir", hint="run once for each")
+    # with what it imports, it is not needed otherwise
+    from compaction.exports.export_target import FORMAT, TargetOptions
+    from compaction.exports.written_layouts import WRITTEN
+
+    source = parse_uri(inputs.log_dirs[0], "--log-dir")
+    join_tail(inputs.tail, [source])
+    path = check_output_dir(inputs.output_dir, [source]) or ""
+    accepted = inputs.accept_loss or (FORMAT if inputs.dry_run else None)
+    options = TargetOptions(path, source, read_selector(inputs), accepted, inputs.dry_run)
+    return WRITTEN[inputs.output_layout or ""](options)
+
 
 #: the run itself: gives the report of its logs to its last argument, and returns what that returns
 Work = Callable[[Engine, Inputs, Callable[[RunReport], RunReport]], RunReport]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compaction.api import output_layout
+from compaction.api import runs
 from compaction.api.inputs import Inputs
 from compaction.commands import compact, count_keys, dump_log, verify
 from compaction.errors import UsageError
@@ -166,10 +166,10 @@ def test_the_copy_is_beside_the_target_or_where_segments_are_converted(sets: Pat
     left = tmp_path / f".new.copy.{'0' * 32}.partial"
     left.mkdir()
     inputs = Inputs.of("compact", vars(compact.parser().parse_args(options)))
-    assert output_layout.in_layout(inputs, body).exit_code == 1
+    assert runs.in_layout(inputs, body).exit_code == 1
     assert copies[0].startswith(f"{tmp_path}/.new.copy.")
     assert list(tmp_path.iterdir()) == []
-    with output_layout._scratch(inputs, BackupTarget("s3://bucket/new")) as scratch:
+    with runs._scratch(inputs, BackupTarget("s3://bucket/new")) as scratch:
         assert Path(scratch).parent == tmp_path / "spool"
     assert list((tmp_path / "spool").iterdir()) == []
 
