@@ -39,28 +39,28 @@ class SpaceBudget:
     def __init__(self, reserved_bytes: int = 0, space_of: Callable[[str], FreeSpace] = free_space) -> None:
         self._space_of = space_of
         self._copied_bytes, self._reserved_bytes = reserved_bytes, reserved_bytes + _MARGIN_BYTES
-        self._left: dict[int, int] = {}
+        self._free_bytes: dict[int, int] = {}
 
     def besides(self) -> str:
         """What the free bytes do not include, for messages."""
         copied = f" and {self._copied_bytes} bytes for segments that are only copied" if self._copied_bytes else ""
         return f"besides a margin of {_MARGIN_BYTES} bytes for checkpoints and journals{copied}"
 
-    def left(self, directory: str) -> int:
+    def free_bytes(self, directory: str) -> int:
         """Bytes that can still be allocated; negative if not even the reserve fits."""
-        found = self._space_of(directory)
-        return self._left.setdefault(found.device, found.free_bytes - self._reserved_bytes)
+        space = self._space_of(directory)
+        return self._free_bytes.setdefault(space.device, space.free_bytes - self._reserved_bytes)
 
     def take(self, directory: str, needed_bytes: int) -> bool:
         """Allocates ``needed_bytes`` in ``directory`` if they fit; returns whether they do."""
-        fits = needed_bytes <= self.left(directory)
+        fits = needed_bytes <= self.free_bytes(directory)
         if fits:
-            self._left[self._space_of(directory).device] -= needed_bytes
+            self._free_bytes[self._space_of(directory).device] -= needed_bytes
         return fits
 
     def fits(self, directories: Iterable[str], needed_bytes: int) -> bool:
         """Whether ``needed_bytes`` fit into each of the directories; allocates nothing."""
-        return all(needed_bytes <= self.left(directory) for directory in directories)
+        return all(needed_bytes <= self.free_bytes(directory) for directory in directories)
 
 
 def logs_without_space(
@@ -73,19 +73,19 @@ def logs_without_space(
 
     :param measure: runs pass 2 without writing
     """
-    upper_bound = sum(_needed(each, logs[each.output.log], each.size_bytes, each.size_bytes // _BATCH_BYTES) for each in parts)
+    upper_bound = sum(_needed(part, logs[part.output.log], part.size_bytes, part.size_bytes // _BATCH_BYTES) for part in parts)
     if space.fits({work.directory for work in logs.values()}, upper_bound):
         return {}
-    found = {(result.log, result.number): result for result in measure()}
+    measured = {(result.log, result.number): result for result in measure()}
     exact = dict.fromkeys(logs, 0)
     for part in parts:
-        result = found[part.output.log, part.number]
+        result = measured[part.output.log, part.number]
         if not result.unchanged:
             exact[result.log] += _needed(part, logs[result.log], result.stats.bytes_kept, result.batches)
     refused = {}
     for log, needed_bytes in exact.items():
         if not space.take(logs[log].directory, needed_bytes):
-            refused[log] = needed_bytes, max(0, space.left(logs[log].directory))
+            refused[log] = needed_bytes, max(0, space.free_bytes(logs[log].directory))
     return refused
 
 

@@ -55,7 +55,7 @@ class _Expiry(Command):
             needed_bytes = sum(copied_bytes(log.compaction.view.segments) for log in logs)
             space = SpaceBudget()
             if not space.fits([output_dir], needed_bytes):
-                free = max(0, space.left(output_dir))
+                free = max(0, space.free_bytes(output_dir))
                 message = f"the copy takes {needed_bytes} bytes, {free} bytes are free {space.besides()}"
                 raise StorageError(message, path=output_dir, hint="free some space and run again; nothing was written")
         return list(logs)

@@ -39,13 +39,13 @@ class ScanTotals:
     @classmethod
     def of(cls, summaries: Iterable[SliceSummary]) -> ScanTotals:
         """The sum of the summaries of a log's slices, which are in the order of offsets."""
-        found = list(summaries)
+        own = list(summaries)
         return cls(
-            sum(each.messages for each in found),
-            sum(each.keyless for each in found),
-            sum(each.unranked.get(each.log, 0) for each in found),
-            np.concatenate([np.empty(0, TXN_ROW), *(each.txn_rows for each in found)]),
-            np.concatenate([np.empty(0, KEYLESS_ROW), *(each.keyless_rows for each in found)]),
+            sum(summary.messages for summary in own),
+            sum(summary.keyless for summary in own),
+            sum(summary.unranked.get(summary.log, 0) for summary in own),
+            np.concatenate([np.empty(0, TXN_ROW), *(summary.txn_rows for summary in own)]),
+            np.concatenate([np.empty(0, KEYLESS_ROW), *(summary.keyless_rows for summary in own)]),
         )
 
 

@@ -194,6 +194,6 @@ def warn_of_changes(in_use: Collection[str], views: Iterable[LogView]) -> None:
 def versions_used(logs: Iterable[KafkaVersion]) -> tuple[VersionUsed, ...]:
     """The Kafka versions whose rules applied to the logs, each with its source."""
     counts = Counter(logs)
-    for each in counts:
-        _LOG.info("%s: %s", each, each.rules)
-    return tuple(VersionUsed(each.version, each.source, count, each.rules.described()) for each, count in counts.items())
+    for kafka in counts:
+        _LOG.info("%s: %s", kafka, kafka.rules)
+    return tuple(VersionUsed(kafka.version, kafka.source, count, kafka.rules.described()) for kafka, count in counts.items())

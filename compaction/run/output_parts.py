@@ -33,8 +33,8 @@ def output_parts(log: LogCleaning, sizes: Sizes) -> None:
         single = max_records(group.segments) <= sizes.single_part_records
         packs = [slices] if single else pack(slices, lambda part: part.size_bytes, sizes.slice_bytes)
         log.parts += [
-            OutputPart(output, len(log.parts) + index, tuple(each), each[0].first_offset, len(packs) == 1)
-            for index, each in enumerate(packs)
+            OutputPart(output, len(log.parts) + index, tuple(own), own[0].first_offset, len(packs) == 1)
+            for index, own in enumerate(packs)
         ]
 
 

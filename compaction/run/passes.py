@@ -101,9 +101,9 @@ class CleanedParts(Generic[R]):
     @classmethod
     def of(cls, tasks: Iterable[CleanedParts[R]]) -> CleanedParts[R]:
         """The results of all tasks; the keys of a map are counted by one task."""
-        found = list(tasks)
-        keys = {number: count for each in found for number, count in each.keys.items()}
-        return cls([result for each in found for result in each.results], keys)
+        done = list(tasks)
+        keys = {number: count for task in done for number, count in task.keys.items()}
+        return cls([result for task in done for result in task.results], keys)
 
 
 class Passes(TaskRunner, Protocol):
@@ -133,15 +133,15 @@ def clean_task(
     """
     survivors: dict[Hashable, dict[int, list[Packed]]] = {}
     keys: dict[int, int] = {}
-    for (number, part), found in items:
+    for (number, part), values in items:
         if part == KEYS:
-            keys[number] = sum(found)
+            keys[number] = sum(values)
         else:
-            survivors.setdefault(part, {})[number] = found
+            survivors.setdefault(part, {})[number] = values
     works = [(part, survivors.get(part.id, {})) for part in parts]
     in_step = pack(works, lambda work: max(_LEAST_PART_BYTES, work[0].size_bytes), _IN_STEP_BYTES)
-    results = run_concurrently([partial(clean, each, known) for each in in_step], threads)
-    return CleanedParts([each for found in results for each in found], keys)
+    results = run_concurrently([partial(clean, group, known) for group in in_step], threads)
+    return CleanedParts([result for group in results for result in group], keys)
 
 
 def run_concurrently(calls: Sequence[Callable[[], R]], threads: int) -> list[R]:
@@ -181,18 +181,18 @@ class PlainPasses:
         """Reads batch headers: the transaction summary of each slice."""
         tasks = pack(slices, size_of, self._sizes.scan_bytes)
         job = Job.reading("transactions", f"read batch headers of {len(slices)} slices", tasks)
-        found = self._passes.run(job, tasks, partial(_scan_transactions, files=files))
-        return [summary for summaries in found for summary in summaries]
+        results = self._passes.run(job, tasks, partial(_scan_transactions, files=files))
+        return [summary for summaries in results for summary in summaries]
 
     def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
         tasks = pack(slices, size_of, max(1, sum(map(size_of, slices)) // self._passes.cores))
         job = Job.reading("keys", f"collect the keys of {len(slices)} dirty slices", tasks)
-        words = {log: len(each.words) for log, each in filters.items()}
-        works = [(task, {each.log: (logs[each.log], words[each.log]) for each in task}) for task in tasks]
-        for found in self._passes.run(job, works, partial(collect_keys, settings=settings)):
-            for log, keys in found:
+        words = {log: len(keys.words) for log, keys in filters.items()}
+        works = [(task, {part.log: (logs[part.log], words[part.log]) for part in task}) for task in tasks]
+        for keys_by_log in self._passes.run(job, works, partial(collect_keys, settings=settings)):
+            for log, keys in keys_by_log:
                 filters[log].join(keys)
         return filters
 

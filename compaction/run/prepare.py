@@ -95,14 +95,14 @@ def read_logs(
     fs = sources.fs
     step(f"reading {counted(len(request.logs), 'log')}")
     settings = _read_settings(fs, request, policy_required=policy_required)
-    valid = {location: each for location, each in settings.items() if isinstance(each, Settings)}
+    valid = {location: known for location, known in settings.items() if isinstance(known, Settings)}
     recovered, views = _recover_or_read(sources, valid, request.as_of_ms, parallel_read)
     # read only now: recovery may change them
     checkpoints = _checkpoints(fs, settings)
     for location, report in recovered.items():
         task = LogReadTask(location, valid[location], checkpoints[location.log_dir], request.as_of_ms)
         views[location] = report if isinstance(report, CompactionError) else _read(fs, task, report)
-    return tuple(_prepared(location, each, views.get(location)) for location, each in settings.items())
+    return tuple(_prepared(location, known, views.get(location)) for location, known in settings.items())
 
 
 def _read_settings(
@@ -111,7 +111,7 @@ def _read_settings(
     """The settings of each selected log, or why it must not be touched."""
     settings = dict(zip(request.logs, read_settings(fs, request.logs, request), strict=True))
     if policy_required:
-        settings = {location: require_policy(each) for location, each in settings.items()}
+        settings = {location: require_policy(known) for location, known in settings.items()}
     if not request.dry_run:
         settings.update(_beyond_locks(request.logs, request.log_dirs))
     return settings
@@ -179,8 +179,8 @@ def _read_many(
     tasks = [
         LogReadTask(log, settings, checkpoints[log.log_dir], now_ms, states[log.log_dir]) for log, settings in logs.items()
     ]
-    found = zip(logs, parallel_read(tasks), strict=True)
-    return {log: view for log, view in found if view is not None}
+    pairs = zip(logs, parallel_read(tasks), strict=True)
+    return {log: view for log, view in pairs if view is not None}
 
 
 def _segment_count(fs: FileSystem, log: LogLocation) -> int:
@@ -228,7 +228,7 @@ def _recover(
         return as_log_error(error, location.path)
 
 
-def _read(fs: FileSystem, task: LogReadTask, found: RecoveryReport) -> LogView | CompactionError:
+def _read(fs: FileSystem, task: LogReadTask, recovered: RecoveryReport) -> LogView | CompactionError:
     options = ReadOptions(task.now_ms, task.settings.broker.producer_id_expiration_ms)
     try:
         return read_log(
@@ -236,8 +236,8 @@ def _read(fs: FileSystem, task: LogReadTask, found: RecoveryReport) -> LogView |
             task.location,
             task.checkpoints,
             options,
-            segments=found.segments,
-            without_producers=found.without_producers,
+            segments=recovered.segments,
+            without_producers=recovered.without_producers,
         )
     except Exception as error:
         return as_log_error(error, task.location.path)

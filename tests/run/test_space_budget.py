@@ -23,7 +23,7 @@ def test_a_path_that_does_not_exist_has_the_free_space_of_its_parent(tmp_path: P
 
 def test_a_margin_of_every_file_system_stays_free() -> None:
     budget = SpaceBudget(space_of=DISKS.__getitem__)
-    assert (budget.left("/a"), budget.left("/b")) == (16 * MIB, 4 * MIB)
+    assert (budget.free_bytes("/a"), budget.free_bytes("/b")) == (16 * MIB, 4 * MIB)
 
 
 def test_all_directories_of_a_file_system_share_its_space() -> None:
@@ -31,7 +31,7 @@ def test_all_directories_of_a_file_system_share_its_space() -> None:
     assert budget.take("/a", 10 * MIB)
     assert not budget.take("/a/deep", 10 * MIB)
     assert budget.take("/a/deep", 6 * MIB)
-    assert budget.left("/a") == 0
+    assert budget.free_bytes("/a") == 0
     assert budget.take("/b", 4 * MIB)
 
 
@@ -39,11 +39,11 @@ def test_all_directories_of_a_file_system_share_its_space() -> None:
 def test_fits_allocates_nothing(needed: int, fits: bool) -> None:
     budget = SpaceBudget(space_of=DISKS.__getitem__)
     assert budget.fits(["/a", "/b"], needed) is fits
-    assert budget.left("/b") == 4 * MIB
+    assert budget.free_bytes("/b") == 4 * MIB
 
 
 def test_reserved_bytes_are_not_free() -> None:
-    assert SpaceBudget(6 * MIB, DISKS.__getitem__).left("/b") == -2 * MIB
+    assert SpaceBudget(6 * MIB, DISKS.__getitem__).free_bytes("/b") == -2 * MIB
 
 
 def test_a_copy_needs_space_for_its_indexes() -> None:
