@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from compaction.api.inputs import texts
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import UsageError
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 from compaction.storage.text_files import read_text
 
 if TYPE_CHECKING:

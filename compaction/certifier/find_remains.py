@@ -15,7 +15,7 @@ from compaction.certifier.checks.log_pair import LONG_MAX
 from compaction.certifier.checks.offset_ranges import ByteRange
 from compaction.certifier.checks.read_chunks import read_chunks
 from compaction.errors import CompactionError, StorageError
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 from compaction.locking.claim import is_claim
 from compaction.names import (
     DELETED,

@@ -27,7 +27,7 @@ from compaction.cleaning.plan import LogPlan, plan_log
 from compaction.cleaning.skip_reasons import duration
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
-from compaction.logdir.batch_scan import SegmentScan
+from compaction.logdir.segment_file import SegmentFile
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, TopicPartition, parse_partition_dir, segment_file
 from compaction.output.journal import JOURNAL
@@ -37,7 +37,6 @@ from compaction.storage.filesystem import DiskFileSystem, FileSystem, join
 from compaction.storage.local import free_space
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.ranges import view
 from compaction.storage.uri import is_remote
 
 _MARKED = re.compile(r"Marking its partition \((?P<name>[^)]+)\) as uncleanable")
@@ -219,7 +218,7 @@ def first_damage(fs: FileSystem, plan: LogPlan) -> str | None:
     """The first batch of the cleanable range that no cleaner can read, as one line."""
     for segment in segments_between(plan.view.segments, plan.first_dirty_offset, plan.first_uncleanable_offset):
         path = join(plan.view.path, segment_file(segment.base_offset, LOG))
-        scan = SegmentScan(view(fs, path), check_crc=True)
+        scan = SegmentFile(fs, path).scan(check_crc=True)
         try:
             for _ in scan:
                 pass

@@ -32,7 +32,6 @@ class Group:
 
     @property
     def base_offset(self) -> int:
-        """Base offset of the output."""
         return self.segments[0].base_offset
 
     @property

@@ -87,5 +87,4 @@ class LogView:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all ``.log`` files."""
         return sum(segment.size_bytes for segment in self.segments)

@@ -85,7 +85,6 @@ class LogPlan(LogToClean):
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The segments that are cleaned."""
         return tuple(segment for group in self.groups for segment in group.segments)
 
     @property

@@ -26,10 +26,16 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.log_view import AbortedTxn, ProducerEntry
 from compaction.config.kinds import to_long
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.batch import parse_batch, parse_control_record
-from compaction.formats.record_batch.batch_header import ABORT, COMMIT, CONTROL, TRANSACTIONAL
-from compaction.formats.record_batch.record import increment_sequence
+from compaction.formats.primitives import FormatError
+from compaction.formats.record_batch import (
+    ABORT,
+    COMMIT,
+    CONTROL,
+    TRANSACTIONAL,
+    increment_sequence,
+    parse_batch,
+    parse_control_record,
+)
 
 Rows = NDArray[np.void]
 
@@ -57,7 +63,6 @@ class CompletedTxn(NamedTuple):
     last_stable_offset: int
 
     def index_entry(self) -> AbortedTxn:
-        """Its ``.txnindex`` entry."""
         return AbortedTxn(self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset)
 
 

@@ -46,7 +46,7 @@ For a batch of which a record survives:
 Versions (``compaction.cleaning.kafka_rules``): up to Kafka 3.0 batches have no delete horizon. 5 takes the segment's mtime with
 every magic, 2 takes it for a discardable control batch, and 9 does not apply; a batch that has a horizon loses it when it is
 rewritten. Up to Kafka 3.9, 10 does not apply: a plain message is copied, and a wrapper that loses a message, or has one of
-another magic, is written anew with its own magic (``compaction.formats.record_batch.wrapper``).
+another magic, is written anew with its own magic (``compaction.formats.message_set``).
 
 ``compaction.cleaning.transactions`` decides which data is aborted and which control batches are discardable. The map pass may
 take more data for aborted than there is; then M misses keys and more survives, never less.
@@ -66,7 +66,7 @@ from numpy.typing import NDArray
 from compaction.cleaning.kafka_rules import NEWEST, RULES, KafkaRules
 from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.txn_tables import AbortedRanges, Bools, Int64s, Rows
-from compaction.formats.record_batch.batch_header import CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from compaction.formats.record_batch import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from compaction.kernels.reading import tables
 
 _NO_PRODUCER_ID = -1
@@ -85,7 +85,6 @@ class ActiveProducers:
 
     @classmethod
     def of(cls, entries: Sequence[ProducerEntry]) -> ActiveProducers:
-        """From producer state entries in any order."""
         ordered = sorted(entries)
         return cls(
             np.array([entry.producer_id for entry in ordered], dtype=np.int64),

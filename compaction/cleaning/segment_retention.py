@@ -73,7 +73,6 @@ class DeletionPlan:
 
     @property
     def new_log_start_offset(self) -> int:
-        """The log start afterwards."""
         return self.after.log_start_offset
 
     @property

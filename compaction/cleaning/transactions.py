@@ -174,7 +174,6 @@ def _replay_groups(
     index_of: dict[int, int],
     rows: Rows,
 ) -> list[_Range]:
-    """The ranges of aborted data in the groups' segments."""
     markers: dict[int, list[_Marker]] = {}
     for marker in _abort_markers(rows):
         markers.setdefault(marker.segment_index, []).append(marker)

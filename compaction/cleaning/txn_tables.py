@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.formats.record_batch.batch_header import ABORT, COMMIT, CONTROL, TRANSACTIONAL
+from compaction.formats.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -17,7 +17,7 @@ from compaction.kernels.keys.slot_table import COUNTS, Arena, SlotTable
 from compaction.kernels.reading.tables import DROP
 from compaction.kernels.rewriting.batch_retention import Limits
 from compaction.kernels.rewriting.tally import COLUMNS, Frame, tally
-from compaction.logdir.blocks import Block
+from compaction.logdir.segment_file import Block
 from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import OffsetMapSink, dirty_records, spilled
 from compaction.passes.clean_into import Decided

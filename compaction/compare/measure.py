@@ -17,7 +17,7 @@ from compaction.errors import LogError, as_log_error
 from compaction.kernels.keys.slot_table import COUNTS, SlotTable
 from compaction.kernels.reading.tables import COPY
 from compaction.kernels.rewriting.tally import Frame
-from compaction.logdir.blocks import Block
+from compaction.logdir.segment_file import Block
 from compaction.logdir.throttle import Throttle
 from compaction.passes.clean_into import Decided, Rewriter
 from compaction.passes.decoder import Decoded

@@ -12,30 +12,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.formats.compression.codecs import Codec, decompress
-from compaction.formats.primitives.checksums import crc32, crc32c
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch import message_header
-from compaction.formats.record_batch.batch_header import (
+from compaction.formats import message_set
+from compaction.formats.codecs import Codec, decompress
+from compaction.formats.message_set import HEADER_V0, HEADER_V1, parse_message_entry
+from compaction.formats.primitives import FormatError, crc32, crc32c
+from compaction.formats.record_batch import (
     CRC_START,
     HEADER,
     LOG_APPEND_TIME,
     LOG_OVERHEAD_BYTES,
     MAGIC,
+    MAX_BATCH_BYTES,
+    MAX_PLAIN_BYTES,
     BatchHeader,
 )
-from compaction.formats.record_batch.message_header import HEADER_V0, HEADER_V1
-from compaction.formats.record_batch.message_set import parse_message_entry
-from compaction.kernels.reading.record_table import COLUMNS, TIMESTAMP, locate_fields
-from compaction.logdir.blocks import MAX_BATCH_BYTES
+from compaction.kernels.reading.records import COLUMNS, TIMESTAMP, locate_fields
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.ranges import view
 
 WINDOW_BYTES = 4 << 20
 _UP_TO_MAGIC = HEADER.offset("magic") + 1
 _SMALLEST_SIZE = 14
-#: limit of a decompressed batch, as in the cleaner
-MAX_PLAIN_BYTES = 256 << 20
 #: rows of a table of records
 TABLE_RECORDS = 1 << 12
 NOT_WELL_FORMED = "record is not well-formed"
@@ -88,7 +85,7 @@ class Message(NamedTuple):
     @property
     def crcs(self) -> tuple[int, int]:
         """The stored and the computed checksum."""
-        return HEADER_V0.get(self.data, "crc"), crc32(self.data[message_header.CRC_START :])
+        return HEADER_V0.get(self.data, "crc"), crc32(self.data[message_set.CRC_START :])
 
     @property
     def fields(self) -> tuple[int, int, int, int]:
@@ -192,7 +189,6 @@ class BatchReader:
         return largest
 
     def error(self, what: str, position: int, hint: str = RESTORE_HINT) -> CorruptLogError:
-        """An error at a position of the segment."""
         return CorruptLogError(what, path=self._path, position=position, hint=hint)
 
 
@@ -200,7 +196,7 @@ def is_valid(batch: BatchAt, data: memoryview) -> bool:
     """Whether the stored checksum of a batch with the bytes ``data`` is right."""
     if batch.magic >= MAGIC:
         return len(data) >= HEADER.size and crc32c(data[CRC_START:]) == batch.header.crc
-    return crc32(data[message_header.CRC_START :]) == batch.header.crc
+    return crc32(data[message_set.CRC_START :]) == batch.header.crc
 
 
 def plain_records(batch: BatchAt, data: memoryview) -> bytes:
@@ -218,7 +214,7 @@ def plain_records(batch: BatchAt, data: memoryview) -> bytes:
 
 
 def record_tables(records: bytes, header: BatchHeader) -> Iterator[Longs]:
-    """The fields of the decompressed records of a batch, as tables of ``kernels.reading.record_table``. Each is valid until the
+    """The fields of the decompressed records of a batch, as tables of ``locate_fields``. Each is valid until the
     next one.
 
     :raises FormatError: after the last table, a record is malformed; or before the last record, bytes follow it

@@ -19,9 +19,8 @@ from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.spool import PairSpool
 from compaction.dumping.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, partition_files
 from compaction.errors import CorruptLogError, LogError, UsageError
-from compaction.logdir.batch_scan import SegmentScan
+from compaction.logdir.segment_file import SegmentFile
 from compaction.storage.filesystem import FileSystem
-from compaction.storage.ranges import view
 
 _NAMED_BY_OFFSET = (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX, Kind.TXNINDEX)
 _BUFFER_CHARACTERS = 1 << 20
@@ -210,7 +209,7 @@ class Dump:
 
     def _note_damage(self, target: Target, position: int) -> None:
         """Reports an incomplete batch as damage if valid batches follow after its start; else the log has only a torn tail."""
-        damage = SegmentScan(view(self._fs, target.path), position).finish().damage()
+        damage = SegmentFile(self._fs, target.path).scan(position).finish().damage()
         if damage is not None:
             error = CorruptLogError(damage, path=target.path, position=position, hint=RESTORE_HINT)
             self._findings.errors.append(error)

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from compaction.formats.checkpoints import topic_id_text
 from compaction.formats.java_text import Json, java_text
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.primitives.varint import decode_unsigned
+from compaction.formats.primitives import FormatError, decode_unsigned
 
 Values = dict[str, Any]
 Value = Json | bytes
@@ -76,11 +75,9 @@ class Field(NamedTuple):
     default: str | None = None
 
     def is_tagged(self, version: int) -> bool:
-        """Whether it is a tagged field in a version."""
         return self.tag is not None and self.tagged.has(version)
 
     def default_value(self) -> Value:
-        """The value of a field that is not in the data."""
         if self.default == "null":
             return None
         if self.kind in _NUMBERS:
@@ -111,7 +108,6 @@ class Message(NamedTuple):
         return reader.structure(self.fields), reader.pos
 
     def to_json(self, values: Values, version: int) -> dict[str, Json]:
-        """The JSON form of values returned by ``read``."""
         return _json_structure(self.fields, values, version)
 
 
@@ -185,7 +181,6 @@ class _Reader:
         self.pos = 0
 
     def structure(self, fields: tuple[Field, ...]) -> Values:
-        """The values of a structure by name, without fields of other versions."""
         wanted = [field for field in fields if field.versions.has(self._version)]
         values = {field.name: self._value(field) for field in wanted if not field.is_tagged(self._version)}
         if self._flexible:

@@ -21,7 +21,7 @@ from compaction.dumping.segment_dump import optional_long
 from compaction.dumping.targets import Target
 from compaction.errors import CorruptLogError
 from compaction.formats.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import SnapshotEntry, read_snapshot
 from compaction.names import INDEX, LOG
 from compaction.storage.filesystem import FileSystem

@@ -13,14 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.dumping.batch_reader import MAX_PLAIN_BYTES, BatchAt, BatchReader
+from compaction.dumping.batch_reader import BatchAt, BatchReader
 from compaction.dumping.targets import Target
 from compaction.errors import CorruptLogError
 from compaction.formats.indexes import read_offset_index, read_time_index
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.batch import RecordBatch, parse_batch
-from compaction.formats.record_batch.batch_header import MAGIC
-from compaction.formats.record_batch.message_set import MessageEntry, parse_message_entry
+from compaction.formats.message_set import MessageEntry, parse_message_entry
+from compaction.formats.primitives import FormatError
+from compaction.formats.record_batch import MAGIC, MAX_PLAIN_BYTES, RecordBatch, parse_batch
 from compaction.names import INDEX, TIMEINDEX
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.text_files import MAX_INDEX_BYTES, read_small
@@ -88,7 +87,6 @@ def segments_with(logs: Sequence[Target], first_offset: int, last_offset: int | 
 
 
 def _first_record(reader: BatchReader, batch: BatchAt, timestamp: int) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record of a batch at or after ``timestamp``."""
     data = reader.data(batch)
     try:
         parsed: RecordBatch | MessageEntry = parse_batch(data) if batch.magic == MAGIC else parse_message_entry(data)

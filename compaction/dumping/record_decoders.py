@@ -14,9 +14,8 @@ from functools import lru_cache
 from compaction.dumping import message_schemas
 from compaction.dumping.generated_messages import Message, MessageError, Values, read_table
 from compaction.formats.java_text import Json, java_text, json_text
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.primitives.varint import decode_unsigned
-from compaction.formats.record_batch.batch_header import ABORT, COMMIT
+from compaction.formats.primitives import FormatError, decode_unsigned
+from compaction.formats.record_batch import ABORT, COMMIT
 
 #: from a record's key, value and offset to the texts after ``key:`` and ``payload:``; ``None`` omits one
 Decoder = Callable[[bytes | None, bytes | None, int], tuple[str | None, str | None]]
@@ -101,17 +100,14 @@ def control_record(key: bytes | None, value: bytes | None) -> tuple[str, dict[st
 
 
 def decode_offsets(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
-    """Records of ``__consumer_offsets``."""
     return _coordinator_record(message_schemas.GROUP_RECORDS, key, value, offset)
 
 
 def decode_transactions(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
-    """Records of ``__transaction_state``."""
     return _coordinator_record(message_schemas.TRANSACTION_RECORDS, key, value, offset)
 
 
 def decode_share_state(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
-    """Records of ``__share_group_state``."""
     return _coordinator_record(message_schemas.SHARE_RECORDS, key, value, offset)
 
 
@@ -181,7 +177,6 @@ def _state(values: Values) -> str:
 
 
 def _metadata_form(value: bytes) -> Json:
-    """A metadata record as JSON."""
     message, values, version = _framed(value, message_schemas.METADATA_RECORDS)
     return {"type": message.name, "version": version, "data": message.to_json(values, version)}
 
@@ -235,8 +230,6 @@ def text_decoder(name: str) -> Callable[[bytes], str]:
 
 
 def decode_with(key_decoder: Callable[[bytes], str], value_decoder: Callable[[bytes], str]) -> Decoder:
-    """A decoder for keys and one for values."""
-
     def decode(key: bytes | None, value: bytes | None, _offset: int) -> tuple[str | None, str | None]:
         return None if key is None else key_decoder(key), None if value is None else value_decoder(value)
 

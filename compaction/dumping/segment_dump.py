@@ -26,11 +26,10 @@ from compaction.dumping.batch_reader import (
     record_tables,
 )
 from compaction.dumping.record_decoders import Decoder, control_text, decode_text
-from compaction.formats.compression.codecs import Codec
+from compaction.formats.codecs import Codec
 from compaction.formats.java_text import java_text
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.primitives.varint import decode_varint
-from compaction.formats.record_batch.batch_header import CONTROL, DELETE_HORIZON, MAGIC, TRANSACTIONAL
+from compaction.formats.primitives import FormatError, decode_varint
+from compaction.formats.record_batch import CONTROL, DELETE_HORIZON, MAGIC, TRANSACTIONAL
 from compaction.storage.filesystem import FileSystem
 
 _LONG_MAX = 2**63 - 1
@@ -103,7 +102,6 @@ class SegmentDump:
                 return
 
     def _batch(self, batch: BatchAt, data: memoryview) -> Iterator[str]:
-        """The line of a batch."""
         header = batch.header
         yield _v2_text(batch) if batch.magic >= MAGIC else f"offset: {header.base_offset}"
         valid = self._checked(batch, data)

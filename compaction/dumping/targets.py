@@ -71,7 +71,6 @@ class Target(NamedTuple):
 
     @property
     def base_offset(self) -> int | None:
-        """The base offset in the name, if there is one."""
         offset = int(self.stem) if _OFFSET.fullmatch(self.stem) else _LONG_MAX + 1
         return offset if offset <= _LONG_MAX else None
 
@@ -92,7 +91,6 @@ class Target(NamedTuple):
 
 
 def partition_files(fs: FileSystem, directory: str) -> list[str]:
-    """The files of a partition directory, segment by segment."""
     parsed = ((parse_segment_file(name), name) for name in fs.listdir(directory))
     own = [(file.base_offset, _KIND_ORDER.index(file.kind), name) for file, name in parsed if file and not file.suffix]
     return [join(directory, name) for *_, name in sorted(own)]

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from compaction.formats.key_criteria import KeyCriteria, KeyPattern, salted_digest
 from compaction.formats.key_list import shards
+from compaction.formats.record_batch import CONTROL, MAGIC
 from compaction.kernels.keys.key_set import BYTES_PER_KEY, KeySet, copy_keys, locate_keys, unmatch_tombstones
-from compaction.kernels.reading.batches import CONTROL_BIT
 from compaction.kernels.reading.tables import DROPPED, OFFSET_SHIFT
-from compaction.logdir.blocks import Block
+from compaction.logdir.segment_file import Block
 from compaction.logdir.throttle import Throttle
-from compaction.passes.decoder import V2_MAGIC, Decoded
+from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, RecordCounts, finish, in_portions, scan_records_of
 from compaction.passes.tasks import MapSettings, Packed, Slice, SliceSummary
 
@@ -81,7 +81,6 @@ def matchers(erasure: Erasure, settings: MapSettings) -> list[Matcher]:
 
 
 def keys_at(located: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> pa.Array:
-    """The keys of the chosen records, as a binary array."""
     sizes = located[chosen, 1]
     offsets, blob = np.zeros(len(sizes) + 1, np.int32), np.empty(int(sizes.sum()), np.uint8)
     copy_keys(located, chosen, offsets, blob)
@@ -129,7 +128,6 @@ def unpacked(packed: Iterable[bytes]) -> Packed:
 
 
 def match_slices(slices: Sequence[Slice], settings: MapSettings, matcher: Matcher) -> list[SliceMatches]:
-    """The matches of each slice."""
     throttle, matches = Throttle(settings.bytes_per_second), []
     for each in slices:
         sink = _MatchSink(each.log, settings, matcher)
@@ -156,7 +154,7 @@ class _MatchSink:
 
     def begin(self, block: Block) -> NDArray[np.bool_]:
         rows = block.rows
-        self._wanted = ((rows["attributes"] & CONTROL_BIT) == 0) | (rows["magic"] < V2_MAGIC)
+        self._wanted = ((rows["attributes"] & CONTROL) == 0) | (rows["magic"] < MAGIC)
         return self._wanted
 
     def take(self, decoded: Decoded) -> Iterable[Emitted]:

@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from compaction.errors import CorruptLogError, UnsupportedLogError, UsageError
 from compaction.exports.export_target import UNCOMMITTED, TargetOptions
 from compaction.exports.new_export import NewExport, new_export, require_empty
-from compaction.formats.backup_set.set_manifest import (
+from compaction.formats.backup_manifest import (
     MANIFEST,
     BackupManifest,
     BackupPartition,
     BackupSegment,
     format_manifest,
 )
-from compaction.formats.backup_set.set_segment import Compression, SegmentHeader, encode_segment
+from compaction.formats.backup_segment import Compression, SegmentHeader, encode_segment
 from compaction.kernels.reading.backup_records import BACKUP_ERRORS, COMPLETE, NO_SPACE, put_backup_records
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Columns
 from compaction.logdir.discover import Selector

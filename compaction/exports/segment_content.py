@@ -15,9 +15,9 @@ from itertools import accumulate, pairwise
 
 from compaction.exports.uploads import Upload
 from compaction.formats import indexes
-from compaction.formats.primitives.checksums import crc32c
-from compaction.formats.record_batch.batch_header import CRC_START, HEADER, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader
-from compaction.logdir.batch_scan import SegmentScan
+from compaction.formats.primitives import crc32c
+from compaction.formats.record_batch import CRC_START, HEADER, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader
+from compaction.logdir.segment_file import SegmentScan
 from compaction.logdir.segments import segment_bases
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.recovery.rebuild import IndexBuilder

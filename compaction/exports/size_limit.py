@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from compaction.errors import UnsupportedLogError
 from compaction.exports.segment_content import SegmentContent, rebuilt_indexes
 from compaction.exports.uploads import Upload
-from compaction.formats.record_batch.batch_header import DELETE_HORIZON
-from compaction.logdir.batch_scan import SegmentScan
+from compaction.formats.record_batch import DELETE_HORIZON
+from compaction.logdir.segment_file import SegmentScan
 from compaction.names import LOG
 from compaction.storage.filesystem import FileRange
 from compaction.storage.layouts.joined_log import view_of

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from compaction.formats.primitives.fields import Buffer, FieldTable, Int16, Int32, Int64
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import Buffer, FieldTable, FormatError, Int16, Int32, Int64
 
 
 class OffsetIndexEntry(NamedTuple):

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 
 PREFIX, REGEX, BYTES = KINDS = ("prefix", "regex", "bytes")
 _ARROW_PREFIX = "Invalid regular expression: "

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 
 TEXT, HEX, BASE64, JSON = FORMATS = ("text", "hex", "base64", "json")
 _LINE_FEED, _RETURN = 10, 13
@@ -75,7 +75,6 @@ class KeyPlaces(NamedTuple):
         return cls(tuple(path for path, _ in given), files[first], lines[first])
 
     def only(self, chosen: NDArray[np.bool_]) -> KeyPlaces:
-        """Those of the chosen keys."""
         return self._replace(files=self.files[chosen], lines=self.lines[chosen])
 
     def by_file(self) -> list[tuple[str, list[int]]]:

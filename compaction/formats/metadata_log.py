@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from compaction.formats.checkpoints import topic_id_text
-from compaction.formats.primitives.fields import Buffer
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.primitives.varint import decode_unsigned
-from compaction.formats.record_batch.batch import RecordBatch, iter_batches
+from compaction.formats.message_set import iter_batches
+from compaction.formats.primitives import Buffer, FormatError, decode_unsigned
+from compaction.formats.record_batch import RecordBatch
 
 _FRAME_VERSION = 1
 _VERSION = 0

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from compaction.formats.primitives.checksums import crc32c
-from compaction.formats.primitives.fields import Buffer, FieldTable, Int16, Int32, Int64, UInt32
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import Buffer, FieldTable, FormatError, Int16, Int32, Int64, UInt32, crc32c
 
 VERSION = 1
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from compaction.errors import ConfigError, CorruptLogError
 from compaction.formats.java_text import java_lines
-from compaction.formats.primitives.malformed import shown
+from compaction.formats.primitives import shown
 
 _BLANKS = " \t\f"
 _SEPARATORS = "=:"
@@ -81,7 +81,6 @@ def as_dict(entries: Iterable[Property]) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """First line number and joined text of every entry."""
     parts, first = "", 0
     for number, natural in enumerate(java_lines(text), start=1):
         line = natural.lstrip(_BLANKS)

@@ -25,16 +25,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from compaction.cleaning.log_view import LogView, ProducerEntry, Segment
-from compaction.cleaning.producer_state import EndTxnMarker, ProducerStates, read_end_txn_marker
+from compaction.cleaning.producer_state import ProducerStates
 from compaction.errors import CorruptLogError
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
-from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.checkpoint_store import Checkpoints
+from compaction.logdir.segment_file import SegmentFile
 from compaction.logdir.segments import inspect_segment, segment_bases
-from compaction.names import LOG, LOG_STARTS, SNAPSHOT, LogLocation, parse_segment_file, segment_file
+from compaction.names import LOG_STARTS, SNAPSHOT, LogLocation, parse_segment_file, segment_file
 from compaction.storage.filesystem import FileSystem, ReadableFileSystem, join
-from compaction.storage.ranges import View, view
 from compaction.storage.text_files import read_small
 
 #: Kafka's default of ``producer.id.expiration.ms``
@@ -151,33 +150,14 @@ def _recover_producers(
 
 def replay_segment(fs: FileSystem, log_path: str, segment: Segment, bounds: tuple[int, int], states: ProducerStates) -> None:
     """Apply the batches of one segment that end within ``[bounds[0], bounds[1])`` to ``states``, by their headers."""
-    path = join(log_path, segment_file(segment.base_offset, LOG))
-    data = view(fs, path)[: segment.size_bytes]
-    scan = SegmentScan(data)
+    file = SegmentFile.of(fs, log_path, segment)
+    scan = file.scan()
     for rows in scan:
         inside = (rows["last_offset"] >= bounds[0]) & (rows["base_offset"] < bounds[1])
-        states.append(rows[inside], MarkerReader(data, path).at)
+        states.append(rows[inside], file.marker_at)
     if not scan.complete:
-        raise CorruptLogError(scan.error or "segment ends within a batch", path=path, position=scan.position)
+        raise CorruptLogError(scan.error or "segment ends within a batch", path=file.path, position=scan.position)
     states.flush()
-
-
-class MarkerReader:
-    """Reads end-of-transaction markers of one segment."""
-
-    def __init__(self, data: View, path: str) -> None:
-        self._data, self._path = data, path
-
-    def at(self, position: int) -> EndTxnMarker:
-        """The marker in the control batch at ``position``.
-
-        :raises CorruptLogError: it is malformed
-        """
-        size = int.from_bytes(self._data[position + 8 : position + 12].tobytes(), "big") + 12
-        try:
-            return read_end_txn_marker(memoryview(self._data[position : position + size].fetch()))
-        except FormatError as error:
-            raise CorruptLogError(error.what, path=self._path, position=position) from None
 
 
 def snapshots(fs: FileSystem, log_path: str) -> Iterator[tuple[int, list[ProducerEntry]]]:
@@ -213,7 +193,7 @@ def _batch_at(fs: FileSystem, log_path: str, segments: Sequence[Segment], offset
     for segment in segments:
         if segment.next_offset <= offset:
             continue
-        for rows in SegmentScan(view(fs, join(log_path, segment_file(segment.base_offset, LOG)))[: segment.size_bytes]):
+        for rows in SegmentFile.of(fs, log_path, segment).scan():
             for base in rows["base_offset"][rows["last_offset"] >= offset][:1].tolist():
                 return int(base)
     return offset

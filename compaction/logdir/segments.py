@@ -1,5 +1,9 @@
 """Inspects the files of one segment: sizes, indexes, the batches after the last index entry, and their errors.
 
+Also cuts segments into byte ranges at batch boundaries of the offset index, each verified in the log, and detects changes to a
+log since it was read: a broker may be running during a dry run, or another process has changed a log that is about to be
+replaced.
+
 Mirrors ``LogSegment`` (Kafka 4.4.0): ``readNextOffset`` (scan from the last index entry), ``largestTimestamp``,
 ``getFirstBatchTimestamp``. Difference: a broker counts an index file's full length as entries, while a preallocated tail is
 ignored here.
@@ -7,19 +11,23 @@ ignored here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from compaction.cleaning.log_view import AbortedTxn, Segment
+import numpy as np
+
+from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats import indexes
-from compaction.formats.primitives.fields import FieldTable
-from compaction.formats.primitives.malformed import FormatError
-from compaction.logdir.batch_scan import SegmentScan, first_batch
+from compaction.formats.indexes import read_offset_index
+from compaction.formats.primitives import FieldTable, FormatError
+from compaction.formats.record_batch import HEADER_SIZE
+from compaction.kernels.reading.batches import scan_batches
+from compaction.logdir.segment_file import SegmentFile, SegmentScan
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, parse_segment_file, segment_file
-from compaction.storage.filesystem import FileStat, ReadableFileSystem, join
-from compaction.storage.ranges import View, view
+from compaction.storage.filesystem import FileStat, FileSystem, ReadableFileSystem, join
 from compaction.storage.text_files import MAX_INDEX_BYTES, read_confirmed
 
 _HINT = "restore this segment from a replica or a backup"
@@ -34,6 +42,9 @@ _RULES: dict[str, tuple[FieldTable[Any], Callable[[bytes], int], Callable[[bytes
     INDEX: (indexes.OFFSET_ENTRY, indexes.valid_offset_entries, indexes.check_offset_index),
     TIMEINDEX: (indexes.TIME_ENTRY, indexes.valid_time_entries, indexes.check_time_index),
 }
+#: a boundary batch is read to verify it; larger ones are not used as boundaries
+_MAX_BOUNDARY_BATCH = 16 << 20
+_CHANGED_HINT = "make sure that no broker and no other job works on this directory, and run again"
 
 
 @dataclass(frozen=True)
@@ -81,19 +92,19 @@ def inspect_segment(
         entry
     :raises CorruptLogError: the end of the segment is malformed
     """
-    path = join(log_path, segment_file(base_offset, LOG))
-    data = view(fs, path)
+    file = SegmentFile(fs, join(log_path, segment_file(base_offset, LOG)))
     offsets = _Index(fs, log_path, base_offset, INDEX)
     times = _Index(fs, log_path, base_offset, TIMEINDEX)
-    start = offsets.start_in(data)
-    tail = _Tail(SegmentScan(data, 0 if times.problem else start, check_crc=active), path, unclean=active and unclean)
+    start = offsets.start_in(file)
+    tail = _Tail(file.scan(0 if times.problem else start, check_crc=active), file.path, unclean=active and unclean)
     tail.require_valid(base_offset, active=active)
     next_offset = base_offset if tail.scan.next_offset is None else tail.scan.next_offset
-    first_timestamp = _first_timestamp(data)
+    first = file.batch_at(0)
+    first_timestamp = int(first["max_timestamp"][0]) if len(first) else NO_TIMESTAMP
     problem = offsets.problem or times.problem or offsets.sparse(tail.scan.last_position, index_interval_bytes)
     problem = problem or times.stale(next_offset, tail.max_timestamp, first_timestamp, active)
     txns, txn_problem = _aborted_txns(fs, log_path, base_offset)
-    found = fs.stat(path)
+    found = fs.stat(file.path)
     mtime_ns = 0 if found is None else found.mtime_ns
     largest = max(times.last_timestamp, tail.max_timestamp) if active or problem else times.last_timestamp
     segment = Segment(
@@ -108,7 +119,7 @@ def inspect_segment(
         aborted_txns=txns,
         identity=None if found is None or not found.inode else identity_of(found),
     )
-    torn_bytes = len(data) - tail.scan.position
+    torn_bytes = len(file.data) - tail.scan.position
     return SegmentState(segment, torn_bytes, tail.scan.last_position, problem, txn_problem, tail.ignored)
 
 
@@ -168,13 +179,12 @@ class _Index:
         """Of a time index: the last entry's timestamp."""
         return self.last[0] if self.last else NO_TIMESTAMP
 
-    def start_in(self, data: View) -> int:
+    def start_in(self, file: SegmentFile) -> int:
         """Of an offset index: the last entry's position; 0, and a problem, if there is no such batch in the log."""
         if not self.last:
             return 0
         relative, position = self.last
-        row = first_batch(data[position:], position)
-        if len(row) and int(row["last_offset"][0]) == self._base_offset + relative:
+        if file.ends_with(position, self._base_offset + relative):
             return position
         self.problem = f"{INDEX} is stale: its last entry is not a batch of the segment"
         self.count, self.last = 0, ()
@@ -253,11 +263,6 @@ def _complaint(check: Callable[[bytes], None], data: bytes, kind: str) -> str:
     return f"{kind} is broken"
 
 
-def _first_timestamp(data: View) -> int:
-    row = first_batch(data, 0)
-    return int(row["max_timestamp"][0]) if len(row) else NO_TIMESTAMP
-
-
 def _aborted_txns(fs: ReadableFileSystem, log_path: str, base_offset: int) -> tuple[tuple[AbortedTxn, ...], str | None]:
     path = join(log_path, segment_file(base_offset, TXNINDEX))
     if fs.stat(path) is None:
@@ -273,3 +278,98 @@ def _aborted_txns(fs: ReadableFileSystem, log_path: str, base_offset: int) -> tu
         return (), error.what
     problem = f"{TXNINDEX} ends within an entry" if len(data) % indexes.TXN_ENTRY.size else None
     return tuple(AbortedTxn(*row) for row in rows.tolist()), problem
+
+
+class ByteRange(NamedTuple):
+    """Bytes ``[start, end)`` of a segment's log file; its batches have offsets in ``[first_offset, end_offset)``."""
+
+    start: int
+    end: int
+    first_offset: int
+    end_offset: int
+
+
+def cut_segment(
+    fs: FileSystem, log_path: str, segment: Segment, target_bytes: int
+) -> tuple[ByteRange, ...]:
+    """The byte ranges of one segment, of about ``target_bytes`` each, in order; a single one if the index has no boundary.
+
+    An index entry has a batch's last offset and position. It is used only if a batch with that last offset and a valid checksum
+    is there, so that a stale or damaged index reduces parallelism but never loses a record.
+    """
+    base_offset, size_bytes = segment.base_offset, segment.size_bytes
+    cuts = [(0, base_offset)]
+    if size_bytes > target_bytes + target_bytes // 2:
+        cuts += _boundaries(fs, log_path, base_offset, size_bytes, target_bytes)
+    cuts.append((size_bytes, segment.next_offset))
+    return tuple(ByteRange(start, end, first, last) for (start, first), (end, last) in pairwise(cuts))
+
+
+def _boundaries(
+    fs: FileSystem, log_path: str, base_offset: int, size_bytes: int, target_bytes: int
+) -> Iterator[tuple[int, int]]:
+    log = f"{log_path}/{segment_file(base_offset, LOG)}"
+    try:
+        entries = read_offset_index(fs.read_bytes(f"{log_path}/{segment_file(base_offset, INDEX)}"), base_offset)
+    except (StorageError, ValueError):
+        return
+    ranges = max(1, round(size_bytes / target_bytes))
+    last = 0
+    for k in range(1, ranges):
+        at = int(np.searchsorted(entries["position"], k * size_bytes // ranges))
+        if at >= len(entries) or entries["position"][at] <= last:
+            continue
+        position = int(entries["position"][at])
+        first = _verified(fs, log, position, int(entries["offset"][at]), size_bytes)
+        if first is not None and first > base_offset:
+            last = position
+            yield position, first
+
+
+def _verified(fs: FileSystem, log: str, position: int, last_offset: int, size_bytes: int) -> int | None:
+    """The base offset of the batch at ``position``, if it is valid and ends with ``last_offset``."""
+    if position + HEADER_SIZE > size_bytes:
+        return None
+    size = int.from_bytes(fs.read_bytes(log, position + 8, 4), "big", signed=True) + 12
+    if not HEADER_SIZE <= size <= min(_MAX_BOUNDARY_BATCH, size_bytes - position):
+        return None
+    data = np.frombuffer(fs.read_bytes(log, position, size), np.uint8)
+    rows = scan_batches(data, position, check_crc=True).rows
+    if len(rows) != 1 or rows["magic"][0] != 2 or rows["last_offset"][0] != last_offset:
+        return None
+    return int(rows["base_offset"][0])
+
+
+def has_changed(fs: ReadableFileSystem, view: LogView) -> bool:
+    """Whether segments were added, removed or written to since ``view`` was made."""
+    try:
+        if segment_bases(fs, view.path) != [segment.base_offset for segment in view.segments]:
+            return True
+        return any(_changed(fs, fs, view.path, segment) for segment in view.segments)
+    except StorageError:
+        return True
+
+
+def require_unchanged(fs: ReadableFileSystem, disk: ReadableFileSystem, log_path: str, segments: Iterable[Segment]) -> None:
+    """:raises StorageError: a segment has changed, or was replaced by another file
+
+    :param fs: the file system from which the log was read, possibly an overlay
+    :param disk: the file system below
+    """
+    for segment in segments:
+        if _changed(fs, disk, log_path, segment):
+            path = join(log_path, segment_file(segment.base_offset, LOG))
+            raise StorageError("segment has changed since it was read; the log is unchanged", path=path, hint=_CHANGED_HINT)
+
+
+def _changed(fs: ReadableFileSystem, disk: ReadableFileSystem, log_path: str, segment: Segment) -> bool:
+    path = join(log_path, segment_file(segment.base_offset, LOG))
+    if fs.stat(path) is None:
+        return True
+    real = fs.real_path(path)
+    if real is None:
+        return False
+    found = disk.stat(real.path)
+    if found is None or found.mtime_ns != segment.mtime_ns or found.size < segment.size_bytes:
+        return True
+    return segment.identity is not None and segment.identity != identity_of(found)

@@ -13,7 +13,7 @@ writes ``.cleaned``. Steps, each durable before the next:
    and the journal is removed.
 
 Once the journal exists, no error path removes an output; as long as it exists, no source is removed. If an output turns out to
-be damaged, the swap is rolled back: the ``.deleted`` files get their names back (``compaction.recovery.rollback``).
+be damaged, the swap is rolled back: the ``.deleted`` files get their names back (``compaction.recovery.interrupted_swap``).
 
 A broker that starts between two steps runs ``LogLoader``, which ignores ``.clean`` files and the journal:
 

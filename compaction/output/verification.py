@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.tables import BATCH_ROW
-from compaction.logdir.blocks import SegmentReader
+from compaction.logdir.segment_file import SegmentFile
 from compaction.names import LOG
 from compaction.storage.contents import FileDigest, read_back_error, read_range, verify_file
 from compaction.storage.filesystem import FileRange, FileSystem, ReadableFileSystem
@@ -119,7 +119,7 @@ def copy_verified(source: ReadableFileSystem, target: FileSystem, extent: FileRa
     target.fsync(path)
     content = xxhash.xxh3_128()
     if valid_bytes:
-        with SegmentReader(source, extent.path, extent.start, extent.start + valid_bytes) as reader:
+        with SegmentFile(source, extent.path).reader(extent.start, extent.start + valid_bytes) as reader:
             for block in reader.blocks(check_crc=True):
                 content.update(block.raw)
     for data in read_range(source, FileRange(extent.path, extent.start + valid_bytes, extent.size - valid_bytes)):

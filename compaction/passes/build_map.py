@@ -30,7 +30,7 @@ from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.keys.slot_table import OFFSETS, RANKED, Arena, Layout, SlotTable, by_shard
 from compaction.kernels.reading.tables import ENTRY_BYTES, OFFSET_SHIFT
 from compaction.kernels.reading.tables import RANKED as RANK_FLAG
-from compaction.logdir.blocks import Block
+from compaction.logdir.segment_file import Block
 from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import Decoded
 from compaction.passes.merge import resolve
@@ -91,7 +91,6 @@ def collect_keys(
 
 
 def dirty_records(slices: Iterable[Slice], first_dirty_offset: int) -> int:
-    """Upper bound on the number of dirty records in ``slices``."""
     return sum(max(0, each.end_offset - max(each.first_offset, first_dirty_offset)) for each in slices)
 
 

@@ -6,15 +6,30 @@ memory; a batch that loses all records is not decompressed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from compaction.config.kinds import to_long
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, as_log_error
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.codecs import Codec, compress
+from compaction.formats.primitives import FormatError
+from compaction.formats.record_batch import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    HEADER_SIZE,
+    LENGTH_AT,
+    LOG_OVERHEAD_BYTES,
+    Header,
+    Record,
+    RecordBase,
+    decode_records,
+    encode_records,
+)
 from compaction.kernels.reading.tables import BUILT, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS, WRAPPER
 from compaction.kernels.rewriting.batch_retention import Limits, decide
 from compaction.kernels.rewriting.rewrite import (
@@ -26,10 +41,9 @@ from compaction.kernels.rewriting.rewrite import (
     rewrite,
 )
 from compaction.kernels.rewriting.survivors import BAD_NAMES
-from compaction.logdir.blocks import Block
+from compaction.logdir.segment_file import Block
 from compaction.logdir.throttle import Throttle
 from compaction.output.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
-from compaction.passes.compress import seal_compressed
 from compaction.passes.decoder import (
     CHANGED,
     Decoded,
@@ -39,7 +53,6 @@ from compaction.passes.decoder import (
     corrupt_record,
     read_by_kafka,
 )
-from compaction.passes.header_names import repair_header_names
 from compaction.passes.scan import Emitted, finish, scan
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, Packed, PartResult, Slice
 from compaction.passes.unchanged import DiffersError, SourceComparison, only_source
@@ -50,6 +63,10 @@ from compaction.storage.filesystem import Chunk
 _OUT_BYTES = 4 << 20
 _KEPT_COLUMNS = 6
 _KEPT_ROWS = 1 << 12
+#: record fields relative to it are those of the batch
+_BASE = RecordBase(offset=0, timestamp=0)
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 #: a group's output, its log's context and the results of its parts
 Unjoined = tuple[GroupOutput, CleanContext, list[PartResult]]
@@ -110,7 +127,6 @@ def _result(
 
 
 def _is_unchanged(part: OutputPart, log: CleanContext, work: Rewriter) -> bool:
-    """Whether the output of a part would be its only source."""
     source = only_source(part, log)
     if source is None:
         return False
@@ -205,12 +221,10 @@ class Rewriter:
         )
 
     def count_output(self, out_rows: NDArray[np.void]) -> None:
-        """Count batches of the output."""
         self.batches += len(out_rows)
         self._throttle.count(int(out_rows["size"].sum()))
 
     def survivors_from(self, offset: int) -> NDArray[np.uint64]:
-        """The survivor entries from ``offset`` on."""
         return self._survivors[np.searchsorted(self._survivors, np.uint64((offset + 1) << OFFSET_SHIFT)) :]
 
     def decide(self, block: Block, limits: Limits) -> Decided:
@@ -363,3 +377,34 @@ def join_parts(group: Unjoined) -> PartResult:
         failure = as_log_error(error, output.like)
         return PartResult(output.log, output.group, 0, CleanStats(), None, str(failure))
     return PartResult(output.log, output.group, 0, CleanStats(), stem[2], written=written)
+
+
+def seal_compressed(plain: memoryview) -> bytes:
+    """The batch ``plain``, as the rewrite kernel has built it, with its records compressed by the codec in its header."""
+    codec = Codec.of(plain[ATTRIBUTES_AT + 1])
+    payload = compress(codec, plain[HEADER_SIZE:])
+    batch = bytearray(plain[:HEADER_SIZE])
+    batch[LENGTH_AT : LENGTH_AT + 4] = (HEADER_SIZE + len(payload) - LOG_OVERHEAD_BYTES).to_bytes(4, "big")
+    crc = google_crc32c.extend(google_crc32c.value(bytes(batch[ATTRIBUTES_AT:])), payload)
+    batch[CRC_AT : CRC_AT + 4] = crc.to_bytes(4, "big")
+    return bytes(batch) + payload
+
+
+def repair_header_names(records: memoryview, count: int) -> bytes:
+    """The ``count`` records of a v2 batch, uncompressed, with header names as Kafka would write them: it decodes names to text,
+    so it rewrites a batch with U+FFFD in place of malformed UTF-8. Batches that are copied unchanged keep their bytes.
+
+    Mirrors ``DefaultRecord.readHeaders`` and ``writeTo`` (Kafka 4.4.0). As in Java's decoder, each maximal malformed run
+    becomes one U+FFFD. Python's decoder agrees, except that Java replaces a surrogate, complete or without its last byte, as
+    one run.
+    """
+    return encode_records((_with_repaired_names(record) for record in decode_records(records, count, _BASE)), _BASE)
+
+
+def _with_repaired_names(record: Record) -> Record:
+    headers = (Header(_repaired_name(name), value) for name, value in record.headers)
+    return record._replace(headers=tuple(headers))
+
+
+def _repaired_name(name: str) -> str:
+    return _SURROGATE.sub(_REPLACEMENT, name.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")

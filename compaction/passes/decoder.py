@@ -13,28 +13,26 @@ from numpy.typing import NDArray
 
 from compaction.config.entries import MAX_RECORD
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.formats.compression.codecs import BufferTooSmall, Codec, CodecError, decompress_into
-from compaction.formats.primitives.malformed import FormatError
-from compaction.kernels.reading.batches import (
-    HEADER_SIZE,
-    LOG_APPEND_TIME_BIT,
-    first_bad_crc,
-    last_record_offsets,
-    scan_batches,
+from compaction.formats.codecs import BufferTooSmall, Codec, CodecError, decompress_into
+from compaction.formats.message_set import parse_message_entry, transcode, wrap
+from compaction.formats.primitives import FormatError
+from compaction.formats.record_batch import CODEC, HEADER_SIZE, LOG_APPEND_TIME, MAGIC, MAX_PLAIN_BYTES
+from compaction.kernels.reading.batches import first_bad_crc, last_record_offsets, scan_batches
+from compaction.kernels.reading.messages import (
+    GROWTH,
+    MESSAGE_GROWTH,
+    WrapperFields,
+    filter_messages,
+    measure_messages,
+    plain_messages,
+    wrapped_records,
 )
-from compaction.kernels.reading.plain_messages import GROWTH, plain_messages
 from compaction.kernels.reading.records import RECORD_ERRORS, first_larger
 from compaction.kernels.reading.tables import DISCARD, DROP, MAX_OFFSET, OTHER_MAGIC_BIT, RETAIN_EMPTY
-from compaction.kernels.rewriting.wrapped_messages import wrapped_records
-from compaction.logdir.blocks import Block
-from compaction.passes.wrappers import Wrapped, refusal, unwrap
+from compaction.logdir.segment_file import Block
 
-V2_MAGIC = 2
-CODEC_BITS = 7
 #: size of the buffer for decompressed records, unless one batch needs more
 SCRATCH_BYTES = 4 << 20
-#: bounds memory: no broker accepts a batch that decompresses to more
-MAX_PLAIN_BYTES = 256 << 20
 #: bounds memory: a task holds up to 48 bytes per record of a batch
 MAX_RECORDS = 4 << 20
 _MIN_RECORD_BYTES = 7
@@ -103,7 +101,7 @@ def check_crcs(block: Block, actions: NDArray[np.uint8]) -> None:
     :raises CorruptLogError: a batch fails its CRC
     """
     rows = block.rows
-    if rows["magic"][0] < V2_MAGIC:
+    if rows["magic"][0] < MAGIC:
         return
     bad = first_bad_crc(block.raw, block.position, rows, actions != DROP)
     if bad < len(rows):
@@ -115,7 +113,7 @@ def check_message_crcs(block: Block) -> None:
 
     :raises CorruptLogError: a batch fails its CRC
     """
-    if (block.rows["magic"] < V2_MAGIC).any():
+    if (block.rows["magic"] < MAGIC).any():
         found = scan_batches(block.raw, block.position, check_crc=True)
         if found.error is not None:
             raise CorruptLogError(found.error, path=block.path, position=found.error_position, hint=CHANGED)
@@ -125,7 +123,7 @@ def read_by_kafka(rows: NDArray[np.void], verdicts: NDArray[np.uint8]) -> NDArra
     """bool[r], the compressed batches whose records Kafka's cleaner reads: all but those of which it retains nothing (aborted
     data, expired markers)."""
     dropped_unread = (verdicts & (DISCARD | RETAIN_EMPTY)) == DISCARD
-    read: NDArray[np.bool_] = ((rows["attributes"] & CODEC_BITS) != 0) & (rows["count"] > 0) & ~dropped_unread
+    read: NDArray[np.bool_] = ((rows["attributes"] & CODEC) != 0) & (rows["count"] > 0) & ~dropped_unread
     return read
 
 
@@ -176,7 +174,7 @@ class Decoder:
 
         Each run is valid until the next one, and is to be passed to ``decode``.
         """
-        v0_v1 = block.rows["magic"] < V2_MAGIC
+        v0_v1 = block.rows["magic"] < MAGIC
         if not v0_v1.any():
             yield block
             return
@@ -190,8 +188,8 @@ class Decoder:
 
     def _transcode(self, block: Block) -> Iterator[Block]:
         rows = block.rows
-        rows["attributes"] &= np.where(rows["magic"] == 0, CODEC_BITS, CODEC_BITS | LOG_APPEND_TIME_BIT).astype(np.int16)
-        packed = (rows["attributes"] & CODEC_BITS) != 0
+        rows["attributes"] &= np.where(rows["magic"] == 0, CODEC, CODEC | LOG_APPEND_TIME).astype(np.int16)
+        packed = (rows["attributes"] & CODEC) != 0
         at = 0
         while at < len(rows):
             self._ensure(max(SCRATCH_BYTES, int(rows["size"][at]) + GROWTH))
@@ -250,13 +248,13 @@ class Decoder:
         :raises CorruptLogError: a payload cannot be decompressed
         """
         rows = block.rows
-        if rows["magic"][0] < V2_MAGIC:
+        if rows["magic"][0] < MAGIC:
             yield Decoded(block, 0, rows, self._message_spans[: len(rows)], self._scratch, self._wrappers)
             return
         spans = np.zeros((len(rows), 3), np.int64)
         spans[:, 0] = rows["position"] - block.position + HEADER_SIZE
         spans[:, 1] = spans[:, 0] + rows["size"] - HEADER_SIZE
-        packed = (rows["attributes"] & CODEC_BITS) != 0
+        packed = (rows["attributes"] & CODEC) != 0
         if wanted is not None:
             spans[packed & ~wanted] = 0
             packed &= wanted
@@ -268,7 +266,7 @@ class Decoder:
     def _decompress(self, block: Block, spans: NDArray[np.int64], packed: list[int]) -> Iterator[Decoded]:
         self._ensure(SCRATCH_BYTES)
         raw, scratch, first, used = memoryview(block.raw), memoryview(self._scratch), 0, 0
-        codecs = block.rows["attributes"][packed] & CODEC_BITS
+        codecs = block.rows["attributes"][packed] & CODEC
         for row, codec, (start, end, _) in zip(packed, codecs.tolist(), spans[packed].tolist(), strict=True):
             while True:
                 try:
@@ -292,3 +290,45 @@ class Decoder:
         if len(self._scratch) >= MAX_PLAIN_BYTES or (needed_bytes or 0) > MAX_PLAIN_BYTES:
             raise _corrupt(f"batch decompresses to more than {MAX_PLAIN_BYTES} bytes", block, block.rows[row])
         self._scratch = np.empty(min(size, MAX_PLAIN_BYTES), np.uint8)
+
+
+class Wrapped(NamedTuple):
+    """A decompressed wrapper, with the number of its messages, and what else ``measure_messages`` returns."""
+
+    payload: NDArray[np.uint8]
+    fields: WrapperFields
+    codec: Codec
+    messages: int
+    shift: int
+    largest_bytes: int
+    other_magic: bool
+
+    def filtered(self, retained: NDArray[np.int64]) -> bytes:
+        """The wrapper with the messages that have the offsets ``retained``, of which there is at least one, ascending."""
+        out = np.empty(len(self.payload) + MESSAGE_GROWTH * self.messages, np.uint8)
+        size, largest = filter_messages(self.payload, self.messages, self.shift, self.fields, retained, out)
+        magic, append_time = self.fields.magic, self.fields.append_time
+        return wrap(magic, self.codec, int(retained[-1]), int(largest), memoryview(out)[:size], append_time=append_time)
+
+
+def unwrap(block: NDArray[np.uint8], start: int, limit_bytes: int) -> Wrapped:
+    """The wrapper at ``block[start:]``, decompressed to at most ``limit_bytes``.
+
+    :raises FormatError: it is malformed
+    """
+    entry = parse_message_entry(memoryview(block), start)
+    payload = np.frombuffer(entry.payload(limit_bytes), np.uint8)
+    fields = WrapperFields(entry.magic, entry.last_offset, entry.timestamp, entry.is_log_append_time)
+    count, shift, largest, other_magic = measure_messages(payload, fields)
+    if not count:
+        raise refusal(block, start, limit_bytes)
+    return Wrapped(payload, fields, entry.codec, count, shift, largest, other_magic)
+
+
+def refusal(block: NDArray[np.uint8], start: int, limit_bytes: int) -> FormatError:
+    """What is wrong with a wrapper that a kernel has refused."""
+    try:
+        transcode(memoryview(block), start, limit_bytes=limit_bytes)
+    except FormatError as error:
+        return error
+    return FormatError("malformed wrapper", start)

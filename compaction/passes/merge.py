@@ -36,7 +36,6 @@ class MapParts:
 
     @classmethod
     def of(cls, first_dirty_offset: int, parts: Iterable[OutputPart | Slice]) -> MapParts:
-        """The parts, which are in the order of offsets."""
         found = [(part.first_offset, part.id) for part in parts]
         return cls(first_dirty_offset, np.array([first for first, _ in found], np.int64), tuple(part for _, part in found))
 

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
 from compaction.errors import LogError, as_log_error
+from compaction.formats.record_batch import CONTROL, MAGIC, TRANSACTIONAL
 from compaction.kernels.reading.ranks import RANKED_WORDS, Ranking, rank_records
 from compaction.kernels.reading.records import KEYLESS, LOOKUPS_ONLY, MAP, MESSAGES, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import ENTRY_WORDS
-from compaction.logdir.blocks import Block, SegmentReader
+from compaction.logdir.segment_file import Block, SegmentFile
 from compaction.logdir.throttle import Throttle
-from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count, check_message_crcs, check_offsets, corrupt_record
+from compaction.passes.decoder import Decoded, Decoder, check_count, check_message_crcs, check_offsets, corrupt_record
 from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, Slice, SliceSummary
 from compaction.storage.filesystem import ReadableFileSystem
 
@@ -30,8 +31,6 @@ T = TypeVar("T")
 #: what leaves a task before its end: packed entries of a shard of a map
 Emitted = tuple[Key, list[Any]]
 
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
 _ENTRIES = 1 << 14
 
 
@@ -55,7 +54,7 @@ def scan(
     """
     position, next_offset = slice_.start, slice_.first_offset
     try:
-        with SegmentReader(files, slice_.path, slice_.start, slice_.end) as reader:
+        with SegmentFile(files, slice_.path).reader(slice_.start, slice_.end) as reader:
             decoder = Decoder()
             for block in reader.blocks(check_crc=check_crc):
                 position = block.position
@@ -115,7 +114,7 @@ def scan_transactions(slice_: Slice, files: ReadableFileSystem) -> SliceSummary:
     verifies checksums."""
     txns = TxnRows(slice_.segment_index)
     try:
-        with SegmentReader(files, slice_.path, slice_.start, slice_.end) as reader:
+        with SegmentFile(files, slice_.path).reader(slice_.start, slice_.end) as reader:
             for block in reader.blocks(check_crc=False):
                 txns.begin(block)
     except Exception as error:
@@ -137,7 +136,6 @@ class RecordCounts:
         self.unranked = 0
 
     def add_keyless(self, rows: NDArray[np.void], keyless: NDArray[np.int32]) -> None:
-        """Add the number of records without a key of each of ``rows``."""
         if keyless.any():
             self.keyless_rows.append(keyless_rows(rows, keyless))
 
@@ -214,10 +212,10 @@ class Entries:
         self._actions = np.full(len(rows), MAP, np.uint8)
         attributes = rows["attributes"]
         if self._log.aborted is not None and len(self._log.aborted):
-            transactional = (attributes & _TRANSACTIONAL) != 0
+            transactional = (attributes & TRANSACTIONAL) != 0
             aborted = self._log.aborted.contains(rows["producer_id"], rows["last_offset"])
             self._actions[transactional & aborted] = LOOKUPS_ONLY
-        self._actions[((attributes & _CONTROL) != 0) & (rows["magic"] >= V2_MAGIC)] = SKIP
+        self._actions[((attributes & CONTROL) != 0) & (rows["magic"] >= MAGIC)] = SKIP
         wanted: NDArray[np.bool_] = self._actions != SKIP
         return wanted
 

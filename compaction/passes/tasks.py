@@ -55,7 +55,6 @@ class Slice:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes to read."""
         return self.end - self.start
 
     @property
@@ -194,7 +193,6 @@ class OutputPart:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes to read."""
         return sum(each.size_bytes for each in self.slices)
 
 

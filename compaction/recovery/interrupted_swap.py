@@ -9,6 +9,9 @@ Mirrors ``LogLoader.removeTempFilesAndCollectSwapFiles`` and ``LogLoader.load`` 
    valid batches are finished: the segments from their base offset up to their next offset are renamed to ``.deleted``, and
    ``.swap`` is removed.
 3. ``.clean``, ``.cleaned``, ``.deleted`` and temporary files are removed.
+
+A swap is rolled back by giving the ``.deleted`` sources their names back. Files that a broker has changed since the
+interruption are kept: it finishes swaps by its own rules, and its cleaner may have continued.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from dataclasses import replace
 
 from compaction.errors import CorruptLogError
 from compaction.locking.claim import NO_OWNER, Owner
-from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.checkpoint_store import CheckpointFiles
+from compaction.logdir.segment_file import SegmentFile, SegmentScan
 from compaction.logdir.segments import segment_bases
 from compaction.names import (
     CLEAN,
@@ -32,15 +35,13 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
-from compaction.output.journal import JOURNAL, Journal, JournalGroup, read_journal, remove_journal
+from compaction.output.journal import JOURNAL, Journal, JournalGroup, Source, read_journal, remove_journal
 from compaction.output.segment_files import change_suffixes, discard_unfinished, exists, remove_deleted
 from compaction.output.swap import finish_group, finish_swap
-from compaction.recovery.rollback import roll_back
 from compaction.screen.amounts import counted
 from compaction.storage.contents import find_mismatch
 from compaction.storage.durable import TMP, remove_temporary, run_alone
 from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.ranges import view
 
 
 def finish_interrupted_swap(fs: FileSystem, location: LogLocation, owner: Owner = NO_OWNER) -> list[str]:
@@ -182,7 +183,7 @@ def _scan_swap(fs: FileSystem, path: str, base: int) -> SegmentScan | None:
     """Scan a ``.log.swap``, checksums included; ``None`` if only indexes are ``.swap``."""
     if not exists(fs, path, base, LOG, SWAP):
         return None
-    return SegmentScan(view(fs, join(path, segment_file(base, LOG, SWAP))), check_crc=True).finish()
+    return SegmentFile(fs, join(path, segment_file(base, LOG, SWAP))).scan(check_crc=True).finish()
 
 
 def _sources_remain(fs: FileSystem, path: str, base: int, end: int) -> bool:
@@ -192,7 +193,7 @@ def _sources_remain(fs: FileSystem, path: str, base: int, end: int) -> bool:
         return False
     if below[-1] == base:
         return True
-    scan = SegmentScan(view(fs, join(path, segment_file(below[-1], LOG)))).finish()
+    scan = SegmentFile(fs, join(path, segment_file(below[-1], LOG))).scan().finish()
     return scan.next_offset is not None and scan.next_offset >= end
 
 
@@ -210,3 +211,81 @@ def _remove_leftovers(fs: FileSystem, path: str) -> list[str]:
     if any(name.endswith(DELETED) for name in fs.listdir(path)):
         actions.append(f"removed {remove_deleted(fs, path)} bytes of deleted segments")
     return actions
+
+
+def roll_back(fs: FileSystem, path: str, group: JournalGroup) -> None:
+    """Restore a group's sources in place of its output.
+
+    The last source is restored first: until the first one replaces the output, no record that the output may hold is missing.
+
+    :raises CorruptLogError: a source is missing; nothing was changed
+    """
+    base = group.base_offset
+    if _was_final(fs, path, group) or not _can_undo(fs, path, group):
+        # a broker has worked here since, and left the log as it should be
+        return
+    # while the output's log is still .clean, no source has been renamed: any .deleted and .swap files are a broker's
+    renamed = not exists(fs, path, base, LOG, CLEAN)
+    for source in group.sources if renamed else ():
+        if not _has_source(fs, path, source, group):
+            what = "neither the output of an earlier swap nor the segment that it replaced is as the journal says"
+            name = join(path, segment_file(source.base_offset, LOG))
+            raise CorruptLogError(what, path=name, hint="restore this segment from a replica or a backup")
+    for source in reversed(group.sources if renamed else ()):
+        _restore(fs, path, source, group)
+        fs.fsync_dir(path)
+    for kind in reversed(SEGMENT_KINDS):
+        for suffix in (SWAP, CLEAN) if renamed else (CLEAN,):
+            fs.unlink(join(path, segment_file(base, kind, suffix)))
+    fs.fsync_dir(path)
+
+
+def _restore(fs: FileSystem, path: str, source: Source, group: JournalGroup) -> None:
+    """Remove ``.deleted`` from a source's files, the log last of the segment's."""
+    base = source.base_offset
+    for kind in (*reversed(SEGMENT_KINDS), SNAPSHOT):
+        replaced = base == group.base_offset and kind in group.kinds
+        if not replaced or exists(fs, path, base, kind, DELETED):
+            change_suffixes(fs, path, base, DELETED, "", (kind,))
+        elif kind != LOG and not exists(fs, path, base, LOG, SWAP):
+            # the output's index: the source had none, or already has it back. Missing indexes are rebuilt
+            fs.unlink(join(path, segment_file(base, kind)))
+
+
+def _was_final(fs: FileSystem, path: str, group: JournalGroup) -> bool:
+    """Whether the group's log has had its final name: the other files are then a broker's.
+
+    The broker's cleaner may have replaced the output again, and may have been interrupted. A source may have the output's
+    content.
+    """
+    sources = {source.inode for source in group.sources}
+    log = join(path, segment_file(group.base_offset, LOG))
+    for name in (log, log + DELETED):
+        found = fs.stat(name)
+        if found is not None and found.inode not in sources and find_mismatch(fs, name, group.files[0]) is None:
+            return True
+    return False
+
+
+def _can_undo(fs: FileSystem, path: str, group: JournalGroup) -> bool:
+    """Whether the group's swap has left a log without its final name, or a source's ``.deleted`` log.
+
+    A ``.swap`` index without its log does not count: a broker's interrupted cleaner may have left it.
+    """
+    if any(exists(fs, path, group.base_offset, LOG, suffix) for suffix in (CLEAN, SWAP)):
+        return True
+    found = ((fs.stat(join(path, segment_file(s.base_offset, LOG, DELETED))), s) for s in group.sources)
+    return any(stat is not None and (stat.size, stat.mtime_ns) == (s.size_bytes, s.mtime_ns) for stat, s in found)
+
+
+def _has_source(fs: FileSystem, path: str, source: Source, group: JournalGroup) -> bool:
+    """Whether a source's log exists, ``.deleted`` or under its own name."""
+    for suffix in (DELETED, ""):
+        found = fs.stat(join(path, segment_file(source.base_offset, LOG, suffix)))
+        if found is not None and (found.size, found.mtime_ns) == (source.size_bytes, source.mtime_ns):
+            # an output may have its source's size and mtime, but not its inode
+            if suffix or found.inode == source.inode:
+                return True
+    # a newer log may have its own name, as long as the swap has not renamed the source
+    untouched = any(exists(fs, path, group.base_offset, LOG, suffix) for suffix in (CLEAN, SWAP))
+    return untouched and exists(fs, path, source.base_offset, LOG, "")

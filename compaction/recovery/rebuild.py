@@ -13,12 +13,11 @@ import numpy as np
 
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
-from compaction.logdir.batch_scan import Rows, SegmentScan
+from compaction.logdir.segment_file import Rows, SegmentFile
 from compaction.logdir.segments import NO_TIMESTAMP
 from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.ranges import view
 
 #: Kafka's default of ``index.interval.bytes``
 INDEX_INTERVAL_BYTES = 4096
@@ -81,7 +80,7 @@ def rebuild_indexes(
     :raises CorruptLogError: a batch is damaged, or an inactive segment ends within one
     """
     path = join(log_path, segment_file(base_offset, LOG))
-    scan = SegmentScan(view(fs, path), check_crc=True)
+    scan = SegmentFile(fs, path).scan(check_crc=True)
     builder = IndexBuilder(base_offset, interval_bytes)
     for rows in scan:
         builder.add(rows)

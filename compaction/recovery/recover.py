@@ -12,32 +12,42 @@ Mirrors ``LogLoader.load``, ``loadSegmentFiles`` and ``LocalLog.splitOverflowedS
 
 Differences: the torn tail of the active segment is kept and ignored (a broker truncates it when it loads the log); without a
 clean shutdown it may have any bytes, but no valid batch. A damaged inactive segment is an error; a broker truncates it and
-deletes every later segment. A run passes an ``OverlayFileSystem``; one in place
-carries out the repairs on the disk before it swaps the log (``write_repairs``).
+deletes every later segment. A run passes an ``OverlayFileSystem``; one in place carries out the repairs on the
+disk when it swaps the log or deletes its segments (``write_repairs``), and not before: a log that fails is not changed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from compaction.cleaning.log_view import Segment
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, StorageError
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import DirectoryState, read_directory_state
 from compaction.logdir.read_log import snapshots
-from compaction.logdir.segments import LONG_MAX, SegmentState, inspect_segment, segment_bases
+from compaction.logdir.segments import LONG_MAX, SegmentState, inspect_segment, require_unchanged, segment_bases
 from compaction.names import LEADER_EPOCHS, LOG, TXNINDEX, LogLocation, segment_file
 from compaction.output.segment_files import exists, remove_deleted
-from compaction.recovery.header_scan import HeaderScan, Recovered, ScanRange, joined_rows, scan_headers
+from compaction.output.verification import copy_verified
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, rebuild_indexes
 from compaction.recovery.split import split_segment
 from compaction.recovery.txn_indexes import contradictions, repair
-from compaction.recovery.unflushed import repair_epochs, repair_indexes
+from compaction.recovery.unflushed import (
+    HeaderScan,
+    Recovered,
+    ScanRange,
+    joined_rows,
+    repair_epochs,
+    repair_indexes,
+    scan_headers,
+)
+from compaction.storage.durable import Steps, names_in, verified_file
 from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.overlay import Copied, NamesSynced, Operation, OverlayFileSystem, Removed, Renamed, Written
 from compaction.storage.uri import is_remote
 
 _LOG = logging.getLogger(__name__)
@@ -218,3 +228,44 @@ def _repair_txn_indexes(
         report.actions.append(f"rebuilt the transaction index of segment {base}: {broken[index]}")
         if base in wrong:
             _LOG.warning("%s: %s", path, report.actions[-1])
+
+
+def write_repairs(overlay: OverlayFileSystem, disk: FileSystem, log_path: str, segments: Iterable[Segment]) -> Steps[None]:
+    """Carries out on ``disk`` what recovery did to a log in ``overlay``. New files are durable and read back from the device
+    before they are renamed.
+
+    :param segments: all segments of the log, as read through ``overlay``
+    :raises StorageError: a segment has changed since, and nothing was changed; or the file system refused, and files that have
+        no durable name yet are removed if possible
+    """
+    operations = overlay.operations(log_path)
+    if operations:
+        require_unchanged(overlay, disk, log_path, segments)
+    unnamed: set[str] = set()
+    try:
+        for operation in operations:
+            if isinstance(operation, Written | Copied) and disk.stat(operation.path) is None:
+                unnamed.add(operation.path)
+            yield from _carry_out(disk, operation, unnamed)
+    except StorageError:
+        for path in unnamed:
+            with suppress(StorageError):
+                disk.unlink(path)
+        raise
+
+
+def _carry_out(fs: FileSystem, operation: Operation, unnamed: set[str]) -> Steps[None]:
+    match operation:
+        case Written(path, data, like, mtime_ns):
+            yield from verified_file(fs, path, data, like=like, mtime_ns=mtime_ns)
+        case Copied(source, path):
+            copy_verified(fs, fs, source, path)
+        case Renamed(source, path):
+            fs.rename(source, path)
+            unnamed.discard(source)
+        case Removed(path):
+            fs.unlink(path)
+        case NamesSynced(path):
+            yield names_in(path)
+            # from here on the next recovery knows what they are for
+            unnamed.clear()

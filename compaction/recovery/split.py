@@ -19,7 +19,7 @@ import numpy as np
 from compaction.cleaning.log_view import Segment
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
-from compaction.logdir.batch_scan import Rows, SegmentScan
+from compaction.logdir.segment_file import Rows, SegmentFile
 from compaction.logdir.segments import MAX_RELATIVE_OFFSET
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SWAP, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.segment_files import change_suffixes
@@ -27,7 +27,6 @@ from compaction.output.verification import copy_verified
 from compaction.recovery.rebuild import IndexBuilder
 from compaction.storage.durable import write_verified
 from compaction.storage.filesystem import FileRange, FileSystem, join
-from compaction.storage.ranges import view
 
 
 @dataclass
@@ -67,8 +66,8 @@ def split_segment(fs: FileSystem, log_path: str, segment: Segment, interval_byte
 
 
 def _split_points(fs: FileSystem, log_path: str, segment: Segment, interval_bytes: int) -> list[_NewSegment]:
-    path = join(log_path, segment_file(segment.base_offset, LOG))
-    scan = SegmentScan(view(fs, path)[: segment.size_bytes], check_crc=True)
+    file = SegmentFile.of(fs, log_path, segment)
+    scan = file.scan(check_crc=True)
     found = [_NewSegment(segment.base_offset, 0, 0, IndexBuilder(segment.base_offset, interval_bytes))]
     for rows in scan:
         left = rows
@@ -81,7 +80,7 @@ def _split_points(fs: FileSystem, log_path: str, segment: Segment, interval_byte
                 base, start = int(left["base_offset"][0]), int(left["position"][0])
                 found.append(_NewSegment(base, start, start, IndexBuilder(base, interval_bytes)))
     if not scan.complete:
-        raise CorruptLogError(scan.damage() or "segment ends within a batch", path=path, position=scan.position)
+        raise CorruptLogError(scan.damage() or "segment ends within a batch", path=file.path, position=scan.position)
     return found
 
 

@@ -29,15 +29,14 @@ from compaction.cleaning.producer_state import ProducerStates
 from compaction.cleaning.txn_tables import Bools, Int64s, Rows, TxnKind, rank
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
-from compaction.formats.record_batch.batch_header import CONTROL
-from compaction.logdir.batch_scan import SegmentScan
-from compaction.logdir.read_log import MarkerReader, ReadOptions, replay_producers, replay_segment
+from compaction.formats.record_batch import CONTROL
+from compaction.logdir.read_log import ReadOptions, replay_producers, replay_segment
+from compaction.logdir.segment_file import SegmentFile
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import LOG, TXNINDEX, segment_file
-from compaction.recovery.header_scan import ScanRange, scan_headers
 from compaction.recovery.rebuild import write_like_log
+from compaction.recovery.unflushed import ScanRange, scan_headers
 from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.ranges import view
 
 _UNEXPIRED = ReadOptions(now_ms=0, producer_id_expiration_ms=LONG_MAX)
 _HINT = "restore this log from a replica or a backup"
@@ -76,7 +75,6 @@ class Transactions(NamedTuple):
 
     @classmethod
     def of(cls, rows: Rows, log_start_offset: int) -> Transactions:
-        """From ``TXN_ROW`` summaries, in any order."""
         rows = _ordered(rows, log_start_offset)
         producer, last, is_data = rows["producer_id"], rows["last_offset"], rows["kind"] == TxnKind.DATA
         at = np.arange(len(rows))
@@ -224,15 +222,12 @@ def _rebuilt(
 def _aborted_in(
     fs: FileSystem, log_path: str, segment: Segment, states: ProducerStates, log_start_offset: int
 ) -> tuple[AbortedTxn, ...]:
-    path = join(log_path, segment_file(segment.base_offset, LOG))
-    data = view(fs, path)[: segment.size_bytes]
-    marker_at = MarkerReader(data, path).at
-    done = []
-    for batches in SegmentScan(data):
+    file, done = SegmentFile.of(fs, log_path, segment), []
+    for batches in file.scan():
         rows = batches[batches["last_offset"] >= log_start_offset]
         control = np.flatnonzero((rows["attributes"] & CONTROL) != 0)
         for part in np.split(rows, control + 1):
-            states.append(part, marker_at)
+            states.append(part, file.marker_at)
             done.extend(states.flush())
     return tuple(txn.index_entry() for txn in done if txn.aborted)
 

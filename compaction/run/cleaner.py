@@ -15,7 +15,7 @@ from compaction.cleaning.log_view import LogView, Segment
 from compaction.config import BrokerConfig
 from compaction.errors import StorageError, as_log_error
 from compaction.kernels.reading.siphash import HashSecret
-from compaction.logdir.slices import cut_segment
+from compaction.logdir.segments import cut_segment
 from compaction.names import LOG, segment_file
 from compaction.passes.clean_into import Unjoined, join_parts
 from compaction.passes.tasks import CleanContext, MapSettings, OutputPart, PartResult, Slice, SliceSummary

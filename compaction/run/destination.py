@@ -13,8 +13,8 @@ from typing import Protocol
 from compaction.cleaning.plan import LogPlan
 from compaction.config.request import CompactionRequest
 from compaction.locking.access import Access, Purpose
-from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
+from compaction.logdir.segments import require_unchanged
 from compaction.names import CLEANER_OFFSETS, LogLocation
 from compaction.output.local_publish import LocalPublication
 from compaction.output.object_publish import ObjectPublication
@@ -22,7 +22,7 @@ from compaction.output.publish import Publication, PublishOptions
 from compaction.output.segment_deletion import delete_segments
 from compaction.output.segment_files import discard_unfinished, remove_deleted
 from compaction.output.swap import SwapGroup, replace_segments
-from compaction.recovery.write_repairs import write_repairs
+from compaction.recovery.recover import write_repairs
 from compaction.run.log_cleaning import LogCleaning
 from compaction.storage.durable import Steps
 from compaction.storage.filesystem import DiskFileSystem, FileSystem

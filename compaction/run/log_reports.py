@@ -16,7 +16,7 @@ from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.config import TopicConfig
 from compaction.config.entries import HEADER
 from compaction.errors import CompactionError, PolicyUnknownError
-from compaction.logdir.changes import has_changed
+from compaction.logdir.segments import has_changed
 from compaction.logdir.settings.kafka_version import KafkaVersion
 from compaction.names import LogLocation
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, VersionUsed

@@ -29,12 +29,11 @@ from pyspark.sql.types import (
 )
 
 from compaction.errors import UsageError
-from compaction.kernels.reading.batches import CONTROL_BIT, LOG_APPEND_TIME_BIT
+from compaction.formats.record_batch import CODEC, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Bytes
 from compaction.names import TopicPartition
-from compaction.passes.decoder import CODEC_BITS
 from compaction.source.latest import LatestRecords
-from compaction.source.read_columns import TRANSACTIONAL_BIT, Records
+from compaction.source.read_columns import Records
 from compaction.source.view_options import CHANGES, LATEST
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -134,8 +133,8 @@ class ArrowColumns:
             "timestamp": _timestamps,
             "timestampType": lambda found, n, kind: pa.array(np.repeat(_timestamp_types(found.rows), found.counts)),
             "codec": _codecs,
-            "control": lambda found, n, kind: _flag(found, CONTROL_BIT),
-            "transactional": lambda found, n, kind: _flag(found, TRANSACTIONAL_BIT),
+            "control": lambda found, n, kind: _flag(found, CONTROL),
+            "transactional": lambda found, n, kind: _flag(found, TRANSACTIONAL),
             "producerId": lambda found, n, kind: _batch_field(found, "producer_id", np.int64),
             "producerEpoch": lambda found, n, kind: _batch_field(found, "producer_epoch", np.int32),
             "leaderEpoch": lambda found, n, kind: _batch_field(found, "leader_epoch", np.int32),
@@ -208,12 +207,12 @@ def _note_beyond(offset: int, timestamp_ms: int) -> None:
 
 
 def _timestamp_types(rows: NDArray[np.void]) -> NDArray[np.int32]:
-    append_time = ((rows["attributes"] & LOG_APPEND_TIME_BIT) != 0).astype(np.int32)
+    append_time = ((rows["attributes"] & LOG_APPEND_TIME) != 0).astype(np.int32)
     return np.where(rows["magic"] == 0, np.int32(-1), append_time)
 
 
 def _codecs(found: Records, n: int, kind: pa.DataType) -> pa.Array:
-    codes = (found.rows["attributes"] & CODEC_BITS).astype(np.int32)
+    codes = (found.rows["attributes"] & CODEC).astype(np.int32)
     return _CODECS.take(pa.array(np.repeat(codes, found.counts)))
 
 

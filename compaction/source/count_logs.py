@@ -72,7 +72,6 @@ class LogCount:
     error: str | None = None
 
     def add_keys(self, found: KeySummary, largest: Largest) -> None:
-        """Add the keys of one partition of the keys."""
         self.keys += found.keys
         self.deleted_keys += found.deleted
         self.largest = largest.of([*self.largest, *found.largest])

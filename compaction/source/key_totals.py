@@ -65,7 +65,6 @@ class RecordCounts:
     bytes: int = 0
 
     def add(self, other: RecordCounts) -> None:
-        """Add other counts."""
         self.records += other.records
         self.keyless += other.keyless
         self.tombstones += other.tombstones
@@ -120,7 +119,6 @@ class JoinedTotals:
         self._grown_bytes = 0
 
     def add(self, packed: bytes) -> None:
-        """Add a table of ``KeyTotals.packed``."""
         table = pa.ipc.open_stream(packed).read_all()
         self._tables.append(table)
         self._grown_bytes += table.nbytes
@@ -135,7 +133,6 @@ class JoinedTotals:
         return found
 
     def summary(self, largest: Largest) -> KeySummary:
-        """The number of keys, and the largest of them."""
         self._tables = [_join(self._tables)]
         (table,) = self._tables
         deleted = int((table["last"].to_numpy() & 1).sum())
@@ -146,7 +143,6 @@ class JoinedTotals:
 
 
 def _join(tables: Iterable[pa.Table]) -> pa.Table:
-    """Join tables into one with a row per key."""
     joined = pa.concat_tables([_SCHEMA.empty_table(), *tables]).combine_chunks()
     grouped = joined.group_by("key", use_threads=False).aggregate(_JOINED)
     columns = grouped.select(["key", *(f"{name}_{how}" for name, how in _JOINED)])

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.errors import CorruptLogError
-from compaction.kernels.reading.batches import CONTROL_BIT, last_record_offsets
+from compaction.formats.record_batch import CONTROL, MAGIC, TRANSACTIONAL
+from compaction.kernels.reading.batches import last_record_offsets
 from compaction.kernels.reading.columns import Columns, fill_columns, measure_records, new_columns
 from compaction.kernels.reading.records import OK, RECORD_ERRORS
-from compaction.logdir.blocks import SegmentReader
-from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder
+from compaction.logdir.segment_file import SegmentFile
+from compaction.passes.decoder import Decoded, Decoder
 from compaction.storage.filesystem import ReadableFileSystem
 from compaction.storage.mixed import MixedFileSystem
 
-TRANSACTIONAL_BIT = 0x10
 MIN_LONG, MAX_LONG = -(2**63), 2**63 - 1
 
 
@@ -86,7 +86,7 @@ def read_columns(path: str, start: int, end: int, spec: ReadSpec) -> Iterator[Re
     :raises CorruptLogError: a batch or record is malformed
     """
     decoder = Decoder()
-    with SegmentReader(spec.files, path, start, end) as reader:
+    with SegmentFile(spec.files, path).reader(start, end) as reader:
         for block in reader.blocks(check_crc=spec.check_crcs):
             for part in decoder.as_v2(block):
                 wanted = _wanted(part.rows, spec)
@@ -98,14 +98,14 @@ def read_columns(path: str, start: int, end: int, spec: ReadSpec) -> Iterator[Re
 def _wanted(rows: NDArray[np.void], spec: ReadSpec) -> NDArray[np.bool_]:
     """Which batches may contain records to read, by their headers: bool[b]."""
     bounds = spec.bounds
-    v2 = rows["magic"] >= V2_MAGIC
+    v2 = rows["magic"] >= MAGIC
     lasts = last_record_offsets(rows)
     wanted = (rows["base_offset"] <= bounds.last_offset) & (lasts >= bounds.first_offset)
     wanted &= ~v2 | (rows["max_timestamp"] >= bounds.first_timestamp_ms)
     if not spec.control:
-        wanted &= ~(v2 & ((rows["attributes"] & CONTROL_BIT) != 0))
+        wanted &= ~(v2 & ((rows["attributes"] & CONTROL) != 0))
     if spec.aborted is not None and len(spec.aborted):
-        data = v2 & ((rows["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT)
+        data = v2 & ((rows["attributes"] & (TRANSACTIONAL | CONTROL)) == TRANSACTIONAL)
         wanted &= ~(data & spec.aborted.contains(rows["producer_id"], rows["last_offset"]))
     if spec.survivors is not None:
         first = np.searchsorted(spec.survivors, rows["base_offset"])

@@ -24,13 +24,11 @@ from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.errors import StorageError, UsageError
 from compaction.formats.indexes import read_offset_index, read_time_index
-from compaction.logdir.batch_scan import first_batch
 from compaction.logdir.checkpoint_store import read_checkpoints, read_directory_state
-from compaction.logdir.discover import Selector, check_log_dirs, discover, require_topics
+from compaction.logdir.discover import Selector, check_log_dirs, discover, require_one_directory, require_topics
 from compaction.logdir.read_log import ReadOptions, read_log
-from compaction.logdir.same_partition import require_one_directory
-from compaction.logdir.segments import segment_bases
-from compaction.logdir.slices import cut_segment
+from compaction.logdir.segment_file import SegmentFile
+from compaction.logdir.segments import cut_segment, segment_bases
 from compaction.names import (
     HIGH_WATERMARKS,
     INDEX,
@@ -51,7 +49,6 @@ from compaction.storage.layouts.data_keys import add_private_keys
 from compaction.storage.lock import require_unlocked
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.ranges import view
 from compaction.storage.remote import require_finished
 from compaction.storage.uri import add_tail, is_remote, parse_uri, resolved
 from compaction.task_runner import pack
@@ -362,6 +359,4 @@ def positions_of(fs: FileSystem, log_path: str, segment: Segment, first_offset: 
 def _batch_at(fs: FileSystem, log_path: str, segment: Segment, entries: NDArray[np.void], at: int) -> int | None:
     """The position of an index entry, ``None`` if it does not point to a batch with its last offset."""
     position = int(entries["position"][at])
-    data = view(fs, join(log_path, segment_file(segment.base_offset, LOG)))[position : segment.size_bytes]
-    row = first_batch(data, position)
-    return position if len(row) and int(row["last_offset"][0]) == int(entries["offset"][at]) else None
+    return position if SegmentFile.of(fs, log_path, segment).ends_with(position, int(entries["offset"][at])) else None

@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from compaction.formats.indexes import OFFSET_ROW, TIME_ROW
 from compaction.kernels.compiling.cache import note_all_compiled
 from compaction.kernels.keys import key_filter, key_set, slot_table
-from compaction.kernels.reading import backup_records, batches, columns, headers, locate, ranks, record_table, records
-from compaction.kernels.reading import plain_messages as messages
+from compaction.kernels.reading import backup_records, batches, columns, locate, messages, ranks, records
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import BATCH_ROW, ENTRY_WORDS, OUT_ROW
 from compaction.kernels.rewriting import batch_retention, index, rewrite, tally
-from compaction.kernels.rewriting import wrapped_messages as wrapped
 
 
 def _empty(kind: Any, *shape: int) -> NDArray[Any]:
@@ -33,7 +31,7 @@ def scan() -> None:
     """Finding v2 batches, for planning and all readers."""
     batches.scan_batches(_empty(np.uint8), 0, check_crc=True)
     batches.fold_heads(_empty(np.uint8), 0, _empty(BATCH_ROW), _empty(np.uint64, 2))
-    headers.walk_headers(-1, 0, 0, headers.header_buffer(), _empty(BATCH_ROW))
+    batches.walk_headers(-1, 0, 0, batches.header_buffer(), _empty(BATCH_ROW))
 
 
 def first_pass() -> None:
@@ -89,10 +87,10 @@ def v0_v1() -> None:
     block, scratch, rows, spans = _rows()
     batches.scan_messages(block, 0, True, rows, 0, 0)
     messages.plain_messages(block, 0, rows, 0, scratch, spans)
-    payload, fields = _empty(np.uint8, 34), wrapped.WrapperFields(1, 0, 0, False)
-    wrapped.measure_messages(payload, fields)
-    wrapped.wrapped_records(payload, 0, 0, fields, scratch, 0)
-    wrapped.filter_messages(payload, 0, 0, fields, _empty(np.int64, 1), scratch)
+    payload, fields = _empty(np.uint8, 34), messages.WrapperFields(1, 0, 0, False)
+    messages.measure_messages(payload, fields)
+    messages.wrapped_records(payload, 0, 0, fields, scratch, 0)
+    messages.filter_messages(payload, 0, 0, fields, _empty(np.int64, 1), scratch)
 
 
 def record_sizes() -> None:
@@ -129,7 +127,7 @@ def certifier() -> None:
 
 
 def dumping() -> None:
-    record_table.locate_fields(np.frombuffer(b"", np.uint8), 0, 0, 0, 0, _empty(np.int64, 0, record_table.COLUMNS))
+    records.locate_fields(np.frombuffer(b"", np.uint8), 0, 0, 0, 0, _empty(np.int64, 0, records.COLUMNS))
 
 
 _WORK = (

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from compaction.kernels.reading.batches import HEADER_SIZE
+from compaction.formats.record_batch import HEADER_SIZE
 from tests.golden import unpack_sample
 from tests.kafka.jars import spark_home
 

@@ -112,7 +112,7 @@ def _recompress(data: bytes, rows: np.ndarray, codec: int) -> tuple[bytes, np.nd
 
     import google_crc32c
 
-    from compaction.formats.compression.codecs import Codec, compress
+    from compaction.formats.codecs import Codec, compress
 
     out, new_rows, at = [], rows.copy(), 0
     for i, (position, _, size) in enumerate(rows.tolist()):

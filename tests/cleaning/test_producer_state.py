@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.producer_state import EndTxnMarker, ProducerStates, read_end_txn_marker
-from compaction.formats.record_batch.batch_header import CONTROL, TRANSACTIONAL
+from compaction.formats.record_batch import CONTROL, TRANSACTIONAL
 from compaction.kernels.reading.tables import ABORT, BATCH_ROW, COMMIT, EMPTY_CONTROL, NOT_CONTROL
 from tests.formats.encode import BatchSpec, encode_batch, end_txn_marker
 

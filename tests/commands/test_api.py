@@ -19,7 +19,7 @@ from compaction.api.inputs import pairs
 from compaction.cli.console import main
 from compaction.cli.table import COMMANDS
 from compaction.commands import compact as compact_command
-from compaction.formats.record_batch.record import Record
+from compaction.formats.record_batch import Record
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.local_passes import LocalPasses
 

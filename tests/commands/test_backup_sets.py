@@ -14,7 +14,8 @@ from compaction.api.inputs import Inputs
 from compaction.commands import compact, count_keys, dump_log, verify
 from compaction.errors import UsageError
 from compaction.exports.backup_writer import BackupTarget
-from compaction.formats.record_batch.batch import RecordBatch, iter_batches
+from compaction.formats.message_set import iter_batches
+from compaction.formats.record_batch import RecordBatch
 from compaction.report import LogReport, LogStatus
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport

@@ -14,7 +14,7 @@ import pytest
 
 from compaction.commands import dump_log
 from compaction.dumping.batch_reader import RESTORE_HINT
-from compaction.formats.record_batch.record import Record
+from compaction.formats.record_batch import Record
 from tests.dumping.segments import T0, Made, write_partition, write_segment
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.golden import unpack_sample

@@ -12,7 +12,8 @@ from compaction.commands import compact, erase, expire
 from compaction.config.request import CompactionRequest
 from compaction.erasure.erase_keys import erase_keys
 from compaction.exports.written_layouts import WRITTEN
-from compaction.formats.record_batch.batch import RecordBatch, iter_batches
+from compaction.formats.message_set import iter_batches
+from compaction.formats.record_batch import RecordBatch
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import join

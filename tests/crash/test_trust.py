@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import StorageError
-from compaction.formats.record_batch.batch import iter_batches
+from compaction.formats.message_set import iter_batches
 from compaction.names import CLEANER_OFFSETS
 from compaction.output.journal import JOURNAL
 from compaction.run.sizing import Sizes

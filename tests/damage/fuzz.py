@@ -125,7 +125,7 @@ def values_of(found: Found) -> dict[str, Any]:
 
 def problems(values: Mapping[str, Any]) -> list[str]:
     """What the target of a case raises."""
-    from compaction.formats.compression.codecs import Codec
+    from compaction.formats.codecs import Codec
 
     target, files = values["target"], {name: b64decode(text) for name, text in values["files"].items()}
     drawn: Any = files
@@ -184,7 +184,7 @@ def _columns() -> Target:
 def _payload() -> Target:
     from hypothesis import strategies as st
 
-    from compaction.formats.compression.codecs import Codec, compress
+    from compaction.formats.codecs import Codec, compress
     from tests.damage.harm import harmed_bytes
     from tests.damage.targets import payload
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import google_crc32c
 from hypothesis import strategies as st
 
-from compaction.formats.compression.codecs import Codec, CodecError, decompress
-from compaction.formats.record_batch.batch_header import HEADER, BatchHeader
-from compaction.formats.record_batch.message_header import HEADER_V1, EntryHeaderV1
+from compaction.formats.codecs import Codec, CodecError, decompress
+from compaction.formats.message_set import HEADER_V1, EntryHeaderV1
+from compaction.formats.record_batch import HEADER, BatchHeader
 from tests.formats.encode import compress
 
 Draw = Callable[[st.SearchStrategy[int]], int]

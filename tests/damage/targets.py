@@ -21,18 +21,17 @@ from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.errors import CompactionError, UnforeseenError
 from compaction.formats import checkpoints, indexes, producer_snapshot
-from compaction.formats.compression.codecs import Codec, decompress
+from compaction.formats.codecs import Codec, decompress
+from compaction.formats.message_set import iter_batches, transcode
 from compaction.formats.metadata_log import ClusterConfigs, parse_record
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 from compaction.formats.properties import parse_meta_properties, parse_properties
-from compaction.formats.record_batch.batch import RecordBatch, iter_batches, parse_control_record
-from compaction.formats.record_batch.transcode import transcode
+from compaction.formats.record_batch import RecordBatch, parse_control_record
 from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import OFFSET_SHIFT
-from compaction.logdir.batch_scan import SegmentScan
-from compaction.logdir.read_log import MarkerReader
+from compaction.logdir.segment_file import SegmentFile
 from compaction.output.journal import JOURNAL, read_journal
 from compaction.passes.build_map import scan_slices
 from compaction.passes.clean_into import clean_parts
@@ -83,11 +82,13 @@ def walk(data: bytes) -> None:
     for check_crc in (True, False):
         scan_batches(array, 0, check_crc=check_crc)
         view = View("x.log", lambda start, size: data[start : start + size], len(data))
-        scan = SegmentScan(view, check_crc=check_crc)
+        file = SegmentFile(LocalFileSystem(), "x.log")
+        file.data = view
+        scan = file.scan(check_crc=check_crc)
         for rows in scan:
             for row in rows[rows["control_type"] >= 0]:
                 with meant_errors():
-                    MarkerReader(view, "x.log").at(int(row["position"]))
+                    file.marker_at(int(row["position"]))
         scan.damage()
     with meant_errors():
         for batch in iter_batches(data, torn_tail=True):

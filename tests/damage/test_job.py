@@ -20,7 +20,7 @@ from tests.local_passes import LocalPasses
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from compaction.logdir.blocks import Block
+    from compaction.logdir.segment_file import Block
     from compaction.run_report import RunReport
 
 TOPICS = ("aside", "damaged", "zeta")

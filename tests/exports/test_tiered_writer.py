@@ -17,9 +17,8 @@ from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
 from compaction.exports.aiven_form import _chunk_index, _positions, encode_sizes
 from compaction.exports.segment_content import empty_batch
 from compaction.exports.tiered_writer import TieredTarget, listed_uploads
-from compaction.formats.record_batch.batch import iter_batches
-from compaction.formats.record_batch.batch_header import BatchHeader
-from compaction.formats.record_batch.record import Record
+from compaction.formats.message_set import iter_batches
+from compaction.formats.record_batch import BatchHeader, Record
 from compaction.logdir.discover import Selector, discover
 from compaction.names import TopicPartition
 from compaction.storage.filesystem import FileRange, join

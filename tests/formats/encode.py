@@ -1,7 +1,7 @@
 """Encodes batches and message sets as Kafka's clients, brokers and cleaner do.
 
 Mirrors ``MemoryRecordsBuilder``, ``DefaultRecordBatch.writeEmptyHeader`` and ``EndTransactionMarker`` (Kafka 4.4.0). The tests
-in ``tests/formats/record_batch`` compare the output with bytes that these classes wrote.
+in ``tests/formats`` compare the output with bytes that these classes wrote.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ from dataclasses import dataclass, replace
 
 import xxhash
 
-from compaction.formats.compression import codecs
-from compaction.formats.compression.codecs import Codec
-from compaction.formats.primitives.checksums import crc32, crc32c
-from compaction.formats.primitives.fields import Buffer
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch import batch_header as v2
-from compaction.formats.record_batch import message_header as v0v1
-from compaction.formats.record_batch.batch import RecordBatch
-from compaction.formats.record_batch.record import NO_SEQUENCE, NO_TIMESTAMP, Record, RecordBase, encode_records
+from compaction.formats import codecs
+from compaction.formats import message_set as v0v1
+from compaction.formats import record_batch as v2
+from compaction.formats.codecs import Codec
+from compaction.formats.primitives import Buffer, FormatError, crc32, crc32c
+from compaction.formats.record_batch import NO_SEQUENCE, NO_TIMESTAMP, Record, RecordBase, RecordBatch, encode_records
 
 _SIZE = struct.Struct(">i")
 _CONTROL_KEY = struct.Struct(">hh")

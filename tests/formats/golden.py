@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from compaction.formats.record_batch.record import Header, Record
+from compaction.formats.record_batch import Header, Record
 
 _DIRECTORY = Path(__file__).resolve().parent.parent / "golden" / "formats"
 _WORDS = (b"segment ", b"offset ", b"tombstone-and-marker ", b"key ")

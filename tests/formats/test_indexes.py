@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.formats import indexes
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 from tests.formats.golden import golden, unbase64
 
 FILES = golden("files")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from compaction.formats.key_criteria import KeyCriteria, KeyPattern, salted_hash
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 
 KEYS = [b"", b"a", b"ab", b"b\n\xff", "é".encode(), b"user-1:x", b"user-10:x", b"a" * 70_000]
 

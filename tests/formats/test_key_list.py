@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from compaction.formats.key_list import KeyPlaces, line_numbers, read_lines, shards
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from compaction.formats.metadata_log import ClusterConfigs, parse_record
-from compaction.formats.primitives.fields import Buffer
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.primitives.varint import encode_unsigned
-from compaction.formats.record_batch.record import Record
+from compaction.formats.primitives import Buffer, FormatError, encode_unsigned
+from compaction.formats.record_batch import Record
 from tests.formats.encode import BatchSpec, encode_batch, encode_message_set
 from tests.formats.golden import golden, unbase64
 

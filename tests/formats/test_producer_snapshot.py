@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import ENTRY, HEADER, SnapshotEntry, read_snapshot, write_snapshot
 from tests.formats.golden import golden, unbase64
 

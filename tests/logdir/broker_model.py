@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from compaction.formats.record_batch.batch import iter_batches
+from compaction.formats.message_set import iter_batches
 from compaction.names import INDEX, LOG, SWAP, segment_file
 from compaction.storage.filesystem import FileSystem, join
 

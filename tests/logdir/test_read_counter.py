@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compaction.logdir import read_counter
-from compaction.logdir.blocks import SegmentReader
+from compaction.logdir.segment_file import SegmentReader
 from compaction.storage.local import LocalFileSystem
 from tests.dumping.segments import write_segment
 

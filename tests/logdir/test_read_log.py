@@ -10,7 +10,7 @@ import pytest
 from compaction.cleaning.log_view import AbortedTxn, LogView, ProducerEntry
 from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
-from compaction.formats.record_batch.record import Record
+from compaction.formats.record_batch import Record
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import LONG_MAX

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compaction.logdir.read_log import read_segments
-from compaction.logdir.slices import ByteRange, cut_segment
+from compaction.logdir.segments import ByteRange, cut_segment
 from compaction.names import INDEX, LOG, segment_file
 from compaction.storage.filesystem import join
 from tests.logdir.logs import data_segment, location

@@ -40,7 +40,7 @@ def on_disk(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dic
 @pytest.fixture(scope="session")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of one segment of some 30 MB of keys that are all different, and one of a record."""
-    from compaction.formats.record_batch.record import Record
+    from compaction.formats.record_batch import Record
     from compaction.storage.local import LocalFileSystem
     from tests.formats.encode import BatchSpec, encode_batch
     from tests.logdir.logs import build, data_batch

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import cramjam
 import zstandard
 
-from compaction.formats.record_batch.record import Header, Record
+from compaction.formats.record_batch import Header, Record
 
 NONE, ZSTD, LZ4 = range(3)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compaction.formats.compression import codecs
+from compaction.formats import codecs
 from tests.formats import encode
 
 _LIMIT_BYTES = 1 << 28

@@ -6,7 +6,7 @@ import pytest
 import xxhash
 
 from compaction.errors import StorageError
-from compaction.formats.record_batch.record import Record
+from compaction.formats.record_batch import Record
 from compaction.names import LOG
 from compaction.output import read_back
 from compaction.output.read_back import ReadBack

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compaction.logdir.blocks import SegmentReader
+from compaction.logdir.segment_file import SegmentReader
 from compaction.passes import clean_into, decoder, scan
 from compaction.report import LogStatus
 from compaction.run import cleaner, sizing

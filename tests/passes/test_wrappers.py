@@ -12,17 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.errors import CorruptLogError
-from compaction.formats.compression.codecs import Codec, compress, decompress
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.message_set import parse_message_entry
-from compaction.formats.record_batch.record import Record
-from compaction.formats.record_batch.transcode import transcode
+from compaction.formats.codecs import Codec, compress, decompress
+from compaction.formats.message_set import parse_message_entry, transcode
+from compaction.formats.primitives import FormatError
+from compaction.formats.record_batch import Record
 from compaction.kernels.reading.batches import scan_batches
-from compaction.logdir.blocks import Block
-from compaction.passes.decoder import Decoder
-from compaction.passes.wrappers import unwrap
+from compaction.logdir.segment_file import Block
+from compaction.passes.decoder import Decoder, unwrap
 from tests.formats.encode import MessageSetSpec, encode_message_set
-from tests.formats.record_batch.test_transcode import messages
+from tests.formats.test_transcode import messages
 
 LIMIT = 1 << 20
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compaction.formats.producer_snapshot import write_snapshot
-from compaction.formats.record_batch.record import Record
+from compaction.formats.record_batch import Record
 from compaction.names import CLEAN_SHUTDOWN, LEADER_EPOCHS
 from compaction.report import LogReport, LogStatus
 from compaction.run.compact import clean_logs

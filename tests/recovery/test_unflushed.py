@@ -6,8 +6,7 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from compaction.formats.assigned_epochs import EpochRange, assign_epochs
-from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
+from compaction.formats.checkpoints import EpochEntry, EpochRange, assign_epochs, format_leader_epochs, parse_leader_epochs
 from compaction.logdir.checkpoint_store import DirectoryState
 from compaction.logdir.read_log import read_segments
 from compaction.names import INDEX, LEADER_EPOCHS, TIMEINDEX

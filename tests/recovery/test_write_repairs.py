@@ -6,8 +6,7 @@ import pytest
 
 from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError
-from compaction.recovery.recover import recover_log
-from compaction.recovery.write_repairs import write_repairs
+from compaction.recovery.recover import recover_log, write_repairs
 from compaction.storage.durable import run_alone
 from compaction.storage.overlay import OverlayFileSystem
 from tests.logdir.logs import data_batch, tree

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from compaction.cleaning.log_view import LogView
-from compaction.logdir.blocks import Block, SegmentReader
+from compaction.logdir.segment_file import Block, SegmentReader
 from compaction.report import LogReport, LogStatus, RunStatus
 from compaction.run.compact import clean_logs
 from compaction.run.log_reports import deletion_report, note_logs_in_use, warn_of_changes

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compaction.logdir import read_counter
-from compaction.logdir.blocks import SegmentReader
+from compaction.logdir.segment_file import SegmentReader
 from compaction.screen.status_line import StatusLine
 from compaction.spark.progress import LINE_INTERVAL_S, Progress
 from compaction.spark.session import ship_package

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from compaction.errors import StorageError
-from compaction.formats.record_batch.record import Record
-from compaction.logdir.batch_scan import SegmentScan
+from compaction.formats.record_batch import Record
+from compaction.logdir.segment_file import SegmentScan
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.ranges import View, view
 from tests.formats.encode import BatchSpec, encode_batch

@@ -16,9 +16,9 @@ import pytest
 from pyarrow import fs
 
 from compaction.errors import CorruptLogError, StorageError
-from compaction.logdir.blocks import SegmentReader
 from compaction.logdir.discover import check_log_dirs
 from compaction.logdir.read_log import read_segments
+from compaction.logdir.segment_file import SegmentReader
 from compaction.recovery.recover import recover_log
 from compaction.storage import clients
 from compaction.storage.listings import read_whole

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
-from compaction.logdir.blocks import SegmentReader
 from compaction.logdir.read_log import read_segments
+from compaction.logdir.segment_file import SegmentReader
 from compaction.storage import listings, source_check
 from compaction.storage.manifest import MANIFEST
 from compaction.storage.mixed import MixedFileSystem

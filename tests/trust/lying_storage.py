@@ -32,8 +32,8 @@ from functools import cache
 from typing import NamedTuple, TypeVar
 
 from compaction.errors import StorageError
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.batch import iter_batches
+from compaction.formats.message_set import iter_batches
+from compaction.formats.primitives import FormatError
 from compaction.names import DELETED, LEADER_EPOCHS, LOG, META_PROPERTIES
 from compaction.output.journal import JOURNAL
 from compaction.storage.filesystem import ByteSource, base_name, join, parent

@@ -19,7 +19,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.producer_snapshot import SnapshotEntry
-from compaction.formats.record_batch.record import Record
+from compaction.formats.record_batch import Record
 from compaction.locking.claim import Identity
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation, TopicPartition
 from compaction.run import destination

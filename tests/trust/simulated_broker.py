@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from compaction.formats.record_batch.batch import RecordBatch, iter_batches
+from compaction.formats.message_set import iter_batches
+from compaction.formats.record_batch import RecordBatch
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SEGMENT_KINDS, SWAP, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.filesystem import join
 from tests.logdir.broker_model import start_broker

@@ -9,8 +9,8 @@ from functools import cache
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.indexes import read_txn_index
-from compaction.formats.record_batch.batch import RecordBatch, iter_batches
-from compaction.formats.record_batch.record import Record
+from compaction.formats.message_set import iter_batches
+from compaction.formats.record_batch import Record, RecordBatch
 from compaction.names import CLEANER_OFFSETS, LOG, TXNINDEX, segment_file
 from compaction.storage.filesystem import join
 from tests.formats.encode import BatchSpec, encode_batch

@@ -13,7 +13,7 @@ import numpy as np
 from compaction.certifier.checks.log_pair import Int64s, Rows, SegmentFiles
 from compaction.certifier.checks.violations import Findings
 from compaction.formats.indexes import check_offset_index, check_time_index, read_offset_index, read_time_index
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 from compaction.names import INDEX, TIMEINDEX
 from compaction.storage.filesystem import FileSystem
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from compaction.certifier.checks.log_pair import Int64s, Rows
 from compaction.certifier.checks.offset_ranges import ByteRange
 from compaction.errors import CorruptLogError
-from compaction.formats.compression.codecs import Codec, decompress
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.message_set import parse_message_entry
-from compaction.kernels.reading.batches import HEADER_SIZE
+from compaction.formats.codecs import Codec, decompress
+from compaction.formats.message_set import parse_message_entry
+from compaction.formats.primitives import FormatError
+from compaction.formats.record_batch import HEADER_SIZE
 from compaction.kernels.reading.locate import RECORD_ROW, locate_messages, locate_records
-from compaction.logdir.blocks import Block, SegmentReader
+from compaction.logdir.segment_file import Block, SegmentReader
 from compaction.storage.mixed import MixedFileSystem
 
 CODEC = 0x07

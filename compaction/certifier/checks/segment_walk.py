@@ -14,12 +14,11 @@ from compaction.certifier.checks.index_checks import IndexChecks
 from compaction.certifier.checks.log_pair import LONG_MAX, Rows, SegmentFiles
 from compaction.certifier.checks.violations import Findings
 from compaction.errors import CorruptLogError, LogError
-from compaction.formats.assigned_epochs import EpochRange
+from compaction.formats.checkpoints import EpochRange
 from compaction.formats.indexes import TXN_ROW, read_txn_index
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 from compaction.kernels.reading.tables import ABORT, COMMIT
-from compaction.logdir.batch_scan import SegmentScan
-from compaction.logdir.blocks import SegmentReader
+from compaction.logdir.segment_file import SegmentReader, SegmentScan
 from compaction.names import CLEAN_SHUTDOWN, INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.storage.filesystem import FileSystem, join, parent
 from compaction.storage.mixed import file_system

@@ -27,7 +27,7 @@ from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, PRODUCER_R
 from compaction.certifier.checks.violations import Findings
 from compaction.config.kinds import to_long
 from compaction.formats.indexes import TXN_ROW
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
 from compaction.kernels.reading.tables import ABORT, COMMIT
 from compaction.names import CLEANER_OFFSETS, SNAPSHOT, TXNINDEX, segment_file

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from compaction.certifier.checks.log_pair import LONG_MAX
 from compaction.certifier.kept_files.parsed_files import both, parsed, text_of
-from compaction.formats.assigned_epochs import EpochRange
-from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
+from compaction.formats.checkpoints import EpochEntry, EpochRange, parse_leader_epochs
 from compaction.names import LEADER_EPOCHS
 from compaction.storage.filesystem import FileSystem, join
 

@@ -31,8 +31,7 @@ from compaction.certifier.checks.violations import Findings
 from compaction.certifier.kept_files.leader_epochs import copied_epoch_problems, epoch_problems
 from compaction.certifier.kept_files.parsed_files import HINT, both, directories, parsed, text_of
 from compaction.errors import StorageError
-from compaction.formats.assigned_epochs import EpochRange
-from compaction.formats.checkpoints import parse_offset_checkpoint, parse_partition_metadata
+from compaction.formats.checkpoints import EpochRange, parse_offset_checkpoint, parse_partition_metadata
 from compaction.formats.producer_snapshot import read_snapshot
 from compaction.names import (
     CLEAN_SHUTDOWN,

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from compaction.certifier.checks.log_pair import LogPair
 from compaction.errors import CorruptLogError
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.text_files import read_small_text
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from compaction.certifier.key_patterns import characters
 from compaction.certifier.key_patterns.characters import EVERY, PERL, POSIX, Ranges
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 
 _GROUP_FLAGS = re.compile(r"\(\?([imsU]*)(?:-([imsU]*))?([:)])")
 _NAMED_GROUP = re.compile(r"\(\?P?<\w+>")

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
@@ -43,6 +44,8 @@ def fingerprint() -> str:
     """Identifies the sources of all kernels, the compiler and its settings."""
     settings = (config.OPT, config.BOUNDSCHECK, config.DEBUGINFO_DEFAULT, config.CPU_NAME, config.CPU_FEATURES)
     found = hashlib.sha256(repr((sys.version_info, numba.__version__, llvmlite.__version__, settings)).encode())
+    # its constants are compiled into kernels
+    found.update(_source(find_spec("compaction.formats.record_batch")))
     for finder, name, _ in pkgutil.walk_packages(compaction.kernels.__path__, f"{compaction.kernels.__name__}."):
         spec = finder.find_spec(name, None)
         found.update(name.encode() + _source(spec))

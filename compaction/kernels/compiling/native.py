@@ -65,7 +65,6 @@ def _integer(address: Any, size: int, order: Literal["little", "big"]) -> int:
 
 @_native
 def load8(address: Any) -> np.uint8:
-    """The byte at ``address``."""
     return np.uint8(_integer(address, 1, "little"))
 
 

@@ -90,7 +90,6 @@ def _supersedes(layout, word, rank, other_word, other_rank):
 
 @inner
 def _merge(table, slot, held, layout, word, fourth):
-    """Add a value to the slot of its key, which has the third word ``held``."""
     if layout == _OFFSETS:
         if word >> np.uint64(OFFSET_SHIFT) > held >> np.uint64(OFFSET_SHIFT):
             table[slot, 2] = word

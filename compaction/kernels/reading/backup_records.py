@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from compaction.formats.record_batch import HEADER_SIZE
 from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.compiling.native import copy_bytes, crc32c, load8, load32, load64, store16, store32, store64
-from compaction.kernels.reading.batches import HEADER_SIZE
 from compaction.kernels.reading.bytes import put_varlong, varlong_size
 from compaction.kernels.reading.tables import MAX_OFFSET
 

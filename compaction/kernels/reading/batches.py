@@ -1,5 +1,8 @@
 """Finds the record batches in a byte range of a segment: boundaries, checksums and header fields, one row per batch.
 
+``walk_headers`` reads only the headers, each by ``pread`` in native code, so that several threads read concurrently. A bad
+sector or a truncated file is an error code; with a memory map it would be a signal that kills the process.
+
 Mirrors ``ByteBufferLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureValid`` and ``AbstractLegacyRecordBatch.ensureValid``
 (Kafka 4.4.0). A batch that continues after the range is left to the next call.
 """
@@ -12,21 +15,32 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.formats.record_batch import (
+    ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    CODEC,
+    CONTROL,
+    CRC_AT,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+)
 from compaction.kernels.compiling.jit import inner, kernel
-from compaction.kernels.compiling.native import crc32c, load64, load_be16, load_be32, load_be64
+from compaction.kernels.compiling.native import crc32c, load64, load_be16, load_be32, load_be64, pread
 from compaction.kernels.reading.bytes import be16, varint, varlong
 from compaction.kernels.reading.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
 
-LOG_OVERHEAD = 12
-HEADER_SIZE = 61
-_MAGIC_AT = 16
-_CRC_AT = 17
-_ATTRIBUTES_AT = 21
 _LEGACY_MIN = 14
 #: largest batch, including the 12 bytes of offset and length, that fits a row's ``size`` and Kafka's int arithmetic
 LARGEST_SIZE = 0x7FFFFFFF
-LOG_APPEND_TIME_BIT = 0x08
-CONTROL_BIT = 0x20
 #: the control record's key is malformed: the batch is corrupt
 BAD_CONTROL_TYPE = -3
 #: replaces negative types, which are unknown to Kafka too
@@ -41,6 +55,10 @@ BATCH_ERRORS = {
     BAD_COUNT: "batch has an impossible record count",
     BAD_CONTROL_RECORD: "control batch has no readable control record",
 }
+#: bytes read of each batch: a v2 header and the key of a control record
+HEADER_BYTES = 128
+#: ``pread`` failed; a control record's key is not within ``HEADER_BYTES``
+IO_ERROR, LONG_CONTROL = 100, 101
 
 
 class BatchScan(NamedTuple):
@@ -125,23 +143,25 @@ def read_v2(address, size, check_crc, row):
     if size < HEADER_SIZE:
         return BAD_LENGTH
     if check_crc:
-        stored = np.uint32(load_be32(np.uintp(address + _CRC_AT)))
-        if crc32c(np.uintp(address + _ATTRIBUTES_AT), np.uintp(size - _ATTRIBUTES_AT)) != stored:
+        stored = np.uint32(load_be32(np.uintp(address + CRC_AT)))
+        if crc32c(np.uintp(address + ATTRIBUTES_AT), np.uintp(size - ATTRIBUTES_AT)) != stored:
             return BAD_CRC
-    delta = load_be32(np.uintp(address + 23))
+    delta = load_be32(np.uintp(address + LAST_OFFSET_DELTA_AT))
     base = load_be64(np.uintp(address))
-    count = load_be32(np.uintp(address + 57))
+    count = load_be32(np.uintp(address + RECORD_COUNT_AT))
     if base < 0 or delta < 0 or base > np.int64(0x7FFFFFFFFFFFFFFF) - max(delta, count):
         return BAD_OFFSETS
-    attributes = load_be16(np.uintp(address + _ATTRIBUTES_AT))
-    if count < 0 or (attributes & 7 == 0 and count > (size - HEADER_SIZE) // 6):
+    attributes = load_be16(np.uintp(address + ATTRIBUTES_AT))
+    if count < 0 or (attributes & CODEC == 0 and count > (size - HEADER_SIZE) // 6):
         return BAD_COUNT
     row.base_offset, row.last_offset = base, base + delta
-    row.leader_epoch = load_be32(np.uintp(address + LOG_OVERHEAD))
+    row.leader_epoch = load_be32(np.uintp(address + LEADER_EPOCH_AT))
     row.attributes = attributes
-    row.base_timestamp, row.max_timestamp = load_be64(np.uintp(address + 27)), load_be64(np.uintp(address + 35))
-    row.producer_id, row.producer_epoch = load_be64(np.uintp(address + 43)), load_be16(np.uintp(address + 51))
-    row.base_sequence, row.count = load_be32(np.uintp(address + 53)), count
+    row.base_timestamp = load_be64(np.uintp(address + BASE_TIMESTAMP_AT))
+    row.max_timestamp = load_be64(np.uintp(address + MAX_TIMESTAMP_AT))
+    row.producer_id = load_be64(np.uintp(address + PRODUCER_ID_AT))
+    row.producer_epoch = load_be16(np.uintp(address + PRODUCER_EPOCH_AT))
+    row.base_sequence, row.count = load_be32(np.uintp(address + BASE_SEQUENCE_AT)), count
     return OK
 
 
@@ -149,10 +169,10 @@ def read_v2(address, size, check_crc, row):
 def _read_message(data, at, size, magic, check_crc, row):
     """Fill ``row`` from the message of magic 0 or 1 at ``data[at:at+size]``. Returns an error code."""
     header = 22 if magic == 1 else 14
-    if size < LOG_OVERHEAD + header:
+    if size < LOG_OVERHEAD_BYTES + header:
         return BAD_LENGTH
     address = data.ctypes.data + at
-    if check_crc and crc32(data, at + _MAGIC_AT, at + size) != np.uint32(load_be32(np.uintp(address + LOG_OVERHEAD))):
+    if check_crc and crc32(data, at + MAGIC_AT, at + size) != np.uint32(load_be32(np.uintp(address + LOG_OVERHEAD_BYTES))):
         return BAD_CRC
     offset = load_be64(np.uintp(address))
     if offset < 0:
@@ -170,11 +190,11 @@ def next_batch(data, at, left, position, v0_v1, row):
     """``(size, code)`` of the batch at ``data[at:]``, of which ``left`` bytes are there; fills the fields of ``row`` that all
     magics have. ``code`` is ``PARTIAL`` if the batch is incomplete; ``size`` is then 0 if its length field is incomplete too.
     """
-    if left < LOG_OVERHEAD + 5:
+    if left < LOG_OVERHEAD_BYTES + 5:
         return np.int64(0), PARTIAL
-    size = load_be32(np.uintp(data.ctypes.data + at + 8)) + LOG_OVERHEAD
-    magic = np.int8(data[at + _MAGIC_AT])
-    if size < LOG_OVERHEAD + _LEGACY_MIN:
+    size = load_be32(np.uintp(data.ctypes.data + at + LENGTH_AT)) + LOG_OVERHEAD_BYTES
+    magic = np.int8(data[at + MAGIC_AT])
+    if size < LOG_OVERHEAD_BYTES + _LEGACY_MIN:
         return size, BAD_LENGTH
     if magic < 0 or magic > 2:
         return size, BAD_MAGIC
@@ -222,7 +242,7 @@ def read_control_types(data, base_position, rows):
     malformed control record, or the number of rows."""
     for i in range(len(rows)):
         row = rows[i]
-        if row.attributes & CONTROL_BIT and row.magic == 2:
+        if row.attributes & CONTROL and row.magic == 2:
             at = row.position - base_position
             row.control_type = control_type(data, at, at + row["size"], row.count)
             if row.control_type == BAD_CONTROL_TYPE:
@@ -253,8 +273,8 @@ def first_bad_crc(data, base_position, rows, wanted):
     for i in range(len(rows)):
         if wanted[i]:
             address = data.ctypes.data + (rows[i].position - base_position)
-            stored = np.uint32(load_be32(np.uintp(address + _CRC_AT)))
-            if crc32c(np.uintp(address + _ATTRIBUTES_AT), np.uintp(rows[i]["size"] - _ATTRIBUTES_AT)) != stored:
+            stored = np.uint32(load_be32(np.uintp(address + CRC_AT)))
+            if crc32c(np.uintp(address + ATTRIBUTES_AT), np.uintp(rows[i]["size"] - ATTRIBUTES_AT)) != stored:
                 return i
     return len(rows)
 
@@ -287,8 +307,45 @@ def scan_batches(
         n, at, code, size = scan(data, base_position, check_crc, rows, n, at)
         if code != OTHER_MAGIC:
             break
-    if (rows["attributes"][:n] & CONTROL_BIT).any():
+    if (rows["attributes"][:n] & CONTROL).any():
         valid = read_control_types(data, base_position, rows[:n])
         if valid < n:
             n, at, code = valid, int(rows["position"][valid]) - base_position, BAD_CONTROL_RECORD
     return BatchScan(rows[:n], at, BATCH_ERRORS.get(code), base_position + at, size if code == PARTIAL else 0)
+
+
+@kernel
+def walk_headers(descriptor, position, end, buffer, rows):
+    """Fill ``rows`` (``BATCH_ROW[r]``) from the v2 batches in ``[position, end)`` of a file: ``(rows filled, position after
+    them, code)``.
+
+    ``OTHER_MAGIC`` and ``LONG_CONTROL``: continue with ``scan_batches``. ``PARTIAL``: the next batch continues after ``end``,
+    or there is none.
+
+    :param buffer: uint8[``HEADER_BYTES``], scratch space
+    """
+    n = 0
+    address = buffer.ctypes.data
+    while n < len(rows):
+        left = end - position
+        wanted = min(np.int64(HEADER_BYTES), left)
+        got = pread(np.int32(descriptor), np.uintp(address), np.uint64(wanted), np.int64(position))
+        if got < wanted:
+            return n, position, IO_ERROR
+        row = rows[n]
+        size, code = next_batch(buffer, 0, left, position, False, row)
+        if code == OK:
+            code = read_v2(address, size, False, row)
+        if code != OK:
+            return n, position, code
+        if row.attributes & CONTROL:
+            row.control_type = control_type(buffer, 0, min(size, got), row.count)
+            if row.control_type == BAD_CONTROL_TYPE:
+                return n, position, LONG_CONTROL if got < size else BAD_CONTROL_RECORD
+        n, position = n + 1, position + size
+    return n, position, OK
+
+
+def header_buffer() -> NDArray[np.uint8]:
+    """Scratch space of ``walk_headers``."""
+    return np.zeros(HEADER_BYTES, np.uint8)

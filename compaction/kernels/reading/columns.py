@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.formats.record_batch import LOG_APPEND_TIME
 from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.compiling.native import copy_bytes
-from compaction.kernels.reading.batches import LOG_APPEND_TIME_BIT
 from compaction.kernels.reading.bytes import varint
 from compaction.kernels.reading.records import BAD_RECORD, OK, RECORDS_MISSING, RECORDS_REMAINING, read_record
 
@@ -76,7 +76,7 @@ def _new_bytes(rows: int, size: int) -> Bytes:
 @inner
 def _timestamp(row, timestamp_delta):
     """The record's timestamp: with LogAppendTime, the batch's max timestamp."""
-    if row.attributes & LOG_APPEND_TIME_BIT:
+    if row.attributes & LOG_APPEND_TIME:
         return row.max_timestamp
     return row.base_timestamp + timestamp_delta
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.formats.record_batch import LOG_APPEND_TIME
 from compaction.kernels.compiling.jit import inner, kernel
-from compaction.kernels.reading.batches import LOG_APPEND_TIME_BIT
 from compaction.kernels.reading.bytes import be64, varint
 from compaction.kernels.reading.records import LOOKUPS_ONLY, SKIP, read_record
 from compaction.kernels.reading.tables import RANKED
@@ -68,7 +68,7 @@ def _record_rank(data, row, record, by_header, name):
     stop, timestamp_delta, _, key_at, key_size, _ = record
     if not by_header:
         # the records of a wrapper have it already, but for those of magic 0, which have no timestamp
-        late = row.magic == 2 and row.attributes & LOG_APPEND_TIME_BIT != 0
+        late = row.magic == 2 and row.attributes & LOG_APPEND_TIME != 0
         timestamp = row.max_timestamp if late else row.base_timestamp + timestamp_delta
         return True, np.uint64(timestamp) ^ np.uint64(_SIGN)
     value_size, at = varint(data, key_at + max(key_size, 0), stop)

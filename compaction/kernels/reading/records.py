@@ -30,6 +30,8 @@ MESSAGES, KEYLESS, TOMBSTONES = range(3)
 _MIN_BODY = 6
 #: bytes within which a record's length, deltas and key length, of at most three bytes each, can be loaded eight bytes at a time
 _FRONT = 18
+#: columns of a table: positions count from the start of the data, a size of -1 means null
+OFFSET, TIMESTAMP, KEY_AT, KEY_SIZE, VALUE_AT, VALUE_SIZE, HEADERS_AT, END, COLUMNS = range(9)
 
 
 @inner
@@ -246,3 +248,24 @@ def first_larger(scratch, rows, spans, wanted, limit):
                     return i, size
                 p += size
     return len(rows), np.int64(0)
+
+
+@kernel
+def locate_fields(data, at, count, base_offset, base_timestamp, table):
+    """Fill ``table`` (int64[n, COLUMNS]) with up to ``count`` records of ``data[at:]`` (uint8[]). Overflows wrap around.
+
+    :returns: ``(number of records, position after them)``; the position is -1 if a malformed record follows
+    """
+    end = len(data)
+    filled = min(count, len(table))
+    for i in range(filled):
+        stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, at, end)
+        if stop < 0:
+            return i, np.int64(-1)
+        _, value_at = varint(data, key_at + max(key_size, 0), stop)
+        table[i, OFFSET], table[i, TIMESTAMP] = base_offset + offset_delta, base_timestamp + timestamp_delta
+        table[i, KEY_AT], table[i, KEY_SIZE] = key_at, max(key_size, -1)
+        table[i, VALUE_AT], table[i, VALUE_SIZE] = value_at, max(value_size, -1)
+        table[i, HEADERS_AT], table[i, END] = value_at + max(value_size, 0), stop
+        at = stop
+    return filled, np.int64(at)

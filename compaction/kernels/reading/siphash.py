@@ -171,7 +171,6 @@ def _hash_lanes(table, state, words, waiting):
 
 @inner
 def _hash_row(table, state, row):
-    """Hash the key of one row."""
     low, high = siphash(state[0], state[1], np.int64(table[row, 0]), np.int64(table[row, 1]))
     table[row, 0], table[row, 1] = _with_key(low, high)
 

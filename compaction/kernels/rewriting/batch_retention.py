@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from compaction.formats.record_batch import CONTROL, DELETE_HORIZON
 from compaction.kernels.compiling.jit import inner, kernel
-from compaction.kernels.reading.batches import CONTROL_BIT
 from compaction.kernels.reading.tables import (
     COPY,
     DISCARD,
@@ -26,8 +26,6 @@ from compaction.kernels.reading.tables import (
     TOMBSTONE,
     UNEXPIRED,
 )
-
-HORIZON_BIT = 0x40
 
 
 class Limits(NamedTuple):
@@ -61,7 +59,7 @@ def tombstones_expired(row, limits):
     if limits.erases:
         return False
     if row.magic == 2 and not limits.mtime_only:
-        return row.attributes & HORIZON_BIT != 0 and limits.now_ms >= row.base_timestamp
+        return row.attributes & DELETE_HORIZON != 0 and limits.now_ms >= row.base_timestamp
     return not limits.retain_by_mtime
 
 
@@ -119,14 +117,14 @@ def decide(rows, verdicts, survivors, limits, actions):
         row = rows[i]
         verdict = verdicts[i]
         # gets no new delete horizon
-        final = limits.mtime_only or (row.attributes & HORIZON_BIT) != 0
+        final = limits.mtime_only or (row.attributes & DELETE_HORIZON) != 0
         tombstones, expired = 0, 0
         if verdict & DISCARD:
             kept = 0
         elif limits.erases and row.magic == 2 and row.count == 0:
             actions[i] = COPY
             continue
-        elif row.attributes & CONTROL_BIT and row.magic == 2:
+        elif row.attributes & CONTROL and row.magic == 2:
             kept = row.count
         elif (
             row.magic < 2

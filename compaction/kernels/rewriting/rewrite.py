@@ -17,9 +17,30 @@ from __future__ import annotations
 
 import numpy as np
 
+from compaction.formats.record_batch import (
+    ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    CODEC,
+    CONTROL,
+    CRC_AT,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+    TRANSACTIONAL,
+)
 from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.compiling.native import copy_bytes, crc32c, store16, store32, store64
-from compaction.kernels.reading.batches import CONTROL_BIT, HEADER_SIZE, LOG_APPEND_TIME_BIT
 from compaction.kernels.reading.bytes import put_varlong, varint, varlong_size
 from compaction.kernels.reading.records import OK
 from compaction.kernels.reading.tables import (
@@ -36,10 +57,8 @@ from compaction.kernels.reading.tables import (
     TO_COMPRESS,
     WRAPPER,
 )
-from compaction.kernels.rewriting.batch_retention import HORIZON_BIT
 from compaction.kernels.rewriting.survivors import BAD_NAMES, CANONICAL, ERASED, filter_records
 
-TRANSACTIONAL_BIT = 0x10
 _TYPE_AND_TXN_BITS = 0x38
 BAD_TIMESTAMP = 16
 EMPTY_OLD_BATCH = 17
@@ -67,24 +86,24 @@ def _write_header(out, at, size, row, base_offset, last_offset, attributes, base
         raise IndexError("batch header is out of the array's bounds")
     address = out.ctypes.data + at
     store64(np.uintp(address), np.int64(base_offset))
-    store32(np.uintp(address + 8), np.int64(size - 12))
-    store32(np.uintp(address + 12), np.int64(row.leader_epoch))
-    out[at + 16] = 2
-    store16(np.uintp(address + 21), np.int64(attributes))
-    store32(np.uintp(address + 23), np.int64(last_offset - base_offset))
-    store64(np.uintp(address + 27), np.int64(base_ts))
-    store64(np.uintp(address + 35), np.int64(max_ts))
-    store64(np.uintp(address + 43), np.int64(row.producer_id))
-    store16(np.uintp(address + 51), np.int64(row.producer_epoch))
-    store32(np.uintp(address + 53), np.int64(row.base_sequence))
-    store32(np.uintp(address + 57), np.int64(count))
+    store32(np.uintp(address + LENGTH_AT), np.int64(size - LOG_OVERHEAD_BYTES))
+    store32(np.uintp(address + LEADER_EPOCH_AT), np.int64(row.leader_epoch))
+    out[at + MAGIC_AT] = MAGIC
+    store16(np.uintp(address + ATTRIBUTES_AT), np.int64(attributes))
+    store32(np.uintp(address + LAST_OFFSET_DELTA_AT), np.int64(last_offset - base_offset))
+    store64(np.uintp(address + BASE_TIMESTAMP_AT), np.int64(base_ts))
+    store64(np.uintp(address + MAX_TIMESTAMP_AT), np.int64(max_ts))
+    store64(np.uintp(address + PRODUCER_ID_AT), np.int64(row.producer_id))
+    store16(np.uintp(address + PRODUCER_EPOCH_AT), np.int64(row.producer_epoch))
+    store32(np.uintp(address + BASE_SEQUENCE_AT), np.int64(row.base_sequence))
+    store32(np.uintp(address + RECORD_COUNT_AT), np.int64(count))
 
 
 @inner
 def _seal(out, at, size):
     """Write the CRC of the complete batch ``out[at:at+size]``."""
     address = out.ctypes.data + at
-    store32(np.uintp(address + 17), np.int64(crc32c(np.uintp(address + 21), np.uintp(size - 21))))
+    store32(np.uintp(address + CRC_AT), np.int64(crc32c(np.uintp(address + ATTRIBUTES_AT), np.uintp(size - ATTRIBUTES_AT))))
 
 
 @inner
@@ -148,7 +167,7 @@ def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):
     """Write the first ``n`` of ``kept`` at ``out[w:]``; ``records_ts`` is the old base timestamp (LogAppendTime: of every
     record). ``(position after them, max timestamp, error)``."""
     # ``transcode`` has set the append time of messages of magic 1; messages of magic 0 in the same batch have none
-    append_time = row.magic == 2 and row.attributes & LOG_APPEND_TIME_BIT != 0
+    append_time = row.magic == 2 and row.attributes & LOG_APPEND_TIME != 0
     max_ts = np.int64(-1)
     offset_shift = row.base_offset - base_offset
     run_start, run_stop = np.int64(0), np.int64(0)
@@ -176,18 +195,18 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, mtime_only, keeps_end
     """Write a batch of the ``n`` kept records at ``out[w:]``: ``(position after it, error)``. ``horizon_ms`` is its new delete
     horizon, -1 for none; with ``mtime_only`` it loses the one that it has. A batch of magic 0 or 1 ends at its last record,
     unless it ``keeps_end``. A batch to be compressed has no CRC yet, and its uncompressed size."""
-    append_time = row.attributes & LOG_APPEND_TIME_BIT != 0
+    append_time = row.attributes & LOG_APPEND_TIME != 0
     records_ts = row.max_timestamp if append_time and row.magic == 2 else row.base_timestamp
-    attributes = row.attributes & (7 | _TYPE_AND_TXN_BITS | HORIZON_BIT)
+    attributes = row.attributes & (7 | _TYPE_AND_TXN_BITS | DELETE_HORIZON)
     base_ts = row.base_timestamp
     if row.magic < 2:
-        attributes &= 7 | LOG_APPEND_TIME_BIT
-    elif attributes & HORIZON_BIT and (base_ts < 0 or mtime_only):
-        attributes &= ~HORIZON_BIT
+        attributes &= CODEC | LOG_APPEND_TIME
+    elif attributes & DELETE_HORIZON and (base_ts < 0 or mtime_only):
+        attributes &= ~DELETE_HORIZON
     if horizon_ms >= 0:
-        attributes |= HORIZON_BIT
+        attributes |= DELETE_HORIZON
         base_ts = horizon_ms
-    elif attributes & HORIZON_BIT == 0:
+    elif attributes & DELETE_HORIZON == 0:
         base_ts = records_ts if append_time and row.magic == 2 else records_ts + kept[0, 3]
     base_offset, last_offset = row.base_offset, row.last_offset
     if row.magic < 2:
@@ -198,7 +217,7 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, mtime_only, keeps_end
         max_ts = row.max_timestamp
     _write_header(out, w, end - w, row, base_offset, last_offset, attributes, base_ts, max_ts, n)
     out_row.start, out_row["size"], out_row.last_offset, out_row.max_timestamp = w, end - w, last_offset, max_ts
-    if attributes & 7:
+    if attributes & CODEC:
         out_row.source = TO_COMPRESS
     else:
         out_row.source = BUILT
@@ -214,7 +233,7 @@ def _describe_wrapper(row, kept, n, out_row):
     max_ts = row.max_timestamp
     if row.magic == 0:
         max_ts = np.int64(-1)
-    elif row.attributes & LOG_APPEND_TIME_BIT == 0:
+    elif row.attributes & LOG_APPEND_TIME == 0:
         max_ts = np.int64(-1)
         for i in range(n):
             max_ts = max(max_ts, row.base_timestamp + kept[i, 3])
@@ -237,8 +256,8 @@ def _lacks_producer(row):
     if row.magic < 2:
         return False
     if row.producer_id == -1:
-        return row.attributes & TRANSACTIONAL_BIT != 0
-    return row.producer_epoch == -1 or (row.base_sequence < 0 and row.attributes & CONTROL_BIT == 0)
+        return row.attributes & TRANSACTIONAL != 0
+    return row.producer_epoch == -1 or (row.base_sequence < 0 and row.attributes & CONTROL == 0)
 
 
 @inner
@@ -304,7 +323,7 @@ def rewrite(
             keeps_magic = row.magic < 2 and limits.keep_magic
             dated = not (limits.mtime_only or keeps_magic or limits.erases)
             dated &= tombstone or verdicts[i] & MARKER_OF_EMPTY_TXN != 0
-            dated &= row.magic < 2 or row.attributes & HORIZON_BIT == 0
+            dated &= row.magic < 2 or row.attributes & DELETE_HORIZON == 0
             horizon = np.int64(new_horizon_ms) if dated else np.int64(-1)
             untouched = n == row.count and not dated and not (limits.erases_values and _any_erased(kept, n))
             if row.magic < 2 and not limits.erases:
@@ -337,7 +356,7 @@ def rewrite(
         if not (discarded and verdicts[i] & RETAIN_EMPTY == 0):
             counters[MESSAGES_READ] += row.count
         if discarded:
-            counters[MARKERS_REMOVED if row.attributes & CONTROL_BIT else ABORTED_RECORDS] += row.count
+            counters[MARKERS_REMOVED if row.attributes & CONTROL else ABORTED_RECORDS] += row.count
             if verdicts[i] & RETAIN_EMPTY:
                 counters[READ_DISCARDED] += row.count
         if n_out and out_rows[n_out - 1].source == WRAPPER:

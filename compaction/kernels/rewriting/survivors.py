@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from compaction.formats.record_batch import CONTROL
 from compaction.kernels.compiling.jit import inner
-from compaction.kernels.reading.batches import CONTROL_BIT
 from compaction.kernels.reading.bytes import is_utf8, varint, varlong, varlong_size
 from compaction.kernels.reading.records import BAD_RECORD, OK, quick_bounds, quick_record, read_record
 from compaction.kernels.reading.tables import DISCARD, DROPPED, OFFSET_SHIFT, UNEXPIRED
@@ -108,7 +108,7 @@ def filter_records(data, start, end, row, verdict, survivors, survivor_at, limit
     ``(number kept, number of expired tombstones, whether a kept record is a tombstone, whether a kept record has a header name
     with malformed UTF-8, next index into survivors, error)``."""
     first_dirty, latest_offset = limits.first_dirty_offset, limits.latest_offset
-    control = row.magic == 2 and row.attributes & CONTROL_BIT != 0
+    control = row.magic == 2 and row.attributes & CONTROL != 0
     expire_tombstones = tombstones_expired(row, limits)
     n, expired_total, tombstone_kept, bad_names = 0, 0, False, False
     address = data.ctypes.data

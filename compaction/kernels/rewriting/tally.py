@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from compaction.formats.record_batch import CONTROL, LOG_APPEND_TIME
 from compaction.kernels.compiling.jit import inner, kernel
-from compaction.kernels.reading.batches import CONTROL_BIT, LOG_APPEND_TIME_BIT
 from compaction.kernels.reading.records import BAD_RECORD, OK, read_record
 from compaction.kernels.reading.tables import COPY, DISCARD, REWRITE
 from compaction.kernels.rewriting.batch_retention import tombstones_expired
@@ -42,7 +42,6 @@ def age_bucket(timestamp, now_ms, bounds):
 
 @inner
 def _count(control, offset, timestamp, size, key_size, value_size, frame, bounds, positions, ages):
-    """Count one record."""
     fraction = (offset - frame.first_offset) / (frame.end_offset - frame.first_offset)
     position = max(0, min(len(positions) - 1, int(fraction * len(positions))))
     age = age_bucket(timestamp, frame.now_ms, bounds)
@@ -79,8 +78,8 @@ def tally(raw, scratch, rows, spans, actions, verdicts, survivors, limits, frame
         if actions[i] == COPY:
             continue
         data = scratch if spans[i, 2] else raw
-        append_time = row.attributes & LOG_APPEND_TIME_BIT != 0
-        control = row.magic == 2 and row.attributes & CONTROL_BIT != 0
+        append_time = row.attributes & LOG_APPEND_TIME != 0
+        control = row.magic == 2 and row.attributes & CONTROL != 0
         filtered = actions[i] == REWRITE and verdicts[i] & DISCARD == 0
         expired = tombstones_expired(row, limits)
         at, end = spans[i, 0], spans[i, 1]

@@ -49,12 +49,10 @@ class KafkaVersion:
 
     @property
     def known(self) -> bool:
-        """Whether any source has the version."""
         return self.source != UNKNOWN
 
     @property
     def rules(self) -> KafkaRules:
-        """The rules that apply."""
         return rules_of(self.version)
 
     def __str__(self) -> str:

@@ -151,7 +151,6 @@ class MetadataSources:
 
 
 def _candidate(fs: FileSystem, log_dir: str, identity: MetaProperties | LogError) -> _Candidate | None:
-    """The metadata log in a log directory."""
     path = metadata_log_in(fs, log_dir)
     if path is None:
         return None
@@ -182,7 +181,6 @@ def require_metadata_log(fs: FileSystem, path: str) -> str:
 
 
 def _identity(fs: FileSystem, log_dir: str) -> MetaProperties | LogError:
-    """The content of ``meta.properties``, or its error."""
     path = join(log_dir, META_PROPERTIES)
     try:
         if fs.stat(path) is None:

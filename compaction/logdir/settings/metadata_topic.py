@@ -17,11 +17,10 @@ from typing import NamedTuple
 
 from compaction.errors import CorruptLogError
 from compaction.formats.metadata_log import SNAPSHOT_FOOTER, ClusterConfigs
-from compaction.formats.primitives.malformed import FormatError
-from compaction.logdir.batch_scan import SegmentScan
+from compaction.formats.primitives import FormatError
+from compaction.logdir.segment_file import SegmentFile, SegmentScan
 from compaction.names import CLUSTER_METADATA_TOPIC, LOG, parse_segment_file
 from compaction.storage.filesystem import FileSystem, base_name, join
-from compaction.storage.ranges import view
 
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _HINT = "restore it, or use a copy without it and give the configuration by --set or --config"
@@ -101,17 +100,17 @@ class _Reader:
 
     def _apply(self, name: str) -> tuple[SegmentScan, int, int]:
         """Replay a file; returns its scan, and leader epoch and control type of its last batch (-1 for none)."""
-        data = view(self._fs, join(self._path, name))
-        scan, epoch, control = SegmentScan(data, check_crc=True), -1, -1
+        file = SegmentFile(self._fs, join(self._path, name))
+        scan, epoch, control = file.scan(check_crc=True), -1, -1
         for rows in scan:
             epoch, control = int(rows["leader_epoch"][-1]), int(rows["control_type"][-1])
         damage = scan.damage()
         if damage is not None:
             raise self._damaged(name, damage, scan.position)
         try:
-            self._configs.read(data[: scan.position].tobytes())
+            self._configs.read(file.data[: scan.position].tobytes())
         except FormatError as error:
-            raise CorruptLogError(str(error), path=join(self._path, name), hint=_HINT) from error
+            raise CorruptLogError(str(error), path=file.path, hint=_HINT) from error
         return scan, epoch, control
 
     def _damaged(self, name: str, what: str, position: int) -> CorruptLogError:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.batch_header import HEADER, LOG_OVERHEAD_BYTES, MAGIC
+from compaction.formats.primitives import FormatError
+from compaction.formats.record_batch import HEADER, LOG_OVERHEAD_BYTES, MAGIC
 from compaction.storage.ranges import View
 
 _HINT = "restore the object from another copy"

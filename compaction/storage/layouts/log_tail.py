@@ -9,8 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
-from compaction.formats.assigned_epochs import EpochRange, agree, assign_epochs
-from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs, parse_partition_metadata
+from compaction.formats.checkpoints import (
+    EpochEntry,
+    EpochRange,
+    agree,
+    assign_epochs,
+    parse_leader_epochs,
+    parse_partition_metadata,
+)
 from compaction.names import (
     INDEX,
     LEADER_EPOCHS,

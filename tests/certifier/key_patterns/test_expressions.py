@@ -10,7 +10,7 @@ import pytest
 from compaction.certifier.key_patterns import characters
 from compaction.certifier.key_patterns.expressions import translated
 from compaction.formats.key_criteria import KeyPattern
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives import FormatError
 
 TEXTS = [
     "", "a", "A", "b", "ab", "aab", "abc", "a.c", "a\nb", "\n", "a b", "aé", "é", "É", "jos", "jose", "josé", "JOSÉ", "Josё",

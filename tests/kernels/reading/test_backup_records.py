@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.formats.record_batch.batch import RecordBatch, iter_batches
-from compaction.formats.record_batch.record import Header, Record
+from compaction.formats.message_set import iter_batches
+from compaction.formats.record_batch import HEADER_SIZE, Header, Record, RecordBatch
 from compaction.kernels.reading.backup_records import (
     BAD_FIELDS,
     BAD_HEADERS,
@@ -25,7 +25,7 @@ from compaction.kernels.reading.backup_records import (
     batches_of_backup,
     put_backup_records,
 )
-from compaction.kernels.reading.batches import HEADER_SIZE, scan_batches
+from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, fill_columns, measure_records, new_columns
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.oracle.backup_segments import decode_records, encode_record

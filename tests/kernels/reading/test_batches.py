@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
+from compaction.formats.record_batch import HEADER_SIZE
 from compaction.kernels.compiling.native import crc32c
-from compaction.kernels.reading.batches import HEADER_SIZE, crc32, last_record_offsets, scan_batches
+from compaction.kernels.reading.batches import crc32, last_record_offsets, scan_batches
 from compaction.kernels.reading.tables import BATCH_ROW
-from compaction.logdir.batch_scan import SegmentScan
+from compaction.logdir.segment_file import SegmentScan
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.ranges import view
 from tests.kafka.encode import Batch, Record

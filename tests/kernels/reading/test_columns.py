@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.formats.record_batch.batch import parse_batch
-from compaction.formats.record_batch.record import Header, Record
-from compaction.kernels.reading.batches import HEADER_SIZE, scan_batches
+from compaction.formats.record_batch import HEADER_SIZE, Header, Record, parse_batch
+from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.columns import (
     HEADERS,
     KEYS,

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compaction.kernels.reading.headers import IO_ERROR, header_buffer, walk_headers
+from compaction.kernels.reading.batches import IO_ERROR, header_buffer, walk_headers
 from compaction.kernels.reading.tables import BATCH_ROW
-from compaction.logdir.batch_scan import SegmentScan
+from compaction.logdir.segment_file import SegmentScan
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.ranges import View, view
 from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, Record, marker

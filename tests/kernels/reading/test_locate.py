@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.formats.compression.codecs import Codec
-from compaction.formats.record_batch.batch import parse_batch
-from compaction.formats.record_batch.message_set import parse_message_entry
-from compaction.formats.record_batch.record import Header, Record
-from compaction.kernels.reading.batches import HEADER_SIZE, scan_batches
+from compaction.formats.codecs import Codec
+from compaction.formats.message_set import parse_message_entry
+from compaction.formats.record_batch import HEADER_SIZE, Header, Record, parse_batch
+from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.locate import (
     HEADERS,
     KEY,

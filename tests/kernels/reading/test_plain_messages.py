@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compaction.kernels.reading.batches import scan_batches
-from compaction.kernels.reading.plain_messages import GROWTH, plain_messages
+from compaction.kernels.reading.messages import GROWTH, plain_messages
 from tests.kernels.tables import as_array, random_segment
 from tests.oracle.logs import Sent, legacy_message
 from tests.oracle.random_logs import Flavour

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compaction.formats.record_batch.record import Header, Record, RecordBase, encode_record
-from compaction.kernels.reading.record_table import (
+from compaction.formats.record_batch import Header, Record, RecordBase, encode_record
+from compaction.kernels.reading.records import (
     COLUMNS,
     END,
     HEADERS_AT,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compaction.kernels.reading.batches import HEADER_SIZE
+from compaction.formats.record_batch import HEADER_SIZE
 from compaction.kernels.reading.records import OK
 from compaction.kernels.reading.tables import (
     DISCARD,

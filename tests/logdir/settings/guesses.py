@@ -8,7 +8,7 @@ from pathlib import Path
 
 from compaction.config import Resolver
 from compaction.config.request import CompactionRequest
-from compaction.formats.record_batch.record import Record
+from compaction.formats.record_batch import Record
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.storage.local import LocalFileSystem

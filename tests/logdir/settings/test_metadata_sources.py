@@ -10,7 +10,7 @@ import pytest
 from compaction.config import Resolver, read_properties, read_sets
 from compaction.errors import CorruptLogError, UsageError
 from compaction.formats.checkpoints import topic_id_text
-from compaction.formats.record_batch.batch import iter_batches
+from compaction.formats.message_set import iter_batches
 from compaction.logdir.settings.log_settings import Settings
 from compaction.logdir.settings.metadata_sources import MetadataSources
 from compaction.storage.local import LocalFileSystem

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import CorruptLogError
-from compaction.formats.record_batch.record import Record
+from compaction.formats.record_batch import Record
 from compaction.logdir.settings.metadata_topic import MetadataLog, Position, read_metadata_log
 from compaction.storage.local import LocalFileSystem
 from tests.formats.encode import BatchSpec, encode_batch

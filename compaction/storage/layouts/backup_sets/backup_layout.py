@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from itertools import pairwise
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.formats.backup_set.set_manifest import (
+from compaction.formats.backup_manifest import (
     READ_COMMITTED,
     BackupManifest,
     BackupPartition,

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, StorageError
-from compaction.formats.backup_set.set_segment import Compression, SegmentStream
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.backup_segment import Compression, SegmentStream
+from compaction.formats.primitives import FormatError
 from compaction.kernels.reading.backup_records import (
     BACKUP_ERRORS,
     COMPLETE,

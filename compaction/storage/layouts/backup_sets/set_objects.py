@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from compaction.errors import CorruptLogError, StorageError
-from compaction.formats.backup_set.set_manifest import MANIFEST, BackupManifest, BackupSegment, parse_manifest
-from compaction.formats.backup_set.set_segment import SegmentHeader
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.backup_manifest import MANIFEST, BackupManifest, BackupSegment, parse_manifest
+from compaction.formats.backup_segment import SegmentHeader
+from compaction.formats.primitives import FormatError
 from compaction.storage.filesystem import ReadableFileSystem, join
 from compaction.storage.text_files import read_small
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from compaction.errors import CompactionError, CorruptLogError, StorageError, UnsupportedLogError, UsageError
-from compaction.formats.backup_set.set_segment import SegmentStream
-from compaction.formats.record_batch.batch import RecordBatch, iter_batches
-from compaction.formats.record_batch.record import Header, Record
+from compaction.formats.backup_segment import SegmentStream
+from compaction.formats.message_set import iter_batches
+from compaction.formats.record_batch import Header, Record, RecordBatch
 from compaction.storage.layouts.backup_sets import segment_spool
 from compaction.storage.layouts.backup_sets.set_objects import MAX_MANIFEST_BYTES
 from compaction.storage.layouts.backup_sets.spool_directory import temporary_directory

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.formats.compression.codecs import Codec, CodecError, compress
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.batch import iter_batches
-from compaction.formats.record_batch.message_header import CRC_START, HEADER_V0, HEADER_V1
-from compaction.formats.record_batch.message_set import MessageEntry, parse_message_entry
-from compaction.formats.record_batch.record import Record
+from compaction.formats.codecs import Codec, CodecError, compress
+from compaction.formats.message_set import CRC_START, HEADER_V0, HEADER_V1, MessageEntry, iter_batches, parse_message_entry
+from compaction.formats.primitives import FormatError
+from compaction.formats.record_batch import Record
 from tests.formats.encode import BatchSpec, MessageSetSpec, encode_batch, encode_message_set
 from tests.formats.golden import comparable, golden, record, unbase64
 

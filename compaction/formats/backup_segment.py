@@ -19,8 +19,7 @@ from typing import NamedTuple
 import cramjam
 import zstandard
 
-from compaction.formats.primitives.fields import Buffer
-from compaction.formats.primitives.malformed import CodecError, FormatError
+from compaction.formats.primitives import Buffer, CodecError, FormatError
 
 MAGIC, END_MAGIC = b"KBAK", b"BKAE"
 VERSION = 1

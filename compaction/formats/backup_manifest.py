@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeGuard
 
-from compaction.formats.primitives.malformed import FormatError, shown
+from compaction.formats.primitives import FormatError, shown
 from compaction.names import TopicPartition, parse_partition_dir
 
 MANIFEST = "manifest.json"
@@ -52,7 +52,6 @@ class BackupSegment:
         return self.end_offset + 1 if self.covered is None else self.covered[1]
 
     def as_json(self, backup_id: str, uploaded_at: int) -> dict[str, Any]:
-        """The manifest's entry."""
         start, end = self.covered or (self.start_offset, self.end_offset + 1)
         return {
             "key": f"{backup_id}/{self.key}",
@@ -97,7 +96,6 @@ class BackupManifest:
 
     @property
     def empty_topics(self) -> tuple[str, ...]:
-        """The topics without partitions."""
         return tuple(topic["name"] for topic in self.document["topics"] if not topic["partitions"])
 
 

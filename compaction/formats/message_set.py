@@ -1,4 +1,4 @@
-"""Reads message sets (v0 and v1): plain messages and compressed wrappers.
+"""Message sets (v0 and v1): plain messages and compressed wrappers, read, written, and re-encoded as v2 records.
 
 An entry is an offset, a size and a message: CRC-32 over all that follows it, magic, attributes, timestamp (magic 1 only),
 key and value (int32 length, -1 for null, and bytes). A wrapper is a message whose value is a compressed run of entries; it
@@ -7,8 +7,13 @@ last inner message has the wrapper's offset. (With a wrapper offset of 0 they ar
 that.) Inner messages may have another magic than their wrapper. With log append time, all inner v1 messages have the wrapper's
 timestamp.
 
-Mirrors ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` (Kafka 4.4.0), which do not check the CRCs of inner messages
-and stop at an incomplete one without an error. A wrapper inside a wrapper is an error.
+Mirrors ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` (Kafka 4.4.0), which do not check the CRCs of inner messages and stop
+at an incomplete one without an error; a wrapper inside a wrapper is an error. ``wrap`` mirrors
+``MemoryRecordsBuilder.writeLegacyCompressedWrapperHeader`` (Kafka 3.9.2): the wrapper's offset is that of its last message, its
+timestamp the largest of its messages, or under log append time that of all of them.
+
+The cleaner writes an entry of which any record is retained as a v2 batch, as ``MemoryRecords.filterBatch`` and
+``buildRetainedRecordsInto`` do (Kafka 4.4.0); ``transcode`` gives its uncompressed content before any record is dropped.
 """
 
 from __future__ import annotations
@@ -16,20 +21,56 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
-from compaction.formats.compression.codecs import Codec, decompress
-from compaction.formats.primitives.fields import Buffer
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.batch_header import LOG_APPEND_TIME, LOG_OVERHEAD_BYTES, StoredBatch
-from compaction.formats.record_batch.message_header import HEADER_V0, HEADER_V1, EntryHeader
-from compaction.formats.record_batch.record import NO_TIMESTAMP, Record
+from compaction.formats.codecs import Codec, compress, decompress
+from compaction.formats.primitives import Buffer, FieldTable, FormatError, Int8, Int32, Int64, UInt32
+from compaction.formats.record_batch import (
+    DEFAULT_LIMIT_BYTES,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    NO_TIMESTAMP,
+    Record,
+    RecordBatch,
+    StoredBatch,
+    parse_batch,
+)
+
+
+class EntryHeader(NamedTuple):
+    """The fields common to v0 and v1, before the key."""
+
+    offset: Int64  # offset; of a wrapper, its last inner message's
+    size: Int32  # bytes after this field
+    crc: UInt32  # CRC-32 of everything after this field
+    magic: Int8  # 0 or 1
+    attributes: Int8  # bits 0-2 codec, bit 3 log append time (magic 1)
+
+
+class EntryHeaderV1(NamedTuple):
+    """v1 adds the timestamp."""
+
+    offset: Int64
+    size: Int32
+    crc: UInt32
+    magic: Int8
+    attributes: Int8
+    timestamp: Int64  # ms, -1 for none
+
+
+HEADER_V0 = FieldTable(EntryHeader)
+HEADER_V1 = FieldTable(EntryHeaderV1)
+#: position in an entry from which the CRC covers it
+CRC_START = HEADER_V0.offset("magic")
+
 
 _INT_BYTES = 4
 _INT = struct.Struct(">i")
-_LIMIT_BYTES = 2**31 - 1
 #: wrappers of more messages are refused to bound memory; no broker accepts such a wrapper
 _MAX_MESSAGES = 1 << 20
 
@@ -78,16 +119,19 @@ class MessageEntry(StoredBatch):
     timestamp: int
 
     @property
+    def computed_crc(self) -> int:
+        return crc32(self.data[CRC_START:])
+
+    @property
     def last_offset(self) -> int:
         """Last offset, inclusive. The first one is known only after decoding the records."""
         return self.header.offset
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether ``timestamp`` is the broker's append time."""
         return self.magic > 0 and bool(self.header.attributes & LOG_APPEND_TIME)
 
-    def columns(self, limit_bytes: int = _LIMIT_BYTES) -> MessageColumns:
+    def columns(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> MessageColumns:
         """The records as arrays. Decompresses at most ``limit_bytes``; positions in errors count from the payload.
 
         :raises FormatError: an empty, null, nested or malformed wrapper, or a field that exceeds its message
@@ -98,7 +142,7 @@ class MessageEntry(StoredBatch):
             return MessageColumns(self.data, *np.array(row, np.int64).reshape(-1, 1))
         return self._inner(self.payload(limit_bytes))
 
-    def payload(self, limit_bytes: int = _LIMIT_BYTES) -> memoryview:
+    def payload(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> memoryview:
         """The messages of a wrapper, decompressed to at most ``limit_bytes``.
 
         :raises FormatError: a null value, or one that cannot be decompressed
@@ -130,7 +174,7 @@ class MessageEntry(StoredBatch):
             raise FormatError("message whose value runs past its end", self.position)
         return key_start, key_length, value_start, value_length
 
-    def records(self, limit_bytes: int = _LIMIT_BYTES) -> Iterator[Record]:
+    def records(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[Record]:
         """The records one by one, with absolute offsets."""
         return self.columns(limit_bytes).records()
 
@@ -218,3 +262,123 @@ def _gather(raw: npt.NDArray[np.uint8], positions: Longs, width: int) -> Longs:
 def _refuse(bad: npt.NDArray[np.bool_], starts: Longs, what: str) -> None:
     if bad.any():
         raise FormatError(what, int(starts[np.argmax(bad)]))
+
+
+_ENTRY = struct.Struct(">qiI")
+_BODY = struct.Struct(">bb"), struct.Struct(">bbq")
+#: a null key, and the length of the value
+_FIELDS = struct.Struct(">ii")
+
+
+def wrap(magic: int, codec: Codec, last_offset: int, timestamp: int, messages: Buffer, *, append_time: bool) -> bytes:
+    """The wrapper of ``messages``, which have their offsets and sizes; with magic 0 the timestamp is not written."""
+    attributes = codec | (LOG_APPEND_TIME if append_time else 0)
+    payload = compress(codec, messages, magic=magic)
+    head = _BODY[0].pack(0, attributes) if magic == 0 else _BODY[1].pack(1, attributes, timestamp)
+    head += _FIELDS.pack(-1, len(payload))
+    size = CRC_START - LOG_OVERHEAD_BYTES + len(head) + len(payload)
+    return _ENTRY.pack(last_offset, size, crc32(payload, crc32(head))) + head + payload
+
+
+_VARINT_BYTES = 10
+_SHIFTS = np.arange(_VARINT_BYTES, dtype=np.uint64) * np.uint64(7)
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Transcoded(NamedTuple):
+    """The v2 records of an entry, and the fields of a v2 batch header that they determine; ``last_offset`` is inclusive.
+
+    ``other_magic``: see ``MessageColumns``.
+    """
+
+    base_offset: int
+    last_offset: int
+    base_timestamp: int
+    record_count: int
+    records: bytes
+    other_magic: bool = False
+
+
+def transcode(buf: Buffer, pos: int = 0, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Transcoded:
+    """The records of the v0/v1 entry at ``pos``; decompresses at most ``limit_bytes``.
+
+    :raises FormatError: as ``MessageEntry.columns``; also if offsets do not increase within the range of a batch, or a
+        timestamp is below -1
+    """
+    entry = parse_message_entry(buf, pos)
+    columns = entry.columns(limit_bytes)
+    offset, timestamp = columns.offset, columns.timestamp
+    if np.any(np.diff(offset) <= 0) or offset[-1] - offset[0] > np.iinfo(np.int32).max:
+        raise FormatError("offsets of messages do not increase within a batch's range", entry.position)
+    if np.any(timestamp < NO_TIMESTAMP):
+        raise FormatError("negative timestamp", entry.position)
+    base_offset, base_timestamp = int(offset[0]), int(timestamp[0])
+    records = encode_columns(columns, base_offset, base_timestamp)
+    return Transcoded(base_offset, int(offset[-1]), base_timestamp, len(columns), records, columns.other_magic)
+
+
+def encode_columns(columns: MessageColumns, base_offset: int, base_timestamp: int) -> bytes:
+    """The rows as v2 records without headers, concatenated."""
+    head = [_varints(columns.timestamp - base_timestamp), _varints(columns.offset - base_offset)]
+    key_size, value_size = _varints(columns.key_length), _varints(columns.value_length)
+    key_length, value_length = np.maximum(columns.key_length, 0), np.maximum(columns.value_length, 0)
+    head_bytes = head[0][1] + head[1][1] + key_size[1]
+    # one byte of attributes before these fields, and one after them for the number of headers
+    body_bytes = 2 + head_bytes + key_length + value_size[1] + value_length
+    length = _varints(body_bytes)
+    total = length[1] + body_bytes
+    out = np.zeros(int(total.sum()), np.uint8)
+    source = columns.data.cast("B")
+    pos = np.cumsum(total) - total
+    pos = _put_varints(out, pos, length) + 1
+    for varints in (*head, key_size):
+        pos = _put_varints(out, pos, varints)
+    pos = _put_fields(out, pos, source, (columns.key_start, key_length))
+    pos = _put_varints(out, pos, value_size)
+    _put_fields(out, pos, source, (columns.value_start, value_length))
+    return out.tobytes()
+
+
+def _varints(values: Longs) -> tuple[Bytes, Longs]:
+    """Zig-zag varints: bytes of shape (n, 10) and the number of bytes used in each row."""
+    zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
+    groups = zigzag[:, None] >> _SHIFTS
+    sizes = 1 + np.count_nonzero(groups[:, 1:], axis=1).astype(np.int64)
+    more = np.arange(_VARINT_BYTES) < sizes[:, None] - 1
+    return ((groups & np.uint64(0x7F)) | (more * np.uint64(0x80))).astype(np.uint8), sizes
+
+
+def _put_varints(out: Bytes, pos: Longs, varints: tuple[Bytes, Longs]) -> Longs:
+    digits, sizes = varints
+    columns = np.arange(_VARINT_BYTES)
+    used = columns < sizes[:, None]
+    out[(pos[:, None] + columns)[used]] = digits[used]
+    return pos + sizes
+
+
+def _put_fields(out: Bytes, pos: Longs, source: memoryview, fields: tuple[Longs, Longs]) -> Longs:
+    starts, lengths = fields
+    target = out.data
+    # one slice per field: fancy indexing per byte is slower for fields of more than a few bytes
+    for to, start, length in zip(pos.tolist(), starts.tolist(), lengths.tolist(), strict=True):
+        target[to : to + length] = source[start : start + length]
+    return pos + lengths
+
+
+def iter_batches(buf: Buffer, pos: int = 0, *, torn_tail: bool = False) -> Iterator[RecordBatch | MessageEntry]:
+    """The batches of any magic from ``pos`` to the end of the buffer; checks neither CRCs nor records.
+
+    :param torn_tail: accept an incomplete batch at the end of the buffer
+    :raises FormatError: unknown magic or impossible length, with the position
+    """
+    while pos < len(buf):
+        left = len(buf) - pos
+        if torn_tail and (left < HEADER_V0.size or HEADER_V0.get(buf, "size", pos) > left - LOG_OVERHEAD_BYTES):
+            return
+        magic = HEADER_V0.get(buf, "magic", pos)
+        if not 0 <= magic <= MAGIC:
+            raise FormatError(f"unknown magic {magic}", pos)
+        batch = parse_batch(buf, pos) if magic == MAGIC else parse_message_entry(buf, pos)
+        yield batch
+        pos += batch.size

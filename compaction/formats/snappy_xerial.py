@@ -13,8 +13,7 @@ import struct
 
 import cramjam
 
-from compaction.formats.primitives.fields import Buffer
-from compaction.formats.primitives.malformed import BufferTooSmall, CodecError
+from compaction.formats.primitives import Buffer, BufferTooSmall, CodecError
 
 _MAGIC = b"\x82SNAPPY\x00"
 _VERSION = 1

@@ -30,9 +30,8 @@ import cramjam
 import numpy as np
 import zstandard
 
-from compaction.formats.compression import lz4_frame, snappy_xerial
-from compaction.formats.primitives.fields import Buffer
-from compaction.formats.primitives.malformed import BufferTooSmall, CodecError
+from compaction.formats import lz4_frame, snappy_xerial
+from compaction.formats.primitives import Buffer, BufferTooSmall, CodecError
 
 __all__ = ["BufferTooSmall", "Codec", "CodecError", "compress", "decompress", "decompress_into"]
 

@@ -11,12 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.formats.compression.codecs import Codec, compress
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.batch import iter_batches
-from compaction.formats.record_batch.message_set import MessageColumns, MessageEntry, parse_message_entry
-from compaction.formats.record_batch.record import Record, RecordBase, decode_records, encode_records
-from compaction.formats.record_batch.transcode import encode_columns, transcode
+from compaction.formats.codecs import Codec, compress
+from compaction.formats.message_set import (
+    MessageColumns,
+    MessageEntry,
+    encode_columns,
+    iter_batches,
+    parse_message_entry,
+    transcode,
+)
+from compaction.formats.primitives import FormatError
+from compaction.formats.record_batch import Record, RecordBase, decode_records, encode_records
 from tests.formats.encode import BatchSpec, MessageSetSpec, batch_header, encode_message_set, seal_batch
 from tests.formats.golden import FILTER_HORIZON_MS, FIRST_TWO, comparable, golden, unbase64
 

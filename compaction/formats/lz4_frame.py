@@ -19,8 +19,7 @@ import cramjam
 import numpy as np
 import xxhash
 
-from compaction.formats.primitives.fields import Buffer
-from compaction.formats.primitives.malformed import BufferTooSmall, CodecError
+from compaction.formats.primitives import Buffer, BufferTooSmall, CodecError
 
 _MAGIC = 0x184D2204
 _HEADER = struct.Struct("<IBB")

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from compaction.formats.backup_set.set_segment import Compression, SegmentHeader, SegmentStream, encode_segment
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.record import Header, Record
+from compaction.formats.backup_segment import Compression, SegmentHeader, SegmentStream, encode_segment
+from compaction.formats.primitives import FormatError
+from compaction.formats.record_batch import Header, Record
 from tests.oracle.backup_segments import LZ4, NONE, ZSTD, decode_segment, encode_record
 from tests.oracle.backup_segments import encode_segment as plain_segment
 

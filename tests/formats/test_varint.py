@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.formats.primitives import varint
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats import primitives as varint
+from compaction.formats.primitives import FormatError
 
 #: values and bytes from Kafka's ByteUtilsTest
 VARINTS = [

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from compaction.formats.backup_set.set_manifest import BackupPartition, BackupSegment, format_manifest, parse_manifest
-from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.backup_manifest import BackupPartition, BackupSegment, format_manifest, parse_manifest
+from compaction.formats.primitives import FormatError
 from compaction.names import TopicPartition
 
 KEY = "b1/topics/orders/partition=0/segment-00000000000000000000.bin.zst"

@@ -1,12 +1,13 @@
-"""Reads the messages of a decompressed wrapper of magic 0 or 1: converts them to v2 records, or copies some for a new wrapper.
+"""Converts messages of magic 0 and 1 to v2 records, so that the other kernels read one format only; also copies some messages
+of a wrapper for a new one.
 
-The offset of a message is its stored one plus a *shift*: with magic 1, stored offsets are relative, and the last message has
-the wrapper's offset. Under log append time, messages of magic 1 have the wrapper's timestamp. An incomplete message at the end
-is ignored. ``compaction.formats.record_batch.transcode`` does the same for one wrapper, slowly, and says what is wrong with one
-that is refused here.
-
-Mirrors ``AbstractLegacyRecordBatch.DeepRecordsIterator`` (Kafka 4.4.0); ``filter_messages`` mirrors
+The offset of a message in a wrapper is its stored one plus a *shift*: with magic 1, stored offsets are relative, and the last
+message has the wrapper's offset. Under log append time, messages of magic 1 have the wrapper's timestamp. An incomplete message
+at the end is ignored. ``compaction.formats.message_set`` does the same for one wrapper, slowly, and says what is wrong with one
+that is refused here. Mirrors ``AbstractLegacyRecordBatch.DeepRecordsIterator`` (Kafka 4.4.0); ``filter_messages`` mirrors
 ``MemoryRecordsBuilder.appendLegacyRecord`` (Kafka 3.9.2).
+
+An uncompressed message is a batch of one record (Kafka 4.4.0: ``AbstractLegacyRecordBatch``, ``LegacyRecord``).
 """
 
 from __future__ import annotations
@@ -15,21 +16,65 @@ from typing import NamedTuple
 
 import numpy as np
 
+from compaction.formats.record_batch import CODEC, LOG_APPEND_TIME, LOG_OVERHEAD_BYTES, MAGIC_AT
 from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.compiling.native import copy_bytes, store32, store64
-from compaction.kernels.reading.batches import LOG_APPEND_TIME_BIT, LOG_OVERHEAD, crc32
+from compaction.kernels.reading.batches import crc32
 from compaction.kernels.reading.bytes import be32, be64, put_varlong, varlong_size
 
-_MAGIC_AT = 16
-_CODEC_BITS = 7
+#: most bytes by which a record is larger than its message
+GROWTH = 16
 _HEADER_V0, _HEADER_V1 = 18, 26
-_MIN_SIZE = _HEADER_V0 + 8 - LOG_OVERHEAD
+_MIN_SIZE = _HEADER_V0 + 8 - LOG_OVERHEAD_BYTES
 _MOST_MESSAGES = 1 << 20
 _INT_MAX = 2**31 - 1
 #: what ``_message`` returns for its next position
 _MALFORMED, _INCOMPLETE = -1, -2
 #: most bytes by which a message grows: one of magic 0 that is written with magic 1
 MESSAGE_GROWTH = 8
+
+
+@kernel
+def plain_messages(raw, block_position, rows, first_row, scratch, spans):
+    """Write the records of messages ``rows[first_row:]`` into ``scratch``, as many as fit.
+
+    :param rows: ``BATCH_ROW[r]``, all uncompressed and of magic 0 or 1; ``count`` and ``base_timestamp`` are set
+    :param spans: int64[r, 3] to fill: start, end, 1
+    :returns: ``(next row, ok)``; if not ok, the lengths within that message contradict its size
+    """
+    w = 0
+    for i in range(first_row, len(rows)):
+        row = rows[i]
+        if w + row["size"] + GROWTH > len(scratch):
+            return i, True
+        at = row.position - block_position
+        end = at + row["size"]
+        timestamp = be64(raw, at + 18) if row.magic == 1 else -1
+        p = at + (26 if row.magic == 1 else 18)
+        if p + 4 > end:
+            return i, False
+        key_size = be32(raw, p)
+        key_at = p + 4
+        p = key_at + max(key_size, 0)
+        if key_size < -1 or p + 4 > end:
+            return i, False
+        value_size = be32(raw, p)
+        value_at = p + 4
+        if value_size < -1 or value_at + max(value_size, 0) != end:
+            return i, False
+        spans[i, 0], spans[i, 2] = w, 1
+        body = 4 + varlong_size(key_size) + max(key_size, 0) + varlong_size(value_size) + max(value_size, 0)
+        w = put_varlong(scratch, w, body)
+        scratch[w] = scratch[w + 1] = scratch[w + 2] = 0
+        w = put_varlong(scratch, w + 3, key_size)
+        w = copy_bytes(scratch, w, raw, key_at, key_at + max(key_size, 0))
+        w = put_varlong(scratch, w, value_size)
+        w = copy_bytes(scratch, w, raw, value_at, value_at + max(value_size, 0))
+        scratch[w] = 0
+        w += 1
+        spans[i, 1] = w
+        row.count, row.base_timestamp = 1, timestamp
+    return len(rows), True
 
 
 class WrapperFields(NamedTuple):
@@ -48,11 +93,11 @@ def _message(payload, at):
     size = np.int64(be32(payload, at + 8))
     if size < _MIN_SIZE:
         return np.int64(_MALFORMED), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    if size > end - at - LOG_OVERHEAD:
+    if size > end - at - LOG_OVERHEAD_BYTES:
         return np.int64(_INCOMPLETE), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    stop = at + LOG_OVERHEAD + size
-    key_at = at + 4 + (_HEADER_V1 if payload[at + _MAGIC_AT] else _HEADER_V0)
-    if payload[at + _MAGIC_AT] > 1 or payload[at + _MAGIC_AT + 1] & _CODEC_BITS or key_at + 4 > stop:
+    stop = at + LOG_OVERHEAD_BYTES + size
+    key_at = at + 4 + (_HEADER_V1 if payload[at + MAGIC_AT] else _HEADER_V0)
+    if payload[at + MAGIC_AT] > 1 or payload[at + MAGIC_AT + 1] & CODEC or key_at + 4 > stop:
         return np.int64(_MALFORMED), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     key_size = max(np.int64(be32(payload, key_at - 4)), np.int64(-1))
     value_at = key_at + max(key_size, np.int64(0)) + 4
@@ -67,7 +112,7 @@ def _message(payload, at):
 @inner
 def _timestamp(payload, at, wrapper):
     """The timestamp of the message at ``payload[at:]``, -1 for none."""
-    if payload[at + _MAGIC_AT] == 0:
+    if payload[at + MAGIC_AT] == 0:
         return np.int64(-1)
     return np.int64(wrapper.timestamp) if wrapper.append_time else be64(payload, at + _HEADER_V0)
 
@@ -80,15 +125,15 @@ def measure_messages(payload, wrapper):
         wrapper is malformed. Other magic: some message has another one than the wrapper
     """
     at, count, last, largest, other_magic = np.int64(0), 0, np.int64(0), np.int64(0), False
-    while len(payload) - at >= LOG_OVERHEAD:
+    while len(payload) - at >= LOG_OVERHEAD_BYTES:
         stop, _, _, _, _ = _message(payload, at)
         if stop == _INCOMPLETE:
             break
         if stop == _MALFORMED or count == _MOST_MESSAGES:
             return 0, np.int64(0), largest, other_magic
         last = be64(payload, at)
-        other_magic = other_magic or payload[at + _MAGIC_AT] != wrapper.magic
-        largest = max(largest, stop - at - LOG_OVERHEAD)
+        other_magic = other_magic or payload[at + MAGIC_AT] != wrapper.magic
+        largest = max(largest, stop - at - LOG_OVERHEAD_BYTES)
         count += 1
         at = stop
     shift = np.int64(0)
@@ -152,9 +197,9 @@ def filter_messages(payload, count, shift, wrapper, retained, out):
         largest = max(largest, timestamp)
         address = np.uintp(out.ctypes.data + w)
         store64(address, np.int64(offset - base_offset))
-        body = w + _MAGIC_AT
+        body = w + MAGIC_AT
         out[body] = wrapper.magic
-        out[body + 1] = LOG_APPEND_TIME_BIT if wrapper.append_time else 0
+        out[body + 1] = LOG_APPEND_TIME if wrapper.append_time else 0
         end = body + 2
         if wrapper.magic:
             store64(np.uintp(out.ctypes.data + end), timestamp)
@@ -163,7 +208,7 @@ def filter_messages(payload, count, shift, wrapper, retained, out):
         end = copy_bytes(out, end + 4, payload, key_at, key_at + max(key_size, np.int64(0)))
         store32(np.uintp(out.ctypes.data + end), value_size)
         end = copy_bytes(out, end + 4, payload, value_at, value_at + max(value_size, np.int64(0)))
-        store32(np.uintp(address + np.uintp(8)), end - w - LOG_OVERHEAD)
+        store32(np.uintp(address + np.uintp(8)), end - w - LOG_OVERHEAD_BYTES)
         store32(np.uintp(address + np.uintp(12)), np.int64(crc32(out, body, end)))
         w = end
     return w, largest

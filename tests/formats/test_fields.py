@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.formats.primitives.fields import FieldTable, Int8, Int16, Int32, Int64, UInt32
-from compaction.formats.primitives.malformed import BufferTooSmall, CodecError, FormatError
+from compaction.formats.primitives import BufferTooSmall, CodecError, FieldTable, FormatError, Int8, Int16, Int32, Int64, UInt32
 
 
 class Sample(NamedTuple):

@@ -10,11 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.formats.compression.codecs import Codec, CodecError
-from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch import batch_header as bits
-from compaction.formats.record_batch.batch import ControlRecord, RecordBatch, iter_batches, parse_batch, parse_control_record
-from compaction.formats.record_batch.record import Header, Record, RecordBase, decode_record, encode_record, increment_sequence
+from compaction.formats import record_batch as bits
+from compaction.formats.codecs import Codec, CodecError
+from compaction.formats.message_set import iter_batches
+from compaction.formats.primitives import FormatError
+from compaction.formats.record_batch import (
+    ControlRecord,
+    Header,
+    Record,
+    RecordBase,
+    RecordBatch,
+    decode_record,
+    encode_record,
+    increment_sequence,
+    parse_batch,
+    parse_control_record,
+)
 from tests.formats.encode import BatchSpec, encode_batch, end_txn_marker, seal_batch
 from tests.formats.golden import FIRST_TWO, comparable, golden, record, unbase64
 

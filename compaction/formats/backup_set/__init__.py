@@ -1,1 +1,0 @@
-"""Backup sets of kafka-backup: the manifest and the segment files."""

@@ -1,1 +1,0 @@
-"""The codecs of batches, and the frames that Kafka puts around them."""

@@ -1,1 +1,0 @@
-"""Fields, checksums and variable-length integers, which all formats share."""

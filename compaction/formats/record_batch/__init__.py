@@ -1,1 +1,0 @@
-"""Batches and records: v2, and the message sets of v0 and v1."""
