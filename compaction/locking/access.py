@@ -15,15 +15,12 @@ from dataclasses import dataclass, field
 from compaction.errors import LockedError, StorageError, UsageError
 from compaction.locking.claim import NO_OWNER, PROCESSES, Claim, Owner, Runs
 from compaction.storage.durable import remove_temporary
-from compaction.storage.filesystem import DiskFileSystem
-from compaction.storage.uri import is_remote
+from compaction.storage.filesystem import NO_LOCK, DiskFileSystem
 
 _LOG = logging.getLogger(__name__)
 
 
 class Purpose(enum.Enum):
-    """The access of a run to its log directories."""
-
     READ = "read"
     COPY = "copy"
     CHANGE = "change"
@@ -37,29 +34,28 @@ class Access:
     in_use: frozenset[str] = frozenset()
 
     def owner(self, log_dir: str) -> Owner:
-        """The claim on a directory."""
         return self.owners.get(log_dir, NO_OWNER)
 
 
 @contextmanager
 def access(files: DiskFileSystem, log_dirs: Sequence[str], purpose: Purpose, runs: Runs = PROCESSES) -> Iterator[Access]:
-    """Lock log directories for a run. URIs have no locks.
+    """Lock log directories for a run.
 
     :param runs: distinguishes this run from others
     :raises LockedError: a broker or another run holds one
     :raises UsageError: a lock or a claim cannot be taken
     """
-    local = [each for each in log_dirs if not is_remote(each)]
     owners: dict[str, Owner] = {}
     with ExitStack() as stack:
         if purpose is Purpose.READ:
-            yield Access(in_use=frozenset(_in_use(files, local)))
+            yield Access(in_use=frozenset(_in_use(files, log_dirs)))
             return
         identity = runs.begin()
-        for log_dir in local:
+        for log_dir in log_dirs:
             with _as_usage_errors():
-                stack.callback(files.lock(log_dir, shared=purpose is Purpose.COPY).release)
-                if purpose is Purpose.CHANGE:
+                lock = files.lock(log_dir, shared=purpose is Purpose.COPY)
+                stack.callback(lock.release)
+                if purpose is Purpose.CHANGE and lock is not NO_LOCK:
                     claim = Claim.take(files, log_dir, identity, runs.is_over)
                     stack.callback(claim.release)
                     owners[log_dir] = claim
@@ -73,7 +69,7 @@ def require_still_unlocked(files: DiskFileSystem, log_dirs: Sequence[str]) -> No
     :raises LockedError: a broker or another run has locked one since
     """
     for log_dir in log_dirs:
-        holder = None if is_remote(log_dir) else files.lock_holder(log_dir)
+        holder = files.lock_holder(log_dir)
         if holder is not None:
             hint = "stop it and run again; no output was published"
             raise LockedError(f"{holder} locked this directory while the logs were copied", path=log_dir, hint=hint)

@@ -76,7 +76,6 @@ class Identity:
 
     @classmethod
     def of_this_process(cls) -> Identity:
-        """A new run of this process."""
         return cls(uuid.uuid4().hex, socket.gethostname(), _boot(), _namespace(), os.getpid(), _started(os.getpid()))
 
     def is_over(self, log_dir: str) -> bool:
@@ -108,11 +107,9 @@ class ProcessRuns:
     """Each run is a process, of this or another machine."""
 
     def begin(self) -> Identity:
-        """A new run of this process."""
         return Identity.of_this_process()
 
     def is_over(self, run: Identity, log_dir: str) -> bool:
-        """See :meth:`Identity.is_over`."""
         return run.is_over(log_dir)
 
 
@@ -201,7 +198,6 @@ class Claim:
 
 
 def is_claim(name: str) -> bool:
-    """Whether a file of a log directory is a run's claim."""
     return _NAME.fullmatch(name) is not None
 
 

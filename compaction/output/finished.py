@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import xxhash
 
@@ -58,11 +58,12 @@ def is_done(request: CompactionRequest) -> bool:
     :raises UsageError: it has the output of another request
     :raises StorageError: it lacks logs, or has changed since it was written
     """
-    output_dir = request.output_dir
-    if output_dir is not None and not is_remote(output_dir):
-        remove_leftovers(LocalFileSystem(), output_dir)
-    manifest = None if output_dir is None or request.dry_run else read_finished(output_dir)
-    if manifest is None or output_dir is None:
+    if request.output_dir is None:
+        return False
+    output_dir, output = request.output_dir, _output(request.output_dir)
+    output.remove_leftovers()
+    manifest = None if request.dry_run else output.manifest()
+    if manifest is None:
         return False
     differing = differences(manifest.request, request.call)
     try:
@@ -73,7 +74,10 @@ def is_done(request: CompactionRequest) -> bool:
         if lacking:
             what = f"the finished output lacks {counted(len(lacking), 'log')}, failed or new, the first is {lacking[0]}"
             raise StorageError(what, path=output_dir, hint="give --replace to write it again")
-        _require_true(output_dir, manifest)
+        problem = problem_of(MixedFileSystem(), output_dir, manifest, output.listed(manifest))
+        if problem is not None:
+            hint = "remove it and run again, or name a new directory"
+            raise StorageError(f"the finished output is not what was written: {problem}", path=output_dir, hint=hint)
     except CompactionError:
         if request.replace:
             return False
@@ -86,12 +90,66 @@ def read_finished(output_dir: str) -> Manifest | None:
 
     :raises CorruptLogError: it is malformed
     """
-    if not is_remote(output_dir):
-        path, files = join(output_dir, FINISHED), LocalFileSystem()
-        return None if files.stat(path) is None else Manifest.parse(files.read_bytes(path), path)
-    listed = listed_objects(output_dir)
-    # an unfinished output is replaced by any run
-    return Sources().manifest(output_dir) if MANIFEST in listed and MARKER not in listed else None
+    return _output(output_dir).manifest()
+
+
+class _Output(Protocol):
+    """A place of outputs, finished or not."""
+
+    def remove_leftovers(self) -> None:
+        """Remove the remains of killed runs, if the storage may have some beside the output."""
+
+    def manifest(self) -> Manifest | None:
+        """See ``read_finished``."""
+
+    def write_manifest(self, data: bytes) -> None: ...
+
+    def listed(self, manifest: Manifest) -> dict[str, FileStat]:
+        """The files of the output, and all others that a broker would use, by relative path."""
+
+
+class _OnDisk:
+    def __init__(self, path: str) -> None:
+        self._path, self._files = path, LocalFileSystem()
+
+    def remove_leftovers(self) -> None:
+        remove_leftovers(self._files, self._path)
+
+    def manifest(self) -> Manifest | None:
+        path = join(self._path, FINISHED)
+        return None if self._files.stat(path) is None else Manifest.parse(self._files.read_bytes(path), path)
+
+    def write_manifest(self, data: bytes) -> None:
+        replace_file(self._files, join(self._path, FINISHED), data)
+
+    def listed(self, manifest: Manifest) -> dict[str, FileStat]:
+        return files_below(self._files, self._path)
+
+
+class _InStore:
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def remove_leftovers(self) -> None:
+        """No operation: the next run over the same logs removes them (``compaction.output.unfinished``)."""
+
+    def manifest(self) -> Manifest | None:
+        listed = listed_objects(self._path)
+        # an unfinished output is replaced by any run
+        return Sources().manifest(self._path) if MANIFEST in listed and MARKER not in listed else None
+
+    def write_manifest(self, data: bytes) -> None:
+        OutputFileSystem().write_file(join(self._path, MANIFEST), data)
+
+    def listed(self, manifest: Manifest) -> dict[str, FileStat]:
+        names = {entry.path for entry in manifest.files}
+        objects = listed_objects(self._path)
+        # late uploads of killed tasks are not significant
+        return {name: stat for name, stat in objects.items() if name in names or is_significant(base_name(name))}
+
+
+def _output(path: str) -> _Output:
+    return _InStore(path) if is_remote(path) else _OnDisk(path)
 
 
 def uncertified(request: CompactionRequest) -> CompactionRequest:
@@ -105,18 +163,14 @@ def record_request(output_dir: str, call: Mapping[str, Any]) -> None:
 
     :raises StorageError: it is not finished, or the file system refused
     """
-    manifest = read_finished(output_dir)
+    output = _output(output_dir)
+    manifest = output.manifest()
     if manifest is None:
         raise StorageError("is not a finished output", path=output_dir, hint="let one run at a time write there")
-    data = replace(manifest, request=call).to_json()
-    if is_remote(output_dir):
-        OutputFileSystem().write_file(join(output_dir, MANIFEST), data)
-    else:
-        replace_file(LocalFileSystem(), join(output_dir, FINISHED), data)
+    output.write_manifest(replace(manifest, request=call).to_json())
 
 
 def differences(written: Mapping[str, Any] | None, asked: Mapping[str, Any] | None) -> list[str]:
-    """The names of the fields in which two requests differ."""
     if written is None or asked is None:
         return ["everything: it was written by a run that did not record its request"]
     return sorted(name for name in written.keys() | asked.keys() if written.get(name) != asked.get(name))
@@ -199,19 +253,8 @@ def _retired_problem(fs: FileSystem, path: str) -> str | None:
 
 
 def _is_own(fs: FileSystem, path: str) -> bool:
-    """Whether this user owns a directory."""
     found = fs.stat(path)
     return found is not None and found.is_dir and found.uid == os.geteuid()
-
-
-def _require_true(output_dir: str, manifest: Manifest) -> None:
-    """:raises StorageError: files of the output are missing, others, or have other contents"""
-    remote = is_remote(output_dir)
-    listed = _significant(output_dir, manifest) if remote else files_below(LocalFileSystem(), output_dir)
-    problem = problem_of(MixedFileSystem(), output_dir, manifest, listed)
-    if problem is not None:
-        hint = "remove it and run again, or name a new directory"
-        raise StorageError(f"the finished output is not what was written: {problem}", path=output_dir, hint=hint)
 
 
 def problem_of(fs: FileSystem, output_dir: str, manifest: Manifest, listed: Mapping[str, FileStat]) -> str | None:
@@ -220,8 +263,8 @@ def problem_of(fs: FileSystem, output_dir: str, manifest: Manifest, listed: Mapp
     if problem is not None:
         return problem
     files = (entry for entry in manifest.files if not entry.path.endswith("/"))
-    # objects of a copy under another URI may have other ETags
-    etags = is_remote(output_dir) and manifest.place in (None, output_dir)
+    # objects of a copy under another URI may have other ETags; files have none
+    etags = manifest.place in (None, output_dir)
     with ThreadPoolExecutor(_THREADS) as pool:
         found = pool.map(lambda entry: _content_problem(fs, join(output_dir, entry.path), entry, etags=etags), files)
         return next((each for each in found if each is not None), None)
@@ -261,14 +304,7 @@ def _lacking(manifest: Manifest, logs: Iterable[LogLocation]) -> list[str]:
     return [str(log.topic_partition) for log in logs if base_name(log.path) not in folders]
 
 
-def _significant(output_dir: str, manifest: Manifest) -> dict[str, FileStat]:
-    """The objects of an output, and all others that a broker would use: not late uploads of killed tasks."""
-    names = {entry.path for entry in manifest.files}
-    return {name: stat for name, stat in listed_objects(output_dir).items() if name in names or is_significant(base_name(name))}
-
-
 def listed_objects(output_dir: str) -> dict[str, FileStat]:
-    """The objects below a URI."""
     try:
         found = list_directory(output_dir, recursive=True)
     except StorageError as error:

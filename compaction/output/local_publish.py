@@ -149,7 +149,6 @@ class LocalPublication(Publication):
         return exchanged
 
     def abort(self) -> None:
-        """Remove the hidden directory."""
         self._lock.release()
         self._fs.remove_tree(self._staging)
 

@@ -96,7 +96,6 @@ class ObjectPublication(Publication):
         return publication
 
     def log_path(self, location: LogLocation) -> str:
-        """See ``Publication``."""
         self._tasks_may_write = True
         return super().log_path(location)
 

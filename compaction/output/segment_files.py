@@ -23,7 +23,6 @@ def change_suffixes(
 
 
 def exists(fs: FileSystem, log_path: str, base_offset: int, kind: str, suffix: str) -> bool:
-    """Whether a segment has a file of this kind and suffix."""
     return fs.stat(join(log_path, segment_file(base_offset, kind, suffix))) is not None
 
 

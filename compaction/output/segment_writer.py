@@ -96,7 +96,6 @@ class PartWriter:
                 file.remove()
 
     def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
-        """Batches (in ``chunks``, back to back) and one ``OUT_ROW`` each."""
         self._batches.write(chunks)
         self._rows.write([out_rows.tobytes()])
 
@@ -185,7 +184,6 @@ class SegmentWriter:
                 file.output.remove()
 
     def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
-        """Batches (in ``chunks``, back to back) and one ``OUT_ROW`` each."""
         self._log.write(chunks)
         self._indexes.append(out_rows)
         self._read_back.advance(self._log.size)
@@ -218,7 +216,7 @@ class SegmentWriter:
             file.output.start_writeback()
         for file in self._files.values():
             file.output.close(sync=False, mtime_ms=mtime_ms)
-        yield () if is_remote(self._directory) else content_of(*map(self._path, self._files))
+        yield content_of(*map(self._path, self._files))
         times = {kind: self._mtime_ns(kind) for kind in self._files}
         size = sum(part.size for part in self._parts) or self._log.size
         log = self._read_back.end(size, self._indexes.batches, None if self._parts else self._log.written(LOG).digest)

@@ -57,8 +57,6 @@ Store = Any
 
 
 class _Client(NamedTuple):
-    """A file system, and its prefix of keys."""
-
     store: Store
     root: str
 
@@ -163,7 +161,6 @@ def store_error(error: Exception, path: str, doing: str) -> StorageError:
 
 
 def is_access_denied(error: StorageError) -> bool:
-    """Whether a store denied access."""
     cause = error.__cause__
     return isinstance(cause, PermissionError) or bool(re.search(f"{_HINTS[0][0]}|{_REFUSED}", str(cause), re.IGNORECASE))
 

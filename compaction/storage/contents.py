@@ -35,7 +35,6 @@ class FileDigest(NamedTuple):
 
 
 def digest_of(data: bytes) -> FileDigest:
-    """The digest of a file with this content."""
     return FileDigest("", len(data), xxhash.xxh3_128_hexdigest(data))
 
 
@@ -65,7 +64,6 @@ def find_mismatch(files: ReadableFileSystem, path: str, written: FileDigest) -> 
 
 
 def read_back_error(path: str, problem: str) -> StorageError:
-    """An output differs from what was written."""
     hint = "the log was left as it was; check the disk, its controller and the memory before anything else"
     return StorageError(f"output is read back otherwise than it was written: {problem}", path=path, hint=hint)
 
@@ -119,7 +117,6 @@ def borrow_buffer() -> NDArray[np.uint8]:
 
 
 def return_buffer(buffer: NDArray[np.uint8]) -> None:
-    """Make a buffer available for reuse."""
     if len(_spare) < _MAX_SPARE:
         _spare.append(buffer)
 

@@ -88,7 +88,6 @@ class DirectWriter:
         self._direct = False
 
     def write(self, chunks: Sequence[Chunk]) -> None:
-        """Append the chunks."""
         for chunk in chunks:
             data = memoryview(chunk)
             while data:
@@ -99,13 +98,11 @@ class DirectWriter:
                 data = data[size:]
 
     def copy(self, source: int, start: int, limit: int) -> int:
-        """Append up to ``limit`` bytes from ``start`` of an open file; returns the byte count."""
         copied = read_at(source, self._free()[:limit], start)
         self._advance(copied)
         return copied
 
     def skip(self, size: int) -> None:
-        """Append zeros."""
         for at in range(0, size, READ_BYTES):
             self.write([bytes(min(READ_BYTES, size - at))])
 

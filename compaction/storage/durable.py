@@ -53,7 +53,6 @@ def names_in(directory: str) -> list[Unsynced]:
 
 
 def run_alone(fs: FileSystem, steps: Steps[T]) -> T:
-    """The result of one work."""
     return run_in_step(fs, (), [steps])[0]
 
 
@@ -83,7 +82,6 @@ def run_in_step(fs: FileSystem, directories: Iterable[str], works: Sequence[Step
 
 
 def _flush(fs: FileSystem, whole: WholeSync, wanted: Sequence[Sequence[Unsynced]]) -> list[StorageError | None]:
-    """Makes durable what each work waits for; the error of each."""
     if sum(map(len, wanted)) >= _LEAST_TOGETHER and whole.sync():
         return [None] * len(wanted)
     return [_error(fs, each) for each in wanted]

@@ -172,7 +172,7 @@ class DiskFileSystem(FileSystem, Protocol):
         of ``like``, and everybody may read it."""
 
     def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
-        """Lock a log directory as a broker does; ``shared``: together with other readers.
+        """Lock a log directory as a broker does; ``shared``: together with other readers. ``NO_LOCK`` in a store.
 
         :raises LockedError: a broker or another run holds the lock
         """
@@ -186,6 +186,15 @@ class Lock(Protocol):
 
     def release(self) -> None:
         """Release the lock; idempotent."""
+
+
+class _NoLock:
+    def release(self) -> None:
+        """No operation."""
+
+
+#: of storage without locks
+NO_LOCK: Lock = _NoLock()
 
 
 class storage_errors:  # noqa: N801
@@ -242,14 +251,12 @@ def join(directory: str, *names: str) -> str:
 
 
 def parent(path: str) -> str:
-    """The directory that holds ``path``."""
     if is_remote(path) and not split(path)[1]:
         return path
     return normal(path).rpartition("/")[0] or str(Path(path).parent)
 
 
 def base_name(path: str) -> str:
-    """The last part of a path."""
     return normal(path).rpartition("/")[2]
 
 

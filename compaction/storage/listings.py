@@ -15,7 +15,6 @@ _ONLY_MARKED = "gcs"
 
 
 def _stat_of(info: Any) -> FileStat:
-    """Attributes of a listed object."""
     from pyarrow import fs
 
     is_dir = info.type == fs.FileType.Directory
@@ -53,7 +52,6 @@ def _folded(names: Mapping[str, FileStat]) -> dict[str, FileStat]:
 
 
 def is_missing(error: StorageError) -> bool:
-    """Whether an object or directory was not found."""
     return isinstance(error.__cause__, FileNotFoundError)
 
 

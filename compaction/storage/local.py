@@ -243,14 +243,12 @@ def _replace(here: int | None, source: str, there: int | None, target: str) -> N
 
 
 def _link(source: str, target: str) -> None:
-    """Make a hard link in the directory of ``source``."""
     with opened_directory(source) as directory:
         names = name_in(directory, source), name_in(directory, target)
         os.link(*names, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
 
 
 def _make_directory(path: str, like: str | None) -> None:
-    """Make one directory, durable on return."""
     try:
         os.mkdir(path, 0o700 if like is not None else 0o777)  # noqa: PTH102
     except FileExistsError:

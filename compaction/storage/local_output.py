@@ -88,7 +88,6 @@ class LocalOutput:
         return start
 
     def make_readable(self) -> None:
-        """Make the file readable by everybody."""
         with self._errors():
             os.fchmod(self._fd, _DEFAULT_MODE)
 
@@ -116,7 +115,6 @@ class LocalOutput:
             self._fd = -1
 
     def remove(self) -> None:
-        """Close the file and remove it, so that a failed output takes no space."""
         self.abandon()
         with suppress(OSError), opened_directory(self.path) as directory:
             os.unlink(name_in(directory, self.path), dir_fd=directory)  # noqa: PTH108
@@ -129,7 +127,6 @@ class _CachedWriter:
         self._descriptor = descriptor
 
     def write(self, chunks: Sequence[Chunk]) -> None:
-        """Append the chunks."""
         for first in range(0, len(chunks), _IOV_MAX):
             pending = [memoryview(chunk) for chunk in chunks[first : first + _IOV_MAX] if len(chunk)]
             while pending:
@@ -140,7 +137,6 @@ class _CachedWriter:
                     pending[0] = pending[0][written:]
 
     def copy(self, source: int, start: int, limit: int) -> int:
-        """Append up to ``limit`` bytes from ``start`` of an open file; returns the byte count."""
         try:
             return os.sendfile(self._descriptor, source, start, limit)
         except OSError as error:

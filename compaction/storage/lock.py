@@ -71,7 +71,6 @@ class LogDirLock:
         raise LockedError("the lock file is replaced repeatedly", path=_lock_path(log_dir), hint=_HINT)
 
     def release(self) -> None:
-        """Release the lock; idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

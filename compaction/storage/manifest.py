@@ -100,7 +100,6 @@ class Manifest:
         return made if valid and (number == 1 or document["checksum"] == _checksum(document)) else None
 
     def to_json(self) -> bytes:
-        """The file's bytes."""
         files = [asdict(entry) for entry in sorted(self.files, key=lambda entry: entry.path)]
         document = {"format": FORMAT, "run": self.run, "place": self.place, "request": self.request, "files": files}
         return (json.dumps({**document, "checksum": _checksum(document)}, indent=1) + "\n").encode()

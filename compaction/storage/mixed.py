@@ -7,10 +7,12 @@ from functools import cached_property
 
 from compaction.storage.contents import read_range
 from compaction.storage.filesystem import (
+    NO_LOCK,
     ByteSource,
     DiskFileSystem,
     FileRange,
     FileStat,
+    Lock,
     Output,
     ReadableFileSystem,
     removed_on_failure,
@@ -28,8 +30,8 @@ def file_system(paths: Iterable[str]) -> DiskFileSystem:
 
 
 class MixedFileSystem(LocalFileSystem):
-    """Paths name local files, URIs name objects or files of exports. Objects are read and created, never changed in place; a
-    file copied from a URI belongs to the current user."""
+    """Paths name local files, URIs name objects or files of exports. Objects are read and created, never changed in place; they
+    have no locks, and are durable once they are closed. A file copied from a URI belongs to the current user."""
 
     def __init__(self) -> None:
         self._remote = RemoteFileSystem()
@@ -64,6 +66,16 @@ class MixedFileSystem(LocalFileSystem):
 
     def real_path(self, path: str) -> FileRange | None:
         return self._of(path).real_path(path)
+
+    def fsync(self, path: str) -> None:
+        if not is_remote(path):
+            super().fsync(path)
+
+    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
+        return NO_LOCK if is_remote(log_dir) else super().lock(log_dir, shared=shared)
+
+    def lock_holder(self, log_dir: str) -> str | None:
+        return None if is_remote(log_dir) else super().lock_holder(log_dir)
 
     def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
         return ObjectOutput(path) if is_remote(path) else super().create(path, like, write_behind=write_behind)

@@ -96,7 +96,6 @@ class OutputFileSystem(FileSystem):
         return True
 
     def copy_within(self, source: str, target: str) -> None:
-        """Let the store copy an object."""
         (store, key), (_, target_key) = located(source), located(target)
         with remote_errors(target, f"copy {source} here"):
             store.copy_file(key, target_key)

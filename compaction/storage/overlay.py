@@ -26,8 +26,6 @@ from compaction.storage.filesystem import (
 
 
 class Written(NamedTuple):
-    """A file was created with this content."""
-
     path: str
     data: bytes
     like: str | None
@@ -42,15 +40,11 @@ class Copied(NamedTuple):
 
 
 class Renamed(NamedTuple):
-    """A file was renamed."""
-
     source: str
     path: str
 
 
 class Removed(NamedTuple):
-    """A file was removed."""
-
     path: str
 
 
@@ -215,8 +209,6 @@ class RangedSource:
 
 
 class InMemory:
-    """Bytes in memory, read like a file."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
 

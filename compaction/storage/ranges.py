@@ -87,7 +87,6 @@ class View:
         return np.frombuffer(bytearray(self.tobytes()), np.uint8)
 
     def tobytes(self) -> bytes:
-        """The bytes of the range."""
         return self._file.read(self._start, self._end) if len(self) else b""
 
     def any(self) -> bool:

@@ -89,7 +89,6 @@ class ObjectFile:
         return self.read_at(end - start, start) if end > start else b""
 
     def close(self) -> None:
-        """Close the object."""
         self._file.close()
 
 
@@ -157,7 +156,6 @@ class RangeReader(ByteSource):
         return length > 0
 
     def close(self) -> None:
-        """Close the object."""
         self._pool.shutdown(cancel_futures=True)
         self._file.close()
 
@@ -178,14 +176,12 @@ class ObjectOutput:
             self._stream = store.open_output_stream(key, compression=None, buffer_size=buffer_bytes)
 
     def write(self, chunks: Sequence[memoryview | bytes]) -> None:
-        """Append the chunks."""
         with remote_errors(self.path, "write"):
             for chunk in chunks:
                 self._size_bytes += memoryview(chunk).nbytes
                 self._stream.write(chunk)
 
     def copy_from(self, path: str) -> None:
-        """Append all of another object."""
         with closing(ObjectFile(path)) as source:
             for start in range(0, source.size(), _COPY_BYTES):
                 self.write([source.read(start, _COPY_BYTES)])

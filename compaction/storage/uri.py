@@ -66,7 +66,6 @@ def is_remote(path: str) -> bool:
 
 
 def any_remote(paths: Iterable[str]) -> bool:
-    """Whether any of the paths is a URI."""
     return any(map(is_remote, paths))
 
 
