@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from compaction.api.engine_choice import Engine, chosen
 from compaction.api.inputs import Inputs, check_output_dir, join_tail, read_selector
@@ -22,18 +22,12 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
 from compaction.run_report import RunReport
 from compaction.screen.steps import step
+from compaction.storage.export_layout import FORMAT, LAYOUTS, ExportTarget, TargetOptions
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import file_system
-from compaction.storage.uri import AIVEN, BACKUP, LOCAL_TIERED, SPOOL, any_remote, is_remote, layout_path, options_of, parse_uri
+from compaction.storage.uri import SPOOL, any_remote, is_layout, is_remote, layout_path, options_of, parse_uri
 
-if TYPE_CHECKING:
-    from compaction.exports.export_target import ExportTarget
-    from compaction.run_report import RunReport
-
-
-#: what the result says was written
-_NAMES = {AIVEN: "tiered storage", BACKUP: "backup set", LOCAL_TIERED: "tiered storage"}
-R = TypeVar("R", bound="RunReport")
+R = TypeVar("R", bound=RunReport)
 
 
 def in_layout(inputs: Inputs, run: Callable[[Inputs], R]) -> R:
@@ -55,18 +49,18 @@ def in_layout(inputs: Inputs, run: Callable[[Inputs], R]) -> R:
             return report
         step(f"writing the output in layout {inputs.output_layout}")
         written = target.write(copy, inputs.now_ms)
-    return replace(report, written=f"{target.path}: {_NAMES[inputs.output_layout]} of {written}")
+    return replace(report, written=f"{target.path}: {LAYOUTS[inputs.output_layout].title} of {written}")
 
 
 def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str]:
     from compaction.exports.staging import staging_directory
-    from compaction.storage.layouts.backup_sets.spool_directory import temporary_directory
+    from compaction.storage.spool_directory import temporary_directory
 
     if not is_remote(target.path):
         return staging_directory(LocalFileSystem(), f"{target.path}.copy")
     source = parse_uri(inputs.log_dirs[0], "--log-dir")
     spool = options_of(source).get(SPOOL)
-    if spool is not None and layout_path(source).layout == BACKUP:
+    if spool is not None and is_layout(source) and LAYOUTS[layout_path(source).layout].spools:
         # the run's own directory below it
         spool = str(Path(spool).parent)
     return temporary_directory(spool)
@@ -79,16 +73,12 @@ def _target(inputs: Inputs) -> ExportTarget:
         raise UsageError("--output-layout cannot be combined with --replace and --if-done", hint="name a new directory")
     if len(inputs.log_dirs) != 1:
         raise UsageError("an output in another layout is written from one --log-dir", hint="run once for each")
-    # with what it imports, it is not needed otherwise
-    from compaction.exports.export_target import FORMAT, TargetOptions
-    from compaction.exports.written_layouts import WRITTEN
-
     source = parse_uri(inputs.log_dirs[0], "--log-dir")
     join_tail(inputs.tail, [source])
     path = check_output_dir(inputs.output_dir, [source]) or ""
     accepted = inputs.accept_loss or (FORMAT if inputs.dry_run else None)
-    options = TargetOptions(path, source, read_selector(inputs), accepted, inputs.dry_run)
-    return WRITTEN[inputs.output_layout or ""](options)
+    options = TargetOptions(path, source, read_selector(inputs).matches, accepted, inputs.dry_run)
+    return LAYOUTS[inputs.output_layout or ""].target(options)
 
 
 #: the run itself: gives the report of its logs to its last argument, and returns what that returns

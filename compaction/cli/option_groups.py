@@ -17,7 +17,7 @@ from compaction.cli import log_lines
 from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
 from compaction.errors import UsageError
 from compaction.names import REFERENCE_VERSION
-from compaction.storage.uri import LAYOUTS
+from compaction.storage.export_layout import LAYOUTS
 
 T = TypeVar("T")
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from compaction.errors import CorruptLogError, LogError, UsageError
-from compaction.exports.aiven_form import AivenForm
-from compaction.exports.export_target import TargetOptions
-from compaction.exports.local_tiered_form import LocalTieredForm
 from compaction.exports.new_export import NewExport, new_export, require_empty
 from compaction.exports.segment_content import CopiedLog, SegmentContent
 from compaction.exports.size_limit import limited
@@ -18,13 +15,14 @@ from compaction.exports.uploads import TopicLog, Upload, new_uploads, uploads_ag
 from compaction.logdir.discover import Selector, discover
 from compaction.names import TopicPartition
 from compaction.screen.amounts import counted
+from compaction.storage.export_layout import LAYOUTS, ExportLayout, TargetOptions
 from compaction.storage.filesystem import join, parent
-from compaction.storage.layouts.layout_view import layout_at
+from compaction.storage.layouts.layout_view import reader_at
 from compaction.storage.layouts.lineage import newest_lineage, within
-from compaction.storage.layouts.log_layout import StoredLog, StoredSegment
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.uri import AIVEN, BACKUP, LOCAL_TIERED, TAIL, is_layout, layout_path, options_of
+from compaction.storage.stored_log import StoredLog, StoredSegment
+from compaction.storage.uri import TAIL, is_layout, layout_path, options_of
 
 _THREADS = 4
 _HINT = "run the command again while nothing is uploaded"
@@ -51,19 +49,20 @@ class _Log(NamedTuple):
 class TieredTarget:
     """A target in a layout of tiered storage.
 
+    :param form: of a time: how segments are stored that are written then
     :param source: the export of tiered storage whose uploads are written again, if any
     :param uploads: those of its logs, as they were listed before the logs were read: one that was uploaded later has no
         records in the copy
     """
 
     path: str
-    layout: str
+    form: Callable[[int], Form]
     source: str | None = None
     uploads: Uploads = field(default_factory=dict)
 
     def write(self, log_dir: str, now_ms: int) -> str:
         """See ``ExportTarget``."""
-        logs, form = list(self._logs(log_dir)), self._form(now_ms)
+        logs, form = list(self._logs(log_dir)), self.form(now_ms)
         work = [(upload, log.copied) for log in logs for upload in log.uploads]
         with new_export(self.path, log_dir) as export:
             directories = {join(export.place, form.directory(upload.log)) for upload, _ in work}
@@ -78,7 +77,7 @@ class TieredTarget:
 
     def _logs(self, log_dir: str) -> Iterator[_Log]:
         copy, files = LocalFileSystem(), MixedFileSystem()
-        again = None if self.source is None else layout_at(files, self.source)
+        again = None if self.source is None else reader_at(files, self.source)
         for location in discover(copy, [log_dir], Selector()):
             log, path = location.topic_partition, location.path
             if again is None:
@@ -106,10 +105,6 @@ class TieredTarget:
         if isinstance(found, LogError):
             raise found
         return found
-
-    def _form(self, now_ms: int) -> Form:
-        like_source = self.source is not None and layout_path(self.source).layout == self.layout
-        return LocalTieredForm() if self.layout == LOCAL_TIERED else AivenForm(now_ms, like_source=like_source)
 
 
 def _require_same(listed: StoredLog, now: StoredLog, path: str) -> None:
@@ -144,7 +139,7 @@ def _write(export: NewExport, form: Form, upload: Upload, log: CopiedLog) -> int
     return content.size
 
 
-def listed_uploads(source: str, selector: Selector) -> Uploads:
+def listed_uploads(source: str, selected: Callable[[TopicPartition], bool]) -> Uploads:
     """The uploads of an export, by log; in place of those that cannot be listed, the error. None if the export is not there.
 
     :raises StorageError: the export cannot be listed
@@ -153,8 +148,8 @@ def listed_uploads(source: str, selector: Selector) -> Uploads:
     found: dict[TopicPartition, StoredLog | LogError] = {}
     if files.stat(layout_path(source).place) is None:
         return found
-    layout = layout_at(files, source)
-    for log in filter(selector.matches, layout.logs()):
+    layout = reader_at(files, source)
+    for log in filter(selected, layout.logs()):
         try:
             found[log] = layout.stored(log)
         except LogError as error:
@@ -162,18 +157,21 @@ def listed_uploads(source: str, selector: Selector) -> Uploads:
     return found
 
 
-def tiered_target(name: str, options: TargetOptions) -> TieredTarget:
+def tiered_source(options: TargetOptions) -> ExportLayout | None:
+    """The layout of the source, if it is tiered storage."""
+    layout = LAYOUTS[layout_path(options.source).layout] if is_layout(options.source) else None
+    return layout if layout is not None and layout.is_tiered else None
+
+
+def tiered_target(name: str, options: TargetOptions, form: Callable[[int], Form]) -> TieredTarget:
     """The target in the layout of this name.
 
-    :raises UsageError: the target is not empty, options contradict each other, or encryption would be lost
+    :raises UsageError: the target is not empty, or options contradict each other
     """
-    source = options.source if is_layout(options.source) and layout_path(options.source).layout != BACKUP else None
-    if source is not None and layout_path(source).layout == AIVEN and name == LOCAL_TIERED and options.accepted is None:
-        what = "LocalTieredStorage has no encryption: encrypted segments would be written as plain text"
-        raise UsageError(what, hint="give --accept-loss to write it nevertheless, or --output-layout aiven")
+    source = None if tiered_source(options) is None else options.source
     if source is not None and TAIL in options_of(layout_path(source).root):
         what = "the local tail cannot be written in a layout of tiered storage: its brokers have it"
         raise UsageError(what, hint=f"leave out --tail; then --output-layout {name} has what is uploaded")
     require_empty(options.path)
-    uploads = {} if source is None or options.dry_run else listed_uploads(source, options.selector)
-    return TieredTarget(options.path, name, source, uploads)
+    uploads = {} if source is None or options.dry_run else listed_uploads(source, options.selected)
+    return TieredTarget(options.path, form, source, uploads)

@@ -27,8 +27,8 @@ from compaction.names import SNAPSHOT, TopicPartition
 from compaction.storage.filesystem import FileSystem, ReadableFileSystem
 from compaction.storage.layouts.joined_log import read_file
 from compaction.storage.layouts.lineage import newest_lineage, valid_pieces
-from compaction.storage.layouts.log_layout import StoredLog, StoredSegment
 from compaction.storage.layouts.log_tail import local_log
+from compaction.storage.stored_log import StoredLog, StoredSegment
 
 _NO_EPOCHS = (EpochEntry(0, 0),)
 

@@ -5,7 +5,7 @@ kept in this process's environment (``OPTIONS_VARIABLE``), by ``SCHEME://AUTHORI
 compared, reported and logged. Spark's workers receive the same variable. A URI contains no credentials: the client libraries
 find them in their usual places.
 
-``LAYOUT+URI`` is an export in another layout than a log directory's, read as one (``compaction.storage.layouts``): the paths of
+``LAYOUT+URI`` is an export in another layout than a log directory's, read as one (``storage.export_layout``): the paths of
 its logs and their files are below it, as in a log directory.
 """
 
@@ -27,6 +27,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from compaction.errors import StorageError, UsageError
 from compaction.names import parse_partition_dir, parse_segment_file
+from compaction.storage.export_layout import LAYOUTS
 
 #: scheme as given -> scheme of the client libraries
 SCHEMES: Mapping[str, str] = MappingProxyType(
@@ -37,12 +38,9 @@ _WITH_USER = frozenset({"hdfs", "viewfs", "abfs", "abfss"})
 #: the only user that a gs: URI may name: access without credentials
 _GUEST = ("gs", "anonymous")
 OPTIONS_VARIABLE = "KAFKA_LOG_COMPACTION_PLACES"
-#: layouts that are read as log directories
-AIVEN, BACKUP, LOCAL_TIERED = "aiven", "backup", "local-tiered"
-LAYOUTS = (AIVEN, BACKUP, LOCAL_TIERED)
 #: the options of an address with a layout: a log directory with newer segments, and what the names of topics begin with
 TAIL, KEY_PREFIX = "tail", "key.prefix"
-#: where a run keeps the segments of a backup set as record batches; stored as the run's own directory below it
+#: where a run keeps converted segments (``ExportLayout.spools``); stored as the run's own directory below it
 SPOOL = "spool"
 #: what the name of such a directory begins with, followed by 32 hexadecimal digits
 SPOOL_NAME = "kafka-log-compaction-"
@@ -56,8 +54,6 @@ _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(
 _LAYOUT = re.compile(r"(?P<layout>[a-z][a-z0-9-]*)\+(?P<uri>([A-Za-z][A-Za-z0-9.-]*:|/).*)")
 _SECRET = re.compile(r"secret|password|token|access_key|account_key|sig$", re.IGNORECASE)
 _NOT_IN_PLACE = "rename is not atomic there, so an interrupted run would lose records"
-_METADATA_ELSEWHERE = "the cluster's own metadata of these objects would no longer be true"
-_SET_IS_WHOLE = "a backup set has a manifest of all its segments, and no backup or restore may meet a set that is half changed"
 
 
 def is_remote(path: str) -> bool:
@@ -121,7 +117,7 @@ def _parse_layout(layout: str, given: str, option: str) -> str:
     if TAIL in own:
         own[TAIL] = resolved(parse_uri(own[TAIL], TAIL))
     root = _probable_root(path) if option in _BELOW else path
-    if layout == BACKUP:
+    if LAYOUTS[layout].spools:
         own[SPOOL] = options_of(root).get(SPOOL) or _new_spool(own.get(SPOOL))
     _store_options(root, own)
     return path
@@ -242,6 +238,4 @@ def require_in_place(paths: Iterable[str], doing: str) -> None:
 
 
 def _reason(path: str) -> str:
-    if not is_layout(path):
-        return _NOT_IN_PLACE
-    return _SET_IS_WHOLE if layout_path(path).layout == BACKUP else _METADATA_ELSEWHERE
+    return LAYOUTS[layout_path(path).layout].why_not_in_place if is_layout(path) else _NOT_IN_PLACE

@@ -14,12 +14,12 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from compaction.exports.aiven.reader import AivenReader
 from compaction.storage.filesystem import join
-from compaction.storage.layouts.aiven import AivenLayout
 from compaction.storage.layouts.data_keys import add_private_keys
 from compaction.storage.layouts.joined_log import read_file
-from compaction.storage.layouts.log_layout import Place
 from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.stored_log import Place
 from compaction.storage.uri import parse_uri
 from tests.golden import AIVEN_OBJECTS
 from tests.kafka.gateway import java_executable
@@ -54,7 +54,7 @@ def write_public_key(key: Path) -> None:
 def compare(root: Path, found: Path) -> tuple[int, int]:
     """The number of segments and of their bytes; what the plugin read is what this project reads."""
     address, files, size = parse_uri(f"aiven+file://{root}", "--log-dir"), MixedFileSystem(), 0
-    layout = AivenLayout(Place(files, address, str(root)))
+    layout = AivenReader(Place(files, address, str(root)))
     (log,) = layout.logs()
     segments = layout.stored(log).segments
     for segment in segments:

@@ -11,7 +11,7 @@ import pytest
 
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, UsageError
 from compaction.exports import new_export
-from compaction.exports.backup_writer import BackupTarget, write_set
+from compaction.exports.backup.writer import BackupTarget, write_set
 from compaction.exports.new_export import require_empty
 from compaction.formats.backup_manifest import parse_manifest
 from compaction.formats.backup_segment import Compression
@@ -148,7 +148,7 @@ def test_what_an_old_set_says_of_partitions_without_records_is_kept(tmp_path: Pa
         {"name": "others", "partitions": [{"partition_id": 0, "segments": []}]},
     ]
     base = parse_manifest(json.dumps({"backup_id": "b1", "topics": topics}).encode())
-    target = BackupTarget(str(tmp_path / "b2"), base=base, selector=Selector.parse(["orders", "idle", "new"]))
+    target = BackupTarget(str(tmp_path / "b2"), base=base, selected=Selector.parse(["orders", "idle", "new"]).matches)
     write_set(str(tmp_path / "logs"), target, 77)
     written = {topic["name"]: topic for topic in json.loads((tmp_path / "b2" / "manifest.json").read_text())["topics"]}
     assert sorted(written) == ["idle", "new", "orders"]

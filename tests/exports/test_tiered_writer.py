@@ -9,24 +9,29 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
-from compaction.exports.aiven_form import _chunk_index, _positions, encode_sizes
+from compaction.exports.aiven import chunked_object
+from compaction.exports.aiven.manifest import decode_sizes
+from compaction.exports.aiven.writer import _chunk_index, _positions, encode_sizes
 from compaction.exports.segment_content import empty_batch
-from compaction.exports.tiered_writer import TieredTarget, listed_uploads
+from compaction.exports.tiered_writer import TieredTarget, Uploads, listed_uploads
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import BatchHeader, Record
 from compaction.logdir.discover import Selector, discover
 from compaction.names import TopicPartition
+from compaction.storage.export_layout import FORMAT, LAYOUTS, TargetOptions
 from compaction.storage.filesystem import FileRange, join
-from compaction.storage.layouts import chunked_object, data_keys
-from compaction.storage.layouts.aiven_manifest import decode_sizes
-from compaction.storage.layouts.log_layout import LogFile, StoredLog
+from compaction.storage.layouts import data_keys
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.stored_log import LogFile, StoredLog
+from tests.exports.test_aiven import read_all
+from tests.exports.test_local_tiered import offsets, read_log_files
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.logdir.logs import build, data_batch
 from tests.object_store.fixtures import files
@@ -42,8 +47,6 @@ from tests.storage.layouts.exports import (
     source,
     upload,
 )
-from tests.storage.layouts.test_aiven import read_all
-from tests.storage.layouts.test_local_tiered import offsets, read_log_files
 
 __all__ = ["no_exports_known", "objects", "source"]
 
@@ -62,9 +65,16 @@ def a_copy(directory: Path, *segments: list[int]) -> Path:
     return directory
 
 
+def tiered(path: Path, layout: str, source: str | None, uploads: Uploads = MappingProxyType({})) -> TieredTarget:
+    """A target with uploads as they were listed before."""
+    target = LAYOUTS[layout].target(TargetOptions(str(path), source or "", lambda _: True, accepted=FORMAT, dry_run=True))
+    assert isinstance(target, TieredTarget)
+    return replace(target, uploads=uploads)
+
+
 def write(log_dir: Path, target: Path, layout: str, source: str | None = None) -> str:
-    uploads = {} if source is None else listed_uploads(source, Selector())
-    return TieredTarget(str(target), layout, source, uploads).write(str(log_dir), NOW_MS)
+    uploads = {} if source is None else listed_uploads(source, lambda _: True)
+    return tiered(target, layout, source, uploads).write(str(log_dir), NOW_MS)
 
 
 @pytest.mark.parametrize("coding", CODINGS)
@@ -125,7 +135,7 @@ def test_what_cannot_be_decoded_is_not_completed(
         "encoded": lambda data, coding: chunked_object.encoded(bytes([data[0] ^ 1]) + data[1:], coding),
         "new_data_key": lambda wrapped, path: (bytes(32), wrapped),
     }
-    monkeypatch.setattr(f"compaction.exports.aiven_form.{name}", broken[name])
+    monkeypatch.setattr(f"compaction.exports.aiven.writer.{name}", broken[name])
     copy = tmp_path / "copy"
     shutil.copytree(source, copy / source.name)
     with pytest.raises(StorageError, match=told):
@@ -169,7 +179,7 @@ def test_what_the_layout_reads_otherwise_is_not_completed(
 ) -> None:
     if coding == "encrypted":
         require_cryptography()
-    monkeypatch.setattr(f"compaction.exports.aiven_form.{name}", broken)
+    monkeypatch.setattr(f"compaction.exports.aiven.writer.{name}", broken)
     copy = tmp_path / "copy"
     shutil.copytree(source, copy / source.name)
     with pytest.raises(StorageError, match=f"output is read back otherwise than it was written: .*({told})"):
@@ -288,14 +298,14 @@ def test_an_upload_without_bytes_of_which_another_one_has_the_offsets_is_an_erro
     monkeypatch.setattr("compaction.exports.tiered_writer._require_same", lambda *_: None)
     path = upload(tmp_path / "in", range(3))
     address = local_tiered(tmp_path / "in")
-    copy, uploads = a_copy(tmp_path / "copy", [0, 0, 1, 2]), listed_uploads(address, Selector())
+    copy, uploads = a_copy(tmp_path / "copy", [0, 0, 1, 2]), listed_uploads(address, lambda _: True)
     (stored,) = uploads.values()
     assert isinstance(stored, StoredLog)
     (segment,) = stored.segments
     files = {**segment.files, ".log": LogFile(0, 0, FileRange(str(path), 0, 0))}
     uploads = {log: StoredLog((replace(segment, files=files),), TOPIC_ID) for log in uploads}
     with pytest.raises(UnsupportedLogError, match="before it 0: plugins read no more"):
-        TieredTarget(str(tmp_path / "out"), "aiven", address, uploads).write(str(copy), NOW_MS)
+        tiered(tmp_path / "out", "aiven", address, uploads).write(str(copy), NOW_MS)
 
 
 def test_a_log_whose_uploads_could_not_be_listed_is_an_error(tmp_path: Path) -> None:
@@ -303,14 +313,14 @@ def test_a_log_whose_uploads_could_not_be_listed_is_an_error(tmp_path: Path) -> 
     path = upload(tmp_path / "in", range(3))
     address, data = local_tiered(tmp_path / "in"), path.read_bytes()
     path.write_bytes(b"")
-    uploads = listed_uploads(address, Selector())
+    uploads = listed_uploads(address, lambda _: True)
     path.write_bytes(data)
     copy = a_copy(tmp_path / "copy", [0, 0, 1, 2])
     with pytest.raises(CorruptLogError, match="has no complete batch") as error:
-        TieredTarget(str(tmp_path / "out"), "aiven", address, uploads).write(str(copy), NOW_MS)
+        tiered(tmp_path / "out", "aiven", address, uploads).write(str(copy), NOW_MS)
     assert error.value.path == str(path)
     with pytest.raises(CorruptLogError, match="orders-0: was not uploaded when the run began; run the command again"):
-        TieredTarget(str(tmp_path / "out"), "aiven", address).write(str(copy), NOW_MS)
+        tiered(tmp_path / "out", "aiven", address).write(str(copy), NOW_MS)
 
 
 @pytest.mark.parametrize("layout", ["aiven", "local-tiered"])
@@ -336,10 +346,10 @@ def test_a_batch_of_the_copy_that_no_upload_has_is_an_error(
     for each in listed:
         upload(tmp_path / "in", each)
     copy, address = a_copy(tmp_path / "copy", *copied), local_tiered(tmp_path / "in")
-    uploads = listed_uploads(address, Selector()) or {TopicPartition("orders", 0): StoredLog((), TOPIC_ID)}
+    uploads = listed_uploads(address, lambda _: True) or {TopicPartition("orders", 0): StoredLog((), TOPIC_ID)}
     told = f"orders-0: offset {first} of the output is in no segment .*; run the command again"
     with pytest.raises(CorruptLogError, match=told):
-        TieredTarget(str(tmp_path / "out"), layout, address, uploads).write(str(copy), NOW_MS)
+        tiered(tmp_path / "out", layout, address, uploads).write(str(copy), NOW_MS)
     assert {path.name for path in tmp_path.iterdir()} <= {"copy", "in"}
 
 
@@ -378,10 +388,10 @@ def test_what_is_uploaded_after_the_listing_is_not_written_under_an_old_id(
     for each in (range(10), range(10, 20)):
         upload(tmp_path / "in", each)
     copy, address = a_copy(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)]), local_tiered(tmp_path / "in")
-    uploads = listed_uploads(address, Selector())
+    uploads = listed_uploads(address, lambda _: True)
     change(tmp_path / "in")
     with pytest.raises(CorruptLogError, match=f"{told}; run the command again while nothing is uploaded"):
-        TieredTarget(str(tmp_path / "out"), "local-tiered", address, uploads).write(str(copy), NOW_MS)
+        tiered(tmp_path / "out", "local-tiered", address, uploads).write(str(copy), NOW_MS)
     assert {path.name for path in tmp_path.iterdir()} == {"copy", "in"}
 
 
@@ -390,10 +400,10 @@ def test_a_leader_that_goes_on_uploading_does_not_fail_the_run(tmp_path: Path) -
     for each in (range(10), range(10, 20)):
         upload(tmp_path / "in", each)
     copy, address = a_copy(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)]), local_tiered(tmp_path / "in")
-    uploads = listed_uploads(address, Selector())
+    uploads = listed_uploads(address, lambda _: True)
     upload(tmp_path / "in", range(20, 30))
     upload(tmp_path / "in", range(20, 40), [(0, 0), (3, 20)], epoch=3)
-    told = TieredTarget(str(tmp_path / "out"), "local-tiered", address, uploads).write(str(copy), NOW_MS)
+    told = tiered(tmp_path / "out", "local-tiered", address, uploads).write(str(copy), NOW_MS)
     assert told.startswith("2 segments, ")
 
 

@@ -19,9 +19,9 @@ from compaction.screen.amounts import counted
 from compaction.storage.filesystem import FileRange, ReadableFileSystem
 from compaction.storage.layouts.batch_positions import batch_at, end_offset_of, has_holes, indexed_position, position_of
 from compaction.storage.layouts.lineage import Piece, gap, newest_lineage, select
-from compaction.storage.layouts.log_layout import LogFile, StoredLog, StoredSegment
 from compaction.storage.layouts.stored_objects import in_parallel
 from compaction.storage.ranges import View
+from compaction.storage.stored_log import LogFile, StoredLog, StoredSegment
 
 _LOGGER = logging.getLogger(__name__)
 _INCOMPLETE = "restore the manifests or files from another copy; if nothing else was ever uploaded, give --tail DIR"

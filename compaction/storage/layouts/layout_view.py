@@ -8,30 +8,22 @@ the root), which any process can open without listing the export.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
 from functools import lru_cache
-from types import MappingProxyType
 
 from compaction.errors import LogError, StorageError
 from compaction.names import HIGH_WATERMARKS, LOG_STARTS, TopicPartition, parse_partition_dir
 from compaction.screen.amounts import counted
+from compaction.storage.export_layout import LAYOUTS
 from compaction.storage.filesystem import ByteSource, FileRange, FileStat, ReadableFileSystem, join, normal
-from compaction.storage.layouts.aiven import AivenLayout
-from compaction.storage.layouts.backup_sets.backup_layout import BackupLayout
 from compaction.storage.layouts.joined_log import log_files, read_file
-from compaction.storage.layouts.local_tiered import LocalTieredLayout
-from compaction.storage.layouts.log_layout import Content, Layout, LogFile, Place, StoredLog
 from compaction.storage.layouts.log_tail import local_log, local_logs
 from compaction.storage.listings import object_stat
 from compaction.storage.lock import require_unlocked
 from compaction.storage.overlay import InMemory, RangedSource
-from compaction.storage.uri import AIVEN, BACKUP, KEY_PREFIX, LOCAL_TIERED, TAIL, is_remote, layout_path, options_of
+from compaction.storage.stored_log import Content, ExportReader, LogFile, Place, StoredLog
+from compaction.storage.uri import KEY_PREFIX, TAIL, is_remote, layout_path, options_of
 
 _LOGGER = logging.getLogger(__name__)
-#: by the names of ``storage.uri.LAYOUTS``
-KNOWN: Mapping[str, Callable[[Place], Layout]] = MappingProxyType(
-    {AIVEN: AivenLayout, BACKUP: BackupLayout, LOCAL_TIERED: LocalTieredLayout}
-)
 #: of the local tail's checkpoints, those that apply to the log as a whole
 _CHECKPOINTS = (LOG_STARTS, HIGH_WATERMARKS)
 _OPEN_OBJECTS = 256
@@ -41,27 +33,27 @@ _NAMED = 20
 _OWN = 3
 
 
-def layout_at(files: ReadableFileSystem, root: str) -> Layout:
+def reader_at(files: ReadableFileSystem, root: str) -> ExportReader:
     """The export at an address.
 
     :param files: reads its place
     """
     found = layout_path(root)
-    return KNOWN[found.layout](Place(files, found.root, found.place, options_of(found.root).get(KEY_PREFIX, "")))
+    return LAYOUTS[found.layout].reader(Place(files, found.root, found.place, options_of(found.root).get(KEY_PREFIX, "")))
 
 
 class _Export:
-    """One export: its layout, its logs as far as they were read, and its local tail."""
+    """One export: its reader, its logs as far as they were read, and its local tail."""
 
     def __init__(self, files: ReadableFileSystem, root: str) -> None:
         options = options_of(root)
         self._files, self._root = files, root
         self._tail = options.get(TAIL)
-        self._layout = layout_at(files, root)
+        self._reader = reader_at(files, root)
         self._uploaded: frozenset[TopicPartition] = frozenset()
         self._logs: tuple[TopicPartition, ...] | None = None
         self._found: dict[TopicPartition, dict[str, LogFile] | LogError] = {}
-        self.opened = lru_cache(maxsize=_OPEN_OBJECTS)(self._layout.open)
+        self.opened = lru_cache(maxsize=_OPEN_OBJECTS)(self._reader.open)
 
     @property
     def logs(self) -> tuple[TopicPartition, ...]:
@@ -70,7 +62,7 @@ class _Export:
         :raises LockedError: a live broker holds the directory of the local tail
         """
         if self._logs is None:
-            self._uploaded = frozenset(self._layout.logs())
+            self._uploaded = frozenset(self._reader.logs())
             self._logs = tuple(sorted(self._uploaded.union(self._not_uploaded())))
         return self._logs
 
@@ -113,7 +105,7 @@ class _Export:
     def _read(self, log: TopicPartition) -> dict[str, LogFile] | LogError:
         try:
             tail = None if self._tail is None else local_log(self._files, join(self._tail, str(log)))
-            stored = self._layout.stored(log) if log in self._uploaded else StoredLog(())
+            stored = self._reader.stored(log) if log in self._uploaded else StoredLog(())
             return log_files(self._files, join(self._root, str(log)), stored, tail)
         except LogError as error:
             return error

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import EpochEntry
-from compaction.storage.layouts.log_layout import StoredSegment
+from compaction.storage.stored_log import StoredSegment
 
 _OFFSET_MAX = 2**63 - 1
 _GAP = "restore the missing objects; with a local tail (--tail DIR), give the log directory that continues the export"

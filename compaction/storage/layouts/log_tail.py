@@ -31,9 +31,9 @@ from compaction.storage.filesystem import FileRange, ReadableFileSystem, join
 from compaction.storage.layouts.batch_positions import BatchPlace, batches_from, end_offset_of, indexed_position
 from compaction.storage.layouts.joined_log import read_file, view_of
 from compaction.storage.layouts.lineage import within
-from compaction.storage.layouts.log_layout import LogFile, StoredLog, StoredSegment
 from compaction.storage.layouts.stored_objects import directories
 from compaction.storage.ranges import View
+from compaction.storage.stored_log import LogFile, StoredLog, StoredSegment
 from compaction.storage.text_files import read_small_text
 
 _HINT = "restore it, or leave out the tail"

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from compaction.exports.aiven import chunked_object
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.message_set import iter_batches
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.formats.record_batch import BatchHeader, Record
 from compaction.storage.filesystem import ReadableFileSystem
-from compaction.storage.layouts import chunked_object, data_keys
+from compaction.storage.layouts import data_keys
 from compaction.storage.uri import KEYS_VARIABLE, OPTIONS_VARIABLE, parse_uri
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.golden import AIVEN_OBJECTS, unpack_sample

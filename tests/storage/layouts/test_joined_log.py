@@ -12,9 +12,9 @@ from compaction.errors import CorruptLogError
 from compaction.formats.indexes import OFFSET_ROW, write_offset_index
 from compaction.storage.layouts.batch_positions import end_offset_of, has_holes, indexed_position, position_of
 from compaction.storage.layouts.joined_log import log_files, read_file
-from compaction.storage.layouts.log_layout import LogFile, StoredLog, StoredSegment
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.ranges import View
+from compaction.storage.stored_log import LogFile, StoredLog, StoredSegment
 from tests.kafka.encode import Batch, Record
 from tests.logdir.logs import build, data_batch
 

@@ -11,7 +11,7 @@ from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import EpochEntry
 from compaction.storage.filesystem import FileRange
 from compaction.storage.layouts.lineage import Piece, newest_lineage, select, valid_pieces, within
-from compaction.storage.layouts.log_layout import LogFile, StoredSegment
+from compaction.storage.stored_log import LogFile, StoredSegment
 
 
 def segment(

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from compaction.errors import CompactionError, CorruptLogError, StorageError, UnsupportedLogError, UsageError
+from compaction.exports.backup import segment_spool
+from compaction.exports.backup.set_objects import MAX_MANIFEST_BYTES
 from compaction.formats.backup_segment import SegmentStream
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import Header, Record, RecordBatch
-from compaction.storage.layouts.backup_sets import segment_spool
-from compaction.storage.layouts.backup_sets.set_objects import MAX_MANIFEST_BYTES
-from compaction.storage.layouts.backup_sets.spool_directory import temporary_directory
 from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.spool_directory import temporary_directory
 from compaction.storage.uri import OPTIONS_VARIABLE, SPOOL, options_of, parse_uri
 from tests.oracle.backup_segments import LZ4, NONE, ZSTD, encode_record, encode_segment
 
@@ -207,9 +207,9 @@ def test_segments_are_converted_once_and_removed_with_the_run(place: Path, tmp_p
 KILLED = """\
 import os, signal, sys
 from compaction.storage.uri import parse_uri
-from compaction.storage.layouts.backup_sets import segment_spool
-from compaction.storage.layouts.backup_sets.set_objects import MAX_MANIFEST_BYTES
-from compaction.storage.layouts.backup_sets.spool_directory import temporary_directory
+from compaction.exports.backup import segment_spool
+from compaction.exports.backup.set_objects import MAX_MANIFEST_BYTES
+from compaction.storage.spool_directory import temporary_directory
 from compaction.storage.mixed import MixedFileSystem
 address = parse_uri(sys.argv[1], "--log-dir")
 MixedFileSystem().read_bytes(address + f"/orders-0/{0:020d}.log")

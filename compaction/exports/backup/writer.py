@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError, UsageError
-from compaction.exports.export_target import UNCOMMITTED, TargetOptions
+from compaction.exports.backup.set_objects import read_manifest
 from compaction.exports.new_export import NewExport, new_export, require_empty
 from compaction.formats.backup_manifest import (
     MANIFEST,
@@ -34,7 +34,6 @@ from compaction.formats.backup_manifest import (
 from compaction.formats.backup_segment import Compression, SegmentHeader, encode_segment
 from compaction.kernels.reading.backup_records import BACKUP_ERRORS, COMPLETE, NO_SPACE, put_backup_records
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Columns
-from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
 from compaction.screen.amounts import counted
 from compaction.source.pushed_filters import PushedFilters
@@ -42,10 +41,10 @@ from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadEnd, ReadRequest, ReadTask, plan_read, read_ends
 from compaction.source.view_options import READ_COMMITTED
 from compaction.storage.durable import write_verified
+from compaction.storage.export_layout import UNCOMMITTED, TargetOptions
 from compaction.storage.filesystem import base_name, join
-from compaction.storage.layouts.backup_sets.set_objects import read_manifest
 from compaction.storage.mixed import file_system
-from compaction.storage.uri import BACKUP, is_layout, layout_path
+from compaction.storage.uri import is_layout, layout_path
 
 #: what Kafka keeps and a set has not, after "no"
 LOST = (
@@ -72,7 +71,7 @@ class BackupTarget:
 
     :param base: the set that the logs were made from, if any, as it was before they were read
     :param source: where that is
-    :param selector: the logs of ``base`` that the new set has, if they have no records
+    :param selected: the logs of ``base`` that the new set has, if they have no records
     :param committed_only: a log with records after its committed end is written without these
     """
 
@@ -80,7 +79,7 @@ class BackupTarget:
     compression: Compression = Compression.ZSTD
     base: BackupManifest | None = None
     source: str | None = None
-    selector: Selector = Selector()
+    selected: Callable[[TopicPartition], bool] = lambda _: True
     committed_only: bool = False
     segment_bytes: int = SEGMENT_BYTES
 
@@ -92,7 +91,7 @@ class BackupTarget:
 
     def selects(self, topic: str) -> bool:
         """Whether a topic without partitions is selected."""
-        return self.selector.matches(TopicPartition(topic, 0))
+        return self.selected(TopicPartition(topic, 0))
 
 
 def backup_target(options: TargetOptions) -> BackupTarget:
@@ -104,12 +103,12 @@ def backup_target(options: TargetOptions) -> BackupTarget:
         raise UsageError(f"a backup set has no {LOST}", hint="give --accept-loss to write it without these")
     require_empty(options.path)
     committed_only = options.accepted == UNCOMMITTED
-    if not is_layout(options.source) or layout_path(options.source).layout != BACKUP:
+    if not is_layout(options.source) or layout_path(options.source).layout != "backup":
         return BackupTarget(options.path, committed_only=committed_only)
     place = layout_path(options.source).place
     base = read_manifest(file_system([place]), place)
     known = Compression.__members__.get(str(base.document.get("compression")).upper(), Compression.ZSTD)
-    return BackupTarget(options.path, known, base, place, options.selector, committed_only)
+    return BackupTarget(options.path, known, base, place, options.selected, committed_only)
 
 
 def write_set(log_dir: str, target: BackupTarget, now_ms: int) -> SetWritten:
@@ -172,7 +171,7 @@ def _check_ends(ends: Mapping[TopicPartition, ReadEnd], *, committed_only: bool)
 def _without_records(target: BackupTarget) -> dict[TopicPartition, BackupPartition]:
     """The partitions of the old set that have no segments: what it says of their offsets is kept."""
     old = {} if target.base is None else target.base.partitions
-    return {log: each for log, each in old.items() if not each.segments and target.selector.matches(log)}
+    return {log: each for log, each in old.items() if not each.segments and target.selected(log)}
 
 
 @dataclass

@@ -11,15 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from compaction.errors import CorruptLogError, StorageError
-from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
+from compaction.errors import CorruptLogError, StorageError, UsageError
+from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition
 from compaction.screen.amounts import counted
+from compaction.storage.export_layout import METADATA_ELSEWHERE, ExportLayout, ExportTarget, TargetOptions
 from compaction.storage.filesystem import FileRange, FileStat, join
 from compaction.storage.layouts.lineage import within
-from compaction.storage.layouts.log_layout import LogFile, Place, StoredLog, StoredSegment
 from compaction.storage.layouts.log_tail import end_of
 from compaction.storage.layouts.stored_objects import (
     TOPIC_AND_ID,
@@ -29,7 +29,13 @@ from compaction.storage.layouts.stored_objects import (
     objects,
     require_one_topic,
 )
+from compaction.storage.stored_log import LogFile, Place, StoredLog, StoredSegment
 from compaction.storage.text_files import read_small_text
+
+if TYPE_CHECKING:
+    from compaction.exports.new_export import NewExport
+    from compaction.exports.segment_content import SegmentContent
+    from compaction.exports.uploads import TopicLog, Upload
 
 #: what the name of a segment's leader epochs ends with
 EPOCHS = ".leader_epoch_checkpoint"
@@ -39,7 +45,7 @@ _FILE = re.compile(r"(?P<start>[0-9]{1,20})-(?P<segment>[A-Za-z0-9_-]{22})(?P<ki
 _HINT = "restore it from another copy"
 
 
-class LocalTieredLayout:
+class LocalTieredReader:
     """An export."""
 
     def __init__(self, place: Place) -> None:
@@ -94,3 +100,31 @@ def _log_file(path: str, stat: FileStat) -> LogFile:
     return LogFile(stat.size, stat.mtime_ns, FileRange(path, 0, stat.size))
 
 
+class LocalTieredForm:
+    """Each file of a segment is a file."""
+
+    def directory(self, log: TopicLog) -> str:
+        """Of a log's segments, in the export."""
+        return f"{log.name}-{log.topic_id}"
+
+    def write(self, export: NewExport, upload: Upload, content: SegmentContent) -> None:
+        """Write one segment."""
+        stem = join(export.place, self.directory(upload.log), upload.name)
+        small = {**content.indexes, SNAPSHOT: upload.snapshot(), EPOCHS: format_leader_epochs(upload.lineage()).encode()}
+        export.write(stem + LOG, content.blocks())
+        for suffix, data in small.items():
+            export.write(stem + suffix, [data])
+
+
+def _target(options: TargetOptions) -> ExportTarget:
+    # with what it imports, it is needed to write only
+    from compaction.exports.tiered_writer import tiered_source, tiered_target
+
+    source = tiered_source(options)
+    if source is not None and source.encrypts and options.accepted is None:
+        what = "LocalTieredStorage has no encryption: encrypted segments would be written as plain text"
+        raise UsageError(what, hint="give --accept-loss to write it nevertheless, or --output-layout aiven")
+    return tiered_target("local-tiered", options, lambda _: LocalTieredForm())
+
+
+LAYOUT = ExportLayout("tiered storage", LocalTieredReader, _target, METADATA_ELSEWHERE, is_tiered=True)

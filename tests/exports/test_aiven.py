@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
+from compaction.exports.aiven import chunked_object
+from compaction.exports.aiven.manifest import Chunk
 from compaction.logdir.discover import Selector, discover, require_logs
 from compaction.storage import text_files
 from compaction.storage.filesystem import ByteSource, join
-from compaction.storage.layouts import chunked_object, data_keys
-from compaction.storage.layouts.aiven_manifest import Chunk
+from compaction.storage.layouts import data_keys
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.uri import KEYS_VARIABLE, parse_uri

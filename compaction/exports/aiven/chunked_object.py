@@ -16,8 +16,8 @@ from typing import NamedTuple
 import zstandard
 
 from compaction.errors import CorruptLogError
+from compaction.exports.aiven.manifest import Chunk, ChunkIndex
 from compaction.storage.filesystem import ByteSource, FileStat, ReadableFileSystem
-from compaction.storage.layouts.aiven_manifest import Chunk, ChunkIndex
 from compaction.storage.layouts.data_keys import require_cryptography
 
 IV_BYTES, TAG_BYTES = 12, 16

@@ -1,7 +1,7 @@
-"""What a layout is: how an export stores the segments of its logs. Each layout is one module that implements :class:`Layout`.
+"""What an export stores of its logs, as the reader of its layout lists it (:class:`ExportReader`).
 
-A layout only lists what is stored. ``joined_log`` selects the segments that form a log, and ``layout_view`` presents them as a
-log directory.
+A reader only lists what is stored. ``storage.layouts.joined_log`` selects the segments that form a log, and
+``storage.layouts.layout_view`` presents them as a log directory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Load = Callable[[], bytes]
 class LogFile(NamedTuple):
     """A file of a log: ``size`` bytes in a range of a stored object, or loaded as a whole.
 
-    The path of a range is that of an object which has these bytes, or is in the layout (``Layout.open``) if the object is
+    The path of a range is that of an object which has these bytes, or is in the layout (``ExportReader.open``) if the object is
     encoded otherwise.
     """
 
@@ -99,7 +99,7 @@ class Content(Protocol):
         """Open the decoded byte range ``[start, end)``."""
 
 
-class Layout(Protocol):
+class ExportReader(Protocol):
     """An export at one place. Paths ``within`` it are relative."""
 
     def logs(self) -> Sequence[TopicPartition]:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, StorageError
+from compaction.exports.backup.set_objects import HINT, Stored, check_header, damaged
 from compaction.formats.backup_segment import Compression, SegmentStream
 from compaction.formats.primitives import FormatError
 from compaction.kernels.reading.backup_records import (
@@ -33,9 +34,8 @@ from compaction.kernels.reading.backup_records import (
 )
 from compaction.storage.contents import read_range
 from compaction.storage.filesystem import FileRange, ReadableFileSystem, storage_errors
-from compaction.storage.layouts.backup_sets.set_objects import HINT, Stored, check_header, damaged
-from compaction.storage.layouts.backup_sets.spool_directory import use
 from compaction.storage.local import free_space
+from compaction.storage.spool_directory import use
 
 #: uncompressed bytes of a batch that is converted
 BATCH_BYTES = 64 * 1024

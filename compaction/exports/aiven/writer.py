@@ -22,6 +22,9 @@ import xxhash
 import zstandard
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
+from compaction.exports.aiven.chunked_object import IV_BYTES, TAG_BYTES, ChunkCoding, ChunkedObject, encoded, encrypted
+from compaction.exports.aiven.manifest import SECTIONS, parse_manifest
+from compaction.exports.aiven.reader import EPOCHS, INDEXES, MANIFEST, SECTION_FILES, AivenReader
 from compaction.exports.new_export import NewExport
 from compaction.exports.segment_content import SegmentContent
 from compaction.exports.uploads import TopicLog, Upload
@@ -30,13 +33,10 @@ from compaction.formats.indexes import read_time_index
 from compaction.names import LOG, TIMEINDEX
 from compaction.storage.contents import READ_BYTES, read_back_error
 from compaction.storage.filesystem import join
-from compaction.storage.layouts.aiven import EPOCHS, INDEXES, MANIFEST, SECTION_FILES, AivenLayout
-from compaction.storage.layouts.aiven_manifest import SECTIONS, parse_manifest
-from compaction.storage.layouts.chunked_object import IV_BYTES, TAG_BYTES, ChunkCoding, ChunkedObject, encoded, encrypted
 from compaction.storage.layouts.data_keys import DATA_KEY_BYTES, new_data_key
-from compaction.storage.layouts.log_layout import Place
 from compaction.storage.layouts.stored_objects import read_object
 from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.stored_log import Place
 
 #: the plugin's default of ``chunk.size``
 CHUNK_BYTES = 4 << 20
@@ -130,14 +130,14 @@ def _require_readable(export: NewExport, within: str, written: _Written) -> None
     :raises StorageError: it is not what was written
     """
     try:
-        problem = _difference(AivenLayout(Place(export.files, "", export.place)), within, written)
+        problem = _difference(AivenReader(Place(export.files, "", export.place)), within, written)
     except (CorruptLogError, UnsupportedLogError) as error:
         problem = f"it cannot be decoded: {error.what}"
     if problem is not None:
         raise read_back_error(join(export.place, within), problem)
 
 
-def _difference(layout: AivenLayout, within: str, written: _Written) -> str | None:
+def _difference(layout: AivenReader, within: str, written: _Written) -> str | None:
     """How the layout's reader reads another segment than was written."""
     upload, size, found = written.upload, written.content.size, layout.segment(within)
     if (found.start_offset, found.end_offset, found.files[LOG].size) != (upload.start_offset, upload.end_offset, size):

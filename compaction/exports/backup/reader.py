@@ -14,6 +14,8 @@ from functools import cached_property, partial
 from itertools import pairwise
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
+from compaction.exports.backup.segment_spool import SegmentSpool
+from compaction.exports.backup.set_objects import HINT, Stored, read_manifest, stored_segment
 from compaction.formats.backup_manifest import (
     READ_COMMITTED,
     BackupManifest,
@@ -22,18 +24,16 @@ from compaction.formats.backup_manifest import (
 )
 from compaction.names import LOG, TopicPartition
 from compaction.storage.filesystem import ByteSource, FileRange, join
-from compaction.storage.layouts.backup_sets.segment_spool import SegmentSpool
-from compaction.storage.layouts.backup_sets.set_objects import HINT, Stored, read_manifest, stored_segment
-from compaction.storage.layouts.log_layout import LogFile, Place, StoredLog, StoredSegment
 from compaction.storage.layouts.stored_objects import in_parallel
 from compaction.storage.local import LocalFileSystem
+from compaction.storage.stored_log import LogFile, Place, StoredLog, StoredSegment
 from compaction.storage.uri import SPOOL, options_of
 
 _LOGGER = logging.getLogger(__name__)
 _LOCAL = LocalFileSystem()
 
 
-class BackupLayout:
+class BackupReader:
     """A set."""
 
     def __init__(self, place: Place) -> None:

@@ -17,12 +17,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from compaction.errors import CorruptLogError, StorageError
-from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
-from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition
-from compaction.screen.amounts import counted
-from compaction.storage.filesystem import FileRange, FileStat, ReadableFileSystem, base_name, join
-from compaction.storage.layouts.aiven_manifest import AivenManifest, Section, parse_manifest
-from compaction.storage.layouts.chunked_object import (
+from compaction.exports.aiven.chunked_object import (
     IV_BYTES,
     TAG_BYTES,
     ChunkCoding,
@@ -30,8 +25,12 @@ from compaction.storage.layouts.chunked_object import (
     decrypted,
     require_size,
 )
+from compaction.exports.aiven.manifest import AivenManifest, Section, parse_manifest
+from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
+from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition
+from compaction.screen.amounts import counted
+from compaction.storage.filesystem import FileRange, FileStat, ReadableFileSystem, base_name, join
 from compaction.storage.layouts.data_keys import data_key
-from compaction.storage.layouts.log_layout import LogFile, Place, StoredLog, StoredSegment
 from compaction.storage.layouts.stored_objects import (
     TOPIC_AND_ID,
     directories,
@@ -42,6 +41,7 @@ from compaction.storage.layouts.stored_objects import (
     read_object,
     require_one_topic,
 )
+from compaction.storage.stored_log import LogFile, Place, StoredLog, StoredSegment
 from compaction.storage.text_files import MAX_INDEX_BYTES
 
 #: what the names of a segment's objects end with, beside ``.log``
@@ -73,7 +73,7 @@ class _Upload(NamedTuple):
         return ChunkCoding(self.manifest.compressed, data_key(encryption.data_key, self.path + MANIFEST), encryption.aad)
 
 
-class AivenLayout:
+class AivenReader:
     """An export; ``place.prefix`` is the end of a ``key.prefix`` that ends within a name."""
 
     def __init__(self, place: Place) -> None:
