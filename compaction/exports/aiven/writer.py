@@ -1,4 +1,4 @@
-"""Writes segments in the layout of Aiven's tiered storage plugin; see ``storage.layouts.aiven``.
+"""Writes segments in the layout of Aiven's tiered storage plugin; see ``reader``.
 
 A segment that the plugin has uploaded is written as it was: with its chunk size, compressed if it was, and encrypted if it was,
 with a new data key that is wrapped for the same private key. What its manifest says of the segment itself is kept. Any other
@@ -113,7 +113,7 @@ class AivenForm:
 
 
 def encode_sizes(sizes: Sequence[int]) -> bytes:
-    """The list of chunk sizes; ``aiven_manifest.decode_sizes`` reads it."""
+    """The list of chunk sizes; ``manifest.decode_sizes`` reads it."""
     count, last = len(sizes).to_bytes(4, "big"), b"".join(size.to_bytes(4, "big") for size in sizes[-1:])
     if len(sizes) < 2:
         return count + last
