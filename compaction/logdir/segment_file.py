@@ -11,7 +11,6 @@ shutdown it may have any bytes, if no valid batch follows. Anything else is dama
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from types import TracebackType
 from typing import NamedTuple
 
@@ -303,17 +302,21 @@ class SegmentFile:
 
     def __init__(self, files: ReadableFileSystem, path: str, size_bytes: int | None = None) -> None:
         self._files, self.path, self._size_bytes = files, path, size_bytes
+        self._data: View | None = None
 
     @classmethod
     def of(cls, files: ReadableFileSystem, log_path: str, segment: Segment) -> SegmentFile:
         """The file of a segment of the log at ``log_path``."""
         return cls(files, join(log_path, segment_file(segment.base_offset, LOG)), segment.size_bytes)
 
-    @cached_property
+    @property
     def data(self) -> View:
         """The bytes of its batches; ``StorageError`` if the file is missing."""
-        complete = view(self._files, self.path)
-        return complete if self._size_bytes is None else complete[: self._size_bytes]
+        # not a cached_property: up to Python 3.11 it holds a lock of the class meanwhile, and threads read logs in parallel
+        if self._data is None:
+            complete = view(self._files, self.path)
+            self._data = complete if self._size_bytes is None else complete[: self._size_bytes]
+        return self._data
 
     def reader(self, start: int, end: int) -> SegmentReader:
         """Reads ``[start, end)`` in blocks; a context manager."""
