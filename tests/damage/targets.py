@@ -83,7 +83,7 @@ def walk(data: bytes) -> None:
         scan_batches(array, 0, check_crc=check_crc)
         view = View("x.log", lambda start, size: data[start : start + size], len(data))
         file = SegmentFile(LocalFileSystem(), "x.log")
-        file.data = view
+        file._data = view
         scan = file.scan(check_crc=check_crc)
         for rows in scan:
             for row in rows[rows["control_type"] >= 0]:
