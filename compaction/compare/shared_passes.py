@@ -17,7 +17,6 @@ import numpy as np
 from compaction.compare.count import SharedSummary, Source, Tally, counts_of, scan_shared
 from compaction.compare.measure import MeasureContext, Measured, Repetition, count_rounds, measure_shared, resolve_counts
 from compaction.kernels.keys.key_filter import KeyFilter
-from compaction.kernels.reading.siphash import HashSecret
 from compaction.passes.merge import MapParts
 from compaction.passes.tasks import (
     CleanContext,
@@ -59,12 +58,14 @@ class SharedPasses:
     :param sources: by number, the logs to describe, each with all of its slices in the order of offsets
     """
 
+    #: of pass 1
+    _settings: MapSettings
+
     def __init__(self, passes: Passes, sizes: Sizes, sources: Mapping[int, tuple[Source, Sequence[Slice]]]) -> None:
         self._passes, self._sizes, self._plain = passes, sizes, PlainPasses(passes, sizes, dry_run=True)
         self._sources = {number: source for number, (source, _) in sources.items()}
         self._slices = {_byte_range(part): part for _, slices in sources.values() for part in slices}
         self._variants: dict[int, Variant] = {}
-        self._settings = MapSettings(0, 1.0, HashSecret.random())
         #: by source, once ``build_offset_map`` has run
         self.described: dict[int, LogCounts] = {}
         #: by plan, once ``clean_into_groups`` has run: counts of the dropped records

@@ -1,6 +1,6 @@
 """Layouts of exports, each one module or package with reader and writer, and what they share to write."""
 
-#: as pyproject.toml declares them; see ``compaction.storage.export_layout``
+#: by name, as an entry point gives them; see ``compaction.storage.export_layout``
 LAYOUTS = {
     "aiven": "compaction.exports.aiven:LAYOUT",
     "backup": "compaction.exports.backup:LAYOUT",

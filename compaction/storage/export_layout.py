@@ -1,9 +1,8 @@
 """The layouts of exports, each a plug-in: an :class:`ExportLayout` with a reader and a writer, in a module of any package.
 
 A package declares its layouts as entry points of the group ``compaction.export_layouts``: the name, which addresses begin with,
-and ``module:attribute``. Those of this package are also in ``compaction.exports.LAYOUTS``: a zip on Spark's executors has no
-metadata, and that of a checkout may be older than its code. No other package takes their names. A module is imported when a
-path of its layout is first used.
+and ``module:attribute``. Those of this package are in ``compaction.exports.LAYOUTS``, because a zip on Spark's executors has no
+metadata. No other package takes their names. A module is imported when a path of its layout is first used.
 """
 
 from __future__ import annotations
