@@ -97,6 +97,7 @@ def _removed(log: LogReport) -> dict[str, int]:
         "aborted": log.aborted_records,
         "marker": log.markers_removed,
         "erased": log.erased_records,
+        "expired": log.expired_records or 0,
     }
 
 

@@ -102,12 +102,13 @@ class LogReport:
     settings: Mapping[str, Any] = field(default_factory=dict)
     #: records that were dropped, or became tombstones, because their keys were to be erased
     erased_records: int = 0
-    #: all records that the cleaned range has lost, whether their batches were read or not, with transaction markers. Records of
-    #: expired segments are not counted: no broker and no run reads these segments, and a count would read a page of each batch,
-    #: and decompress those of v0 and v1
+    #: all records that the cleaned range has lost, whether their batches were read or not, with transaction markers
     removed_records: int = 0
     #: records with such a key in the last segment, which was not erased from
     remaining_records: int = 0
+    #: records of the expired segments, with transaction markers; ``null`` if there is none, if one of them is damaged, and in a
+    #: run of the delete policy alone, which reads no segment
+    expired_records: int | None = None
 
     @property
     def name(self) -> str:

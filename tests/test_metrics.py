@@ -51,7 +51,7 @@ def test_a_cleaned_logs_figures_are_those_of_the_report() -> None:
     assert found["log_records", labels(state="after")] == 90
     assert found["log_segments", labels(state="before")] == 4
     removed = {dict(key)["reason"]: value for (name, key), value in found.items() if name == "log_removed_records"}
-    assert removed == {"superseded": 385, "tombstone": 7, "keyless": 2, "aborted": 5, "marker": 1, "erased": 0}
+    assert removed == {"superseded": 385, "tombstone": 7, "keyless": 2, "aborted": 5, "marker": 1, "erased": 0, "expired": 0}
     assert sum(removed.values()) == CLEANED.records_before - CLEANED.records_after
     assert (found["log_expired_bytes", labels()], found["log_expired_segments", labels()]) == (300, 2)
     assert (found["log_keys", labels()], found["log_end_offset", labels()]) == (97, 500)

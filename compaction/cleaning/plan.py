@@ -38,7 +38,7 @@ from compaction.cleaning.log_to_clean import (
     segments_between,
 )
 from compaction.cleaning.log_view import LogView, Segment
-from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
+from compaction.cleaning.segment_retention import DeletionPlan, Removal, plan_deletion
 from compaction.cleaning.skip_reasons import Condition, SkipCause, Verdict, duration, ratio_remedy, shown
 from compaction.config import TopicConfig
 from compaction.config.entries import NO_RECORD_LIMIT
@@ -181,6 +181,11 @@ class PolicyPlan:
 
     compaction: LogPlan
     deletion: DeletionPlan | None = None
+
+    @property
+    def removals(self) -> tuple[Removal, ...]:
+        """The segments that are deleted."""
+        return () if self.deletion is None else self.deletion.removals
 
 
 def plan_compact_run(

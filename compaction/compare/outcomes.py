@@ -62,8 +62,9 @@ def compared(log: LogCases, results: PassResults) -> ComparedLog:
 
 
 def _outcome(case: PolicyCase, result: PlanResult | None, counts: LogCounts, total: Tally) -> Outcome:
-    report, status = case.report, case.status
+    status = case.status
     expired, gone = _expired(case, counts)
+    report = replace(case.report, expired_records=expired.records) if case.report.expired_segments else case.report
     expired_by_age = _distribution(gone).by_age
     view = case.plan.compaction.view
     after_bytes, after_segments, rounds = view.size_bytes, len(view.segments), 0
@@ -72,7 +73,7 @@ def _outcome(case: PolicyCase, result: PlanResult | None, counts: LogCounts, tot
             failed = replace(report, status=LogStatus.FAILED, reason=result.cleaned.error)
             return Outcome(case.policy, OutcomeStatus.FAILED, failed.reason, _failed_report(failed), why=case.why)
         # policies with the same output share the result, but each has its own reason
-        report = cleaned_report(case.plan, result.cleaned)
+        report = replace(cleaned_report(case.plan, result.cleaned), expired_records=report.expired_records)
         gone += result.gone
         stats, plan = result.cleaned.stats, case.plan.compaction
         after_bytes -= stats.bytes_read - stats.bytes_kept

@@ -7,6 +7,7 @@ hashes of keys.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -27,6 +28,8 @@ from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, Slice,
 from compaction.storage.filesystem import ReadableFileSystem
 
 T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
 
 #: what leaves a task before its end: packed entries of a shard of a map
 Emitted = tuple[Key, list[Any]]
@@ -121,6 +124,31 @@ def scan_transactions(slice_: Slice, files: ReadableFileSystem) -> SliceSummary:
         failure = as_log_error(error, slice_.path, slice_.start)
         return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=str(failure))
     return SliceSummary(slice_.log, 0, 0, 0, txns.result())
+
+
+class _BatchCounts:
+    """The number of records of a slice, with markers, by batch headers; of magic 0 and 1, wrappers are decompressed."""
+
+    def __init__(self) -> None:
+        self.records = 0
+
+    def begin(self, block: Block) -> NDArray[np.bool_]:
+        self.records += int(block.rows["count"].sum())
+        return np.zeros(len(block.rows), np.bool_)
+
+    def take(self, decoded: Decoded) -> Iterable[Emitted]:
+        return ()
+
+
+def count_records(slice_: Slice, files: ReadableFileSystem, bytes_per_second: float) -> int | None:
+    """The number of records of a slice, with markers; ``None`` if it cannot be read."""
+    counts = _BatchCounts()
+    try:
+        finish(scan(slice_, [counts], files, Throttle(bytes_per_second), check_crc=False))
+    except LogError as error:
+        _LOG.warning("the records of an expired segment are not counted: %s", error)
+        return None
+    return counts.records
 
 
 class RecordCounts:

@@ -38,6 +38,7 @@ def clean_logs(
 @dataclass(frozen=True)
 class _Compaction(Command):
     request: CompactionRequest
+    counts_expired = True
 
     def plan(self, view: LogView, settings: Settings) -> PolicyPlan:
         active, rules = self.request.include_active, settings.kafka.rules

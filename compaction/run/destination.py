@@ -116,7 +116,7 @@ class InPlace:
 
     def keep(self, log: LogCleaning) -> Steps[None]:
         yield from self._repair_and_delete(log)
-        if log.plan.deletion is not None and log.plan.deletion.removals and log.compaction.config.file_delete_delay_ms == 0:
+        if log.plan.removals and log.compaction.config.file_delete_delay_ms == 0:
             remove_deleted(self.disk, log.location.path)
         yield from _repair_checkpoint(self._checkpoints, log.compaction)
 

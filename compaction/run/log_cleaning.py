@@ -57,6 +57,7 @@ class LogCleaning:
     :ivar directory: where tasks write the outputs
     :ivar txn_index: aborted transactions of each group's output
     :ivar invalid: number of records dropped because they have no key
+    :ivar expired_records: number of records of the segments that the delete policy deletes; ``None`` if not counted
     :ivar seconds: time of the tasks that read and wrote the log, summed over the tasks
     :ivar groups: outputs to be swapped in; in a dry run they have no files
     :ivar unchanged: base offsets of the segments that stay, since their output would be the same
@@ -76,6 +77,7 @@ class LogCleaning:
     stats: CleanStats = CleanStats()
     keys: int = 0
     invalid: int = 0
+    expired_records: int | None = None
     seconds: float = 0.0
     groups: tuple[SwapGroup, ...] = ()
     unchanged: frozenset[int] = frozenset()

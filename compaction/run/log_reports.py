@@ -101,7 +101,7 @@ def skipped_report(plan: PolicyPlan) -> LogReport:
 
 def _deleted_bytes(plan: PolicyPlan, replaced: Iterable[Segment] = ()) -> int:
     """The bytes that remain in ``.deleted`` files."""
-    expired = () if plan.deletion is None else (removal.segment for removal in plan.deletion.removals)
+    expired = (removal.segment for removal in plan.removals)
     return _bytes_of_files((*expired, *replaced), plan.compaction.config, plan.compaction.view)
 
 

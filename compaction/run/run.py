@@ -36,6 +36,7 @@ from compaction.report import LogReport
 from compaction.run.admission import SpaceBudget, copied_bytes
 from compaction.run.cleaner import Cleaner, Limits, Method
 from compaction.run.destination import Destination, destination, purpose
+from compaction.run.expired_records import count_expired
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.log_reports import failed_report, note_logs_in_use, versions_used
 from compaction.run.passes import Passes, run_in_threads
@@ -62,10 +63,11 @@ class Command:
     :cvar doing: the step of the passes, for the progress
     :cvar policy_required: a log whose ``cleanup.policy`` is a guess fails
     :cvar has_versions: the rules of Kafka's versions apply, and the report names them
+    :cvar counts_expired: the run reads logs anyway, and counts the records of expired segments
     """
 
     done, doing = "compacted", "cleaning"
-    policy_required, has_versions = False, True
+    policy_required, has_versions, counts_expired = False, True, False
 
     def begin(self, files: DiskFileSystem) -> None:
         """Called when the log directories are locked."""
@@ -137,8 +139,11 @@ def carry_out(
             [LogCleaning(log.location, log.plan, output.directory(log.location)) for log in prepared if log.plan is not None]
         )
         selected = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
+        limits = _limits(request, logs, prepared, sizes, files)
+        expired = [log for log in logs if log.plan.removals and command.counts_expired]
+        if expired:
+            count_expired(expired, output.fs, start(), limits)
         if selected:
-            limits = _limits(request, logs, prepared, sizes, files)
             passes = start()
             step(f"{command.doing} {counted(len(selected), 'log')}")
             cleaner = Cleaner(selected, output.fs, passes, limits)
@@ -181,7 +186,8 @@ def _finish(command: Command, output: Destination, log: LogCleaning) -> Steps[Lo
         log.error = str(as_log_error(error, log.location.path))
     if log.error is not None:
         return failed_report(log.location, log.error, log.plan)
-    return replace(command.report(log), seconds=log.seconds + time.monotonic() - started)
+    report = replace(command.report(log), expired_records=log.expired_records)
+    return replace(report, seconds=log.seconds + time.monotonic() - started)
 
 
 def change_logs(fs: FileSystem, works: Sequence[tuple[str, Steps[T]]], most: int) -> list[T]:

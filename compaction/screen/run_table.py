@@ -85,16 +85,18 @@ def _notes(report: RunReport) -> Iterator[str]:
     expired = sum(log.expired_segments for log in report.logs)
     if expired:
         sizes = size(sum(log.expired_bytes for log in report.logs))
-        uncounted = ", whose records are not counted" if any(log.expired_segments for log in compacted) else ""
-        yield f"{counted(expired, 'segment')} of {sizes} {'would expire' if report.dry_run else 'expired'}{uncounted}"
+        records = _expired_records(report.logs)
+        contents = "" if records is None else f" with {counted(records, 'record')}"
+        partly = ", whose records are not all counted" if records is None and _records(report.logs) else ""
+        yield f"{counted(expired, 'segment')} of {sizes}{contents} {'would expire' if report.dry_run else 'expired'}{partly}"
     for note in (IN_USE, CHANGED):
         noted = [log.name for log in report.logs if log.reason.endswith(f"({note})")]
         if noted:
             more = ", ..." if noted[_MOST_NAMES:] else ""
             yield f"{counted(len(noted), 'log')} ({note}): {', '.join(noted[:_MOST_NAMES])}{more}"
     if report.erasure:
-        records = counted(sum(log.erased_records for log in report.logs), "record")
-        yield f"{records} of {counted(report.erasure['keys_found'], 'key')} {'would be' if report.dry_run else 'were'} erased"
+        erased = counted(sum(log.erased_records for log in report.logs), "record")
+        yield f"{erased} of {counted(report.erasure['keys_found'], 'key')} {'would be' if report.dry_run else 'were'} erased"
         yield from _not_found(report.erasure)
         yield from report.erasure["notes"]
         if certificate := report.erasure.get("certificate"):
@@ -163,11 +165,16 @@ def _figures(logs: Sequence[LogReport]) -> list[str]:
 
 
 def _records(logs: Sequence[LogReport]) -> str:
-    """The records that logs lose; those of expired segments are not counted, so that others are the least number."""
-    removed = sum(log.removed_records for log in logs)
-    if any(log.expired_segments for log in logs):
-        return f">{removed:,}" if removed else ""
-    return f"-{removed:,}" if removed else ""
+    """The records that logs lose, at least, if those of some expired segments are not counted."""
+    expired = _expired_records(logs)
+    lost = sum(log.removed_records + (log.expired_records or 0) for log in logs)
+    return f"{'>' if expired is None else '-'}{lost:,}" if lost else ""
+
+
+def _expired_records(logs: Iterable[LogReport]) -> int | None:
+    """The records of expired segments; ``None`` if those of a log are not counted."""
+    counts = [log.expired_records for log in logs if log.expired_segments]
+    return None if None in counts else sum(filter(None, counts))
 
 
 def _unread(logs: Iterable[LogReport]) -> bool:
@@ -198,6 +205,12 @@ def _details(log: LogReport, *, named: bool) -> Iterator[str]:
     yield f"{prefix}{log.reason}"
 
 
+def _expired(log: LogReport) -> str:
+    """Expired segments, with their records if these are counted."""
+    contents = "" if log.expired_records is None else f" with {counted(log.expired_records, 'record')}"
+    return f"{counted(log.expired_segments, 'expired segment')} of {size(log.expired_bytes)}{contents}"
+
+
 def _removed(log: LogReport) -> str:
     """What was removed, by cause; empty if nothing was."""
     parts = [
@@ -207,6 +220,6 @@ def _removed(log: LogReport) -> str:
         (log.aborted_records, f"{log.aborted_records:,} aborted"),
         (log.invalid_records, f"{log.invalid_records:,} without a key"),
         (log.markers_removed, counted(log.markers_removed, "transaction marker")),
-        (log.expired_segments, f"{counted(log.expired_segments, 'expired segment')} of {size(log.expired_bytes)}"),
+        (log.expired_segments, _expired(log)),
     ]
     return ", ".join(text for count, text in parts if count)

@@ -51,7 +51,7 @@ def every_outcome(*, dry_run: bool = False) -> RunReport:
             markers_removed=2, removed_records=15_032,
         ),
         cleaned("a-topic-with-a-name-that-is-longer-than-most-terminals-have-room-for", 12, 800, 99),
-        cleaned("sessions", 0, 90, 50, expired_segments=3, expired_bytes=12_500),
+        cleaned("sessions", 0, 90, 50, expired_segments=3, expired_bytes=12_500, expired_records=125),
         expired("clicks", 0, 70_000, 1),
         skipped("sales", 0, 1_500_000, "policy", "policy: cleanup.policy is delete (broker.properties line 4)"),
         skipped("prices", 1, 44_000, "policy_unknown", "refused: cleanup.policy is unknown: give it by --set"),
