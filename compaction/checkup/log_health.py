@@ -24,7 +24,6 @@ from compaction.checkup.check import Check, State
 from compaction.cleaning.log_to_clean import segments_between
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, plan_log
-from compaction.cleaning.skip_reasons import duration
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
 from compaction.logdir.segment_file import SegmentFile
@@ -32,7 +31,7 @@ from compaction.logdir.settings.log_settings import Settings
 from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, TopicPartition, parse_partition_dir, segment_file
 from compaction.output.journal import JOURNAL
 from compaction.run.prepare import LogAccess, PreparedLog, prepare
-from compaction.screen.amounts import counted
+from compaction.screen.amounts import counted, duration
 from compaction.storage.filesystem import DiskFileSystem, FileSystem, join
 from compaction.storage.local import free_space
 from compaction.storage.mixed import file_system

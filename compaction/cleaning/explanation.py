@@ -11,9 +11,10 @@ from compaction.cleaning.log_to_clean import ACTIVE, HIGH_WATERMARK, MIN_LAG, Cl
 from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.segment_retention import DeletionPlan
-from compaction.cleaning.skip_reasons import Condition, duration, ratio_remedy
+from compaction.cleaning.skip_reasons import Condition, ratio_remedy
 from compaction.config import TopicConfig
 from compaction.config.kinds import LONG_MAX
+from compaction.screen.amounts import duration
 
 #: deleted segments that are listed one by one
 MOST_SEGMENTS = 10

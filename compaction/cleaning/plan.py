@@ -39,11 +39,12 @@ from compaction.cleaning.log_to_clean import (
 )
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.segment_retention import DeletionPlan, Removal, plan_deletion
-from compaction.cleaning.skip_reasons import Condition, SkipCause, Verdict, duration, ratio_remedy, shown
+from compaction.cleaning.skip_reasons import Condition, SkipCause, Verdict, ratio_remedy, shown
 from compaction.config import TopicConfig
 from compaction.config.entries import NO_RECORD_LIMIT
 from compaction.config.kinds import to_long
 from compaction.names import CLUSTER_METADATA_TOPIC, TopicPartition
+from compaction.screen.amounts import duration
 
 #: why a log is skipped if a cleaning bound leaves nothing dirty
 _HOLDS_BACK = {

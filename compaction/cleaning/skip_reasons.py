@@ -75,23 +75,6 @@ def shown(value: int | float | str) -> str:
     return str(value) or "none"
 
 
-#: units of time, ms
-_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
-
-
-def duration(milliseconds: int) -> str:
-    """A duration in at most two units: ``3 d 4 h``, ``1 min 30 s``, ``0 ms``."""
-    left = abs(milliseconds)
-    parts: list[str] = []
-    for name, size in _UNITS:
-        count, left = divmod(left, size)
-        if count or parts:
-            parts.append(f"{count} {name}" if count else "")
-        if len(parts) == 2:
-            break
-    return " ".join(part for part in parts if part) or "0 ms"
-
-
 def bytes_missing(clean_bytes: int, dirty_bytes: int, ratio: float) -> int | None:
     """The fewest additional dirty bytes that bring dirty / (clean + dirty) above ``ratio``; ``None`` if impossible."""
     if ratio >= 1:

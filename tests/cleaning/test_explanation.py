@@ -60,21 +60,21 @@ def test_the_policy_has_its_source() -> None:
 
 def test_a_lag_that_has_not_passed_has_the_remaining_time() -> None:
     lag = one(answers(mostly_clean(), f"max.compaction.lag.ms={3 * DAY_MS}"), "max.compaction.lag.ms")
-    assert (lag.holds, lag.remedy) == (False, f"in 2 d, or with max.compaction.lag.ms={DAY_MS - 1}")
+    assert (lag.holds, lag.remedy) == (False, f"in 2 days, or with max.compaction.lag.ms={DAY_MS - 1}")
     assert verdict(mostly_clean(), f"max.compaction.lag.ms={DAY_MS - 1}") is Verdict.CLEAN
     assert verdict(mostly_clean(), f"max.compaction.lag.ms={DAY_MS}") is Verdict.SKIP
 
 
 def test_a_lag_that_is_not_set_has_the_age_of_the_oldest_dirty_segment() -> None:
     lag = one(answers(mostly_clean()), "max.compaction.lag.ms")
-    assert lag.remedy == f"it is not limited; the oldest dirty segment is 1 d old: with max.compaction.lag.ms={DAY_MS - 1}"
+    assert lag.remedy == f"it is not limited; the oldest dirty segment is 1 day old: with max.compaction.lag.ms={DAY_MS - 1}"
 
 
 def test_a_segment_that_is_too_young_has_the_remaining_time() -> None:
     view = log(segment(0, 1000), segment(10, 10, timestamp_ms=NOW_MS), end=20)
     young = one(answers(view, f"min.compaction.lag.ms={5 * DAY_MS}"), "from offset 0 on: min.compaction.lag.ms")
     assert young.remedy == (
-        f"min.compaction.lag.ms is {5 * DAY_MS} (--set min.compaction.lag.ms): in 4 d, or with min.compaction.lag.ms={DAY_MS}"
+        f"min.compaction.lag.ms is {5 * DAY_MS} (--set min.compaction.lag.ms): in 4 days, or with min.compaction.lag.ms={DAY_MS}"
     )
     assert verdict(view, f"min.compaction.lag.ms={5 * DAY_MS}") is Verdict.SKIP
     assert verdict(view, f"min.compaction.lag.ms={DAY_MS}") is Verdict.CLEAN
@@ -138,8 +138,8 @@ def test_time_and_size_have_remedies_that_delete_the_oldest_segment() -> None:
     size, age = deletion(daily(), f"retention.ms={6 * DAY_MS}", "retention.bytes=450")
     assert size.text == "400 bytes left without segment 0 >= 450 (retention.bytes, --set retention.bytes)"
     assert size.remedy == "deleted after 50 bytes more, or with retention.bytes=400"
-    assert age.text == f"age of segment 0 5 d > 6 d (retention.ms={6 * DAY_MS}, --set retention.ms)"
-    assert age.remedy == f"deleted in 1 d, or with retention.ms={5 * DAY_MS - 1}"
+    assert age.text == f"age of segment 0 5 days > 6 days (retention.ms={6 * DAY_MS}, --set retention.ms)"
+    assert age.remedy == f"deleted in 1 day, or with retention.ms={5 * DAY_MS - 1}"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_deleted_segments_are_listed_before_the_oldest_remaining_one() -> None:
     first, second, *rest = deletion(daily(), f"retention.ms={4 * DAY_MS - 1}")
     assert (first.holds, second.holds) == (True, True)
     assert first.text.startswith("segment 0 (100 bytes) is deleted by time")
-    assert "age of segment 20 3 d > " in rest[-1].text
+    assert "age of segment 20 3 days > " in rest[-1].text
 
 
 def test_a_policy_without_delete_is_the_only_answer() -> None:
@@ -194,5 +194,5 @@ def test_deleted_segments_beyond_the_first_ten_are_summed_up() -> None:
 
 def test_a_record_with_a_timestamp_in_the_future_is_explained() -> None:
     view = log(segment(0, timestamp_ms=NOW_MS + DAY_MS), segment(10), end=20)
-    assert deletion(view, f"retention.ms={DAY_MS}")[-1].remedy == "deleted in 2 d: its newest record is in the future"
+    assert deletion(view, f"retention.ms={DAY_MS}")[-1].remedy == "deleted in 2 days: its newest record is in the future"
     assert deletion(view, "retention.ms=-1")[-1].remedy == "its newest record is in the future"

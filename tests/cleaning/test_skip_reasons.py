@@ -6,26 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.cleaning.skip_reasons import bytes_missing, duration, ratio_below, ratio_remedy
-
-
-@pytest.mark.parametrize(
-    ("milliseconds", "text"),
-    [
-        (0, "0 ms"),
-        (1, "1 ms"),
-        (999, "999 ms"),
-        (1000, "1 s"),
-        (90_000, "1 min 30 s"),
-        (3_600_000, "1 h"),
-        (3_601_000, "1 h"),
-        (90_000_000, "1 d 1 h"),
-        (10 * 86_400_000 + 5, "10 d"),
-        (-1500, "1 s 500 ms"),
-    ],
-)
-def test_a_duration_has_at_most_two_units(milliseconds: int, text: str) -> None:
-    assert duration(milliseconds) == text
+from compaction.cleaning.skip_reasons import bytes_missing, ratio_below, ratio_remedy
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.floats(0, 1))

@@ -180,7 +180,7 @@ def test_a_log_that_was_due_long_before_it_was_written_last_may_have_lost_its_cl
     found = checks["orders-0", "cleaner may have died"]
     assert (code, found["state"]) == (1, "bad")
     assert found["found"] == (
-        "not cleaned, though cleanable for 3 d when it was written last: checkpoint 0, log end 495, dirty ratio 1.00"
+        "not cleaned, though cleanable for 3 days when it was written last: checkpoint 0, log end 495, dirty ratio 1.00"
     )
     (tmp_log_dir / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 400\n")
     assert examine("--log-dir", tmp_log_dir, *COMPACT)[0] == 0

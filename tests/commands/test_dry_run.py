@@ -180,7 +180,7 @@ def test_an_open_transaction_is_explained_with_its_producer(logs: Path, capsys: 
 
 def test_segments_that_are_not_deleted_are_explained(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = explained(logs, capsys, "--explain", "clickstream-0", "sessions-0", "--set", "retention.ms=31536000000")
-    assert "> 365 d (retention.ms=31536000000, --set retention.ms)\n" in text
+    assert "> 365 days (retention.ms=31536000000, --set retention.ms)\n" in text
     assert "deleted in 33" in text
     assert "is deleted by size: " in text
 
