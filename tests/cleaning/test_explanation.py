@@ -73,9 +73,8 @@ def test_a_lag_that_is_not_set_has_the_age_of_the_oldest_dirty_segment() -> None
 def test_a_segment_that_is_too_young_has_the_remaining_time() -> None:
     view = log(segment(0, 1000), segment(10, 10, timestamp_ms=NOW_MS), end=20)
     young = one(answers(view, f"min.compaction.lag.ms={5 * DAY_MS}"), "from offset 0 on: min.compaction.lag.ms")
-    assert young.remedy == (
-        f"min.compaction.lag.ms is {5 * DAY_MS} (--set min.compaction.lag.ms): in 4 days, or with min.compaction.lag.ms={DAY_MS}"
-    )
+    name = "min.compaction.lag.ms"
+    assert young.remedy == f"{name} is {5 * DAY_MS} (--set {name}): in 4 days, or with {name}={DAY_MS}"
     assert verdict(view, f"min.compaction.lag.ms={5 * DAY_MS}") is Verdict.SKIP
     assert verdict(view, f"min.compaction.lag.ms={DAY_MS}") is Verdict.CLEAN
 
