@@ -29,11 +29,12 @@ from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
 from compaction.screen.steps import step
 from compaction.storage.clients import require_store
 from compaction.storage.contents import digest_of
+from compaction.storage.kinds import storage_of
 from compaction.storage.layouts.data_keys import add_private_keys
 from compaction.storage.mixed import file_system
 from compaction.storage.remote import require_finished
 from compaction.storage.text_files import read_text
-from compaction.storage.uri import add_tail, is_inside, is_layout, is_remote, layout_path, parse_uri, resolved
+from compaction.storage.uri import add_tail, is_inside, is_layout, layout_path, parse_uri, resolved
 
 _ISO = re.compile(
     r"(?P<date>\d{4}-\d\d-\d\d)[T ](?P<time>\d\d:\d\d)(?P<s>:\d\d)?(?P<fraction>\.\d{1,9})?(?P<offset>Z|z|[+-]\d\d:?\d\d)?"
@@ -160,7 +161,7 @@ class Inputs:
 
     @property
     def to_store(self) -> bool:
-        return self.output_dir is not None and is_remote(self.output_dir)
+        return self.output_dir is not None and storage_of(self.output_dir).round_trips
 
 
 _LISTS = ("log_dirs", "topics", "partitions", "private_keys", "config", "metadata")
@@ -316,7 +317,8 @@ def with_output(inputs: Inputs, request: CompactionRequest) -> CompactionRequest
         hint = "e.g. --as-of 2026-11-22T02:00Z"
         raise UsageError("--if-done needs --as-of: without it each run is of another time", hint=hint)
     target = check_output_dir(inputs.output_dir, request.log_dirs)
-    records = target is not None and (is_remote(target) or inputs.replace or inputs.if_done)
+    # a manifest always records it
+    records = target is not None and (not storage_of(target).renames or inputs.replace or inputs.if_done)
     return replace(
         request, output_dir=target, replace=inputs.replace, call=_call(inputs, request) if records else None
     )

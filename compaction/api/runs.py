@@ -23,9 +23,10 @@ from compaction.errors import UsageError
 from compaction.run_report import RunReport
 from compaction.screen.steps import step
 from compaction.storage.export_layout import FORMAT, LAYOUTS, ExportTarget, TargetOptions
+from compaction.storage.kinds import storage_of
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import file_system
-from compaction.storage.uri import SPOOL, any_remote, is_layout, is_remote, layout_path, options_of, parse_uri
+from compaction.storage.uri import SPOOL, is_layout, layout_path, options_of, parse_uri
 
 R = TypeVar("R", bound=RunReport)
 
@@ -56,7 +57,7 @@ def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str
     from compaction.exports.staging import staging_directory
     from compaction.storage.spool_directory import temporary_directory
 
-    if not is_remote(target.path):
+    if storage_of(target.path).renames:
         return staging_directory(LocalFileSystem(), f"{target.path}.copy")
     source = parse_uri(inputs.log_dirs[0], "--log-dir")
     spool = options_of(source).get(SPOOL)
@@ -115,7 +116,8 @@ def carried_out(
 def report_without_logs(request: CompactionRequest) -> RunReport | None:
     """The report of a run in place over no logs, which needs no more than that; ``None`` for any other run, and where no log
     can be changed in place."""
-    if request.logs or request.output_dir is not None or any_remote(request.log_dirs):
+    in_place = request.output_dir is None and all(storage_of(log_dir).renames for log_dir in request.log_dirs)
+    if request.logs or not in_place:
         return None
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, logs=())
 
@@ -129,7 +131,7 @@ def done_before(request: CompactionRequest) -> RunReport | None:
 
     if request.output_dir is None:
         return None
-    if is_remote(request.output_dir):
+    if not storage_of(request.output_dir).renames:
         object_publish.complete_replacement(file_system(request.log_dirs), request.output_dir)
     if not finished.is_done(request):
         return None

@@ -33,10 +33,10 @@ from compaction.output.journal import JOURNAL
 from compaction.run.prepare import LogAccess, PreparedLog, prepare
 from compaction.screen.amounts import counted, duration
 from compaction.storage.filesystem import DiskFileSystem, FileSystem, join
+from compaction.storage.kinds import storage_of
 from compaction.storage.local import free_space
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.uri import is_remote
 
 _MARKED = re.compile(r"Marking its partition \((?P<name>[^)]+)\) as uncleanable")
 _ENDED = re.compile(r"kafka-log-cleaner-thread-(?P<number>\d+)\]?: (?:Error due to|Stopped)")
@@ -133,7 +133,7 @@ def _directory(files: DiskFileSystem, log_dir: str, logs: Sequence[PreparedLog[L
     if leftovers.newest_ms > now_ms + _FUTURE_MS:
         message = f"{leftovers.newest} was written in the future, in {duration(leftovers.newest_ms - now_ms)}"
         yield Check(log_dir, "clock", State.BAD, message, "set the clock of this machine, or give --as-of")
-    if is_remote(log_dir):
+    if not storage_of(log_dir).locks:
         return
     holder = files.lock_holder(log_dir)
     if holder is None:

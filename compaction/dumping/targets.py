@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_segment_file
 from compaction.storage.filesystem import FileSystem, join, parent
-from compaction.storage.uri import is_remote
+from compaction.storage.kinds import storage_of
 
 METADATA_SNAPSHOT = ".checkpoint"
 BOOTSTRAP_SNAPSHOT = "bootstrap.checkpoint"
@@ -53,11 +53,9 @@ class Target(NamedTuple):
     @classmethod
     def of(cls, path: str, working_dir: str) -> Target:
         """From a path or URI; URIs are not made absolute."""
-        if is_remote(path):
-            return cls(path, path.rstrip("/"), path.rstrip("/"))
-        shown = re.sub("/+", "/", path)
-        shown = shown.rstrip("/") or "/"
-        return cls(path, shown, shown if shown.startswith("/") else f"{working_dir.rstrip('/')}/{shown}")
+        storage = storage_of(path)
+        shown = storage.as_java(path)
+        return cls(path, shown, storage.absolute(shown, working_dir))
 
     @property
     def name(self) -> str:

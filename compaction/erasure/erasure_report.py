@@ -35,8 +35,8 @@ from compaction.run.log_cleaning import LogCleaning
 from compaction.run.log_reports import cleaned_report, skipped_report
 from compaction.screen.amounts import counted
 from compaction.storage.filesystem import join
+from compaction.storage.kinds import storage_of
 from compaction.storage.mixed import file_system
-from compaction.storage.uri import is_remote
 
 #: keys, and lines of missing ones, that the report lists
 MOST_LISTED = 10_000
@@ -115,7 +115,7 @@ def _notes(request: CompactionRequest, logs: Sequence[LogReport], left: Sequence
         return
     if request.output_dir is not None:
         yield "the source still has the records: --output-dir does not change it"
-        if is_remote(request.output_dir):
+        if storage_of(request.output_dir).versions:
             yield "a store that keeps versions or deleted objects may keep earlier outputs with the records"
     for log_dir in request.log_dirs if request.output_dir is None else ():
         if keeps_snapshots(log_dir):

@@ -21,12 +21,12 @@ from compaction.logdir.discover import Selector, discover
 from compaction.names import LOG
 from compaction.storage.contents import FileDigest, verify_file
 from compaction.storage.filesystem import Chunk, FileSystem, Output, ReadableFileSystem, join, parent, removed_on_failure
+from compaction.storage.kinds import storage_of
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MARKER, marker
 from compaction.storage.object_output import OutputFileSystem, marked_by
 from compaction.storage.prefix_marks import ONE_RUN, put_marker
 from compaction.storage.streams import ObjectOutput
-from compaction.storage.uri import is_remote
 
 #: permissions
 _GROUP, _OTHERS = 0o070, 0o007
@@ -88,7 +88,7 @@ class NewExport(NamedTuple):
 
 def require_empty(path: str) -> None:
     """:raises UsageError: something is there"""
-    files = OutputFileSystem() if is_remote(path) else LocalFileSystem()
+    files = LocalFileSystem() if storage_of(path).renames else OutputFileSystem()
     if files.stat(path) is not None and files.listdir(path):
         raise UsageError("--output-dir exists and is not empty", path=path, hint="name a new directory")
 
@@ -101,7 +101,9 @@ def new_export(path: str, log_dir: str | None = None) -> AbstractContextManager[
     :raises LockedError: another run writes to the same target
     """
     require_empty(path)
-    return _new_objects(path) if is_remote(path) else _new_directory(path, Like() if log_dir is None else Like.of(log_dir))
+    if storage_of(path).renames:
+        return _new_directory(path, Like() if log_dir is None else Like.of(log_dir))
+    return _new_objects(path)
 
 
 @contextmanager

@@ -38,8 +38,9 @@ from compaction.names import (
 )
 from compaction.storage.clients import require_store
 from compaction.storage.filesystem import FileStat, FileSystem, base_name, join
+from compaction.storage.kinds import storage_of
 from compaction.storage.text_files import read_small_text
-from compaction.storage.uri import is_layout, is_remote, resolved
+from compaction.storage.uri import is_layout, resolved
 
 _MAX_PARTITION = 2**31 - 1
 #: a directory with one of these files is a log directory, even if its logs have no segments
@@ -179,7 +180,7 @@ def _logs_of(fs: FileSystem, log_dir: str) -> list[tuple[LogLocation, tuple[obje
 
 
 def _is_link(path: str) -> bool:
-    return not is_remote(path) and Path(path).is_symlink()
+    return storage_of(path).attributes and Path(path).is_symlink()
 
 
 def _is_log(fs: FileSystem, path: str) -> bool:

@@ -29,6 +29,7 @@ from compaction.screen.amounts import counted
 from compaction.storage.contents import read_range
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent
+from compaction.storage.kinds import storage_of
 from compaction.storage.listings import is_missing, list_directory
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest
@@ -36,7 +37,6 @@ from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.object_output import OutputFileSystem
 from compaction.storage.source_check import Sources, is_significant
 from compaction.storage.streams import ObjectFile
-from compaction.storage.uri import is_remote
 
 _LOG = logging.getLogger(__name__)
 FINISHED = "_finished.json"
@@ -149,7 +149,7 @@ class _InStore:
 
 
 def _output(path: str) -> _Output:
-    return _InStore(path) if is_remote(path) else _OnDisk(path)
+    return _OnDisk(path) if storage_of(path).renames else _InStore(path)
 
 
 def uncertified(request: CompactionRequest) -> CompactionRequest:

@@ -43,12 +43,12 @@ from compaction.output.unfinished import (
     require_taken_over,
 )
 from compaction.storage.filesystem import DiskFileSystem, FileSystem, join, parent
+from compaction.storage.kinds import split
 from compaction.storage.listings import list_directory, read_whole, stat_objects
 from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of, staged_of
 from compaction.storage.object_output import OutputFileSystem, WrittenObject, marked_by
 from compaction.storage.prefix_marks import CLAIM, ONE_RUN, put_marker
 from compaction.storage.streams import ObjectFile, delete_object, require_stored
-from compaction.storage.uri import split
 
 _LOG = logging.getLogger(__name__)
 _THREADS = 8

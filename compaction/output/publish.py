@@ -43,10 +43,11 @@ from compaction.output.verification import copy_verified
 from compaction.storage.contents import digest_of
 from compaction.storage.durable import TMP, write_verified
 from compaction.storage.filesystem import DiskFileSystem, FileSystem, base_name, join, parent
+from compaction.storage.kinds import storage_of
 from compaction.storage.manifest import MANIFEST, MARKER
 from compaction.storage.ranges import view
 from compaction.storage.text_files import read_small
-from compaction.storage.uri import is_inside, is_remote, resolved
+from compaction.storage.uri import is_inside, resolved
 
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
 _NOT_COPIED = frozenset((LOCK, MANIFEST, MARKER, FINISHED, *_CHECKPOINTS))
@@ -148,7 +149,7 @@ class Publication(ABC):
         copies = [Copy(*paths[name], valid.get(name), used.get(name)) for name in names]
         self._copy_all(source, copies)
         self._fs.fsync_dir(target)
-        if not is_remote(target):
+        if not storage_of(target).round_trips:
             require_same_indexes(self._fs, target, (each for each in segments if each.base_offset not in replaced))
         require_unchanged(source, self._disk, location.path, segments)
         self._added[location.log_dir][location.topic_partition] = end_offset

@@ -13,7 +13,7 @@ import numpy as np
 from compaction.output.verification import SegmentCheck
 from compaction.storage.contents import READ_BYTES, FileDigest, borrow_buffer, read_device_blocks, return_buffer
 from compaction.storage.filesystem import ReadableFileSystem
-from compaction.storage.uri import is_remote
+from compaction.storage.kinds import storage_of
 
 #: The reader's distance behind the writer, and the least size (twice this) that is read in parallel. It must exceed the
 #: writer's two buffers (``compaction.storage.direct.DirectWriter``): bytes still in these are not in the file yet.
@@ -38,8 +38,7 @@ class ReadBack:
     def advance(self, written_bytes: int) -> None:
         """The writer has passed ``written_bytes`` bytes to the file system."""
         if self._thread is None:
-            # an object is visible only once it is complete
-            if written_bytes < 2 * _FOLLOW_BYTES or is_remote(self._path):
+            if written_bytes < 2 * _FOLLOW_BYTES or storage_of(self._path).appears_whole:
                 return
             self._thread = threading.Thread(target=self._follow, daemon=True)
             self._thread.start()

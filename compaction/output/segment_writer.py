@@ -36,7 +36,7 @@ from compaction.output.read_back import ReadBack
 from compaction.storage.contents import FileDigest, read_back_error, read_range, verify_file
 from compaction.storage.durable import Steps, content_of
 from compaction.storage.filesystem import Chunk, DiskFileSystem, FileRange, Output, join
-from compaction.storage.uri import is_remote
+from compaction.storage.kinds import storage_of
 
 _ROWS_AT_ONCE = 1 << 16
 
@@ -227,7 +227,7 @@ class SegmentWriter:
 
     def _mtime_ns(self, kind: str) -> int:
         """The mtime as the file system stores it, possibly rounded; 0 in an object store."""
-        found = None if is_remote(self._directory) else self._fs.stat(self._path(kind))
+        found = self._fs.stat(self._path(kind)) if storage_of(self._directory).attributes else None
         return 0 if found is None else found.mtime_ns
 
     def _write(self, kind: str, data: bytes) -> None:

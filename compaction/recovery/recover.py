@@ -47,8 +47,8 @@ from compaction.recovery.unflushed import (
 )
 from compaction.storage.durable import Steps, names_in, verified_file
 from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.kinds import storage_of
 from compaction.storage.overlay import Copied, NamesSynced, Operation, OverlayFileSystem, Removed, Renamed, Written
-from compaction.storage.uri import is_remote
 
 _LOG = logging.getLogger(__name__)
 _HINT = "restore this segment from a replica or a backup"
@@ -102,8 +102,7 @@ def _repair(fs: FileSystem, location: LogLocation, index_interval_bytes: int, st
     :raises CorruptLogError: an inactive segment is damaged
     """
     report = RecoveryReport()
-    # objects were uploaded whole: only a broker's own disk has an unfinished end
-    unclean = not state.clean_shutdown and not is_remote(location.path)
+    unclean = not state.clean_shutdown and not storage_of(location.path).appears_whole
     states = _repair_segments(fs, location.path, index_interval_bytes, unclean, report)
     _check_order(location.path, states)
     report.torn_tail_bytes = states[-1].torn_bytes if states else 0

@@ -26,8 +26,9 @@ from compaction.recovery.recover import write_repairs
 from compaction.run.log_cleaning import LogCleaning
 from compaction.storage.durable import Steps
 from compaction.storage.filesystem import DiskFileSystem, FileSystem
+from compaction.storage.kinds import storage_of
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.uri import is_remote, require_in_place
+from compaction.storage.uri import require_in_place
 
 #: logs that are changed in step: the more, the less often the disk is waited for, and the checkpoint file written
 LOG_CONCURRENCY = 512
@@ -200,10 +201,10 @@ def destination(files: DiskFileSystem, request: CompactionRequest, held: Access,
     else:
         options = PublishOptions(request.call, request.replace, request.only_known_files)
         publication: Publication
-        if is_remote(output_dir):
-            publication = ObjectPublication.begin(output_dir, request.log_dirs, files, options)
-        else:
+        if storage_of(output_dir).renames:
             publication = LocalPublication.begin(files, output_dir, request.log_dirs, options)
+        else:
+            publication = ObjectPublication.begin(output_dir, request.log_dirs, files, options)
         try:
             copy = CopyOutput(publication, files)
             yield copy

@@ -25,7 +25,6 @@ from compaction.run.passes import Passes
 from compaction.run.run import Command, carry_out
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import DiskFileSystem
-from compaction.storage.uri import is_remote
 
 
 def delete_old_segments(
@@ -51,7 +50,7 @@ class _Expiry(Command):
     def order(self, logs: Sequence[LogCleaning]) -> list[LogCleaning]:
         """:raises StorageError: the segments to be copied do not fit"""
         output_dir = self.request.output_dir
-        if output_dir is not None and not self.request.dry_run and not is_remote(output_dir):
+        if output_dir is not None and not self.request.dry_run:
             needed_bytes = sum(copied_bytes(log.compaction.view.segments) for log in logs)
             space = SpaceBudget()
             if not space.fits([output_dir], needed_bytes):

@@ -21,8 +21,8 @@ from compaction.logdir.settings.kafka_version import KafkaVersion
 from compaction.names import LogLocation
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, VersionUsed
 from compaction.run.log_cleaning import LogCleaning, ScanTotals
+from compaction.storage.kinds import storage_of
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.uri import is_remote
 
 _LOG = logging.getLogger(__name__)
 #: the reason code of a log whose ``cleanup.policy`` is a guess
@@ -108,7 +108,7 @@ def _deleted_bytes(plan: PolicyPlan, replaced: Iterable[Segment] = ()) -> int:
 def _bytes_of_files(segments: Iterable[Segment], config: TopicConfig, view: LogView) -> int:
     """The size of the files that segments leave, with their indexes; 0 if they are removed at once, and in a store, where logs
     are only copied."""
-    if config.file_delete_delay_ms == 0 or is_remote(view.log_dir):
+    if config.file_delete_delay_ms == 0 or not storage_of(view.log_dir).renames:
         return 0
     return sum(segment.size_bytes + segment.index_bytes + segment.time_index_bytes for segment in segments)
 

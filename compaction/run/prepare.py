@@ -24,8 +24,9 @@ from compaction.recovery.recover import RecoveryReport, recover_log
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 from compaction.storage.filesystem import FileSystem, parent
+from compaction.storage.kinds import storage_of
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.uri import any_remote, is_remote, resolved
+from compaction.storage.uri import resolved
 
 Plan = TypeVar("Plan")
 
@@ -166,7 +167,7 @@ def _recover_or_read(
 
 
 def _are_many(fs: FileSystem, logs: Iterable[LogLocation]) -> bool:
-    least = MANY_REMOTE_SEGMENTS if any_remote(log.path for log in logs) else MANY_SEGMENTS
+    least = MANY_REMOTE_SEGMENTS if any(storage_of(log.path).round_trips for log in logs) else MANY_SEGMENTS
     return sum(_segment_count(fs, log) for log in logs) >= least
 
 
@@ -196,7 +197,7 @@ def _beyond_locks(locations: Iterable[LogLocation], log_dirs: Sequence[str]) -> 
     results: dict[LogLocation, CompactionError] = {}
     mounted = mount_points()
     for location in locations:
-        if is_remote(location.path):
+        if not storage_of(location.path).locks:
             continue
         real = resolved(location.path)
         if parent(real) not in log_dirs:

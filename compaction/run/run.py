@@ -47,8 +47,8 @@ from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 from compaction.storage.durable import Steps, run_in_step
 from compaction.storage.filesystem import DiskFileSystem, FileSystem
+from compaction.storage.kinds import storage_of
 from compaction.storage.mixed import MixedFileSystem, file_system
-from compaction.storage.uri import any_remote, is_remote
 from compaction.task_runner import Job, pack
 
 T = TypeVar("T")
@@ -166,7 +166,7 @@ def carry_out(
         (*reports, *failed),
         time.monotonic() - started,
         versions_used(log.settings.kafka for log in prepared if log.settings is not None and command.has_versions),
-        copied=not in_place or any_remote(request.log_dirs),
+        copied=not in_place or not all(storage_of(log_dir).renames for log_dir in request.log_dirs),
     )
 
 
@@ -239,7 +239,7 @@ def _limits(
     files: DiskFileSystem,
 ) -> Limits:
     brokers = (log.settings.broker for log in prepared if log.settings is not None and log.plan is not None)
-    to_store = request.output_dir is not None and is_remote(request.output_dir)
+    to_store = request.output_dir is not None and not storage_of(request.output_dir).renames
     return Limits(smallest_broker(brokers), sizes, _space_for(request, logs), MixedFileSystem() if to_store else files)
 
 
@@ -249,7 +249,5 @@ def _space_for(request: CompactionRequest, logs: Sequence[LogCleaning]) -> Space
         return None
     if request.output_dir is None:
         return SpaceBudget()
-    if is_remote(request.output_dir):
-        return None
     total_bytes = sum(copied_bytes(log.compaction.view.segments) for log in logs)
     return SpaceBudget(total_bytes - sum(copied_bytes(log.compaction.segments) for log in logs))

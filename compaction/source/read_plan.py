@@ -50,7 +50,7 @@ from compaction.storage.lock import require_unlocked
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.remote import require_finished
-from compaction.storage.uri import add_tail, is_remote, parse_uri, resolved
+from compaction.storage.uri import add_tail, parse_uri, resolved
 from compaction.task_runner import pack
 
 READ_UNCOMMITTED = "read_uncommitted"
@@ -312,10 +312,8 @@ def read_locations(fs: FileSystem, paths: Sequence[str], selector: Selector) -> 
 
 def _require_at_rest(log_dir: str) -> None:
     """:raises UsageError: a live broker holds the directory, or its output is unfinished"""
-    if is_remote(log_dir):
-        require_finished(log_dir)
-    else:
-        require_unlocked(log_dir)
+    require_finished(log_dir)
+    require_unlocked(log_dir)
 
 
 def _is_partition(fs: FileSystem, path: str) -> bool:

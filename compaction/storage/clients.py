@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from compaction.errors import StorageError, UsageError
-from compaction.storage.uri import is_layout, is_remote, layout_path, options_of, split
+from compaction.storage.kinds import split
+from compaction.storage.uri import is_layout, layout_path, options_of
 
 _WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 _BROKEN_BUFFER = "Failed to flush response stream"
@@ -74,11 +75,9 @@ def require_store(path: str) -> None:
     :raises StorageError: the store cannot be reached, or there is no such bucket
     """
     place = layout_path(path).place if is_layout(path) else path
-    if not is_remote(place):
+    if not place.startswith(("s3://", "gs://")) or split(place)[0] in _reached:
         return
     root, _ = split(place)
-    if not root.startswith(("s3://", "gs://")) or root in _reached:
-        return
     missing = StorageError("no such bucket", path=root, hint="check the name of the bucket, and the endpoint or region")
     try:
         with remote_errors(root, "reach the store"):

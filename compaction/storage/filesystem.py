@@ -11,12 +11,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol, TypeVar
 
 from compaction.errors import StorageError
-from compaction.storage.uri import is_remote, split
+from compaction.storage.kinds import storage_of
 
 _HINTS = {
     errno.ENOSPC: "free some space on this disk and run again; nothing was lost",
@@ -251,9 +250,7 @@ def join(directory: str, *names: str) -> str:
 
 
 def parent(path: str) -> str:
-    if is_remote(path) and not split(path)[1]:
-        return path
-    return normal(path).rpartition("/")[0] or str(Path(path).parent)
+    return path.rpartition("/")[0] or "/" if _is_normal(path) else storage_of(path).parent(path)
 
 
 def base_name(path: str) -> str:
@@ -262,7 +259,9 @@ def base_name(path: str) -> str:
 
 def normal(path: str) -> str:
     """One spelling of a path, links not followed."""
-    # nearly all paths are in this form, and a run calls this hundreds of thousands of times
-    if path.startswith("/") and "//" not in path and "/./" not in path and not path.endswith(("/", "/.")):
-        return path
-    return path.rstrip("/") if is_remote(path) else str(Path(path))
+    return path if _is_normal(path) else storage_of(path).normal(path)
+
+
+def _is_normal(path: str) -> bool:
+    # nearly all paths are in this form, and a run asks hundreds of thousands of times
+    return path.startswith("/") and "//" not in path and "/./" not in path and not path.endswith(("/", "/."))

@@ -29,6 +29,7 @@ from compaction.storage.filesystem import (
     removed_on_failure,
     storage_errors,
 )
+from compaction.storage.kinds import storage_of
 from compaction.storage.linux_calls import exchange_names
 from compaction.storage.local_output import LocalOutput, name_in, opened_directory, take_after
 from compaction.storage.uri import require_local
@@ -45,11 +46,16 @@ class FreeSpace(NamedTuple):
     total_bytes: int
 
 
+_UNLIMITED = FreeSpace(0, 1 << 62, 1 << 62)
+
+
 def free_space(path: str) -> FreeSpace:
-    """The free space of the file system of ``path``, which need not exist yet.
+    """The free space of the file system of ``path``, which need not exist yet; that of a store has no limit.
 
     :raises StorageError: the file system does not report it
     """
+    if not storage_of(path).finite:
+        return _UNLIMITED
     with storage_errors(path, "determine the free space"):
         existing = next(each for each in (Path(path), *Path(path).parents) if each.exists())
         found = os.statvfs(existing)

@@ -16,7 +16,8 @@ from functools import lru_cache
 from compaction.errors import StorageError
 from compaction.storage.direct import DirectWriter, data_ranges, flush
 from compaction.storage.filesystem import Chunk, base_name, normal, parent
-from compaction.storage.uri import is_remote, require_local
+from compaction.storage.kinds import storage_of
+from compaction.storage.uri import require_local
 
 _COPY_BYTES = 64 << 20
 #: at once, by a copy through this process
@@ -196,7 +197,7 @@ def take_after(descriptor: int, like: str | None) -> None:
 
     :raises OSError: the file system refused
     """
-    if like is None or is_remote(like):
+    if like is None or not storage_of(like).attributes:
         os.fchmod(descriptor, _DEFAULT_MODE)
         return
     found = os.stat(like)  # noqa: PTH116

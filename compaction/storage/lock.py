@@ -24,6 +24,7 @@ from typing import NamedTuple
 from compaction.errors import LockedError
 from compaction.names import LOCK
 from compaction.storage.filesystem import storage_errors
+from compaction.storage.kinds import storage_of
 
 #: ``struct flock`` (64-bit): type, whence, start, length, pid on Linux; start, length, pid, type, whence on macOS
 _LINUX = struct.Struct("@hhqqi4x")
@@ -87,8 +88,8 @@ _HINT = "stop the broker (or the other run) first, or work on a copy"
 
 
 def lock_holder(log_dir: str) -> LockHolder | None:
-    """The other process that holds the lock of ``log_dir``; takes no lock and writes nothing."""
-    if _identity(log_dir) in _held:
+    """The other process that holds the lock of ``log_dir``, if there are locks; takes no lock and writes nothing."""
+    if not storage_of(log_dir).locks or _identity(log_dir) in _held:
         return None
     with storage_errors(str(_lock_path(log_dir)), "open the lock file"):
         try:

@@ -17,16 +17,17 @@ from compaction.storage.filesystem import (
     ReadableFileSystem,
     removed_on_failure,
 )
+from compaction.storage.kinds import DISK, EXPORTS, storage_of
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.local_output import LocalOutput
 from compaction.storage.remote import RemoteFileSystem
 from compaction.storage.streams import ObjectOutput
-from compaction.storage.uri import any_remote, is_layout, is_remote, layout_path
+from compaction.storage.uri import is_layout, layout_path
 
 
 def file_system(paths: Iterable[str]) -> DiskFileSystem:
     """The file system for these paths and URIs, and everything below them."""
-    return MixedFileSystem() if any_remote(paths) else LocalFileSystem()
+    return LocalFileSystem() if all(storage_of(path) is DISK for path in paths) else MixedFileSystem()
 
 
 class MixedFileSystem(LocalFileSystem):
@@ -48,9 +49,8 @@ class MixedFileSystem(LocalFileSystem):
         return LayoutFileSystem(self)
 
     def _of(self, path: str) -> ReadableFileSystem:
-        if not is_remote(path):
-            return _LOCAL
-        return self._exports if is_layout(path) else self._remote
+        storage = storage_of(path)
+        return _LOCAL if storage is DISK else self._exports if storage is EXPORTS else self._remote
 
     def listdir(self, path: str) -> list[str]:
         return self._of(path).listdir(path)
@@ -68,23 +68,20 @@ class MixedFileSystem(LocalFileSystem):
         return self._of(path).real_path(path)
 
     def fsync(self, path: str) -> None:
-        if not is_remote(path):
+        if not storage_of(path).appears_whole:
             super().fsync(path)
 
     def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
-        return NO_LOCK if is_remote(log_dir) else super().lock(log_dir, shared=shared)
-
-    def lock_holder(self, log_dir: str) -> str | None:
-        return None if is_remote(log_dir) else super().lock_holder(log_dir)
+        return super().lock(log_dir, shared=shared) if storage_of(log_dir).locks else NO_LOCK
 
     def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
-        return ObjectOutput(path) if is_remote(path) else super().create(path, like, write_behind=write_behind)
+        return super().create(path, like, write_behind=write_behind) if storage_of(path) is DISK else ObjectOutput(path)
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-        if is_remote(source):
-            self._download(source, target, start, length)
-        else:
+        if storage_of(source) is DISK:
             super().copy(source, target, start, length)
+        else:
+            self._download(source, target, start, length)
 
     def _download(self, source: str, target: str, start: int, length: int | None) -> None:
         found = self.stat(source)
@@ -96,7 +93,7 @@ class MixedFileSystem(LocalFileSystem):
 
     def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
         place = layout_path(like).place if like is not None and is_layout(like) else like
-        super().mkdir(path, None if place is None or is_remote(place) else place, private=private)
+        super().mkdir(path, place if place is not None and storage_of(place).attributes else None, private=private)
 
 
 _LOCAL = LocalFileSystem()

@@ -10,12 +10,13 @@ from compaction.errors import StorageError
 from compaction.storage.clients import located, remote_errors
 from compaction.storage.contents import read_range
 from compaction.storage.filesystem import FileRange, FileStat, FileSystem, join, removed_on_failure
+from compaction.storage.kinds import split
 from compaction.storage.listings import is_missing, list_directory, read_whole, stat_objects
 from compaction.storage.manifest import MARKER, run_of
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.source_check import shared
 from compaction.storage.streams import ObjectFile, ObjectOutput, RangeReader, delete_object, require_stored
-from compaction.storage.uri import is_layout, is_remote, split
+from compaction.storage.uri import is_inside
 
 #: stores in which a directory is only a prefix of keys
 _FLAT = frozenset({"s3", "gcs", "abfs"})
@@ -68,12 +69,11 @@ class OutputFileSystem(FileSystem):
 
         :raises CorruptLogError: the file differs from its manifest entry
         """
-        is_object = is_remote(source) and not is_layout(source)
-        found = stat_objects([source])[0] if is_object else self._sources.stat(source)
+        here = is_inside(source, split(target)[0])
+        found = stat_objects([source])[0] if here else self._sources.stat(source)
         size = 0 if found is None else found.size
         part = FileRange(source, start, size - start if length is None else length)
-        is_whole = is_object and part == (source, 0, size)
-        if is_whole and split(source)[0] == split(target)[0] and self._copy_known(source, target, size):
+        if here and part == (source, 0, size) and self._copy_known(source, target, size):
             return
         content = xxhash.xxh3_128()
         with removed_on_failure(ObjectOutput(target)) as output:

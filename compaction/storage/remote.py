@@ -16,10 +16,10 @@ import xxhash
 from compaction.errors import LogError, StorageError, UsageError
 from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partition_dir
 from compaction.storage.filesystem import FileStat, ReadableFileSystem, base_name, join, parent
+from compaction.storage.kinds import OBJECTS, split, storage_of
 from compaction.storage.listings import is_missing, list_directory, read_whole, stat_objects
 from compaction.storage.source_check import Listing, Sources, is_significant
 from compaction.storage.streams import ObjectFile, RangeReader
-from compaction.storage.uri import is_layout, is_remote, split
 
 #: files up to this size are read completely, those of a partition together
 _SMALL_BYTES = 256 * 1024
@@ -31,7 +31,7 @@ _SMALL_KINDS = (INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT)
 
 def require_finished(log_dir: str) -> None:
     """:raises UsageError: the URI is an output of an unfinished run, or its manifest is malformed"""
-    if is_remote(log_dir) and not is_layout(log_dir):
+    if storage_of(log_dir) is OBJECTS:
         sources = Sources()
         for root in (log_dir, parent(log_dir)):
             try:

@@ -28,6 +28,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 from compaction.errors import StorageError, UsageError
 from compaction.names import parse_partition_dir, parse_segment_file
 from compaction.storage.export_layout import LAYOUTS
+from compaction.storage.kinds import EXPORTS, storage_of
 
 #: scheme as given -> scheme of the client libraries
 SCHEMES: Mapping[str, str] = MappingProxyType(
@@ -48,21 +49,10 @@ SPOOL_NAME = "kafka-log-compaction-"
 KEYS_VARIABLE = "KAFKA_LOG_COMPACTION_PRIVATE_KEYS"
 #: options that name a file or a log in a layout, not the layout itself
 _BELOW = ("--files", "path")
-#: the longest scheme and "://"
-_HEAD = 24
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<key>[^?]*)(?:\?(?P<options>.*))?")
 _LAYOUT = re.compile(r"(?P<layout>[a-z][a-z0-9-]*)\+(?P<uri>([A-Za-z][A-Za-z0-9.-]*:|/).*)")
 _SECRET = re.compile(r"secret|password|token|access_key|account_key|sig$", re.IGNORECASE)
 _NOT_IN_PLACE = "rename is not atomic there, so an interrupted run would lose records"
-
-
-def is_remote(path: str) -> bool:
-    """Whether ``path`` is a URI; ``parse_uri`` turns ``file:`` URIs into paths."""
-    return not path.startswith("/") and "://" in path[:_HEAD]
-
-
-def any_remote(paths: Iterable[str]) -> bool:
-    return any(map(is_remote, paths))
 
 
 class LayoutPath(NamedTuple):
@@ -76,7 +66,7 @@ class LayoutPath(NamedTuple):
 
 def is_layout(path: str) -> bool:
     """Whether a path is in an export of another layout than a log directory's."""
-    return is_remote(path) and "+" in path.partition("://")[0]
+    return storage_of(path) is EXPORTS
 
 
 def layout_path(path: str) -> LayoutPath:
@@ -112,8 +102,8 @@ def _parse_layout(layout: str, given: str, option: str) -> str:
     uri, _, query = given.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     own = {name: options.pop(name) for name in (TAIL, KEY_PREFIX, SPOOL) if name in options}
-    place = parse_uri(f"{uri}?{urlencode(options)}" if options else uri, option)
-    path = f"{layout}+{place}" if is_remote(place) else f"{layout}+file://{Path(place).resolve()}"
+    place = resolved(parse_uri(f"{uri}?{urlencode(options)}" if options else uri, option))
+    path = f"{layout}+file://{place}" if place.startswith("/") else f"{layout}+{place}"
     if TAIL in own:
         own[TAIL] = resolved(parse_uri(own[TAIL], TAIL))
     root = _probable_root(path) if option in _BELOW else path
@@ -205,34 +195,25 @@ def options_of(root: str) -> dict[str, str]:
     return _all_options().get(root, {})
 
 
-def split(path: str) -> tuple[str, str]:
-    """``SCHEME://AUTHORITY`` of a URI, and its key without a leading slash."""
-    start = path.index("://") + 3
-    end = path.find("/", start)
-    return (path, "") if end < 0 else (path[:end], path[end + 1 :])
-
-
 def resolved(path: str) -> str:
     """An absolute path, links resolved; a URI without a trailing slash."""
-    return path.rstrip("/") if is_remote(path) else str(Path(path).resolve())
+    return storage_of(path).resolved(path)
 
 
 def is_inside(path: str, other: str) -> bool:
     """Whether a resolved path or URI equals ``other`` or is below it."""
-    if is_remote(path) or is_remote(other):
-        return f"{path}/".startswith(f"{other}/")
-    return Path(path).is_relative_to(other)
+    return f"{path}/".startswith(other if other.endswith("/") else f"{other}/")
 
 
 def require_local(path: str) -> None:
     """:raises StorageError: ``path`` is a URI, which is never changed in place"""
-    if is_remote(path):
+    if not storage_of(path).renames:
         raise StorageError(f"cannot be changed in place: {_reason(path)}", path=path, hint="use --output-dir")
 
 
 def require_in_place(paths: Iterable[str], doing: str) -> None:
     """:raises UsageError: one of the paths is a URI"""
-    for path in filter(is_remote, paths):
+    for path in (path for path in paths if not storage_of(path).renames):
         hint = "use --output-dir" if is_layout(path) else "use --output-dir, or copy it to a disk"
         raise UsageError(f"cannot be {doing} in place: {_reason(path)}", path=path, hint=hint)
 

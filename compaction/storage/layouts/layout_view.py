@@ -21,7 +21,7 @@ from compaction.storage.listings import object_stat
 from compaction.storage.lock import require_unlocked
 from compaction.storage.overlay import InMemory, RangedSource
 from compaction.storage.stored_log import Content, ExportReader, LogFile, Place, StoredLog
-from compaction.storage.uri import KEY_PREFIX, TAIL, is_remote, layout_path, options_of
+from compaction.storage.uri import KEY_PREFIX, TAIL, layout_path, options_of
 
 _LOGGER = logging.getLogger(__name__)
 #: of the local tail's checkpoints, those that apply to the log as a whole
@@ -69,8 +69,7 @@ class _Export:
     def _not_uploaded(self) -> list[TopicPartition]:
         if self._tail is None:
             return []
-        if not is_remote(self._tail):
-            require_unlocked(self._tail)
+        require_unlocked(self._tail)
         topics = {log.topic for log in self._uploaded}
         local = local_logs(self._files, self._tail)
         # Kafka never uploads its own topics

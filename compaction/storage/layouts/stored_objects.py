@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from compaction.errors import CorruptLogError
 from compaction.storage.filesystem import FileStat, ReadableFileSystem, join
+from compaction.storage.kinds import OBJECTS, storage_of
 from compaction.storage.listings import read_whole
 from compaction.storage.text_files import MAX_SMALL_BYTES
-from compaction.storage.uri import is_remote
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,7 +45,7 @@ def read_object(files: ReadableFileSystem, path: str, limit_bytes: int = MAX_SMA
     if found is not None and found.size > limit_bytes:
         what = f"is larger than {limit_bytes >> 20} MiB, the limit for such objects"
         raise CorruptLogError(what, path=path, hint="restore the object from another copy")
-    return read_whole(path) if is_remote(path) else files.read_bytes(path)
+    return read_whole(path) if storage_of(path) is OBJECTS else files.read_bytes(path)
 
 
 def in_parallel(read: Callable[[T], R], each: Sequence[T]) -> list[R]:
