@@ -117,6 +117,21 @@ class LogReport:
 
 
 @dataclass(frozen=True)
+class WaveReport:
+    """Logs that were cleaned together. Their results were in place before the next wave began. A run has several waves if the
+    outputs of all logs do not fit into the free space at once."""
+
+    #: the number of logs, with those that were not compacted in the first wave
+    logs: int
+    #: bytes of the files that replaced segments, with their indexes; 0 in a dry run
+    bytes_written: int
+    #: bytes of the files of replaced and expired segments that the run has removed; the others remain as ``.deleted`` files
+    bytes_freed: int
+    #: elapsed time
+    seconds: float
+
+
+@dataclass(frozen=True)
 class VersionUsed:
     """A Kafka version whose rules applied to logs of the run."""
 

@@ -9,6 +9,7 @@ The JSON document has ``schema_version`` 1:
 | ``schema_version`` | 1; fields are added, never renamed or removed |
 | ``totals`` | ``logs`` is their number, ``cleaned``, ``skipped`` and ``failed`` those of each status, ``policy_unknown`` those
     with an unknown policy; the others are the sums of the counts below; ``seconds`` is the elapsed time of the run |
+| ``waves`` | one object per wave: the fields of ``WaveReport`` |
 | ``kafka_versions`` | whose rules applied, and to how many logs: the fields of ``VersionUsed`` |
 | ``erasure`` | only of a run that erased keys: what was given and found, by salted hashes |
 | ``logs`` | one object per log: the fields of ``LogReport`` |
@@ -26,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
-from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed
+from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed, WaveReport
 from compaction.results import Result
 from compaction.screen.run_table import run_lines, summary
 from compaction.screen.text_table import Line, Style, wrapped
@@ -73,6 +74,7 @@ class RunReport(Result):
     done_before: str = ""
     #: the certificates of ``verify``, one for each log directory
     verified: tuple[Verified, ...] = ()
+    waves: tuple[WaveReport, ...] = ()
 
     @property
     def status(self) -> RunStatus:
@@ -108,6 +110,7 @@ class RunReport(Result):
             "status": self.status.value,
             **self.origin,
             "totals": self.totals,
+            "waves": [{**asdict(wave), "seconds": round(wave.seconds, 3)} for wave in self.waves],
             "kafka_versions": [asdict(kafka_version) for kafka_version in self.kafka_versions],
             **({"erasure": dict(self.erasure)} if self.erasure else {}),
             "logs": [{**asdict(log), "status": log.status.value, "seconds": round(log.seconds, 3)} for log in self.logs],

@@ -42,7 +42,9 @@ def run(*logs: LogReport, dry_run: bool = False) -> RunReport:
 
 def test_the_document_has_every_field_of_the_schema() -> None:
     document = json.loads(run(CLEANED, SKIPPED).to_json())
-    assert list(document) == ["schema_version", "run_id", "as_of_ms", "dry_run", "status", "totals", "kafka_versions", "logs"]
+    assert list(document) == [
+        "schema_version", "run_id", "as_of_ms", "dry_run", "status", "totals", "waves", "kafka_versions", "logs",
+    ]  # fmt: skip
     assert (document["schema_version"], document["run_id"], document["status"]) == (1, "r-1", "done")
     assert (document["as_of_ms"], document["dry_run"]) == (1_700_000_000_000, False)
     assert set(document["logs"][0]) >= {

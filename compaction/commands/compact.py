@@ -17,6 +17,7 @@ from compaction.api.inputs import Given, Inputs, Texts, Time, read_request, with
 from compaction.api.runs import carried_out, done_before, report_without_logs
 from compaction.cli import execution, log_lines, option_groups
 from compaction.config.request import CompactionRequest
+from compaction.errors import UsageError
 from compaction.report import LogReport, LogStatus
 from compaction.run_report import RunReport
 
@@ -79,6 +80,10 @@ def parser() -> option_groups.Parser:
         help="clean a log even if many of its records have no key: compaction drops those, and refuses such a log otherwise",
     )  # fmt: skip
     group.add_argument(
+        "--release-early", action="store_true",
+        help="remove replaced segments as soon as the swaps of their wave have ended, without regard to file.delete.delay.ms",
+    )  # fmt: skip
+    group.add_argument(
         "--verify", action="store_true",
         help="afterwards verify as verify does that nothing was lost or changed; exit with 1 if something was",
     )  # fmt: skip
@@ -102,6 +107,7 @@ def compact(
     dry_run: bool = False,
     include_active: bool = False,
     allow_keyless: bool = False,
+    release_early: bool = False,
     verify: bool = False,
     output_dir: str | os.PathLike[str] | None = None,
     output_layout: str | None = None,
@@ -137,11 +143,13 @@ def carry_out(given: Mapping[str, Any], cleaned: Callable[[RunReport], None], ex
     :param execute: see ``clean``
     """
     verifies: bool = given.get("verify", False)
+    early: bool = given.get("release_early", False)
+    _check_release(early, verifies, given.get("output_dir"))
 
     def work(engine: Engine, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
         request = with_output(inputs, read_request(inputs))
         options = {"include_active": given["include_active"], "allow_keyless": given["allow_keyless"]}
-        request = with_fields(request, **options)
+        request = with_fields(request, **options, release_early=early, retain_replaced=verifies)
         report = done_before(request) if inputs.if_done else None
         if report is None:
             if verifies:
@@ -152,6 +160,13 @@ def carry_out(given: Mapping[str, Any], cleaned: Callable[[RunReport], None], ex
 
     inputs = Inputs.of("compact", given, "include_active", "allow_keyless")
     return carried_out(inputs, compact, work, cleaned, ENCRYPTED if verifies else {})
+
+
+def _check_release(early: bool, verifies: bool, output_dir: object) -> None:
+    if early and output_dir is not None:
+        raise UsageError("--release-early: a copy replaces no segments", hint="drop one of the two options")
+    if early and verifies:
+        raise UsageError("--release-early removes what --verify compares the result with", hint="drop one of the two options")
 
 
 def clean(engine: Engine, request: CompactionRequest) -> RunReport:

@@ -22,7 +22,8 @@ class CompactionRequest:
     ``replace``: ``output_dir`` may be a finished output, which the new one replaces. ``call`` is what the run was asked to do,
     as an output records it (``compaction.output.finished``). ``only_known_files``: a copy has none that no broker loads.
     ``kafka_version`` is the version whose rules apply; ``None`` for that of each log's cluster
-    (``compaction.logdir.settings.kafka_version``).
+    (``compaction.logdir.settings.kafka_version``). ``release_early``: replaced segments are removed without regard to
+    ``file.delete.delay.ms``. ``retain_replaced``: they are not removed in the run, which compares the result with them.
     """
 
     log_dirs: tuple[str, ...]
@@ -38,6 +39,8 @@ class CompactionRequest:
     only_known_files: bool = False
     call: Mapping[str, Any] | None = None
     kafka_version: str | None = None
+    release_early: bool = False
+    retain_replaced: bool = False
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,11 @@ from compaction.output.finished import uncertified
 from compaction.output.swap import has_replaced_segments
 from compaction.report import LogReport
 from compaction.run.cleaner import Cleaner
+from compaction.run.command import Command
 from compaction.run.destination import Destination
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.passes import Passes
-from compaction.run.run import Command, carry_out
+from compaction.run.run import carry_out
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from compaction.storage.durable import Steps
@@ -64,7 +65,8 @@ def erase_keys(
     runs: Runs = PROCESSES,
 ) -> RunReport:
     """Erases keys; see ``run.carry_out``."""
-    recorded = replace(request.base if request.certify is None else uncertified(request.base), only_known_files=True)
+    base = request.base if request.certify is None else replace(uncertified(request.base), retain_replaced=True)
+    recorded = replace(base, only_known_files=True)
     command = _KeyErasure(request)
     report = carry_out(command, start, recorded, sizes, files, runs)
     return replace(report, erasure=command.document(report.logs))
@@ -75,7 +77,8 @@ class _KeyErasure(Command):
 
     def __init__(self, request: ErasureRequest) -> None:
         self._request, self._base = request, request.base
-        self._eraser: Eraser | None = None
+        #: of each wave
+        self._erasers: list[Eraser] = []
         #: logs in which an earlier run or a broker has replaced segments, which are removed when the log is prepared
         self._replaced: frozenset[LogLocation] = frozenset()
         self._resumed: list[LogLocation] = []
@@ -103,16 +106,17 @@ class _KeyErasure(Command):
 
     def method(self, cleaner: Cleaner) -> Eraser:
         sizes, dry_run = cleaner.sizes, self._base.dry_run
-        self._eraser = Eraser(self._request.erasure, cleaner.runner, sizes.slice_bytes, dry_run)
-        return self._eraser
+        self._erasers.append(Eraser(self._request.erasure, cleaner.runner, sizes.slice_bytes, dry_run))
+        return self._erasers[-1]
 
     def swapped(self, output: Destination, log: LogCleaning) -> Steps[None]:
         if self._in_place and self._request.certify is None:
             yield from remove_sources(output, log)
 
     def report(self, log: LogCleaning) -> LogReport:
-        records, remaining = (0, 0) if self._eraser is None else self._eraser.counts(log.location)
-        return erased_report(log, records, remaining)
+        # no other wave has the log
+        counts = [eraser.counts(log.location) for eraser in self._erasers]
+        return erased_report(log, sum(erased for erased, _ in counts), sum(remaining for _, remaining in counts))
 
     def conclude(
         self,
@@ -130,8 +134,8 @@ class _KeyErasure(Command):
         return self._certified.reports
 
     def document(self, reports: Sequence[LogReport]) -> dict[str, Any]:
-        request, nothing = self._request, FoundKeys.joined(())
-        erased, keys = (nothing, nothing) if self._eraser is None else self._eraser.all_keys()
+        request, of_waves = self._request, [eraser.all_keys() for eraser in self._erasers]
+        erased, keys = (FoundKeys.joined(found) for found in (zip(*of_waves, strict=True) if of_waves else ((), ())))
         certified, files = self._certified or Certified([]), left_files(self._base)
         notes = [*notes_of(self._base, reports, files), *certified.notes]
         document = erasure_document(request.erasure, erased, self._resumed, notes)

@@ -7,8 +7,10 @@ Otherwise pass 2 runs once without writing to get the exact sizes, and logs are 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from compaction.cleaning.grouping import Group
 from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.skip_reasons import Verdict
@@ -16,6 +18,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import UnsupportedLogError
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult
+from compaction.run.sizing import Sizes, max_records
 from compaction.storage.local import FreeSpace, free_space
 
 #: a log with a larger fraction of records without a key is refused: compaction would drop them
@@ -34,11 +37,16 @@ class SpaceBudget:
     """Allocates the free bytes of file systems, as they were when each was first used.
 
     :param reserved_bytes: bytes of every file system that are not allocated
+    :param reserved_share: the share of every file system that is not allocated either
     """
 
-    def __init__(self, reserved_bytes: int = 0, space_of: Callable[[str], FreeSpace] = free_space) -> None:
-        self._space_of = space_of
+    def __init__(
+        self, reserved_bytes: int = 0, space_of: Callable[[str], FreeSpace] | None = None, reserved_share: float = 0.0
+    ) -> None:
+        self._space_of = space_of or free_space
         self._copied_bytes, self._reserved_bytes = reserved_bytes, reserved_bytes + _MARGIN_BYTES
+        self._reserved_share = reserved_share
+        self._devices: dict[str, int] = {}
         self._free_bytes: dict[int, int] = {}
 
     def besides(self) -> str:
@@ -48,19 +56,30 @@ class SpaceBudget:
 
     def free_bytes(self, directory: str) -> int:
         """Bytes that can still be allocated; negative if not even the reserve fits."""
-        space = self._space_of(directory)
-        return self._free_bytes.setdefault(space.device, space.free_bytes - self._reserved_bytes)
+        return self._free_bytes[self.device(directory)]
 
     def take(self, directory: str, needed_bytes: int) -> bool:
         """Allocates ``needed_bytes`` in ``directory`` if they fit; returns whether they do."""
         fits = needed_bytes <= self.free_bytes(directory)
         if fits:
-            self._free_bytes[self._space_of(directory).device] -= needed_bytes
+            self._free_bytes[self.device(directory)] -= needed_bytes
         return fits
 
-    def fits(self, directories: Iterable[str], needed_bytes: int) -> bool:
-        """Whether ``needed_bytes`` fit into each of the directories; allocates nothing."""
-        return all(needed_bytes <= self.free_bytes(directory) for directory in directories)
+    def device(self, directory: str) -> int:
+        """The file system of a directory."""
+        if directory not in self._devices:
+            space = self._space_of(directory)
+            self._devices[directory] = space.device
+            reserved_bytes = self._reserved_bytes + int(self._reserved_share * space.total_bytes)
+            self._free_bytes.setdefault(space.device, space.free_bytes - reserved_bytes)
+        return self._devices[directory]
+
+    def fits(self, needed_bytes: Iterable[tuple[str, int]]) -> bool:
+        """Whether the bytes needed in directories fit, all together; allocates nothing."""
+        totals: Counter[int] = Counter()
+        for directory, needed in needed_bytes:
+            totals[self.device(directory)] += needed
+        return all(total <= self._free_bytes[device] for device, total in totals.items())
 
 
 def logs_without_space(
@@ -73,8 +92,12 @@ def logs_without_space(
 
     :param measure: runs pass 2 without writing
     """
-    upper_bound = sum(_needed(part, logs[part.output.log], part.size_bytes, part.size_bytes // _BATCH_BYTES) for part in parts)
-    if space.fits({work.directory for work in logs.values()}, upper_bound):
+
+    def upper_bound(part: OutputPart) -> tuple[str, int]:
+        log = logs[part.output.log]
+        return log.directory, _needed(part, log, part.size_bytes, part.size_bytes // _BATCH_BYTES)
+
+    if space.fits(map(upper_bound, parts)):
         return {}
     measured = {(result.log, result.number): result for result in measure()}
     exact = dict.fromkeys(logs, 0)
@@ -97,11 +120,34 @@ def copied_bytes(segments: Iterable[Segment]) -> int:
     )  # fmt: skip
 
 
+def most_output_bytes(plan: LogPlan, sizes: Sizes) -> int:
+    """An upper bound of the bytes on disk that the outputs of a log take until its swap, before it is read."""
+    return sum(_most_of_group(group, plan.config.index_interval_bytes, sizes) for group in plan.groups)
+
+
+def _most_of_group(group: Group, interval_bytes: int, sizes: Sizes) -> int:
+    aborted = sum(len(segment.aborted_txns) for segment in group.segments)
+    complete = _complete_bytes(group.size_bytes, interval_bytes, aborted)
+    if group.size_bytes <= sizes.slice_bytes or max_records(group.segments) <= sizes.single_part_records:
+        return complete
+    parts = -(-group.size_bytes // sizes.slice_bytes)
+    besides = parts * _complete_bytes(0, interval_bytes, aborted)
+    return complete + besides + _joined_bytes(group.size_bytes, group.size_bytes // _BATCH_BYTES)
+
+
 def _needed(part: OutputPart, log: CleanContext, kept_bytes: int, batches: int) -> int:
     """Bytes on disk for ``kept_bytes``, including indexes; parts that are joined exist twice until the swap."""
-    indexes = _INDEX_ENTRY_BYTES * (kept_bytes // max(1, log.index_interval_bytes) + 1)
-    complete = kept_bytes + indexes + _SEGMENT_BYTES + _TXN_ENTRY_BYTES * len(part.output.aborted_txns)
-    return complete if part.complete else complete + kept_bytes + OUT_ROW.itemsize * batches
+    complete = _complete_bytes(kept_bytes, log.index_interval_bytes, len(part.output.aborted_txns))
+    return complete if part.complete else complete + _joined_bytes(kept_bytes, batches)
+
+
+def _complete_bytes(kept_bytes: int, interval_bytes: int, aborted_txns: int) -> int:
+    indexes = _INDEX_ENTRY_BYTES * (kept_bytes // max(1, interval_bytes) + 1)
+    return kept_bytes + indexes + _SEGMENT_BYTES + _TXN_ENTRY_BYTES * aborted_txns
+
+
+def _joined_bytes(kept_bytes: int, batches: int) -> int:
+    return kept_bytes + OUT_ROW.itemsize * batches
 
 
 def require_lasting(plan: LogPlan, request: CompactionRequest) -> None:

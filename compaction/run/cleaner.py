@@ -7,7 +7,7 @@ Each step processes all logs that have not failed. A ``Method`` says what is don
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -45,6 +45,12 @@ class Limits:
     sizes: Sizes | None = None
     space: SpaceBudget | None = None
     files: DiskFileSystem = field(default_factory=MixedFileSystem)
+
+
+def sizes_for(logs: Iterable[LogCleaning], limits: Limits, cores: int) -> Sizes:
+    """The sizes of the work on some logs."""
+    group_bytes = [group.size_bytes for log in logs for group in log.compaction.groups]
+    return limits.sizes or sizes(group_bytes, cores, limits.broker.dedupe_buffer_bytes, limits.broker.load_factor)
 
 
 def map_settings(broker: BrokerConfig, bytes_per_second: float) -> MapSettings:
@@ -94,10 +100,8 @@ class Cleaner:
         self.logs, self.fs, self.runner, self.limits = list(logs), fs, runner, limits
         for number, log in enumerate(self.logs):
             log.number = number
-        group_bytes = [group.size_bytes for log in self.logs for group in log.compaction.groups]
-        broker, cores = limits.broker, runner.cores
-        self.sizes = limits.sizes or sizes(group_bytes, cores, broker.dedupe_buffer_bytes, broker.load_factor)
-        self.task_rate = broker.io_max_bytes_per_second / cores
+        self.sizes = sizes_for(self.logs, limits, runner.cores)
+        self.task_rate = limits.broker.io_max_bytes_per_second / runner.cores
 
     def run(self, method: Method) -> None:
         """All steps. The outputs of each log that has not failed are ready to be swapped in."""

@@ -14,11 +14,12 @@ from compaction.logdir.settings.log_settings import Settings
 from compaction.report import LogReport
 from compaction.run.admission import keyless_refusal, require_lasting
 from compaction.run.cleaner import Cleaner
+from compaction.run.command import Command
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.log_reports import cleaned_report, skipped_report
 from compaction.run.offset_maps import OffsetMaps
 from compaction.run.passes import Passes, PlainPasses
-from compaction.run.run import Command, carry_out
+from compaction.run.run import carry_out
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import DiskFileSystem

@@ -57,6 +57,9 @@ class Destination(Protocol):
     def discard(self, log: LogCleaning) -> None:
         """Removes the outputs of a failed log, which is not changed."""
 
+    def remove_replaced(self, log: LogCleaning) -> None:
+        """Removes the segments of a log that ``replace`` or ``keep`` has left as ``.deleted`` files."""
+
 
 class DryRunOutput:
     """Writes nothing."""
@@ -76,6 +79,9 @@ class DryRunOutput:
         yield ()
 
     def discard(self, log: LogCleaning) -> None:
+        pass
+
+    def remove_replaced(self, log: LogCleaning) -> None:
         pass
 
 
@@ -124,6 +130,10 @@ class InPlace:
     def discard(self, log: LogCleaning) -> None:
         discard_unfinished(self.disk, log.location.path)
 
+    def remove_replaced(self, log: LogCleaning) -> None:
+        self._held.owner(log.location.log_dir).require()
+        remove_deleted(self.disk, log.location.path)
+
     def _repair_and_delete(self, log: LogCleaning) -> Steps[None]:
         path, deletion = log.location.path, log.plan.deletion
         deletes = deletion is not None and bool(deletion.removals)
@@ -157,6 +167,9 @@ class CopyOutput:
 
     def discard(self, log: LogCleaning) -> None:
         self._publication.leave_out(log.location)
+
+    def remove_replaced(self, log: LogCleaning) -> None:
+        pass
 
     def _add(self, log: LogCleaning, groups: Sequence[SwapGroup], end_offset: int | None) -> Steps[None]:
         try:

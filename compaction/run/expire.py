@@ -19,10 +19,11 @@ from compaction.errors import StorageError
 from compaction.logdir.settings.log_settings import Settings
 from compaction.report import LogReport
 from compaction.run.admission import SpaceBudget, copied_bytes
+from compaction.run.command import Command
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.log_reports import deletion_report, skipped_report
 from compaction.run.passes import Passes
-from compaction.run.run import Command, carry_out
+from compaction.run.run import carry_out
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import DiskFileSystem
 
@@ -53,7 +54,7 @@ class _Expiry(Command):
         if output_dir is not None and not self.request.dry_run:
             needed_bytes = sum(copied_bytes(log.compaction.view.segments) for log in logs)
             space = SpaceBudget()
-            if not space.fits([output_dir], needed_bytes):
+            if not space.fits([(output_dir, needed_bytes)]):
                 free = max(0, space.free_bytes(output_dir))
                 message = f"the copy takes {needed_bytes} bytes, {free} bytes are free {space.besides()}"
                 raise StorageError(message, path=output_dir, hint="free some space and run again; nothing was written")

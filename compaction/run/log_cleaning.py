@@ -83,6 +83,11 @@ class LogCleaning:
     unchanged: frozenset[int] = frozenset()
     error: str | None = None
 
+    def release(self) -> None:
+        """Releases what only the passes need."""
+        self.slices, self.parts, self.txn_index = [], [], ()
+        self.aborted, self.totals, self.context = None, ScanTotals(), None
+
     @property
     def view(self) -> LogView:
         """The log before the run."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.segment_retention import DeletionPlan
+from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import TopicConfig
 from compaction.config.entries import HEADER
 from compaction.errors import CompactionError, PolicyUnknownError
@@ -99,17 +100,30 @@ def skipped_report(plan: PolicyPlan) -> LogReport:
     )
 
 
+def replaced_bytes(log: LogCleaning) -> int:
+    """The size of the files of the segments that a log that did not fail has lost, with their indexes; 0 in a store."""
+    if not storage_of(log.location.log_dir).renames:
+        return 0
+    cleaned = log.compaction.segments if log.compaction.verdict is Verdict.CLEAN else ()
+    return _file_bytes((*_expired(log.plan), *(segment for segment in cleaned if segment.base_offset not in log.unchanged)))
+
+
 def _deleted_bytes(plan: PolicyPlan, replaced: Iterable[Segment] = ()) -> int:
     """The bytes that remain in ``.deleted`` files."""
-    expired = (removal.segment for removal in plan.removals)
-    return _bytes_of_files((*expired, *replaced), plan.compaction.config, plan.compaction.view)
+    return _bytes_left((*_expired(plan), *replaced), plan.compaction.config, plan.compaction.view)
 
 
-def _bytes_of_files(segments: Iterable[Segment], config: TopicConfig, view: LogView) -> int:
-    """The size of the files that segments leave, with their indexes; 0 if they are removed at once, and in a store, where logs
-    are only copied."""
-    if config.file_delete_delay_ms == 0 or not storage_of(view.log_dir).renames:
-        return 0
+def _expired(plan: PolicyPlan) -> Iterable[Segment]:
+    return (removal.segment for removal in plan.removals)
+
+
+def _bytes_left(segments: Iterable[Segment], config: TopicConfig, view: LogView) -> int:
+    """The size of the files that segments leave; 0 if they are removed at once, and in a store, where logs are only copied."""
+    removed = config.file_delete_delay_ms == 0 or not storage_of(view.log_dir).renames
+    return 0 if removed else _file_bytes(segments)
+
+
+def _file_bytes(segments: Iterable[Segment]) -> int:
     return sum(segment.size_bytes + segment.index_bytes + segment.time_index_bytes for segment in segments)
 
 
@@ -166,7 +180,7 @@ def deletion_report(plan: DeletionPlan) -> LogReport:
         segments_after=len(plan.after.segments),
         expired_segments=len(plan.removals),
         expired_bytes=plan.removed_bytes,
-        deleted_bytes=_bytes_of_files((removal.segment for removal in plan.removals), plan.config, plan.view),
+        deleted_bytes=_bytes_left((removal.segment for removal in plan.removals), plan.config, plan.view),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
@@ -53,6 +53,11 @@ class Sizes:
     def reducer_entries(self) -> int:
         """Map entries that a task merges, if there are tasks for all cores."""
         return _SHARDS_PER_TASK * self.shard_entries
+
+    @property
+    def smallest(self) -> Sizes:
+        """The sizes of a run over any of its logs alone: with these, outputs are written in the most parts."""
+        return replace(self, slice_bytes=min(self.slice_bytes, _MIN_SLICE_BYTES), single_part_records=0)
 
 
 def sizes(group_bytes: Sequence[int], cores: int, dedupe_buffer_bytes: int, load_factor: float) -> Sizes:

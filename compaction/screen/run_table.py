@@ -102,6 +102,9 @@ def _notes(report: RunReport) -> Iterator[str]:
         if certificate := report.erasure.get("certificate"):
             yield f"certificate: {certificate['status']}, {certificate['path']}"
     yield from map(str, report.kafka_versions)
+    if len(report.waves) > 1:
+        written, freed = (sum(getattr(wave, name) for wave in report.waves) for name in ("bytes_written", "bytes_freed"))
+        yield f"{counted(len(report.waves), 'wave')}, one after the other: {size(written)} written, {size(freed)} given back"
     deleted = sum(log.deleted_bytes for log in report.logs)
     if deleted:
         verb = "would remain" if report.dry_run else "remain"

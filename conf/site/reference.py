@@ -123,7 +123,7 @@ def report_page() -> str:
     """The fields of the reports of runs and comparisons."""
     parts = [
         "# Report", "", markdown(run_report), "", *shape("A log", report, report.LogReport),
-        *shape("The rules of a version", report, report.VersionUsed),
+        *shape("A wave", report, report.WaveReport), *shape("The rules of a version", report, report.VersionUsed),
         "", "## Erasures", "", markdown(erasure_report),
         "", "## Calls", "", markdown(provenance),
         "", "## Comparisons of policies", "", markdown(json_document), "",

@@ -24,7 +24,8 @@ from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.formats import key_list
 from compaction.formats.key_criteria import KeyCriteria
 from compaction.report import LogReport
-from compaction.run import run as run_module
+from compaction.run.clean_waves import WaveRunner
+from compaction.run.log_cleaning import LogCleaning
 from compaction.run_report import RunReport
 from compaction.storage.durable import Steps
 from tests.erasure.test_erase_keys import records_in, write_odd
@@ -333,13 +334,13 @@ def test_a_run_that_moves_the_cleaner_checkpoint_is_not_certified(
     checkpoint.write_text("0\n1\nodd 0 5\n")
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
     assert erase.main(call, locally) == 0
-    finish = run_module._finish
+    finish = WaveRunner._finish
 
-    def moving(*given: Any) -> Steps[LogReport]:
+    def moving(runner: WaveRunner, log: LogCleaning) -> Steps[LogReport]:
         checkpoint.write_text("0\n1\nodd 0 16\n")
-        return finish(*given)
+        return finish(runner, log)
 
-    monkeypatch.setattr(run_module, "_finish", moving)
+    monkeypatch.setattr(WaveRunner, "_finish", moving)
     assert erase.main(call, locally) == 1
     assert "cleaner-offset-checkpoint has offset 16, it had offset 5" in capsys.readouterr().err
 

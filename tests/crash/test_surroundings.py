@@ -19,6 +19,8 @@ from tests.logdir.logs import build
 pytestmark = pytest.mark.crash
 
 ACTIVE = 1_000_000
+#: replaced segments remain longer than a run waits
+KEPT = ("--set", "file.delete.delay.ms=1d")
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def cleaned(log_dir: Path, topic: str) -> bool:
 
 def test_a_log_that_does_not_fit_is_refused_with_figures_before_anything_is_written(disk: Path) -> None:
     before = look_at(disk / "stays-0")
-    ended = run(disk)
+    ended = run(disk, *KEPT)
     assert ended.code == 1
     line = re.fullmatch(
         rf"error: stays-0: {disk}/stays-0: its cleaned segments take (\d+) bytes, (\d+) bytes are free besides a margin"
@@ -74,10 +76,18 @@ def test_a_log_that_does_not_fit_is_refused_with_figures_before_anything_is_writ
 
 
 def test_a_refused_log_fits_once_other_logs_have_freed_space(disk: Path) -> None:
-    assert run(disk).code == 1
+    assert run(disk, *KEPT).code == 1
     assert not cleaned(disk, "stays")
     assert run(disk).code == 0
     assert cleaned(disk, "stays")
+
+
+@pytest.mark.parametrize("options", [("--release-early",), ("--set", "file.delete.delay.ms=300")])
+def test_one_run_cleans_logs_that_fit_one_after_the_other(disk: Path, options: tuple[str, ...]) -> None:
+    ended = run(disk, *options)
+    assert ended.code == 0, ended.err
+    assert cleaned(disk, "stays") and cleaned(disk, "shrinks")
+    assert "2 waves, one after the other: " in ended.out
 
 
 def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_unchanged(

@@ -38,7 +38,7 @@ def test_all_directories_of_a_file_system_share_its_space() -> None:
 @pytest.mark.parametrize(("needed", "fits"), [(0, True), (4 * MIB, True), (4 * MIB + 1, False)])
 def test_fits_allocates_nothing(needed: int, fits: bool) -> None:
     budget = SpaceBudget(space_of=DISKS.__getitem__)
-    assert budget.fits(["/a", "/b"], needed) is fits
+    assert budget.fits([("/a", 16 * MIB), ("/b", needed)]) is fits
     assert budget.free_bytes("/b") == 4 * MIB
 
 

@@ -22,7 +22,7 @@ from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.formats.record_batch import Record
 from compaction.locking.claim import Identity
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation, TopicPartition
-from compaction.run import destination
+from compaction.run import destination, waves
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
 from compaction.run.sizing import Sizes
@@ -184,7 +184,8 @@ def location(topic: str, log_dir: str = LOG_DIR) -> LogLocation:
 
 
 class Kind(NamedTuple):
-    """A kind of run: its logs and arguments; ``half_done`` is the point at which an earlier run was killed."""
+    """A kind of run: its logs and arguments; ``half_done`` is the point at which an earlier run was killed.
+    ``in_waves``: each log is cleaned by itself, and what it has replaced is removed then."""
 
     name: str
     topics: tuple[str, ...]
@@ -192,6 +193,7 @@ class Kind(NamedTuple):
     dry_run: bool = False
     output_dir: str | None = None
     half_done: str | None = None
+    in_waves: bool = False
 
     def start(self) -> FaultyFileSystem:
         """The disk before the run."""
@@ -205,10 +207,11 @@ class Kind(NamedTuple):
             resolver=resolver_of({topic: TOPICS[topic] for topic in self.topics}),
             dry_run=self.dry_run,
             output_dir=self.output_dir,
+            release_early=self.in_waves,
             allow_keyless=True,
             kafka_version=KAFKA,
         )
-        with _in_order(), _of_a_process_that_is_over():
+        with _in_order(), _of_a_process_that_is_over(), _with_most_segments(1 if self.in_waves else 1000):
             try:
                 if self.expires:
                     return Ended.of(delete_old_segments(LocalPasses, request, files=fs))
@@ -239,6 +242,7 @@ KINDS = (
     Kind("expire", ("both", "gone", "some"), expires=True),
     Kind("compact after a run that was killed in its swaps", ("equal", "txns"), half_done="fsync_dir"),
     Kind("compact a log that overflows and one without indexes", ("bare", "wide")),
+    Kind("compact in waves", _LOGS, in_waves=True),
     Kind("dry run", (*_LOGS, "bare", "gone", "wide"), dry_run=True),
     Kind("dry run of expire", ("both", "gone", "some"), expires=True, dry_run=True),
 )
@@ -277,6 +281,13 @@ def _start(kind: Kind) -> FaultyFileSystem:
 def _in_order() -> Iterator[None]:
     """Process logs sequentially: the order of operations is always the same."""
     with patch.object(destination, "LOG_CONCURRENCY", 1):
+        yield
+
+
+@contextmanager
+def _with_most_segments(count: int) -> Iterator[None]:
+    """Waves of at most this number of segments, but of one log."""
+    with patch.object(waves, "_MOST_SEGMENTS", count):
         yield
 
 

@@ -1,0 +1,144 @@
+"""Steps **passes** and **swap** of a run, for one wave of logs after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from compaction.cleaning.skip_reasons import Verdict
+from compaction.config.request import CompactionRequest
+from compaction.errors import as_log_error
+from compaction.names import LogLocation
+from compaction.report import LogReport, WaveReport
+from compaction.run.admission import SpaceBudget, copied_bytes
+from compaction.run.cleaner import Cleaner, Limits
+from compaction.run.command import Command
+from compaction.run.destination import Destination
+from compaction.run.expired_records import count_expired
+from compaction.run.log_cleaning import LogCleaning
+from compaction.run.log_reports import failed_report, replaced_bytes
+from compaction.run.passes import Passes, run_in_threads
+from compaction.run.waves import ReplacedSegments, Wave, Waves
+from compaction.screen.amounts import counted
+from compaction.screen.steps import step
+from compaction.storage.durable import Steps, run_in_step
+from compaction.storage.filesystem import FileSystem
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class WaveRunner:
+    """The passes and swaps of a run, wave by wave.
+
+    :ivar output: where the results are put
+    :ivar limits: of the passes, but for the space
+    """
+
+    command: Command
+    request: CompactionRequest
+    output: Destination
+    limits: Limits
+    start: Callable[[], Passes]
+
+    @property
+    def _in_place(self) -> bool:
+        return self.request.output_dir is None
+
+    def run(self, logs: Sequence[LogCleaning]) -> tuple[list[LogReport], list[WaveReport]]:
+        """The reports of the logs, in their order, and those of the waves."""
+        passes = self.start() if any(log.compaction.verdict is Verdict.CLEAN or self._counts(log) for log in logs) else None
+        replaced = ReplacedSegments(self.output, self.request.release_early, self.request.retain_replaced)
+        bounded = self._in_place and not self.request.dry_run
+        reports: dict[LogLocation, LogReport] = {}
+        ended: list[tuple[Wave, float]] = []
+        for wave in Waves(logs, self.limits, 1 if passes is None else passes.cores, replaced, in_place=bounded):
+            started = time.monotonic()
+            if passes is not None:
+                self._clean(wave, passes, [log for log in logs if log.location not in reports])
+            reports |= self._swap(wave)
+            for log in wave.logs:
+                if log.error is None and reports[log.location].deleted_bytes:
+                    replaced.add(log, reports[log.location].deleted_bytes)
+            ended.append((wave, time.monotonic() - started))
+        for location in replaced.removed:
+            reports[location] = replace(reports[location], deleted_bytes=0)
+        return [reports[log.location] for log in logs], [self._report(wave, reports, seconds) for wave, seconds in ended]
+
+    def _counts(self, log: LogCleaning) -> bool:
+        return self.command.counts_expired and bool(log.plan.removals)
+
+    def _clean(self, wave: Wave, passes: Passes, remaining: Sequence[LogCleaning]) -> None:
+        """The passes over a wave; ``remaining`` are its logs and those of later waves."""
+        if expired := [log for log in wave.logs if self._counts(log)]:
+            count_expired(expired, self.output.fs, passes, self.limits)
+        if not wave.to_clean:
+            return
+        step(f"{wave}{self.command.doing} {counted(len(wave.to_clean), 'log')}")
+        limits = replace(self.limits, space=_space_for(self.request, remaining))
+        cleaner = Cleaner(wave.to_clean, self.output.fs, passes, limits)
+        cleaner.run(self.command.method(cleaner))
+
+    def _swap(self, wave: Wave) -> dict[LogLocation, LogReport]:
+        """Puts the results of a wave in place."""
+        if wave.to_clean and not self.request.dry_run:
+            step(f"{wave}{'replacing segments' if self._in_place else 'publishing the copy'}")
+        works = [(log.location.path, self._finish(log)) for log in wave.logs]
+        reports = change_logs(self.output.disk, works, self.output.concurrency)
+        for log in wave.logs:
+            log.release()
+        return {log.location: report for log, report in zip(wave.logs, reports, strict=True)}
+
+    def _finish(self, log: LogCleaning) -> Steps[LogReport]:
+        """Swaps in a cleaned log, applies the delete policy to another one; a failed log is not changed. Returns its report."""
+        started = time.monotonic()
+        try:
+            if log.error is not None:
+                self.output.discard(log)
+            elif log.compaction.verdict is Verdict.CLEAN:
+                yield from self.output.replace(log)
+            else:
+                yield from self.output.keep(log)
+            if log.error is None:
+                yield from self.command.swapped(self.output, log)
+        except Exception as error:
+            log.error = str(as_log_error(error, log.location.path))
+        if log.error is not None:
+            return failed_report(log.location, log.error, log.plan)
+        report = replace(self.command.report(log), expired_records=log.expired_records)
+        return replace(report, seconds=log.seconds + time.monotonic() - started)
+
+    def _report(self, wave: Wave, reports: Mapping[LogLocation, LogReport], seconds: float) -> WaveReport:
+        done = [log for log in wave.logs if log.error is None]
+        written_bytes = sum(file.size for log in done for group in log.groups for file in group.files)
+        freed_bytes = sum(replaced_bytes(log) - reports[log.location].deleted_bytes for log in done) if self._in_place else 0
+        return WaveReport(len(wave.logs), written_bytes, freed_bytes, seconds)
+
+
+def change_logs(fs: FileSystem, works: Sequence[tuple[str, Steps[T]]], most: int) -> list[T]:
+    """Runs works that each change one log; returns their results in order. Groups of up to ``most`` works advance in step.
+
+    Several works run in one thread, so that an interrupt does not stop them halfway; two threads would contend for the GIL.
+
+    :param works: the directory of each log, and what changes it
+    """
+    groups = [works[first : first + most] for first in range(0, len(works), most)]
+    calls = [partial(run_in_step, fs, [path for path, _ in group], [work for _, work in group]) for group in groups]
+    results = run_in_threads(calls, 1) if min(most, len(works)) > 1 else [call() for call in calls]
+    return [result for group in results for result in group]
+
+
+def _space_for(request: CompactionRequest, logs: Sequence[LogCleaning]) -> SpaceBudget | None:
+    """The free space that outputs may use. A copy also needs space for all segments that are not cleaned.
+
+    :param logs: the logs whose results are not in place yet
+    """
+    if request.dry_run:
+        return None
+    if request.output_dir is None:
+        return SpaceBudget()
+    total_bytes = sum(copied_bytes(log.compaction.view.segments) for log in logs)
+    return SpaceBudget(total_bytes - sum(copied_bytes(log.compaction.segments) for log in logs))

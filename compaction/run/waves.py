@@ -1,0 +1,196 @@
+"""Divides a run into waves: the logs of a wave go through both passes together, and their results are in place before the next
+wave is planned.
+
+There is one wave if the outputs of all logs fit into the free space, and their segments into the driver's memory. Otherwise a
+wave has every log, in the order of the run, that still fits beside the earlier ones:
+
+1. An upper bound of its outputs fits into the free space of its file system, of which ``_RESERVED_SHARE`` remains free.
+2. The wave has at most ``_MOST_SEGMENTS`` segments.
+
+A log that does not even fit alone is a wave of its own, after all others have freed space; its outputs are measured before they
+are written (``run.admission``). Logs that are not compacted need no space, and are in the first wave.
+
+The free space is read again for each wave. Before that, the ``.deleted`` files of earlier waves are removed for which
+``file.delete.delay.ms`` has passed. The run waits for the delay, for at most ``_LONGEST_WAIT_S``, if logs lack space and these
+files take more of it than the logs that fit: then they are most of the next wave. Those of the last wave remain, as those of a
+run with one wave do. If they are to be removed early, they are removed as soon as the swaps of their wave have ended; a swap
+whose end is not known keeps them.
+
+Only runs in place have several waves because of space: a copy is published as one, and a dry run writes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from compaction.cleaning.skip_reasons import Verdict
+from compaction.errors import CompactionError, StorageError
+from compaction.names import LogLocation
+from compaction.run.admission import SpaceBudget, most_output_bytes
+from compaction.run.cleaner import Limits, sizes_for
+from compaction.run.destination import Destination
+from compaction.run.log_cleaning import LogCleaning
+from compaction.screen.amounts import elapsed, size
+from compaction.screen.steps import step
+
+_LOG = logging.getLogger(__name__)
+
+#: the driver holds slices, statistics and results of all segments of a wave
+_MOST_SEGMENTS = 1 << 16
+#: the share of a file system that stays free if there are several waves
+_RESERVED_SHARE = 0.03
+#: the longest time that a run waits for ``file.delete.delay.ms``
+_LONGEST_WAIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Logs that are cleaned together, in the order of the run. ``number`` is from 1; the ``only`` one has all logs."""
+
+    number: int
+    logs: Sequence[LogCleaning]
+    only: bool
+
+    @cached_property
+    def to_clean(self) -> list[LogCleaning]:
+        return [log for log in self.logs if log.compaction.verdict is Verdict.CLEAN]
+
+    def __str__(self) -> str:
+        """The beginning of its steps."""
+        return "" if self.only else f"wave {self.number}: "
+
+
+class _Replaced(NamedTuple):
+    """The ``.deleted`` files of a log, and when ``file.delete.delay.ms`` has passed for them."""
+
+    log: LogCleaning
+    size_bytes: int
+    due_s: float
+
+
+@dataclass
+class ReplacedSegments:
+    """The ``.deleted`` files that the waves of this run have left.
+
+    :ivar early: they are removed when their wave has ended
+    :ivar retained: they are not removed
+    :ivar removed: logs whose files were removed
+    """
+
+    output: Destination
+    early: bool = False
+    retained: bool = False
+    removed: set[LogLocation] = field(default_factory=set)
+    _remaining: list[_Replaced] = field(default_factory=list)
+
+    def add(self, log: LogCleaning, size_bytes: int) -> None:
+        """Adds the files of a log whose result is in place."""
+        if self.retained:
+            return
+        delay_s = 0.0 if self.early else log.compaction.config.file_delete_delay_ms / 1000
+        self._remaining.append(_Replaced(log, size_bytes, time.monotonic() + delay_s))
+        if self.early:
+            self.remove_due()
+
+    def remove_due(self) -> None:
+        """Removes the files whose time has come. If that fails, they remain until the next run."""
+        now_s = time.monotonic()
+        due = [each for each in self._remaining if each.due_s <= now_s]
+        self._remaining = [each for each in self._remaining if each.due_s > now_s]
+        for each in due:
+            try:
+                self.output.remove_replaced(each.log)
+            except CompactionError as error:
+                _LOG.warning("%s", error.describe())
+            else:
+                self.removed.add(each.log.location)
+
+    def soon(self, space: SpaceBudget, devices: set[int]) -> int:
+        """The bytes on some file systems of files that the run may wait for."""
+        latest_s = time.monotonic() + _LONGEST_WAIT_S
+        return sum(
+            each.size_bytes
+            for each in self._remaining
+            if each.due_s <= latest_s and space.device(each.log.directory) in devices
+        )
+
+    def wait(self) -> None:
+        """Waits until the next files may be removed, and removes them."""
+        seconds = max(0.0, min(each.due_s for each in self._remaining) - time.monotonic())
+        total = size(sum(each.size_bytes for each in self._remaining))
+        step(f"waiting {elapsed(seconds)} until file.delete.delay.ms has passed for {total} in .deleted files")
+        time.sleep(seconds)
+        self.remove_due()
+
+
+class Waves:
+    """The waves of a run, each of which is planned when the one before it has ended.
+
+    :param cores: number of tasks that run concurrently
+    :param in_place: the outputs of a wave must fit into the free space
+    """
+
+    def __init__(
+        self, logs: Sequence[LogCleaning], limits: Limits, cores: int, replaced: ReplacedSegments, *, in_place: bool
+    ) -> None:
+        self._logs, self._replaced, self._in_place = logs, replaced, in_place
+        self._remaining = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
+        sizes = sizes_for(self._remaining, limits, cores)
+        self._only_bounds = [(log.directory, most_output_bytes(log.compaction, sizes)) for log in self._remaining]
+        self._bounds = {log.location: most_output_bytes(log.compaction, sizes.smallest) for log in self._remaining}
+
+    def __iter__(self) -> Iterator[Wave]:
+        if not self._logs:
+            return
+        if self._is_one():
+            yield Wave(1, self._logs, only=True)
+            return
+        others = {log.location for log in self._logs} - self._bounds.keys()
+        number = 0
+        while self._remaining:
+            number += 1
+            chosen = {log.location for log in self._next()} | (others if number == 1 else set())
+            yield Wave(number, [log for log in self._logs if log.location in chosen], only=False)
+            self._remaining = [log for log in self._remaining if log.location not in chosen]
+
+    def _is_one(self) -> bool:
+        segments = sum(len(log.compaction.segments) for log in self._remaining)
+        if len(self._remaining) > 1 and segments > _MOST_SEGMENTS:
+            return False
+        try:
+            return not self._in_place or SpaceBudget().fits(self._only_bounds)
+        except StorageError:
+            # if the free space is unknown, the write fails when it is exhausted
+            return True
+
+    def _next(self) -> list[LogCleaning]:
+        """The logs of the next wave, after a wait if that pays."""
+        while True:
+            self._replaced.remove_due()
+            space = SpaceBudget(reserved_share=_RESERVED_SHARE)
+            chosen, lacking = self._fitting(space)
+            needed_bytes = sum(self._bounds[log.location] for log in chosen)
+            if self._replaced.soon(space, {space.device(log.directory) for log in lacking}) <= needed_bytes:
+                return chosen or self._remaining[:1]
+            self._replaced.wait()
+
+    def _fitting(self, space: SpaceBudget) -> tuple[list[LogCleaning], list[LogCleaning]]:
+        """The logs that fit together, and those that lack space."""
+        chosen: list[LogCleaning] = []
+        lacking: list[LogCleaning] = []
+        segments = 0
+        for log in self._remaining:
+            segments += len(log.compaction.segments)
+            if chosen and segments > _MOST_SEGMENTS:
+                break
+            if self._in_place and not space.take(log.directory, self._bounds[log.location]):
+                segments -= len(log.compaction.segments)
+                lacking.append(log)
+            else:
+                chosen.append(log)
+        return chosen, lacking

@@ -1,0 +1,148 @@
+"""A disk in memory that has a size, with logs whose outputs do not fit beside them, and a clock that only waits move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from compaction.config.request import CompactionRequest
+from compaction.formats.checkpoints import format_offset_checkpoint, parse_offset_checkpoint
+from compaction.formats.record_batch import Record
+from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, TopicPartition
+from compaction.run import admission, waves
+from compaction.run.compact import clean_logs
+from compaction.run_report import RunReport
+from compaction.storage.filesystem import join
+from compaction.storage.local import FreeSpace
+from tests.formats.encode import BatchSpec, encode_batch
+from tests.local_job import KAFKA, logs_in, resolver_of
+from tests.local_passes import LocalPasses
+from tests.logdir.logs import NOW_MS, build
+from tests.storage.faults import FaultyFileSystem
+from tests.trust.watched import Operation, WatchedFileSystem
+
+LOG_DIR = "/memory/logs"
+_BLOCK_BYTES = 4096
+COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "index.interval.bytes": "1"}
+
+
+def disk_of(logs: int) -> FaultyFileSystem:
+    """A disk with logs ``t0``, ``t1``, …: three segments that become one, and an active one."""
+    disk = FaultyFileSystem()
+    for topic in topics(logs):
+        path = f"{LOG_DIR}/{topic}-0"
+        disk.mkdir(path)
+        for base in (0, 100, 200, 300):
+            batches = [_batch(base + number) for number in range(3)]
+            for kind, data in build(base, batches, interval=1).files.items():
+                disk.write_file(f"{path}/{base:020d}{kind}", data, mtime_ns=(NOW_MS - 50_000) * 1_000_000)
+    ends = {TopicPartition(topic, 0): 10**6 for topic in topics(logs)}
+    disk.put(join(LOG_DIR, HIGH_WATERMARKS), format_offset_checkpoint(ends).encode())
+    disk.put(join(LOG_DIR, "meta.properties"), b"version=1\nnode.id=1\n")
+    return disk.settle()
+
+
+def _batch(offset: int) -> bytes:
+    """Of each key the record with the highest offset is retained."""
+    return encode_batch([Record(offset, NOW_MS - 60_000, b"key-%d" % (offset % 100), b"value")], BatchSpec(base_offset=offset))
+
+
+def topics(logs: int) -> list[str]:
+    return [f"t{number}" for number in range(logs)]
+
+
+def used_bytes(disk: FaultyFileSystem) -> int:
+    """In blocks; a file with several names counts once."""
+    files = {inode.number: inode for inode in map(disk.inode, disk.paths())}
+    return sum(-(-len(file.data) // _BLOCK_BYTES) * _BLOCK_BYTES for file in files.values())
+
+
+def cleaned_logs(disk: FaultyFileSystem) -> set[str]:
+    """The logs whose cleaner checkpoint has moved."""
+    path = join(LOG_DIR, CLEANER_OFFSETS)
+    text = "" if disk.stat(path) is None else disk.read_bytes(path).decode()
+    return {partition.topic for partition in parse_offset_checkpoint(text, path)} if text else set()
+
+
+class Clock:
+    """Takes the place of the module ``time``; ``slept`` has the waits."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 0.0, list[float]()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+class SmallDisk:
+    """Runs over ``disk``, whose size is ``size_bytes``.
+
+    :ivar peak: the most bytes in use during a run
+    :ivar jobs: the jobs of each run
+    """
+
+    def __init__(self, disk: FaultyFileSystem, size_bytes: int) -> None:
+        self.disk, self.size_bytes = disk, size_bytes
+        self.peak, self.clock = 0, Clock()
+        self.jobs: list[str] = []
+
+    @classmethod
+    def with_free_share(cls, logs: int, share: float) -> SmallDisk:
+        disk = disk_of(logs)
+        return cls(disk, int(used_bytes(disk) / (1 - share)))
+
+    def run(self, logs: int, before: Callable[[Operation], None] = lambda _: None, **options: Any) -> RunReport:
+        def watch(operation: Operation) -> None:
+            if operation.name in ("close", "link_sync", "unlink"):
+                self.peak = max(self.peak, used_bytes(self.disk))
+            before(operation)
+
+        settings = options.pop("settings", {})
+        request = CompactionRequest(
+            *logs_in(LOG_DIR, topics(logs), self.disk),
+            as_of_ms=NOW_MS,
+            resolver=resolver_of({topic: {**COMPACT, **settings} for topic in topics(logs)}),
+            allow_keyless=True,
+            kafka_version=KAFKA,
+        )
+        with self._surroundings():
+            return clean_logs(self._passes, replace(request, **options), files=WatchedFileSystem(self.disk, watch))
+
+    def _passes(self) -> LocalPasses:
+        jobs = self.jobs
+
+        class Recorded(LocalPasses):
+            def build_offset_map(self, job: Any, *args: Any) -> Any:
+                jobs.append(job.description)
+                return super().build_offset_map(job, *args)
+
+            def clean_into_groups(self, job: Any, *args: Any) -> Any:
+                jobs.append(job.description)
+                return super().clean_into_groups(job, *args)
+
+        return Recorded()
+
+    @contextmanager
+    def _surroundings(self) -> Iterator[None]:
+        def free_space(_: str) -> FreeSpace:
+            return FreeSpace(1, self.size_bytes - used_bytes(self.disk), self.size_bytes)
+
+        with (
+            patch.object(admission, "free_space", free_space),
+            patch.object(admission, "_MARGIN_BYTES", 0),
+            patch.object(waves, "time", self.clock),
+        ):
+            yield
+
+
+def files_of(disk: FaultyFileSystem, ends: Sequence[str] = ()) -> dict[str, bytes]:
+    """All files with their bytes, without claims and those with some suffixes."""
+    paths = (path for path in disk.paths() if "/.compaction-run." not in path and not path.endswith(tuple(ends)))
+    return {path: disk.read_bytes(path) for path in paths}

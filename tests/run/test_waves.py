@@ -1,0 +1,209 @@
+"""Runs over logs whose outputs do not fit beside them at once."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+
+import pytest
+
+from compaction.errors import StorageError
+from compaction.names import DELETED
+from compaction.report import LogStatus
+from compaction.run import admission, waves
+from compaction.run_report import RunReport
+from tests.run.small_disk import SmallDisk, cleaned_logs, files_of, topics, used_bytes
+from tests.storage.faults import Stopped
+from tests.trust.watched import Operation
+
+LOGS = 12
+#: the outputs of all logs take three times this share
+FREE = 0.07
+#: enough for all
+MUCH = 0.6
+
+
+@cache
+def undisturbed(logs: int = LOGS) -> dict[str, bytes]:
+    """The files after a run with enough space."""
+    disk = SmallDisk.with_free_share(logs, MUCH)
+    assert [wave.logs for wave in disk.run(logs).waves] == [logs]
+    return files_of(disk.disk, [DELETED])
+
+
+def all_cleaned(report: RunReport) -> bool:
+    return all(log.status is LogStatus.CLEANED for log in report.logs)
+
+
+def test_one_call_cleans_logs_whose_outputs_take_three_times_the_free_space() -> None:
+    disk = SmallDisk.with_free_share(60, FREE)
+    free = disk.size_bytes - used_bytes(disk.disk)
+    report = disk.run(60)
+    assert all_cleaned(report) and len(report.logs) == 60
+    assert sum(wave.logs for wave in report.waves) == 60
+    # log, index and time index of each output, in blocks
+    assert 60 * 3 * 4096 > 3 * free
+    assert disk.peak <= 0.97 * disk.size_bytes
+    assert files_of(disk.disk, [DELETED]) == undisturbed(60)
+
+
+def test_a_wave_begins_once_the_delay_of_earlier_ones_has_passed() -> None:
+    disk = SmallDisk.with_free_share(LOGS, FREE)
+    report = disk.run(LOGS)
+    assert len(report.waves) > 4
+    assert disk.clock.slept and set(disk.clock.slept) == {60.0}
+    # those of the last wave remain, as after a run with one
+    assert sum(log.deleted_bytes > 0 for log in report.logs) == report.waves[-1].logs
+    assert [wave.bytes_freed > 0 for wave in report.waves] == [True] * (len(report.waves) - 1) + [False]
+    assert any(path.endswith(DELETED) for path in disk.disk.paths())
+
+
+def test_replaced_segments_are_released_early_on_request() -> None:
+    disk = SmallDisk.with_free_share(LOGS, FREE)
+    before = used_bytes(disk.disk)
+    report = disk.run(LOGS, release_early=True)
+    assert all_cleaned(report)
+    assert disk.clock.slept == []
+    assert all(wave.bytes_freed > wave.bytes_written > 0 for wave in report.waves)
+    assert sum(log.deleted_bytes for log in report.logs) == 0
+    assert not any(path.endswith(DELETED) for path in disk.disk.paths())
+    assert used_bytes(disk.disk) < 0.7 * before
+    assert files_of(disk.disk) == undisturbed()
+
+
+def test_a_run_with_one_wave_releases_early_too() -> None:
+    disk = SmallDisk.with_free_share(2, MUCH)
+    assert len(disk.run(2, release_early=True).waves) == 1
+    assert not any(path.endswith(DELETED) for path in disk.disk.paths())
+
+
+def test_a_dry_run_has_the_figures_of_the_run_and_removes_nothing() -> None:
+    disk = SmallDisk.with_free_share(2, MUCH)
+    before = files_of(disk.disk)
+    dry = disk.run(2, release_early=True, dry_run=True)
+    assert files_of(disk.disk) == before
+    real = disk.run(2, release_early=True)
+    assert [log.deleted_bytes for log in dry.logs] == [log.deleted_bytes for log in real.logs] == [0, 0]
+
+
+def test_each_wave_is_in_place_before_the_next_one_begins() -> None:
+    disk = SmallDisk.with_free_share(LOGS, FREE)
+    done: list[int] = []
+
+    def look(operation: Operation) -> None:
+        if operation.name == "create" and ".log.clean" in operation.path:
+            done.append(len(cleaned_logs(disk.disk)))
+
+    report = disk.run(LOGS, look)
+    ends = [sum(wave.logs for wave in report.waves[:number]) for number in range(len(report.waves))]
+    assert sorted(set(done)) == ends
+
+
+def test_one_wave_has_one_job_for_each_pass_and_measures_nothing() -> None:
+    disk = SmallDisk.with_free_share(LOGS, MUCH)
+    disk.run(LOGS)
+    assert [job.split(":")[0] for job in disk.jobs] == ["pass 1", "pass 2"]
+    assert "write" in disk.jobs[1]
+
+
+def test_waves_measure_nothing_as_long_as_a_log_fits() -> None:
+    disk = SmallDisk.with_free_share(LOGS, FREE)
+    report = disk.run(LOGS)
+    assert not any("measure" in job for job in disk.jobs)
+    assert len(disk.jobs) == 2 * len(report.waves)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.45, 0.7, 0.98])
+@pytest.mark.parametrize("early", [False, True])
+def test_after_a_kill_the_next_run_does_the_rest(share: float, early: bool) -> None:
+    operations: list[Operation] = []
+    SmallDisk.with_free_share(LOGS, FREE).run(LOGS, operations.append, release_early=early)
+    killed = SmallDisk.with_free_share(LOGS, FREE)
+    last = int(share * len(operations))
+
+    def kill(operation: Operation) -> None:
+        if operation.number == last:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        killed.run(LOGS, kill, release_early=early)
+    after = SmallDisk(killed.disk.after_kill(), killed.size_bytes)
+    done = cleaned_logs(after.disk)
+    report = after.run(LOGS, release_early=early)
+    assert report.exit_code == 0
+    assert after.peak <= after.size_bytes
+    # a log whose swap was interrupted is finished by its recovery
+    assert {log.topic for log in report.logs if log.status is LogStatus.CLEANED}.isdisjoint(done)
+    assert files_of(after.disk, [DELETED]) == undisturbed()
+
+
+def test_a_log_that_does_not_fit_even_alone_is_measured_and_refused_after_all_others() -> None:
+    disk = SmallDisk.with_free_share(4, MUCH)
+    # 20 KiB of free space and its reserve; the bound of a log is more
+    disk.size_bytes = used_bytes(disk.disk) + 20 * 1024
+    report = disk.run(4, settings={"file.delete.delay.ms": "86400000"})
+    assert any("measure" in job for job in disk.jobs)
+    assert {log.status for log in report.logs} == {LogStatus.FAILED}
+    assert "bytes are free besides a margin" in report.logs[0].reason
+    assert disk.clock.slept == []
+
+
+def test_a_run_does_not_wait_for_a_day() -> None:
+    disk = SmallDisk.with_free_share(LOGS, FREE)
+    report = disk.run(LOGS, settings={"file.delete.delay.ms": "86400000"})
+    assert disk.clock.slept == []
+    assert {log.status for log in report.logs} == {LogStatus.CLEANED, LogStatus.FAILED}
+    # the next run removes .deleted files before it reads the free space
+    while disk.run(LOGS, settings={"file.delete.delay.ms": "86400000"}).exit_code:
+        pass
+    assert cleaned_logs(disk.disk) == set(topics(LOGS))
+
+
+def test_retained_segments_are_not_removed_by_any_wave() -> None:
+    disk = SmallDisk.with_free_share(LOGS, FREE)
+    report = disk.run(LOGS, retain_replaced=True)
+    cleaned = [log for log in report.logs if log.status is LogStatus.CLEANED]
+    assert 0 < len(cleaned) < LOGS
+    deleted = {path.split("/")[-2] for path in disk.disk.paths() if path.endswith(f".log{DELETED}")}
+    assert deleted == {log.name for log in cleaned}
+    assert disk.clock.slept == []
+
+
+def test_waves_bound_the_segments_that_the_driver_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = undisturbed(5)
+    monkeypatch.setattr(waves, "_MOST_SEGMENTS", 7)
+    disk = SmallDisk.with_free_share(5, MUCH)
+    # three segments of each log are cleaned
+    assert [wave.logs for wave in disk.run(5).waves] == [2, 2, 1]
+    assert files_of(disk.disk, [DELETED]) == expected
+
+
+def test_a_disk_that_does_not_report_its_free_space_gets_one_wave(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> bool:
+        raise StorageError("cannot determine the free space", path="/")
+
+    monkeypatch.setattr(admission.SpaceBudget, "fits", unknown)
+    assert len(SmallDisk.with_free_share(4, FREE).run(4).waves) == 1
+
+
+def test_segments_that_cannot_be_removed_remain_and_no_log_fails(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SmallDisk.with_free_share(2, MUCH)
+
+    def refuse(operation: Operation) -> None:
+        if operation.name == "unlink" and operation.path.endswith(DELETED) and "/t0-0/" in operation.path:
+            raise StorageError("cannot remove", path=operation.path)
+
+    with caplog.at_level(logging.WARNING):
+        report = disk.run(2, refuse, release_early=True)
+    assert all_cleaned(report)
+    assert [log.deleted_bytes > 0 for log in report.logs] == [True, False]
+    assert "t0-0" in caplog.text
+
+
+def test_several_waves_are_one_line_of_the_summary() -> None:
+    disk = SmallDisk.with_free_share(LOGS, FREE)
+    report = disk.run(LOGS)
+    (line,) = (line.text for line in report.lines() if "wave" in line.text)
+    assert line.startswith(f"{len(report.waves)} waves, one after the other: ")
+    one = SmallDisk.with_free_share(2, MUCH).run(2)
+    assert not any("wave" in line.text for line in one.lines())
