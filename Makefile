@@ -20,6 +20,7 @@ INSTALLED_FOR := $(shell $(PY) -c pass 2>/dev/null && cat $(VENV)/.installed 2>/
 STAMP := $(VENV)/$(if $(findstring |$(CURDIR)|,|$(INSTALLED_FOR)|),.installed,.not-installed)
 AIRFLOW := build/airflow
 SUITES_STAMP := $(STAMP)-suites
+CLASSES := $(VENV)/classes-of-spark.jsa
 
 # Tests wait for the processes that they start: more of them than cores run at a time. tests/conftest.py says which
 # tests run in the same one, and in which order.
@@ -69,17 +70,20 @@ run: $(STAMP) | prerequisites ## compact a copy of the sample logs, and show how
 	@echo '  kafka-log-compaction compact --log-dir /path/to/log-dir --dry-run    # reports what would be dropped, writes nothing'
 	@echo '  kafka-log-compaction compact --log-dir /path/to/log-dir'
 
-test: $(STAMP) | prerequisites ## run unit tests, Spark tests, and conformance tests with real Kafka
+test: $(STAMP) $(CLASSES) | prerequisites ## run unit tests, Spark tests, and conformance tests with real Kafka
 	@$(STEP) "tests" $(PYTEST) $(TEST_PROCESSES) -m "not ($(MORE))" --durations=10 --budget $(TEST_BUDGET)
 
 test-all: test suites ## run all tests and suites, and install what the suites need
 
-suites: $(SUITES_STAMP) $(AIRFLOW)/.installed | prerequisites
+suites: $(SUITES_STAMP) $(AIRFLOW)/.installed $(CLASSES) | prerequisites
 	@$(STEP) "suites: $(MORE)" $(PYTEST) $(SUITES_PROCESSES) -m "$(MORE)" --durations=20 --budget $(SUITES_BUDGET)
 
 SEARCH_MINUTES ?= 60
 search: $(STAMP) | prerequisites ## search for failures with fresh seeds, for SEARCH_MINUTES; what is found becomes a case
 	@$(PY) -m tests.search --minutes $(SEARCH_MINUTES)
+
+$(CLASSES): | $(STAMP)
+	@$(STEP) "archive the classes of the tests' JVMs" $(PY) -m tests.jvm
 
 $(SUITES_STAMP): $(STAMP)
 	@$(STEP) "install what the suites need" $(PY) -m pip install --quiet -c constraints.txt -e '.[dev,suites]'

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.jvm import spark_variables
 from tests.object_store.fixtures import bucket, client, store
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ _LONGEST = ("spark", "kafka", *(f"tests/{name}.py" for name in (
 )))  # fmt: skip
 #: a tier that takes more than this share of its budget says so
 _TOLERATED = 1.25
+
+# a directory with settings would be on the class path
+os.environ.pop("SPARK_CONF_DIR", None)
+os.environ.update(spark_variables())
 
 # the same examples in every run, however long they take on a busy machine
 settings.register_profile(

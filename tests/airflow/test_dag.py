@@ -8,26 +8,104 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
 
 from compaction.formats.record_batch import HEADER_SIZE
 from tests.golden import unpack_sample
+from tests.jvm import spark_variables
 from tests.kafka.jars import spark_home
 
 pytestmark = pytest.mark.airflow
 
 ROOT = Path(__file__).resolve().parents[2]
 SLOT = "2025-12-31T02:10:00+00:00"
+NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class Airflow:
+    """An Airflow that the commands of the page have prepared, with its own database.
+
+    ``scratch`` is also the directory in which the commands are run, as the root of the project.
+    """
+
+    def __init__(self, scratch: Path, home: Path, java: Path) -> None:
+        self.folder = scratch / "dags"
+        shutil.copytree(ROOT / "conf/airflow", self.folder, ignore=shutil.ignore_patterns("__pycache__"))
+        self.scratch = scratch
+        self.environment = {
+            # an ordinary one of Airflow: neither the project's Python nor its Spark are on it
+            "PATH": os.pathsep.join([str(home / "bin"), str(java.parent), "/usr/bin", "/bin"]),
+            "HOME": str(scratch),
+            "AIRFLOW_HOME": str(scratch),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.folder),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
+            **spark_variables(),
+            **{name: os.environ[name] for name in ("JAVA_HOME", "LANG") if name in os.environ},
+        }
+        page = (ROOT / "docs/airflow.md").read_text(encoding="utf-8")
+        (block,) = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+        install, places, *self.commands = block.splitlines()
+        assert "pip install" in install and "AIRFLOW_HOME=" in places
+        for command in self.commands[:-1]:
+            self.call(command)
+        self._runner = subprocess.Popen(
+            [str(home / "bin/python"), str(Path(__file__).with_name("run_dags.py"))],
+            env=self.environment, cwd=scratch, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def call(self, command: str, **places: Path) -> str:
+        """Runs a command of the page on other directories; returns its output."""
+        command = command.replace("airflow/bin/airflow", "airflow").replace("local[*]", "local[2]")
+        command = command.replace("$PWD/.venv", str(Path(sys.executable).parent.parent))
+        for name, place in places.items():
+            command = re.sub(f'(?<="{name}": )"[^"]*"', json.dumps(str(place)), command)
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], env=self.environment, cwd=self.scratch, capture_output=True, text=True, check=False,
+            timeout=600,
+        )  # fmt: skip
+        assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+        return done.stdout + done.stderr
+
+    def run(
+        self, place: Path, log_dir: Path, dag: str = "kafka_log_compaction", variables: Mapping[str, str] = NONE, **more: object
+    ) -> tuple[dict[str, Any], str]:
+        """Runs a DAG for one slot; the states of its tasks, and its output."""
+        output = place / "output"
+        settings = {
+            "application": str(ROOT / f"jobs/{'dry_run' if dag == 'kafka_log_policies' else 'compact'}.py"),
+            "environment": str(Path(sys.executable).parent.parent),
+            "spark_home": str(spark_home()),
+            "log_dir": str(log_dir),
+            "report_dir": str(place / "reports"),
+            **({"min_ratio": 0} if dag == "kafka_log_compaction" else {}),
+            **more,
+        }
+        order = {"folder": str(self.folder), "dag": dag, "slot": SLOT, "settings": settings, "variables": dict(variables)}
+        assert self._runner.stdin is not None and self._runner.stdout is not None
+        print(json.dumps({**order, "output": str(output)}), file=self._runner.stdin, flush=True)
+        answer = self._runner.stdout.readline()
+        said = output.read_text(errors="replace")
+        assert answer, said[-4000:]
+        return json.loads(answer), said
+
+    def close(self) -> None:
+        """Ends its process."""
+        assert self._runner.stdin is not None and self._runner.stdout is not None
+        self._runner.stdin.close()
+        self._runner.stdout.close()
+        self._runner.wait(timeout=60)
 
 
 @pytest.fixture(scope="module")
-def airflow(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], None]) -> dict[str, str]:
-    """The environment variables of an Airflow with its own database, and the pool and the connection that the DAG needs."""
+def airflow(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], None]) -> Iterator[Airflow]:
+    """An Airflow without anything but what the page tells to prepare."""
     home = Path(os.environ.get("AIRFLOW_ENVIRONMENT", ROOT / "build/airflow"))
     if not (home / "bin/airflow").exists():
         missing(f"an environment with Airflow in {home} (`make suites` makes it)")
@@ -35,77 +113,19 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], N
     if java is None:
         missing("java")
     assert java is not None
-    scratch = tmp_path_factory.mktemp("airflow")
-    folder = scratch / "dags"
-    shutil.copytree(ROOT / "conf/airflow", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    environment = {
-        # an ordinary one of Airflow: neither the project's Python nor its Spark are on it
-        "PATH": os.pathsep.join([str(home / "bin"), str(Path(java).parent), "/usr/bin", "/bin"]),
-        "HOME": str(scratch),
-        "AIRFLOW_HOME": str(scratch),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(folder),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
-        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
-        "PYTHON_AIRFLOW": str(home / "bin/python"),
-        **{name: os.environ[name] for name in ("JAVA_HOME", "LANG") if name in os.environ},
-    }
-    for command in (["db", "migrate"], ["pools", "set", "kafka_log_dirs", "1", "one run at a time"]):
-        called = [str(home / "bin/airflow"), *command]
-        done = subprocess.run(called, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-    return environment
+    prepared = Airflow(tmp_path_factory.mktemp("airflow"), home, Path(java))
+    yield prepared
+    prepared.close()
 
 
-def test_the_commands_of_the_page_prepare_an_airflow_and_run_the_dag(airflow: dict[str, str], tmp_path: Path) -> None:
+def test_the_commands_of_the_page_prepare_an_airflow_and_run_the_dag(airflow: Airflow, tmp_path: Path) -> None:
     """All but the installation, in an Airflow without a database, a pool, a connection and variables."""
-    page = (ROOT / "docs/airflow.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    install, home, *commands = block.splitlines()
-    assert "pip install" in install and "AIRFLOW_HOME=" in home
-    assert [re.sub(r"^airflow/bin/airflow (\w+ \w+).*", r"\1", each) for each in commands] == [
+    assert [re.sub(r"^airflow/bin/airflow (\w+ \w+).*", r"\1", each) for each in airflow.commands] == [
         "db migrate", "pools set", "connections add", "variables set", "dags test",
     ]  # fmt: skip
-    log_dir, reports = unpack_sample(tmp_path), tmp_path / "reports"
-    environment = {name: value for name, value in airflow.items() if not name.startswith("AIRFLOW_CONN_")}
-    environment |= {"AIRFLOW_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    told = ""
-    for command in commands:
-        command = command.replace("airflow/bin/airflow", "airflow").replace("local[*]", "local[2]")
-        command = command.replace("$PWD/.venv", str(Path(sys.executable).parent.parent))
-        command = command.replace("/backup/kafka-1", str(log_dir)).replace("/tmp/reports", str(reports))
-        done = subprocess.run(
-            ["/bin/sh", "-c", command], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
-        )
-        told = done.stdout + done.stderr
-        assert done.returncode == 0, told[-3000:]
-    (report,) = reports.glob("compact-*.json")
-    assert json.loads(report.read_text())["totals"]["failed"] == 0, told[-3000:]
-
-
-def run_dag(
-    airflow: dict[str, str], place: Path, log_dir: Path, dag: str = "kafka_log_compaction", **more: object
-) -> tuple[dict[str, Any], str]:
-    """Runs a DAG for one slot; the states of its tasks, and its output."""
-    told = place / "told.json"
-    command = "dry_run" if dag == "kafka_log_policies" else "compact"
-    settings = {
-        "application": str(ROOT / f"jobs/{command}.py"),
-        "environment": str(Path(sys.executable).parent.parent),
-        "spark_home": str(spark_home()),
-        "log_dir": str(log_dir),
-        "report_dir": str(place / "reports"),
-        **({"min_ratio": 0} if dag == "kafka_log_compaction" else {}),
-        **more,
-    }
-    script = str(Path(__file__).with_name("run_dag.py"))
-    done = subprocess.run(
-        [airflow["PYTHON_AIRFLOW"], script, airflow["AIRFLOW__CORE__DAGS_FOLDER"], dag, SLOT, json.dumps(settings), str(told)],
-        env=airflow, cwd=place, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(told.read_text())
-    return found, done.stdout + done.stderr
+    said = airflow.call(airflow.commands[-1], log_dir=unpack_sample(tmp_path), report_dir=tmp_path / "reports")
+    (report,) = (tmp_path / "reports").glob("compact-*.json")
+    assert json.loads(report.read_text())["totals"]["failed"] == 0, said[-3000:]
 
 
 class Slot(NamedTuple):
@@ -119,11 +139,11 @@ class Slot(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def compacted(airflow: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Slot:
+def compacted(airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> Slot:
     """The sample, once compacted."""
     place = tmp_path_factory.mktemp("compacted")
     log_dir = unpack_sample(place)
-    found, said = run_dag(airflow, place, log_dir)
+    found, said = airflow.run(place, log_dir)
     reports = {path.name: json.loads(path.read_text()) for path in (place / "reports").iterdir()}
     return Slot(place, log_dir, found, said, reports)
 
@@ -145,9 +165,9 @@ def test_a_slot_is_compacted_as_of_its_end_and_its_report_read(compacted: Slot) 
     assert not list(compacted.log_dir.glob("*/*.clean*"))
 
 
-def test_a_task_calls_the_python_api_in_the_environment_of_the_project(airflow: dict[str, str], tmp_path: Path) -> None:
+def test_a_task_calls_the_python_api_in_the_environment_of_the_project(airflow: Airflow, tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
-    found, said = run_dag(airflow, tmp_path, log_dir, "kafka_log_compaction_local")
+    found, said = airflow.run(tmp_path, log_dir, "kafka_log_compaction_local")
     assert found["tasks"] == {"compact": "success"}, said
     assert found["pools"] == {"compact": "kafka_log_dirs"}
     (report,) = (tmp_path / "reports").iterdir()
@@ -156,20 +176,20 @@ def test_a_task_calls_the_python_api_in_the_environment_of_the_project(airflow: 
     assert document["totals"]["cleaned"] > 3
 
 
-def test_a_repeated_slot_finds_nothing_to_do(airflow: dict[str, str], compacted: Slot) -> None:
+def test_a_repeated_slot_finds_nothing_to_do(airflow: Airflow, compacted: Slot) -> None:
     before = {path: path.read_bytes() for path in compacted.log_dir.rglob("*.log")}
-    found, said = run_dag(airflow, compacted.place, compacted.log_dir)
+    found, said = airflow.run(compacted.place, compacted.log_dir)
     assert found["run"] == "success", said
     assert {path: path.read_bytes() for path in compacted.log_dir.rglob("*.log")} == before != {}
 
 
-def test_a_log_that_failed_fails_the_run_and_is_named(airflow: dict[str, str], tmp_path: Path) -> None:
+def test_a_log_that_failed_fails_the_run_and_is_named(airflow: Airflow, tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     segment = sorted((log_dir / "orders-1").glob("*.log"))[2]
     data = bytearray(segment.read_bytes())
     data[HEADER_SIZE + 5] ^= 0xFF
     segment.write_bytes(data)
-    found, said = run_dag(airflow, tmp_path, log_dir)
+    found, said = airflow.run(tmp_path, log_dir)
     assert found["run"] == "failed"
     assert found["tasks"]["check_report"] == "failed"
     assert "1 log failed: orders-1: " in said
@@ -181,8 +201,8 @@ def test_a_log_that_failed_fails_the_run_and_is_named(airflow: dict[str, str], t
     assert "orders 1 " not in checkpoint
 
 
-def test_a_job_that_could_not_run_fails_the_run(airflow: dict[str, str], tmp_path: Path) -> None:
-    found, said = run_dag(airflow, tmp_path, tmp_path / "no-such-directory")
+def test_a_job_that_could_not_run_fails_the_run(airflow: Airflow, tmp_path: Path) -> None:
+    found, said = airflow.run(tmp_path, tmp_path / "no-such-directory")
     assert found["run"] == "failed"
     assert "the job wrote no report" in said
     assert "no retry would help" in said
@@ -190,22 +210,22 @@ def test_a_job_that_could_not_run_fails_the_run(airflow: dict[str, str], tmp_pat
 
 
 def test_an_environment_that_is_incomplete_fails_at_once_and_says_what_is_missing(
-    airflow: dict[str, str], tmp_path: Path
+    airflow: Airflow, tmp_path: Path
 ) -> None:
-    found, said = run_dag(airflow, tmp_path, tmp_path, environment="/no/such/environment")
+    found, said = airflow.run(tmp_path, tmp_path, environment="/no/such/environment")
     assert found["run"] == "failed"
     assert found["attempts"]["compact"] == 1
     assert "/no/such/environment/bin/python does not exist: set the parameter 'environment'" in said
 
 
 @pytest.mark.parametrize("served", ["", "https://reports.example.org/kafka"])
-def test_policies_are_compared_and_the_task_links_to_the_page(airflow: dict[str, str], tmp_path: Path, served: str) -> None:
+def test_policies_are_compared_and_the_task_links_to_the_page(airflow: Airflow, tmp_path: Path, served: str) -> None:
     log_dir = unpack_sample(tmp_path)
     before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
     variables = {"AIRFLOW_VAR_KAFKA_LOG_REPORT_URL": served} if served else {}
     policies = ["configured", "cleanup.policy=compact,min.cleanable.dirty.ratio=0"]
-    found, said = run_dag(
-        airflow | variables, tmp_path, log_dir, "kafka_log_policies", topics=["orders", "users"], policies=policies
+    found, said = airflow.run(
+        tmp_path, log_dir, "kafka_log_policies", variables, topics=["orders", "users"], policies=policies
     )
     assert found["tasks"] == {"compare": "success"}, said
     report, page = sorted((tmp_path / "reports").iterdir(), key=lambda path: path.suffix, reverse=True)

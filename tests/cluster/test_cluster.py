@@ -19,8 +19,10 @@ from pathlib import Path
 import pytest
 
 from compaction.storage.manifest import MANIFEST
-from tests.cluster.conftest import ROOT, Standalone, bare_environment, standalone
+from tests.cluster.conftest import ROOT, bare_environment
+from tests.cluster.standalone import Standalone, standalone
 from tests.golden import unpack_sample
+from tests.jvm import executor_options
 from tests.object_store.fixtures import Bucket
 from tests.object_store.server import ACCESS_KEY, SECRET_KEY
 
@@ -48,7 +50,7 @@ def settings_for_clusters(packed: Path) -> dict[str, str]:
     settings = dict(re.findall(r"^# (spark\.[\w.]+)\s+(\S+)$", text, re.MULTILINE))
     assert {"spark.master", "spark.archives", "spark.pyspark.python", "spark.submit.pyFiles"} <= set(settings)
     own = {"spark.executor.memory": "1g", "spark.executor.cores": "1", "spark.pyspark.driver.python": sys.executable}
-    return {name: value.replace("build/cluster", str(packed)) for name, value in settings.items()} | own
+    return {name: value.replace("build/cluster", str(packed)) for name, value in settings.items()} | own | executor_options()
 
 
 def submit(
@@ -66,7 +68,8 @@ def submit(
 @pytest.fixture(scope="module")
 def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """A cluster."""
-    with standalone(tmp_path_factory.mktemp("two-workers") / "cluster", 2) as cluster:
+    place = tmp_path_factory.mktemp("two-workers") / "cluster"
+    with standalone(place, bare_environment(place)) as cluster:
         yield cluster
 
 

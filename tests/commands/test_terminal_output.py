@@ -210,5 +210,5 @@ def test_under_spark_submit_standard_output_has_the_document_alone(tmp_path: Pat
     assert done.returncode == 0, told
     assert json.loads(done.stdout)["totals"]["cleaned"] == 1
     own = [json.loads(line)["message"].split(":")[0] for line in told.splitlines() if line.startswith("{")]
-    # a slow step is shown, too
-    assert [message for message in own if not message.startswith("starting Spark")] == ["pass 1", "pass 2"]
+    # on a busy machine also which steps take long
+    assert [each for each in own if not each.endswith(" ...")] == ["pass 1", "pass 2"]

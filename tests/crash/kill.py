@@ -31,6 +31,7 @@ import psutil
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import JOURNAL
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
+from tests.jvm import executor_options, spark_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("none", "zstd", "lz4", "mixed", "transactions", "v1-gzip")
@@ -44,7 +45,11 @@ SETTINGS = (
 )
 LOCAL, CLUSTER = "local[2,16]", "local-cluster[2,1,1024]"
 #: Spark tolerates this many killed tasks and executors
-PATIENCE = ("spark.task.maxFailures=16", "spark.stage.maxConsecutiveAttempts=16", "spark.deploy.maxExecutorRetries=-1")
+PATIENCE = {
+    "spark.task.maxFailures": "16",
+    "spark.stage.maxConsecutiveAttempts": "16",
+    "spark.deploy.maxExecutorRetries": "-1",
+}
 LAST_VICTIMS = ("driver", "driver", "jvm", "all", "all", "")
 MOMENTS = ("any", "writing", "swapping", "swapping")
 #: a kill loses no write, synced or not: so the file system may be one in memory
@@ -84,18 +89,16 @@ def contents(log_dir: Path) -> Contents:
 
 def start(log_dir: Path, master: str, scratch: Path) -> subprocess.Popen[bytes]:
     """Start the job as a user does."""
-    java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    executors = ("spark.executor.memory=512m", f"spark.executor.extraJavaOptions={java}")
-    settings = ("spark.ui.enabled=false", *executors, *PATIENCE)
-    options = [f"--master {master} --driver-java-options '{java}'", *(f"--conf '{setting}'" for setting in settings)]
+    settings = {"spark.ui.enabled": "false", "spark.executor.memory": "512m", **executor_options(), **PATIENCE}
+    options = [f"--master {master}", *(f"--conf '{name}={value}'" for name, value in settings.items())]
     submit = " ".join([*options, "pyspark-shell"])
     environment = {
         **os.environ,
+        **spark_variables(),
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": submit,
         "SPARK_LOCAL_DIRS": str(scratch),
-        "SPARK_CONF_DIR": str(scratch),
     }
     command = [sys.executable, str(ROOT / "jobs/compact.py"), "--log-dir", str(log_dir), "--as-of-ms", str(NOW_MS)]
     with (scratch / "out").open("ab") as out:

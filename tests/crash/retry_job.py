@@ -23,6 +23,7 @@ from compaction.spark.session import build_session
 from compaction.task_runner import Job
 from tests.crash.faulty_tasks import FAULTS, MARKS, one_by_one
 from tests.damage.valid_logs import NOW_MS
+from tests.jvm import executor_options
 from tests.local_job import request_for
 
 R = TypeVar("R")
@@ -75,6 +76,7 @@ def main(log_dir: Path, master: str, fault: str) -> int:
             "spark.speculation.multiplier": "1.2",
             "spark.speculation.efficiency.enabled": "false",
             "spark.executor.memory": "512m",
+            **executor_options(),
             # for what is lost: in place of three times 5 s
             "spark.shuffle.io.retryWait": "100ms",
         },

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.standalone import standalone
 from tests.crash.faulty_tasks import MARKS
 from tests.crash.retry_job import CONFIG, SIZES
-from tests.crash.two_hosts import two_hosts
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.local_job import clean_locally
 
@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("none", "zstd", "mixed", "transactions")
 CLUSTER = "local-cluster[2,1,1024]"
 LOCAL = "local[2,16]"
+HOSTS = ("127.0.0.1", "127.0.0.2")
 
 Contents = dict[str, dict[str, tuple[bytes, int, int]]]
 
@@ -69,8 +70,7 @@ def test_failed_tasks_are_retried(fault: str, master: str, undisturbed: Contents
 
 
 def test_an_output_part_written_by_two_tasks_is_used_once(undisturbed: Contents, tmp_path: Path) -> None:
-    log_dir, cluster = _logs(tmp_path / "logs"), tmp_path / "cluster"
-    cluster.mkdir()
-    with two_hosts(cluster) as master:
-        assert _run(log_dir, master, "twice", tmp_path / "marks") == {"slow.0", "again.0"}
+    log_dir = _logs(tmp_path / "logs")
+    with standalone(tmp_path / "cluster", os.environ, HOSTS) as cluster:
+        assert _run(log_dir, cluster.url, "twice", tmp_path / "marks") == {"slow.0", "again.0"}
     assert _contents(log_dir) == undisturbed

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.jvm import BROKER_CLASSES, SHORT_LIVED, with_classes
 from tests.kafka.gateway import java_executable
 from tests.kafka.jars import LOGGING_CONFIG, REFERENCE, require_kafka_classpath
 
@@ -30,7 +31,7 @@ _STARTED = b"Kafka Server started", b"KafkaServer [KafkaServer id=1] started"
 #: the first version that runs without ZooKeeper in production
 _WITHOUT_ZOOKEEPER = (3, 3)
 _ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
-_JAVA_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
+_JAVA_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:-UsePerfData")
 
 _ROLES = {
     "process.roles": "broker,controller",
@@ -84,6 +85,7 @@ class Broker:
     :param overrides: broker properties on top of the ones of this module
     :param version: of Kafka
     :param jars: plugins
+    :param java_options: of its JVM
     :raises BrokerError: it ended, or did not start in time
     """
 
@@ -95,9 +97,11 @@ class Broker:
         version: str = REFERENCE,
         timeout_s: float = 90,
         jars: Sequence[Path] = (),
+        java_options: Sequence[str] = (),
     ) -> None:
         self.log_dir = log_dir.resolve()
         self._timeout_s = timeout_s
+        self._java_options = java_options or (with_classes(BROKER_CLASSES) if version == REFERENCE else SHORT_LIVED)
         self._classpath = os.pathsep.join((require_kafka_classpath(version=version), *map(str, jars)))
         self._has_zookeeper = tuple(int(part) for part in version.split(".")) < _WITHOUT_ZOOKEEPER
         self._scratch = tempfile.TemporaryDirectory(prefix="kafka-broker-")
@@ -128,7 +132,7 @@ class Broker:
 
     def _command(self, main: str, *arguments: str) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={LOGGING_CONFIG}"
-        return [java_executable(), *_JAVA_OPTIONS, logging, "-cp", self._classpath, main, *arguments]
+        return [java_executable(), *_JAVA_OPTIONS, *self._java_options, logging, "-cp", self._classpath, main, *arguments]
 
     def _format(self, version: str) -> None:
         """As Kafka's tool does, whose files are kept for later brokers of the version. They name the directory by an identity,
