@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from compaction.kernels.keys.slot_table import COUNTS, Arena, SlotTable
 from compaction.kernels.reading.tables import DROP
 from compaction.kernels.rewriting.batch_retention import Limits
-from compaction.kernels.rewriting.tally import COLUMNS, Frame, tally
+from compaction.kernels.rewriting.tally import COLUMNS, LogRange, tally
 from compaction.logdir.segment_file import Block
 from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import OffsetMapSink, dirty_records, spilled
@@ -60,7 +60,7 @@ class Tally:
         total: NDArray[np.int64] = self.ages.sum(axis=0)
         return total
 
-    def add(self, decoded: Decoded, decided: Decided, survivors: NDArray[np.uint64], frame: Frame) -> None:
+    def add(self, decoded: Decoded, decided: Decided, survivors: NDArray[np.uint64], frame: LogRange) -> None:
         """Count the dropped records of decoded batches.
 
         :param decided: of all batches of the block
@@ -89,9 +89,9 @@ class Source:
     now_ms: int
 
     @property
-    def frame(self) -> Frame:
+    def frame(self) -> LogRange:
         """The ``frame`` of ``tally``."""
-        return Frame(self.first_offset, max(self.end_offset, self.first_offset + 1), self.now_ms)
+        return LogRange(self.first_offset, max(self.end_offset, self.first_offset + 1), self.now_ms)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class _KeyCountSink:
 class _TallySink:
     """Counts all records, including markers, by age and position."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: LogRange) -> None:
         self._frame, self.tally = frame, Tally.empty()
 
     def begin(self, block: Block) -> NDArray[np.bool_]:

@@ -16,7 +16,7 @@ from compaction.compare.count import Source, Tally
 from compaction.errors import LogError, as_log_error
 from compaction.kernels.keys.slot_table import COUNTS, SlotTable
 from compaction.kernels.reading.tables import COPY
-from compaction.kernels.rewriting.tally import Frame
+from compaction.kernels.rewriting.tally import LogRange
 from compaction.logdir.segment_file import Block
 from compaction.logdir.throttle import Throttle
 from compaction.passes.clean_into import Decided, Rewriter
@@ -44,7 +44,7 @@ class _CaseSink:
     """Cleans the batches of a slice for one case, and counts the records that it drops. An error of a record fails this case
     only."""
 
-    def __init__(self, number: int, rewriter: Rewriter, slice_: Slice, frame: Frame) -> None:
+    def __init__(self, number: int, rewriter: Rewriter, slice_: Slice, frame: LogRange) -> None:
         self.number, self._rewriter, self._frame = number, rewriter, frame
         self._limits = rewriter.limits(slice_)
         self._decided: Decided | None = None

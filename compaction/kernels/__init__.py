@@ -1,1 +1,1 @@
-"""Numba kernels over plain arrays. No other package imports numba. Each kernel has a naive twin in the tests."""
+"""Numba kernels over plain arrays. No other package imports numba. The tests compare each kernel with a naive counterpart."""

@@ -100,7 +100,7 @@ def record_sizes() -> None:
 
 def comparison() -> None:
     counted, ages = _empty(np.int64, 1, tally.COLUMNS), _empty(np.int64, 2, tally.COLUMNS)
-    limits, frame, each = batch_retention.Limits(0, 0, 0, False), tally.Frame(0, 1, 0), _empty(np.uint8)
+    limits, frame, each = batch_retention.Limits(0, 0, 0, False), tally.LogRange(0, 1, 0), _empty(np.uint8)
     tally.tally(*_rows(), each, each, _empty(np.uint64), limits, frame, _empty(np.int64), counted, ages)
 
 

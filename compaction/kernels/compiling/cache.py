@@ -1,8 +1,8 @@
 """Caches compiled kernels on disk, so that each is compiled by one process only.
 
-``place`` says where. Files there that others own or may write to are not read but replaced, as numba executes what it loads.
-Each version of the sources has its own subdirectory, because numba
-compares only the source file of a kernel, not of the functions that it calls. While one process compiles a kernel, others wait.
+``place`` chooses the directory. numba executes the files that it loads, so files that other users own or may write to are
+replaced, not read. Each version of the sources has its own subdirectory, because numba compares only the source file of a
+kernel, not of the functions that it calls. While one process compiles a kernel, others wait.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _VERSIONS = 8
 def fingerprint() -> str:
     """Identifies the sources of all kernels, the compiler and its settings."""
     settings = (config.OPT, config.BOUNDSCHECK, config.DEBUGINFO_DEFAULT, config.CPU_NAME, config.CPU_FEATURES)
-    found = hashlib.sha256(repr((sys.version_info, numba.__version__, llvmlite.__version__, settings)).encode())
+    digest = hashlib.sha256(repr((sys.version_info, numba.__version__, llvmlite.__version__, settings)).encode())
     # its constants are compiled into kernels
-    found.update(_source(find_spec("compaction.formats.record_batch")))
+    digest.update(_source(find_spec("compaction.formats.record_batch")))
     for finder, name, _ in pkgutil.walk_packages(compaction.kernels.__path__, f"{compaction.kernels.__name__}."):
         spec = finder.find_spec(name, None)
-        found.update(name.encode() + _source(spec))
-    return found.hexdigest()[:16]
+        digest.update(name.encode() + _source(spec))
+    return digest.hexdigest()[:16]
 
 
 def _source(spec: ModuleSpec | None) -> bytes:
@@ -91,20 +91,17 @@ class _Locator(_CacheLocator):  # type: ignore[misc]
         if self._path.is_dir():
             return
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        others = [each for each in self._path.parent.iterdir() if re.fullmatch("[0-9a-f]{16}", each.name)]
-        for old in sorted(others, key=lambda each: each.stat().st_mtime)[:-_VERSIONS]:
+        versions = [entry for entry in self._path.parent.iterdir() if re.fullmatch("[0-9a-f]{16}", entry.name)]
+        for old in sorted(versions, key=lambda entry: entry.stat().st_mtime)[:-_VERSIONS]:
             shutil.rmtree(old, ignore_errors=True)
 
     def get_cache_path(self) -> str:
-        """The directory."""
         return str(self._path)
 
     def get_source_stamp(self) -> str:
-        """The version of the sources."""
         return fingerprint()
 
     def get_disambiguator(self) -> str:
-        """The line number of the kernel."""
         return str(self._line)
 
 
@@ -136,14 +133,14 @@ class _OwnFiles(IndexDataCacheFile):  # type: ignore[misc]
     @contextmanager
     def _open_for_write(self, filepath: str) -> Iterator[BinaryIO]:
         """A new file that replaces ``filepath`` once it is written; private to this user, whatever the umask."""
-        beside = Path(f"{filepath}.tmp.{uuid4().hex[:16]}")
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+        temporary = Path(f"{filepath}.tmp.{uuid4().hex[:16]}")
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
             try:
                 yield file
                 file.flush()
-                beside.replace(filepath)
+                temporary.replace(filepath)
             except BaseException:
-                beside.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
                 raise
 
 
@@ -160,13 +157,13 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled kernel, or ``None``: the caller then compiles it and calls ``save_overload``."""
-        found = self._load(sig, target_context)
-        if found is None:
+        overload = self._load(sig, target_context)
+        if overload is None:
             self._acquire()
-            found = self._load(sig, target_context)
-            if found is not None:
+            overload = self._load(sig, target_context)
+            if overload is not None:
                 self._release()
-        return found
+        return overload
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save a compiled kernel. If that fails, only this process has it."""
@@ -220,7 +217,6 @@ def are_all_compiled() -> bool:
 
 
 def note_all_compiled() -> None:
-    """Note that all kernels are cached."""
     marker = _marker()
     if marker is not None:
         try:

@@ -1,9 +1,9 @@
 """Compiles kernels in little more than half of the time that numba's own compiler takes.
 
 - Inner functions are compiled only as far as kernels need them: to LLVM's intermediate code, which is linked into each kernel
-  that calls them. numba would optimise each of them, with all that it calls, and translate it to machine code that nothing
-  runs. A kernel is optimised with all that it calls, as before.
-- Passes for what kernels do not use are left out: closures, array expressions, inlining, ``literal_unroll``, ``objmode``.
+  that calls them. numba would optimise each of them, with its callees, and translate it to machine code that nothing
+  runs. A kernel is still optimised with its callees.
+- Passes for unused features are omitted: closures, array expressions, inlining, ``literal_unroll``, ``objmode``.
 - The signature of a builtin function is determined once for the same types of arguments. numba tries the overloads of ``+`` for
   each sum, several times.
 
@@ -27,14 +27,14 @@ _signatures: dict[tuple[Any, ...], Any] = {}
 def _remembered_signature(function: Any, context: Any, args: Any, kws: Any) -> Any:
     """``types.Function.get_call_type``, once for the same arguments."""
     # it does not depend on the values of numbers
-    plain = tuple(getattr(each, "literal_type", each) for each in args)
-    if all(isinstance(each, types.Number) for each in plain):
+    plain = tuple(getattr(argument, "literal_type", argument) for argument in args)
+    if all(isinstance(argument, types.Number) for argument in plain):
         args = plain
     key = (function, context, tuple(args), *kws.items())
-    found = _signatures.get(key)
-    if found is None:
-        found = _signatures[key] = _signature(function, context, args, kws)
-    return found
+    signature = _signatures.get(key)
+    if signature is None:
+        signature = _signatures[key] = _signature(function, context, args, kws)
+    return signature
 
 
 setattr(types.Function, "get_call_type", _remembered_signature)  # noqa: B010 - numba declares it as a method
@@ -81,7 +81,7 @@ class KernelCompiler(CompilerBase):  # type: ignore[misc]
     def define_pipelines(self) -> list[PassManager]:
         """The passes, in order."""
         passes = PassManager("kernel")
-        for each in (
+        for compiler_pass in (
             untyped_passes.TranslateByteCode,
             untyped_passes.FixupArgs,
             untyped_passes.IRProcessing,
@@ -94,7 +94,7 @@ class KernelCompiler(CompilerBase):  # type: ignore[misc]
             self.lowering,
             typed_passes.NoPythonBackend,
         ):
-            passes.add_pass(each)
+            passes.add_pass(compiler_pass)
         passes.finalize()
         return [passes]
 

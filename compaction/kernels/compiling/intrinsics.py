@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 
 def type_of(name: str) -> Any:
     """numba's type of one of these functions."""
-    # numba has not noticed yet that they are defined
+    # registers the functions of this module
     cpu_target.typing_context.refresh()
     return cpu_target.typing_context.resolve_value_type(globals()[name])
 
@@ -29,9 +29,10 @@ def type_of(name: str) -> Any:
 def _crc32c_library() -> str:
     """The path of libcrc32c: shipped beside the ``google_crc32c`` wheel, else the system's."""
     package = Path(google_crc32c.__file__).parent
-    places = (package.parent / "google_crc32c.libs", package / ".dylibs", package / "lib")
-    found = [path for place in places if place.is_dir() for path in sorted(place.iterdir()) if "crc32c" in path.name]
-    library = str(found[0]) if found else ctypes.util.find_library("crc32c")
+    directories = (package.parent / "google_crc32c.libs", package / ".dylibs", package / "lib")
+    files = [path for directory in directories if directory.is_dir() for path in sorted(directory.iterdir())]
+    libraries = [path for path in files if "crc32c" in path.name]
+    library = str(libraries[0]) if libraries else ctypes.util.find_library("crc32c")
     if library is None:
         raise ImportError("google-crc32c has no native library on this platform; install a wheel of it or libcrc32c")
     return library

@@ -1,7 +1,7 @@
 """C functions and CPU instructions that kernels call: CRC-32C, prefetch, pread, loads of bytes and words, loads and stores of
 big-endian integers.
 
-Here they are plain Python, for kernels that are not compiled; in compiled ones ``intrinsics`` replaces them. Kernels pass
+They are plain Python here, for kernels that run interpreted; ``intrinsics`` replaces them in compiled kernels. Kernels pass
 addresses (``array.ctypes.data + position``) and are responsible for their bounds.
 """
 
@@ -20,7 +20,7 @@ from compaction.kernels.compiling.jit import INTERPRETED, inner
 
 
 class _Native:
-    """What compiled kernels call in place of a function of this module; only they can."""
+    """Stands for a function of this module in compiled kernels. Python cannot call it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -128,13 +128,13 @@ def move(target: Any, source: Any, length: Any) -> None:
 
 
 @inner
-def copy_bytes(out, at, data, start, stop):
-    """Copy ``data[start:stop]`` to ``out[at:]`` and return the position after it; both uint8 arrays.
+def copy_bytes(out, pos, data, start, stop):
+    """Copy ``data[start:stop]`` to ``out[pos:]`` and return the position after it; both uint8 arrays.
 
     :raises IndexError: a range is out of bounds
     """
     size = stop - start
-    if size < 0 or start < 0 or stop > len(data) or at < 0 or at + size > len(out):
+    if size < 0 or start < 0 or stop > len(data) or pos < 0 or pos + size > len(out):
         raise IndexError("bytes to copy are out of the array's bounds")
-    move(np.uintp(out.ctypes.data + at), np.uintp(data.ctypes.data + start), np.uintp(size))
-    return at + size
+    move(np.uintp(out.ctypes.data + pos), np.uintp(data.ctypes.data + start), np.uintp(size))
+    return pos + size

@@ -5,7 +5,7 @@ directory above it, and each symbolic link in its path, belongs to root or to th
 only if it is sticky, like ``/tmp``. Root's files count as the user's. Modes reflect POSIX ACLs too: the group's bits are then
 the most that an ACL grants to anyone.
 
-Paths are checked from the root down, so that others can no longer change what has been checked.
+Paths are checked from the root down, so that others cannot change the directories that have been checked.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def why_not_private(directory: Path, *, shared: bool = False) -> str:
     :param shared: accept a sticky directory like ``/tmp``, to create something in
     :raises OSError: there is no such directory
     """
-    path, found = "", None
-    for path, found in _steps(directory):
-        if found.st_uid not in (_ROOT, os.geteuid()):
-            return f"{path} belongs to user {found.st_uid}"
-        if _others_write(found) and not found.st_mode & stat.S_ISVTX:
+    path, status = "", None
+    for path, status in _steps(directory):
+        if status.st_uid not in (_ROOT, os.geteuid()):
+            return f"{path} belongs to user {status.st_uid}"
+        if _others_write(status) and not status.st_mode & stat.S_ISVTX:
             return f"{path} can be written by others"
-    if found is None or not stat.S_ISDIR(found.st_mode):
+    if status is None or not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-    return f"{path} can be written by others" if _others_write(found) and not shared else ""
+    return f"{path} can be written by others" if _others_write(status) and not shared else ""
 
 
 def make_private(directory: Path) -> str:
@@ -47,14 +47,14 @@ def make_private(directory: Path) -> str:
 
     :raises OSError: it cannot be created or written
     """
-    missing = [each for each in (directory, *directory.parents) if not os.path.lexists(each)]
+    missing = [path for path in (directory, *directory.parents) if not os.path.lexists(path)]
     if missing:
         reason = why_not_private(missing[-1].parent, shared=True)
         if reason:
             return reason
-    for each in reversed(missing):
+    for path in reversed(missing):
         # other processes may create it concurrently
-        each.mkdir(mode=_OWNER_ONLY, exist_ok=True)
+        path.mkdir(mode=_OWNER_ONLY, exist_ok=True)
     reason = why_not_private(directory)
     if not reason:
         with tempfile.TemporaryFile(dir=directory):
@@ -65,31 +65,31 @@ def make_private(directory: Path) -> str:
 def is_private_file(path: str) -> bool:
     """Whether a file, in a private directory, is a regular file that nobody else may write to."""
     try:
-        found = Path(path).lstat()
+        status = Path(path).lstat()
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid in (_ROOT, os.geteuid()) and not _others_write(found)
+    return stat.S_ISREG(status.st_mode) and status.st_uid in (_ROOT, os.geteuid()) and not _others_write(status)
 
 
-def _others_write(found: os.stat_result) -> bool:
-    return not stat.S_ISLNK(found.st_mode) and bool(found.st_mode & _OTHERS_WRITE)
+def _others_write(status: os.stat_result) -> bool:
+    return not stat.S_ISLNK(status.st_mode) and bool(status.st_mode & _OTHERS_WRITE)
 
 
 def _steps(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Each directory and symbolic link that path resolution visits, ``directory`` last."""
-    here, left, links = "/", [*reversed(directory.absolute().parts[1:])], 0
-    yield here, Path(here).lstat()
-    while left:
-        name = left.pop()
-        step = Path(here).parent if name == ".." else Path(here, name)
-        found = step.lstat()
-        yield str(step), found
-        if not stat.S_ISLNK(found.st_mode):
-            here = str(step)
+    current, remaining, links = "/", [*reversed(directory.absolute().parts[1:])], 0
+    yield current, Path(current).lstat()
+    while remaining:
+        name = remaining.pop()
+        step = Path(current).parent if name == ".." else Path(current, name)
+        status = step.lstat()
+        yield str(step), status
+        if not stat.S_ISLNK(status.st_mode):
+            current = str(step)
             continue
         links += 1
         if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(directory))
         target = step.readlink()
-        here = "/" if target.is_absolute() else here
-        left += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+        current = "/" if target.is_absolute() else current
+        remaining += reversed(target.parts[1:] if target.is_absolute() else target.parts)

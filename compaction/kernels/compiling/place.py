@@ -1,6 +1,6 @@
 """Chooses the directory of compiled kernels.
 
-It is the first of these directories that is writable and private to the user (see ``ownership``), as code from there is run:
+It is the first of these directories that is writable and private to the user (see ``ownership``), because its code is executed:
 
 1. ``$NUMBA_CACHE_DIR``; ``/dev/null`` disables the cache;
 2. ``kafka-log-compaction/numba`` in the user's cache directory (``$XDG_CACHE_HOME`` or ``~/.cache``);
@@ -36,12 +36,12 @@ def cache_dir(entry: Callable[[], str], home: Path | None = None) -> Path | None
     """
     if os.environ.get(CACHE_DIR) == NO_CACHE:
         return None
-    wanted = _wanted(home)
-    reason, foreign = ("no home directory", False) if wanted is None else _refusal(wanted, entry())
+    preferred = _preferred(home)
+    reason, foreign = ("no home directory", False) if preferred is None else _refusal(preferred, entry())
     if not reason:
-        return wanted
-    temporary, known = _temporary(entry())
-    if foreign or not known:
+        return preferred
+    temporary, existed = _temporary(entry())
+    if foreign or not existed:
         hint = f"set {CACHE_DIR} to a directory that is yours and that nobody else may write to"
         _warn(f"{reason}: compiled kernels are kept in {temporary or 'memory, for this run'}; {hint}")
     return temporary
@@ -49,11 +49,10 @@ def cache_dir(entry: Callable[[], str], home: Path | None = None) -> Path | None
 
 @cache
 def _warn(text: str) -> None:
-    """Once in a process."""
     _LOG.warning("%s", text)
 
 
-def _wanted(home: Path | None) -> Path | None:
+def _preferred(home: Path | None) -> Path | None:
     chosen = os.environ.get(CACHE_DIR)
     if chosen:
         return Path(chosen)
@@ -75,9 +74,12 @@ def _user_cache_dir(home: Path | None) -> Path | None:
 
 def _refusal(directory: Path, entry: str) -> tuple[str, bool]:
     """Why a directory, which is created if missing, cannot be the cache, and whether the reason is that it is not private."""
-    known = directory / entry
+    existing = directory / entry
     try:
-        reason = why_not_private(known if known.is_dir() else directory) if os.path.lexists(known) else make_private(directory)
+        if os.path.lexists(existing):
+            reason = why_not_private(existing if existing.is_dir() else directory)
+        else:
+            reason = make_private(directory)
     except OSError as error:
         return f"{directory} cannot be written ({error.strerror})", False
     return reason, bool(reason)
@@ -86,8 +88,8 @@ def _refusal(directory: Path, entry: str) -> tuple[str, bool]:
 def _temporary(entry: str) -> tuple[Path | None, bool]:
     """This user's temporary directory for kernels, and whether it existed before."""
     temporary = Path(tempfile.gettempdir()) / f"kafka-log-compaction-{os.geteuid()}"
-    known = os.path.lexists(temporary)
+    existed = os.path.lexists(temporary)
     # anyone can create a link here
     if temporary.is_symlink() or _refusal(temporary, entry)[0]:
         return None, False
-    return temporary, known
+    return temporary, existed

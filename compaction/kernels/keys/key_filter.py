@@ -14,7 +14,7 @@ from compaction.kernels.reading.tables import LOOKUP, OFFSET_SHIFT, TOMBSTONE
 
 _BITS_PER_KEY = 16
 _WORD_BITS = 64
-_MOST_WORDS = (1 << 32) - 1
+_MAX_WORDS = (1 << 32) - 1
 
 
 @inner
@@ -43,8 +43,8 @@ def _add(words, entries):
 def _prune(words, lookups, dirty):
     """Move the necessary ones of uint64[n, 3] ``lookups`` to the front and return their number.
 
-    Necessary are lookups of dirty records (offset word >= uint64 ``dirty``), of tombstones, of records without a key, and of
-    keys that may be mapped.
+    A lookup is necessary for a dirty record (offset word >= uint64 ``dirty``), a tombstone, a record without a key, and a key
+    that may be mapped.
     """
     size = np.uint64(len(words))
     kept = 0
@@ -68,10 +68,10 @@ class KeyFilter:
         self.words = words
 
     @classmethod
-    def sized(cls, keys: int, most_bytes: int) -> KeyFilter:
-        """An empty filter for ``keys`` keys in at most ``most_bytes``."""
-        wanted = -(-keys * _BITS_PER_KEY // _WORD_BITS)
-        return cls(np.zeros(max(1, min(wanted, most_bytes // 8, _MOST_WORDS)), np.uint64))
+    def sized(cls, keys: int, max_bytes: int) -> KeyFilter:
+        """An empty filter for ``keys`` keys in at most ``max_bytes``."""
+        words = -(-keys * _BITS_PER_KEY // _WORD_BITS)
+        return cls(np.zeros(max(1, min(words, max_bytes // 8, _MAX_WORDS)), np.uint64))
 
     def add(self, entries: NDArray[np.uint64]) -> None:
         """Add the keys of uint64[n, 3] ``entries``, skipping empty slots and lookups."""

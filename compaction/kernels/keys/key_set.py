@@ -1,4 +1,4 @@
-"""An exact set of keys, and which of the located keys of records are in it.
+"""An exact set of keys, and the located keys of records that are in it.
 
 A key is hashed to its first slot, and is in the set only if a slot holds a key of the same bytes: no key is matched because its
 hash equals another's. The hash is SipHash under the run's secret, so that nobody can prepare keys that share slots.
@@ -26,15 +26,15 @@ BYTES_PER_KEY = 24
 @inner
 def _same(address, other, size):
     """Whether the ``size`` bytes at two addresses are equal."""
-    at = 0
-    while at + 8 <= size:
-        if load64(np.uintp(address + at)) != load64(np.uintp(other + at)):
+    pos = 0
+    while pos + 8 <= size:
+        if load64(np.uintp(address + pos)) != load64(np.uintp(other + pos)):
             return False
-        at += 8
-    while at < size:
-        if load8(np.uintp(address + at)) != load8(np.uintp(other + at)):
+        pos += 8
+    while pos < size:
+        if load8(np.uintp(address + pos)) != load8(np.uintp(other + pos)):
             return False
-        at += 1
+        pos += 1
     return True
 
 
@@ -42,11 +42,11 @@ def _same(address, other, size):
 def _find(slots, starts, blob, low, high, address, size):
     """The slot of the key of ``size`` bytes at ``address``: it holds the key's number + 1, or 0 if it is not in the set."""
     mask = np.uint64(len(slots) - 1)
-    held = blob.ctypes.data
+    base = blob.ctypes.data
     slot = siphash(low, high, address, size)[0] & mask
     while slots[slot] != 0:
         number = slots[slot] - 1
-        if starts[number + 1] - starts[number] == size and _same(held + starts[number], address, size):
+        if starts[number + 1] - starts[number] == size and _same(base + starts[number], address, size):
             return slot
         slot = (slot + np.uint64(1)) & mask
     return slot
@@ -76,17 +76,17 @@ def match_keys(located, slots, starts, blob, low, high, matched):
 
 
 @kernel
-def locate_keys(raw, scratch, rows, spans, wanted, first_row, located, keyless, counters):
+def locate_keys(raw, scratch, rows, spans, selected, first_row, located, keyless, counters):
     """Fill ``located`` (uint64[c, 3]) with the address, the size and the offset word of the key of each record of
     ``rows[first_row:]`` that has one, as many batches as fit. Addresses are valid as long as ``raw`` and ``scratch``.
 
     :param raw, scratch, rows, spans, keyless, counters: as for ``scan_records``
-    :param wanted: bool[r], the batches to read
+    :param selected: bool[r], the batches to read
     :returns: ``(next row, number of keys, error)``, as ``scan_records``
     """
     n = 0
     for i in range(first_row, len(rows)):
-        if not wanted[i]:
+        if not selected[i]:
             continue
         if n + rows[i].count > len(located):
             return i, n, OK
@@ -110,20 +110,20 @@ def _has_headers(after):
 
 @kernel
 def unmatch_tombstones(located, matched):
-    """Clear ``matched`` (bool[n]) for records that are tombstones without headers: nothing is left of them but the key."""
+    """Clear ``matched`` (bool[n]) for records that are tombstones without headers: they have only a key."""
     for i in range(len(located)):
         if matched[i] and located[i, 2] & np.uint64(TOMBSTONE):
             matched[i] = _has_headers(np.int64(located[i, 0] + located[i, 1]))
 
 
 @kernel
-def copy_keys(located, chosen, offsets, blob):
-    """Copy the keys of the ``chosen`` (bool[n]) of ``located`` to ``blob`` (uint8[]) and fill ``offsets`` (int32[m + 1])."""
+def copy_keys(located, selected, offsets, blob):
+    """Copy the keys of the ``selected`` (bool[n]) of ``located`` to ``blob`` (uint8[]) and fill ``offsets`` (int32[m + 1])."""
     m, w = 0, np.int64(0)
     for i in range(len(located)):
-        if chosen[i]:
-            for at in range(np.int64(located[i, 1])):
-                blob[w + at] = load8(np.uintp(np.int64(located[i, 0]) + at))
+        if selected[i]:
+            for k in range(np.int64(located[i, 1])):
+                blob[w + k] = load8(np.uintp(np.int64(located[i, 0]) + k))
             w += np.int64(located[i, 1])
             m += 1
             offsets[m] = w
@@ -139,8 +139,8 @@ class KeySet(NamedTuple):
     @classmethod
     def of(cls, starts: NDArray[np.int64], blob: NDArray[np.uint8], secret: HashSecret) -> KeySet:
         """The set of the keys; equal keys count once."""
-        wanted = max(2, _SLOTS_PER_KEY * len(starts))
-        slots = np.zeros(1 << (wanted - 1).bit_length(), np.int32)
+        min_slots = max(2, _SLOTS_PER_KEY * len(starts))
+        slots = np.zeros(1 << (min_slots - 1).bit_length(), np.int32)
         insert_keys(slots, starts, blob, np.uint64(secret.low), np.uint64(secret.high))
         return cls(slots, starts, blob)
 

@@ -26,7 +26,7 @@ from compaction.kernels.reading.ranks import RANKED_WORDS
 from compaction.kernels.reading.tables import ENTRY_WORDS, OFFSET_SHIFT
 from compaction.kernels.reading.tables import RANKED as RANK_FLAG
 
-#: how many entries before its use a slot is prefetched
+#: number of entries before its use at which a slot is prefetched
 _PREFETCH_DISTANCE = 12
 _CACHE_LINE = 64
 _MIN_SLOTS = 4
@@ -65,16 +65,16 @@ def _first_slot(low, slots):
 def _find_slot(table, low, high, slots):
     """``(slot, third word)`` of a key; of an absent key the empty slot that it would take, and 0."""
     slot = _first_slot(low, slots)
-    held = table[slot, 2]
-    while held != 0 and (table[slot, 0] != low or table[slot, 1] != high):
+    word = table[slot, 2]
+    while word != 0 and (table[slot, 0] != low or table[slot, 1] != high):
         slot = slot + np.uint64(1) if slot + np.uint64(1) < slots else np.uint64(0)
-        held = table[slot, 2]
-    return slot, held
+        word = table[slot, 2]
+    return slot, word
 
 
 @inner
 def _prefetch_slot(base, slot_bytes, low, slots):
-    """Prefetch the key's first slot and the cache line after its beginning: a slot may span two, and probing goes on there."""
+    """Prefetch the key's first slot and the next cache line: a slot may span two, and probing continues there."""
     first = np.uintp(base + _first_slot(low, slots) * slot_bytes)
     prefetch(first)
     prefetch(np.uintp(first + np.uint64(_CACHE_LINE)))
@@ -89,17 +89,17 @@ def _supersedes(layout, word, rank, other_word, other_rank):
 
 
 @inner
-def _merge(table, slot, held, layout, word, fourth):
+def _merge(table, slot, old_word, layout, word, fourth):
     if layout == _OFFSETS:
-        if word >> np.uint64(OFFSET_SHIFT) > held >> np.uint64(OFFSET_SHIFT):
+        if word >> np.uint64(OFFSET_SHIFT) > old_word >> np.uint64(OFFSET_SHIFT):
             table[slot, 2] = word
     elif layout == _COUNTS:
-        table[slot, 2] = held + word
+        table[slot, 2] = old_word + word
     elif layout == _RANKED:
-        if _supersedes(layout, word, fourth, held, table[slot, 3]):
+        if _supersedes(layout, word, fourth, old_word, table[slot, 3]):
             table[slot, 2], table[slot, 3] = word, fourth
     else:
-        table[slot, 2] = max(held, word)
+        table[slot, 2] = max(old_word, word)
         table[slot, 3] += fourth
 
 
@@ -117,8 +117,8 @@ def _value(entries, i, layout, of_records):
 
 
 @kernel
-def _put(table, layout, entries, at, used, most, of_records):
-    """Put ``entries[at:]`` into ``table`` until it holds ``most`` keys: ``(next entry, keys held)``.
+def _put(table, layout, entries, first, used, capacity, of_records):
+    """Put ``entries[first:]`` into ``table`` until it holds ``capacity`` keys: ``(next entry, keys held)``.
 
     As in Kafka's cleaner, an entry is not looked up in a full map, even if the map may hold its key.
 
@@ -127,18 +127,18 @@ def _put(table, layout, entries, at, used, most, of_records):
         slots of another table
     """
     slots, base, slot_bytes = np.uint64(len(table)), np.uint64(table.ctypes.data), np.uint64(table.shape[1] * _WORD_BYTES)
-    for i in range(at, min(at + _PREFETCH_DISTANCE, len(entries))):
+    for i in range(first, min(first + _PREFETCH_DISTANCE, len(entries))):
         _prefetch_slot(base, slot_bytes, entries[i, 0], slots)
-    for i in range(at, len(entries)):
-        if used >= most:
+    for i in range(first, len(entries)):
+        if used >= capacity:
             return i, used
         if i + _PREFETCH_DISTANCE < len(entries):
             _prefetch_slot(base, slot_bytes, entries[i + _PREFETCH_DISTANCE, 0], slots)
         low, high = entries[i, 0], entries[i, 1]
         word, fourth = _value(entries, i, layout, of_records)
-        slot, held = _find_slot(table, low, high, slots)
-        if held != 0:
-            _merge(table, slot, held, layout, word, fourth)
+        slot, old_word = _find_slot(table, low, high, slots)
+        if old_word != 0:
+            _merge(table, slot, old_word, layout, word, fourth)
             continue
         used += 1
         table[slot, 0], table[slot, 1], table[slot, 2] = low, high, word
@@ -158,10 +158,10 @@ def _update(table, layout, entries):
     for i in range(len(entries)):
         if i + _PREFETCH_DISTANCE < len(entries):
             _prefetch_slot(base, slot_bytes, entries[i + _PREFETCH_DISTANCE, 0], slots)
-        slot, held = _find_slot(table, entries[i, 0], entries[i, 1], slots)
-        if held != 0:
+        slot, old_word = _find_slot(table, entries[i, 0], entries[i, 1], slots)
+        if old_word != 0:
             word, fourth = _value(entries, i, layout, False)
-            _merge(table, slot, held, layout, word, fourth)
+            _merge(table, slot, old_word, layout, word, fourth)
         else:
             for k in range(entries.shape[1]):
                 entries[new, k] = entries[i, k]
@@ -176,9 +176,9 @@ def _superseded(table, layout, lookups, result):
     for i in range(len(lookups)):
         if i + _PREFETCH_DISTANCE < len(lookups):
             _prefetch_slot(base, slot_bytes, lookups[i + _PREFETCH_DISTANCE, 0], slots)
-        slot, held = _find_slot(table, lookups[i, 0], lookups[i, 1], slots)
-        rank, other = (table[slot, 3], lookups[i, 3]) if layout == _RANKED else (np.uint64(0), np.uint64(0))
-        result[i] = held != 0 and _supersedes(layout, held, rank, lookups[i, 2], other)
+        slot, word = _find_slot(table, lookups[i, 0], lookups[i, 1], slots)
+        rank, other_rank = (table[slot, 3], lookups[i, 3]) if layout == _RANKED else (np.uint64(0), np.uint64(0))
+        result[i] = word != 0 and _supersedes(layout, word, rank, lookups[i, 2], other_rank)
 
 
 @kernel
@@ -197,11 +197,11 @@ def _by_shard(entries, shards, starts, fill, out):
     for i in range(len(entries)):
         if entries[i, 2] != 0:
             s = (entries[i, 1] >> np.uint64(32)) * shards >> np.uint64(32)
-            at = fill[s]
-            out[at, 0], out[at, 1], out[at, 2] = entries[i, 0], entries[i, 1], entries[i, 2]
+            row = fill[s]
+            out[row, 0], out[row, 1], out[row, 2] = entries[i, 0], entries[i, 1], entries[i, 2]
             if entries.shape[1] > ENTRY_WORDS:
-                out[at, 3] = entries[i, 3]
-            fill[s] = at + 1
+                out[row, 3] = entries[i, 3]
+            fill[s] = row + 1
 
 
 @kernel
@@ -224,9 +224,9 @@ def _by_bound(survivors, bounds, edges, fill, part_of, out):
         fill[k] = edges[k]
         edges[k + 1] += edges[k]
     for i in range(len(survivors)):
-        at = fill[part_of[i]]
-        out[at] = survivors[i]
-        fill[part_of[i]] = at + 1
+        row = fill[part_of[i]]
+        out[row] = survivors[i]
+        fill[part_of[i]] = row + 1
 
 
 # arrays are allocated outside of the kernels: each kind of allocation takes as long to compile as a kernel
@@ -246,8 +246,8 @@ def by_shard(entries: NDArray[np.uint64], shards: int) -> tuple[NDArray[np.uint6
     A key's shard is the high half of its hash, scaled to ``shards``: all tasks assign a key to the same shard.
     """
     if shards == 1:
-        held = entries[entries[:, 2] != 0]
-        return held, np.array([0, len(held)])
+        occupied = entries[entries[:, 2] != 0]
+        return occupied, np.array([0, len(occupied)])
     starts = np.zeros(shards + 1, np.int64)
     ordered = np.empty(entries.shape, np.uint64)
     _by_shard(entries, np.uint64(shards), starts, np.empty(shards, np.int64), ordered)
@@ -255,16 +255,16 @@ def by_shard(entries: NDArray[np.uint64], shards: int) -> tuple[NDArray[np.uint6
 
 
 class Arena:
-    """Memory that successive tables reuse: page faults are the main cost of a large new table. Memory of a much larger table
-    than the next one is released: that task is done, and its worker needs memory for something else."""
+    """Memory that successive tables reuse: page faults are the main cost of a large new table. If the next table is much
+    smaller, the memory is released: the task that needed it is done."""
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint64)
 
     def table(self, slots: int, words: int = ENTRY_WORDS) -> NDArray[np.uint64]:
         """An empty table, uint64[slots, words]; invalidates the previous one."""
-        held, size = len(self._memory), slots * words
-        if size > held or max(size * _SHRINK, _KEPT_BYTES // _WORD_BYTES) < held:
+        allocated, size = len(self._memory), slots * words
+        if size > allocated or max(size * _SHRINK, _KEPT_BYTES // _WORD_BYTES) < allocated:
             # released first, or both would be held
             self._memory = np.empty(0, np.uint64)
             self._memory = np.zeros(size, np.uint64)
@@ -301,10 +301,10 @@ class SlotTable:
     @classmethod
     def of_keys(cls, layout: Layout, keys: int) -> SlotTable:
         """A table for exactly ``keys`` keys, at least one, in memory of its own."""
-        most = max(keys, 1)
-        slots = int(most / _EXACT_LOAD) + 2
+        capacity = max(keys, 1)
+        slots = int(capacity / _EXACT_LOAD) + 2
         table = cls(layout, slots * layout.words * _WORD_BYTES, 1.0, slots, Arena())
-        table.capacity = most
+        table.capacity = capacity
         return table
 
     def __len__(self) -> int:
@@ -315,15 +315,15 @@ class SlotTable:
         """Number of new keys that still fit."""
         return self.capacity - self._used
 
-    def put(self, entries: NDArray[np.uint64], at: int = 0, *, of_records: bool = True) -> int:
-        """Put ``entries[at:]`` until the table is full: the position of the first one that was not put, or their number.
+    def put(self, entries: NDArray[np.uint64], first: int = 0, *, of_records: bool = True) -> int:
+        """Put ``entries[first:]`` until the table is full: the index of the first entry that was not put, or their number.
 
         :param entries: of one record each, uint64[n, 3] (``RANKED``: uint64[n, 4]); else slots of another table
         """
-        next_at, self._used = _put(
-            self.slots, self.layout.code, entries, at, self._used, self.capacity, of_records
+        next_entry, self._used = _put(
+            self.slots, self.layout.code, entries, first, self._used, self.capacity, of_records
         )
-        return int(next_at)
+        return int(next_entry)
 
     def update(self, entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Put those of ``entries``, of the table's width, whose keys it holds; return the others. Overwrites ``entries``."""
@@ -337,16 +337,15 @@ class SlotTable:
 
     def held(self) -> NDArray[np.uint64]:
         """A copy of the slots of all keys, uint64[n, words] in no order."""
-        held: NDArray[np.uint64] = self.slots[self.slots[:, 2] != 0]
-        return held
+        occupied: NDArray[np.uint64] = self.slots[self.slots[:, 2] != 0]
+        return occupied
 
     def offset_words(self) -> NDArray[np.uint64]:
         """The offset words of all keys, uint64[n] in no order."""
         words = self.slots[:, 2]
-        held: NDArray[np.uint64] = words[words != 0]
-        return held & ~np.uint64(RANK_FLAG) if self.layout == RANKED else held
+        occupied: NDArray[np.uint64] = words[words != 0]
+        return occupied & ~np.uint64(RANK_FLAG) if self.layout == RANKED else occupied
 
     def clear(self) -> None:
-        """Remove all keys, keep the memory."""
         self.slots[:, 2] = 0
         self._used = 0

@@ -27,100 +27,100 @@ BACKUP_ERRORS = {
 #: bytes of a record without key, value and headers, and of a header without name and value
 RECORD_BYTES, HEADER_BYTES = 30, 6
 _LENGTH_BYTES = 4
-_MOST = 65_535
+_MAX_UINT16 = 65_535
 _INT_MAX = 2**31 - 1
 #: indexes of ``state``
 POSITION, USED, COUNT, FLOOR = range(4)
 
 
 @inner
-def _int32(data, at):
-    """The little-endian int32 at ``data[at:at+4]``."""
-    return np.int64(np.int32(np.uint32(load32(np.uintp(data.ctypes.data + at)))))
+def _int32(data, pos):
+    """The little-endian int32 at ``data[pos:pos+4]``."""
+    return np.int64(np.int32(np.uint32(load32(np.uintp(data.ctypes.data + pos)))))
 
 
 @inner
-def _int64(data, at):
-    """The little-endian int64 at ``data[at:at+8]``."""
-    return np.int64(load64(np.uintp(data.ctypes.data + at)))
+def _int64(data, pos):
+    """The little-endian int64 at ``data[pos:pos+8]``."""
+    return np.int64(load64(np.uintp(data.ctypes.data + pos)))
 
 
 @inner
-def _uint16(data, at):
-    """The little-endian uint16 at ``data[at:at+2]``."""
-    address = data.ctypes.data + at
+def _uint16(data, pos):
+    """The little-endian uint16 at ``data[pos:pos+2]``."""
+    address = data.ctypes.data + pos
     return np.int64(load8(np.uintp(address))) | np.int64(load8(np.uintp(address + 1))) << 8
 
 
 @inner
-def _tail_size(data, at, stop):
-    """Size of key, value and headers, ``data[at:stop]`` of a backup record, in a v2 record; -1 if they are malformed."""
+def _tail_size(data, pos, stop):
+    """Size of key, value and headers, ``data[pos:stop]`` of a backup record, in a v2 record; -1 if they are malformed."""
     size = np.int64(0)
     for _ in range(2):
-        if at + 4 > stop:
+        if pos + 4 > stop:
             return np.int64(-1)
-        length = _int32(data, at)
-        at += 4 + max(length, 0)
-        if length < -1 or at > stop:
+        length = _int32(data, pos)
+        pos += 4 + max(length, 0)
+        if length < -1 or pos > stop:
             return np.int64(-1)
         size += varlong_size(length) + max(length, 0)
-    if at + 2 > stop:
+    if pos + 2 > stop:
         return np.int64(-1)
-    headers = _uint16(data, at)
-    at += 2
+    headers = _uint16(data, pos)
+    pos += 2
     size += varlong_size(headers)
     for _ in range(headers):
-        if at + 2 > stop:
+        if pos + 2 > stop:
             return np.int64(-1)
-        length = _uint16(data, at)
-        at += 2 + length
-        if at + 4 > stop:
+        length = _uint16(data, pos)
+        pos += 2 + length
+        if pos + 4 > stop:
             return np.int64(-1)
         size += varlong_size(length) + length
-        length = _int32(data, at)
-        at += 4 + max(length, 0)
-        if length < -1 or at > stop:
+        length = _int32(data, pos)
+        pos += 4 + max(length, 0)
+        if length < -1 or pos > stop:
             return np.int64(-1)
         size += varlong_size(length) + max(length, 0)
-    return size if at == stop else np.int64(-1)
+    return size if pos == stop else np.int64(-1)
 
 
 @inner
-def _put_sized(out, w, data, at, length):
-    """Write a varint length and as many bytes of ``data[at:]`` at ``out[w:]``. Returns the position after them."""
+def _put_sized(out, w, data, pos, length):
+    """Write a varint length and as many bytes of ``data[pos:]`` at ``out[w:]``. Returns the position after them."""
     w = put_varlong(out, w, length)
-    return copy_bytes(out, w, data, at, at + length) if length > 0 else w
+    return copy_bytes(out, w, data, pos, pos + length) if length > 0 else w
 
 
 @inner
-def _put_tail(out, w, data, at):
-    """Write key, value and headers of the backup record, at ``data[at:]``, at ``out[w:]``. Returns the position after them."""
+def _put_tail(out, w, data, pos):
+    """Write key, value and headers of the backup record, at ``data[pos:]``, at ``out[w:]``. Returns the position after them."""
     for _ in range(2):
-        length = _int32(data, at)
-        w = _put_sized(out, w, data, at + 4, length)
-        at += 4 + max(length, 0)
-    headers = _uint16(data, at)
+        length = _int32(data, pos)
+        w = _put_sized(out, w, data, pos + 4, length)
+        pos += 4 + max(length, 0)
+    headers = _uint16(data, pos)
     w = put_varlong(out, w, headers)
-    at += 2
+    pos += 2
     for _ in range(headers):
-        length = _uint16(data, at)
-        w = _put_sized(out, w, data, at + 2, length)
-        at += 2 + length
-        length = _int32(data, at)
-        w = _put_sized(out, w, data, at + 4, length)
-        at += 4 + max(length, 0)
+        length = _uint16(data, pos)
+        w = _put_sized(out, w, data, pos + 2, length)
+        pos += 2 + length
+        length = _int32(data, pos)
+        w = _put_sized(out, w, data, pos + 4, length)
+        pos += 4 + max(length, 0)
     return w
 
 
 @inner
-def _put_header(out, at, size, base_offset, last_offset, base_time, max_time, count):
-    """Write the 61 bytes of the header of the batch ``out[at:at+size]``, whose records are there. What a set does not have is
-    -1: leader epoch, producer id, producer epoch, base sequence."""
-    address = out.ctypes.data + at
+def _put_header(out, pos, size, base_offset, last_offset, base_time, max_time, count):
+    """Write the 61 bytes of the header of the batch ``out[pos:pos+size]``, whose records are there. Fields that backup sets
+    lack are -1: leader epoch, producer id, producer epoch, base sequence."""
+    address = out.ctypes.data + pos
     store64(np.uintp(address), np.int64(base_offset))
     store32(np.uintp(address + 8), np.int64(size - 12))
     store32(np.uintp(address + 12), np.int64(-1))
-    out[at + 16] = 2
+    out[pos + 16] = 2
     store16(np.uintp(address + 21), np.int64(0))
     store32(np.uintp(address + 23), np.int64(last_offset - base_offset))
     store64(np.uintp(address + 27), np.int64(base_time))
@@ -140,10 +140,10 @@ def batches_of_backup(data, end, batch_bytes, out, state):
     :param batch_bytes: a batch ends with the record that reaches this size
     :param state: int64[4]. ``POSITION`` is advanced to the first record that was not converted, ``USED`` is set to the bytes of
         ``out`` used, ``COUNT`` is increased by the records, ``FLOOR`` is the lowest offset that the next record may have
-    :returns: ``COMPLETE``: no complete record is left; ``NO_SPACE``: ``out`` is full, or, if ``USED`` is 0, too small for a
+    :returns: ``COMPLETE``: no complete record remains; ``NO_SPACE``: ``out`` is full, or, if ``USED`` is 0, too small for a
         record; else a key of ``BACKUP_ERRORS``, of the record at ``POSITION``
     """
-    at, w, floor = state[POSITION], np.int64(0), state[FLOOR]
+    pos, w, floor = state[POSITION], np.int64(0), state[FLOOR]
     outcome = COMPLETE
     full = False
     while outcome == COMPLETE and not full:
@@ -151,19 +151,19 @@ def batches_of_backup(data, end, batch_bytes, out, state):
         base_offset = base_time = max_time = last_offset = np.int64(0)
         w += HEADER_SIZE
         while count == 0 or w - start < batch_bytes:
-            if at + _LENGTH_BYTES > end:
+            if pos + _LENGTH_BYTES > end:
                 full = True
                 break
-            length = np.int64(np.uint32(_int32(data, at)))
-            stop = at + _LENGTH_BYTES + length
+            length = np.int64(np.uint32(_int32(data, pos)))
+            stop = pos + _LENGTH_BYTES + length
             if length < RECORD_BYTES - _LENGTH_BYTES:
                 outcome = BAD_FIELDS
                 break
             if stop > end:
                 full = True
                 break
-            time, offset = _int64(data, at + 4), _int64(data, at + 12)
-            tail = _tail_size(data, at + 20, stop)
+            time, offset = _int64(data, pos + 4), _int64(data, pos + 12)
+            tail = _tail_size(data, pos + 20, stop)
             if tail < 0:
                 outcome = BAD_FIELDS
             elif time < -1:
@@ -184,10 +184,10 @@ def batches_of_backup(data, end, batch_bytes, out, state):
             out[w] = 0
             w = put_varlong(out, w + 1, time - base_time)
             w = put_varlong(out, w, offset - base_offset)
-            w = _put_tail(out, w, data, at + 20)
+            w = _put_tail(out, w, data, pos + 20)
             max_time, last_offset, floor = max(max_time, time), offset, offset + 1
             count += 1
-            at = stop
+            pos = stop
         if count == 0:
             w = start
             break
@@ -195,7 +195,7 @@ def batches_of_backup(data, end, batch_bytes, out, state):
         state[COUNT] += count
         if w + HEADER_SIZE > len(out) and not full and outcome == COMPLETE:
             outcome = NO_SPACE
-    state[POSITION], state[USED], state[FLOOR] = at, w, floor
+    state[POSITION], state[USED], state[FLOOR] = pos, w, floor
     return outcome
 
 
@@ -233,11 +233,11 @@ def _record_size(columns, row):
     size = RECORD_BYTES + np.int64(keys.offsets[row + 1]) - keys.offsets[row]
     size += np.int64(values.offsets[row + 1]) - values.offsets[row]
     first, last = columns.header_starts[row], columns.header_starts[row + 1]
-    if last - first > _MOST:
+    if last - first > _MAX_UINT16:
         return np.int64(-1)
     for header in range(first, last):
         name = np.int64(names.offsets[header + 1]) - names.offsets[header]
-        if name > _MOST:
+        if name > _MAX_UINT16:
             return np.int64(-1)
         size += HEADER_BYTES + name + np.int64(contents.offsets[header + 1]) - contents.offsets[header]
     return size
@@ -265,7 +265,7 @@ def put_backup_records(columns, first, out):
         w = _put_cell(out, w, columns.values, row, 4)
         header, last = columns.header_starts[row], columns.header_starts[row + 1]
         w = _put_le(out, w, last - header, 2)
-        for each in range(header, last):
-            w = _put_cell(out, w, columns.header_keys, each, 2)
-            w = _put_cell(out, w, columns.header_values, each, 4)
+        for i in range(header, last):
+            w = _put_cell(out, w, columns.header_keys, i, 2)
+            w = _put_cell(out, w, columns.header_values, i, 4)
     return len(columns.offset), w, COMPLETE

@@ -38,7 +38,7 @@ from compaction.kernels.compiling.native import crc32c, load64, load_be16, load_
 from compaction.kernels.reading.bytes import be16, varint, varlong
 from compaction.kernels.reading.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
 
-_LEGACY_MIN = 14
+_MIN_MESSAGE_BYTES = 14
 #: largest batch, including the 12 bytes of offset and length, that fits a row's ``size`` and Kafka's int arithmetic
 LARGEST_SIZE = 0x7FFFFFFF
 #: the control record's key is malformed: the batch is corrupt
@@ -64,7 +64,7 @@ IO_ERROR, LONG_CONTROL = 100, 101
 class BatchScan(NamedTuple):
     """Result of ``scan_batches``.
 
-    ``rows``: the complete batches (``BATCH_ROW``); ``consumed``: their total size in bytes; ``error``: what is wrong with the
+    ``rows``: the complete batches (``BATCH_ROW``); ``consumed``: their total size in bytes; ``error``: the fault of the
     batch at ``error_position`` (in the segment), if any; ``need``: the size of the batch at ``consumed`` if its length field
     was read and it continues after the buffer, else 0.
     """
@@ -96,29 +96,29 @@ _CRC32 = _crc32_table()
 def crc32(data, start, end):
     """CRC-32 (IEEE, as in zlib and ``java.util.zip.CRC32``) of ``data[start:end]``, uint32. Magic 0 and 1 use it."""
     crc = np.uint32(0xFFFFFFFF)
-    at = start
-    while at + 8 <= end:
+    pos = start
+    while pos + 8 <= end:
         mixed = np.uint32(0)
         for k in range(4):
-            byte = np.uint32(data[at + k]) ^ ((crc >> np.uint32(8 * k)) & np.uint32(0xFF))
+            byte = np.uint32(data[pos + k]) ^ ((crc >> np.uint32(8 * k)) & np.uint32(0xFF))
             mixed ^= _CRC32[7 - k, byte]
         for k in range(4, 8):
-            mixed ^= _CRC32[7 - k, data[at + k]]
+            mixed ^= _CRC32[7 - k, data[pos + k]]
         crc = mixed
-        at += 8
-    while at < end:
-        crc = (crc >> np.uint32(8)) ^ _CRC32[0, (crc ^ np.uint32(data[at])) & np.uint32(0xFF)]
-        at += 1
+        pos += 8
+    while pos < end:
+        crc = (crc >> np.uint32(8)) ^ _CRC32[0, (crc ^ np.uint32(data[pos])) & np.uint32(0xFF)]
+        pos += 1
     return crc ^ np.uint32(0xFFFFFFFF)
 
 
 @inner
-def control_type(data, at, end, count):
-    """The type in the first record's key of the control batch at ``data[at:end]``: int16, or ``EMPTY_CONTROL``,
+def control_type(data, pos, end, count):
+    """The type in the first record's key of the control batch at ``data[pos:end]``: int16, or ``EMPTY_CONTROL``,
     ``BAD_CONTROL_TYPE`` or ``_UNKNOWN_CONTROL``."""
     if count == 0:
         return EMPTY_CONTROL
-    length, p = varint(data, at + HEADER_SIZE, end)
+    length, p = varint(data, pos + HEADER_SIZE, end)
     if p < 0 or length < 1 or p + length > end:
         return BAD_CONTROL_TYPE
     end = p + length
@@ -166,19 +166,19 @@ def read_v2(address, size, check_crc, row):
 
 
 @inner
-def _read_message(data, at, size, magic, check_crc, row):
-    """Fill ``row`` from the message of magic 0 or 1 at ``data[at:at+size]``. Returns an error code."""
+def _read_message(data, pos, size, magic, check_crc, row):
+    """Fill ``row`` from the message of magic 0 or 1 at ``data[pos:pos+size]``. Returns an error code."""
     header = 22 if magic == 1 else 14
     if size < LOG_OVERHEAD_BYTES + header:
         return BAD_LENGTH
-    address = data.ctypes.data + at
-    if check_crc and crc32(data, at + MAGIC_AT, at + size) != np.uint32(load_be32(np.uintp(address + LOG_OVERHEAD_BYTES))):
+    address = data.ctypes.data + pos
+    if check_crc and crc32(data, pos + MAGIC_AT, pos + size) != np.uint32(load_be32(np.uintp(address + LOG_OVERHEAD_BYTES))):
         return BAD_CRC
     offset = load_be64(np.uintp(address))
     if offset < 0:
         return BAD_OFFSETS
     row.base_offset, row.last_offset = offset, offset
-    row.leader_epoch, row.attributes = -1, np.int16(data[at + 17])
+    row.leader_epoch, row.attributes = -1, np.int16(data[pos + 17])
     row.base_timestamp, row.max_timestamp = -1, load_be64(np.uintp(address + 18)) if magic == 1 else np.int64(-1)
     row.producer_id, row.producer_epoch = -1, -1
     row.base_sequence, row.count = -1, -1
@@ -186,19 +186,20 @@ def _read_message(data, at, size, magic, check_crc, row):
 
 
 @inner
-def next_batch(data, at, left, position, v0_v1, row):
-    """``(size, code)`` of the batch at ``data[at:]``, of which ``left`` bytes are there; fills the fields of ``row`` that all
-    magics have. ``code`` is ``PARTIAL`` if the batch is incomplete; ``size`` is then 0 if its length field is incomplete too.
+def next_batch(data, pos, available, position, v0_v1, row):
+    """``(size, code)`` of the batch at ``data[pos:]``, of which ``available`` bytes can be read; fills the fields of ``row``
+    that all magics have. ``code`` is ``PARTIAL`` if the batch is incomplete; ``size`` is then 0 if its length field is
+    incomplete too.
     """
-    if left < LOG_OVERHEAD_BYTES + 5:
+    if available < LOG_OVERHEAD_BYTES + 5:
         return np.int64(0), PARTIAL
-    size = load_be32(np.uintp(data.ctypes.data + at + LENGTH_AT)) + LOG_OVERHEAD_BYTES
-    magic = np.int8(data[at + MAGIC_AT])
-    if size < LOG_OVERHEAD_BYTES + _LEGACY_MIN:
+    size = load_be32(np.uintp(data.ctypes.data + pos + LENGTH_AT)) + LOG_OVERHEAD_BYTES
+    magic = np.int8(data[pos + MAGIC_AT])
+    if size < LOG_OVERHEAD_BYTES + _MIN_MESSAGE_BYTES:
         return size, BAD_LENGTH
     if magic < 0 or magic > 2:
         return size, BAD_MAGIC
-    if size > left:
+    if size > available:
         return size, PARTIAL
     if size > LARGEST_SIZE:
         return size, BAD_LENGTH
@@ -206,34 +207,34 @@ def next_batch(data, at, left, position, v0_v1, row):
     return size, OK if (magic < 2) == v0_v1 else OTHER_MAGIC
 
 
-# kernels that few logs need are separate, so that other runs do not compile them
+# the kernels for rare batches are separate, so that most runs do not compile them
 
 
 @kernel
-def scan_v2(data, base_position, check_crc, rows, n, at):
-    """Fill ``rows[n:]`` from the v2 batches at ``data[at:]``: ``(n, at, code, size)``, the first unused row and the position,
+def scan_v2(data, base_position, check_crc, rows, n, pos):
+    """Fill ``rows[n:]`` from the v2 batches at ``data[pos:]``: ``(n, pos, code, size)``, the first unused row and the position,
     status and size of the batch that ended the scan. ``OTHER_MAGIC``: continue with ``scan_messages``."""
     while n < len(rows):
-        size, code = next_batch(data, at, len(data) - at, base_position + at, False, rows[n])
+        size, code = next_batch(data, pos, len(data) - pos, base_position + pos, False, rows[n])
         if code == OK:
-            code = read_v2(data.ctypes.data + at, size, check_crc, rows[n])
+            code = read_v2(data.ctypes.data + pos, size, check_crc, rows[n])
         if code != OK:
-            return n, at, code, size
-        n, at = n + 1, at + size
-    return n, at, OK, np.int64(0)
+            return n, pos, code, size
+        n, pos = n + 1, pos + size
+    return n, pos, OK, np.int64(0)
 
 
 @kernel
-def scan_messages(data, base_position, check_crc, rows, n, at):
+def scan_messages(data, base_position, check_crc, rows, n, pos):
     """As ``scan_v2``, for messages of magic 0 and 1."""
     while n < len(rows):
-        size, code = next_batch(data, at, len(data) - at, base_position + at, True, rows[n])
+        size, code = next_batch(data, pos, len(data) - pos, base_position + pos, True, rows[n])
         if code == OK:
-            code = _read_message(data, at, size, rows[n].magic, check_crc, rows[n])
+            code = _read_message(data, pos, size, rows[n].magic, check_crc, rows[n])
         if code != OK:
-            return n, at, code, size
-        n, at = n + 1, at + size
-    return n, at, OK, np.int64(0)
+            return n, pos, code, size
+        n, pos = n + 1, pos + size
+    return n, pos, OK, np.int64(0)
 
 
 @kernel
@@ -243,8 +244,8 @@ def read_control_types(data, base_position, rows):
     for i in range(len(rows)):
         row = rows[i]
         if row.attributes & CONTROL and row.magic == 2:
-            at = row.position - base_position
-            row.control_type = control_type(data, at, at + row["size"], row.count)
+            pos = row.position - base_position
+            row.control_type = control_type(data, pos, pos + row["size"], row.count)
             if row.control_type == BAD_CONTROL_TYPE:
                 return i
     return len(rows)
@@ -256,8 +257,8 @@ def fold_heads(data, base_position, rows, state):
     in order: offset, size, magic, checksum, and the leader epoch of magic 2."""
     for i in range(len(rows)):
         address = data.ctypes.data + (rows[i].position - base_position)
-        for at in (0, 8, 13):
-            word = load64(np.uintp(address + at))
+        for pos in (0, 8, 13):
+            word = load64(np.uintp(address + pos))
             low, high = state[0] ^ word, state[1] ^ word
             low ^= low << np.uint64(13)
             low ^= low >> np.uint64(7)
@@ -267,11 +268,11 @@ def fold_heads(data, base_position, rows, state):
 
 
 @kernel
-def first_bad_crc(data, base_position, rows, wanted):
-    """The first of ``rows`` (``BATCH_ROW[r]`` of magic 2, whose bytes are in ``data``) that is ``wanted`` (bool[r]) and fails
+def first_bad_crc(data, base_position, rows, selected):
+    """The first of the ``selected`` (bool[r]) ``rows`` (``BATCH_ROW[r]`` of magic 2, whose bytes are in ``data``) that fails
     its CRC, or the number of rows."""
     for i in range(len(rows)):
-        if wanted[i]:
+        if selected[i]:
             address = data.ctypes.data + (rows[i].position - base_position)
             stored = np.uint32(load_be32(np.uintp(address + CRC_AT)))
             if crc32c(np.uintp(address + ATTRIBUTES_AT), np.uintp(rows[i]["size"] - ATTRIBUTES_AT)) != stored:
@@ -282,11 +283,11 @@ def first_bad_crc(data, base_position, rows, wanted):
 def last_record_offsets(rows: NDArray[np.void]) -> NDArray[np.int64]:
     """The highest offset that a record of each batch of a ``BATCH_ROW`` table (n,) may have, int64[n].
 
-    That is its last offset, except for batches of old clients that wrote a last offset delta of 0 for any number of records: no
-    reader of Kafka (``DefaultRecordBatch``) compares the two.
+    It is the batch's last offset, except for batches of old clients that wrote a last offset delta of 0 for any number of
+    records: Kafka's readers (``DefaultRecordBatch``) do not compare the two.
     """
-    found: NDArray[np.int64] = np.maximum(rows["last_offset"], rows["base_offset"] + rows["count"] - 1)
-    return found
+    offsets: NDArray[np.int64] = np.maximum(rows["last_offset"], rows["base_offset"] + rows["count"] - 1)
+    return offsets
 
 
 def scan_batches(
@@ -302,16 +303,16 @@ def scan_batches(
     """
     if rows is None:
         rows = np.empty(max(16, len(data) // 26 + 1), BATCH_ROW)
-    n, at = 0, 0
+    n, pos = 0, 0
     for scan in cycle((scan_v2, scan_messages)):
-        n, at, code, size = scan(data, base_position, check_crc, rows, n, at)
+        n, pos, code, size = scan(data, base_position, check_crc, rows, n, pos)
         if code != OTHER_MAGIC:
             break
     if (rows["attributes"][:n] & CONTROL).any():
         valid = read_control_types(data, base_position, rows[:n])
         if valid < n:
-            n, at, code = valid, int(rows["position"][valid]) - base_position, BAD_CONTROL_RECORD
-    return BatchScan(rows[:n], at, BATCH_ERRORS.get(code), base_position + at, size if code == PARTIAL else 0)
+            n, pos, code = valid, int(rows["position"][valid]) - base_position, BAD_CONTROL_RECORD
+    return BatchScan(rows[:n], pos, BATCH_ERRORS.get(code), base_position + pos, size if code == PARTIAL else 0)
 
 
 @kernel
@@ -327,21 +328,21 @@ def walk_headers(descriptor, position, end, buffer, rows):
     n = 0
     address = buffer.ctypes.data
     while n < len(rows):
-        left = end - position
-        wanted = min(np.int64(HEADER_BYTES), left)
-        got = pread(np.int32(descriptor), np.uintp(address), np.uint64(wanted), np.int64(position))
-        if got < wanted:
+        remaining = end - position
+        needed = min(np.int64(HEADER_BYTES), remaining)
+        bytes_read = pread(np.int32(descriptor), np.uintp(address), np.uint64(needed), np.int64(position))
+        if bytes_read < needed:
             return n, position, IO_ERROR
         row = rows[n]
-        size, code = next_batch(buffer, 0, left, position, False, row)
+        size, code = next_batch(buffer, 0, remaining, position, False, row)
         if code == OK:
             code = read_v2(address, size, False, row)
         if code != OK:
             return n, position, code
         if row.attributes & CONTROL:
-            row.control_type = control_type(buffer, 0, min(size, got), row.count)
+            row.control_type = control_type(buffer, 0, min(size, bytes_read), row.count)
             if row.control_type == BAD_CONTROL_TYPE:
-                return n, position, LONG_CONTROL if got < size else BAD_CONTROL_RECORD
+                return n, position, LONG_CONTROL if bytes_read < size else BAD_CONTROL_RECORD
         n, position = n + 1, position + size
     return n, position, OK
 

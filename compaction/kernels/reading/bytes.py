@@ -14,64 +14,64 @@ BAD_VARINT = -1
 
 
 @inner
-def be16(data, at):
-    """int16 at ``data[at:at+2]``."""
-    return np.int16((np.uint16(data[at]) << np.uint16(8)) | np.uint16(data[at + 1]))
+def be16(data, pos):
+    """int16 at ``data[pos:pos+2]``."""
+    return np.int16((np.uint16(data[pos]) << np.uint16(8)) | np.uint16(data[pos + 1]))
 
 
 @inner
-def be32(data, at):
-    """int32 at ``data[at:at+4]``."""
+def be32(data, pos):
+    """int32 at ``data[pos:pos+4]``."""
     word = np.uint32(0)
     for i in range(4):
-        word = (word << np.uint32(8)) | np.uint32(data[at + i])
+        word = (word << np.uint32(8)) | np.uint32(data[pos + i])
     return np.int32(word)
 
 
 @inner
-def be64(data, at):
-    """int64 at ``data[at:at+8]``."""
+def be64(data, pos):
+    """int64 at ``data[pos:pos+8]``."""
     word = np.uint64(0)
     for i in range(8):
-        word = (word << np.uint64(8)) | np.uint64(data[at + i])
+        word = (word << np.uint64(8)) | np.uint64(data[pos + i])
     return np.int64(word)
 
 
 @inner
-def varint(data, at, end):
-    """The zig-zag varint at ``data[at:]`` and the position after it: ``(value int64, next)``.
+def varint(data, pos, end):
+    """The zig-zag varint at ``data[pos:]`` and the position after it: ``(value int64, next)``.
 
     At most 5 bytes (``ByteUtils.readVarint``); ``next`` is ``BAD_VARINT`` if it is longer or continues after ``end``.
     """
-    if at < end and data[at] < 0x80:
-        one = np.int64(data[at])
-        return (one >> 1) ^ -(one & 1), at + 1
+    if pos < end and data[pos] < 0x80:
+        one = np.int64(data[pos])
+        return (one >> 1) ^ -(one & 1), pos + 1
     word = np.uint64(0)
     for i in range(5):
-        if at + i >= end:
+        if pos + i >= end:
             return np.int64(0), BAD_VARINT
-        byte = np.uint64(data[at + i])
+        byte = np.uint64(data[pos + i])
         word |= (byte & np.uint64(0x7F)) << np.uint64(7 * i)
         if byte < np.uint64(0x80):
             low = np.int64(word & np.uint64(0xFFFFFFFF))
-            return (low >> 1) ^ -(low & 1), at + i + 1
+            return (low >> 1) ^ -(low & 1), pos + i + 1
     return np.int64(0), BAD_VARINT
 
 
 @inner
-def varlong(data, at, end):
+def varlong(data, pos, end):
     """As ``varint``, for 64 bits: at most 10 bytes (``ByteUtils.readVarlong``)."""
-    if at < end and data[at] < 0x80:
-        one = np.int64(data[at])
-        return (one >> 1) ^ -(one & 1), at + 1
+    if pos < end and data[pos] < 0x80:
+        one = np.int64(data[pos])
+        return (one >> 1) ^ -(one & 1), pos + 1
     word = np.uint64(0)
     for i in range(10):
-        if at + i >= end:
+        if pos + i >= end:
             return np.int64(0), BAD_VARINT
-        byte = np.uint64(data[at + i])
+        byte = np.uint64(data[pos + i])
         word |= (byte & np.uint64(0x7F)) << np.uint64(7 * i)
         if byte < np.uint64(0x80):
-            return np.int64(word >> np.uint64(1)) ^ -np.int64(word & np.uint64(1)), at + i + 1
+            return np.int64(word >> np.uint64(1)) ^ -np.int64(word & np.uint64(1)), pos + i + 1
     return np.int64(0), BAD_VARINT
 
 
@@ -108,30 +108,30 @@ def varlong_size(value):
 
 
 @inner
-def put_varlong(data, at, value):
-    """Write ``value`` as a zig-zag varint or varlong at ``data[at:]`` and return the position after it."""
+def put_varlong(data, pos, value):
+    """Write ``value`` as a zig-zag varint or varlong at ``data[pos:]`` and return the position after it."""
     value = np.int64(value)
     word = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> 63)
     while word >= np.uint64(0x80):
-        data[at] = np.uint8((word & np.uint64(0x7F)) | np.uint64(0x80))
+        data[pos] = np.uint8((word & np.uint64(0x7F)) | np.uint64(0x80))
         word >>= np.uint64(7)
-        at += 1
-    data[at] = np.uint8(word)
-    return at + 1
+        pos += 1
+    data[pos] = np.uint8(word)
+    return pos + 1
 
 
 @inner
-def is_utf8(data, at, end):
-    """Whether ``data[at:end]`` is well-formed UTF-8: shortest forms only, no surrogates, nothing above U+10FFFF."""
-    while at < end:
-        first = data[at]
-        at += 1
+def is_utf8(data, pos, end):
+    """Whether ``data[pos:end]`` is well-formed UTF-8: shortest forms only, no surrogates, nothing above U+10FFFF."""
+    while pos < end:
+        first = data[pos]
+        pos += 1
         if first < 0x80:
             continue
         if first < 0xC2 or first > 0xF4:
             return False
         more = 1 + (first >= 0xE0) + (first >= 0xF0)
-        if at + more > end:
+        if pos + more > end:
             return False
         low, high = 0x80, 0xBF
         if first == 0xE0:
@@ -143,8 +143,8 @@ def is_utf8(data, at, end):
         elif first == 0xF4:
             high = 0x8F
         for k in range(more):
-            if data[at + k] < low or data[at + k] > high:
+            if data[pos + k] < low or data[pos + k] > high:
                 return False
             low, high = 0x80, 0xBF
-        at += more
+        pos += more
     return True

@@ -53,7 +53,7 @@ class Columns(NamedTuple):
     header_values: Bytes
 
 
-def new_columns(sizes: NDArray[np.int64], wanted: int) -> Columns:
+def new_columns(sizes: NDArray[np.int64], requested: int) -> Columns:
     """Unfilled columns of the ``sizes`` that ``measure_records`` computed."""
     n = int(sizes[RECORDS])
     headers = int(sizes[HEADER_COUNT])
@@ -61,9 +61,9 @@ def new_columns(sizes: NDArray[np.int64], wanted: int) -> Columns:
         np.empty(n, np.int64),
         np.empty(n, np.int64),
         np.empty(n, np.int32),
-        _new_bytes(n, int(sizes[KEY_BYTES])) if wanted & KEYS else _new_bytes(0, 0),
-        _new_bytes(n, int(sizes[VALUE_BYTES])) if wanted & VALUES else _new_bytes(0, 0),
-        np.zeros(n + 1 if wanted & HEADERS else 1, np.int32),
+        _new_bytes(n, int(sizes[KEY_BYTES])) if requested & KEYS else _new_bytes(0, 0),
+        _new_bytes(n, int(sizes[VALUE_BYTES])) if requested & VALUES else _new_bytes(0, 0),
+        np.zeros(n + 1 if requested & HEADERS else 1, np.int32),
         _new_bytes(headers, int(sizes[HEADER_KEY_BYTES])),
         _new_bytes(headers, int(sizes[HEADER_VALUE_BYTES])),
     )
@@ -82,92 +82,92 @@ def _timestamp(row, timestamp_delta):
 
 
 @inner
-def _measure_headers(data, at, stop, sizes):
-    """Add the sizes of the headers at ``data[at:stop]``, which ``read_record`` has checked, to ``sizes``."""
-    count, at = varint(data, at, stop)
+def _measure_headers(data, pos, stop, sizes):
+    """Add the sizes of the headers at ``data[pos:stop]``, which ``read_record`` has checked, to ``sizes``."""
+    count, pos = varint(data, pos, stop)
     sizes[HEADER_COUNT] += count
     for _ in range(count):
-        size, at = varint(data, at, stop)
+        size, pos = varint(data, pos, stop)
         sizes[HEADER_KEY_BYTES] += size
-        at += size
-        size, at = varint(data, at, stop)
+        pos += size
+        size, pos = varint(data, pos, stop)
         if size > 0:
             sizes[HEADER_VALUE_BYTES] += size
-            at += size
+            pos += size
 
 
 @kernel
-def measure_records(raw, scratch, rows, spans, bounds, wanted, chosen, sizes):
+def measure_records(raw, scratch, rows, spans, bounds, requested, selected, sizes):
     """Check the records of ``rows`` and compute the sizes of the columns of those within ``bounds``.
 
     :param raw: uint8[], the block of the segment; ``scratch`` uint8[], decompressed records
     :param rows: ``BATCH_ROW[r]``, all of magic 2 or converted to it
     :param spans: int64[r, 3]: start, end, and 1 for ``scratch``, 0 for ``raw``; batches with ``end < start`` are skipped
     :param bounds: int64[4]: first offset, last offset, first timestamp, last timestamp, all inclusive
-    :param wanted: ``KEYS | VALUES | HEADERS``
-    :param chosen: int32[r] to fill: number of records of each batch within ``bounds``
+    :param requested: ``KEYS | VALUES | HEADERS``
+    :param selected: int32[r] to fill: number of records of each batch within ``bounds``
     :param sizes: int64[6], zeros, to fill: see ``RECORDS`` …
     :returns: ``(corrupt batch, error)``; the error is ``OK`` or one of ``RECORD_ERRORS``
     """
     for i in range(len(rows)):
         row = rows[i]
-        at, end = spans[i, 0], spans[i, 1]
-        chosen[i] = 0
-        if end < at:
+        pos, end = spans[i, 0], spans[i, 1]
+        selected[i] = 0
+        if end < pos:
             continue
         data = scratch if spans[i, 2] else raw
         for _ in range(row.count):
-            if at >= end:
+            if pos >= end:
                 return i, RECORDS_MISSING
-            stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, at, end)
+            stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, pos, end)
             if stop < 0:
                 return i, BAD_RECORD
             offset, time = row.base_offset + offset_delta, _timestamp(row, timestamp_delta)
             if bounds[0] <= offset <= bounds[1] and bounds[2] <= time <= bounds[3]:
-                chosen[i] += 1
+                selected[i] += 1
                 sizes[KEY_BYTES] += max(key_size, 0)
                 sizes[VALUE_BYTES] += max(value_size, 0)
-                if wanted & HEADERS:
+                if requested & HEADERS:
                     _, value_at = varint(data, key_at + max(key_size, 0), stop)
                     headers_at = value_at + max(value_size, 0)
                     if stop - headers_at > NO_HEADERS:
                         _measure_headers(data, headers_at, stop, sizes)
-            at = stop
-        if at != end:
+            pos = stop
+        if pos != end:
             return i, RECORDS_REMAINING
-        sizes[RECORDS] += chosen[i]
+        sizes[RECORDS] += selected[i]
     return len(rows), OK
 
 
 @inner
-def _put(offsets, bytes_, valid, n, used, data, at, size):
-    """Fill row ``n`` of a column: null if ``size`` is below 0, else ``data[at:at+size]`` at ``used``. Returns the new
+def _put(offsets, bytes_, valid, n, used, data, pos, size):
+    """Fill row ``n`` of a column: null if ``size`` is below 0, else ``data[pos:pos+size]`` at ``used``. Returns the new
     ``used``."""
     if size >= 0:
         valid[n >> 3] |= np.uint8(1 << (n & 7))
         if size > 0:
-            used = copy_bytes(bytes_, used, data, at, at + size)
+            used = copy_bytes(bytes_, used, data, pos, pos + size)
     offsets[n + 1] = used
     return used
 
 
 @inner
-def _put_headers(names, values, h, name_used, value_used, data, at, stop):
+def _put_headers(names, values, h, name_used, value_used, data, pos, stop):
     """Fill rows from ``h`` on with the headers of one record: ``(next row, bytes of names used, bytes of values used)``."""
-    count, at = varint(data, at, stop)
+    count, pos = varint(data, pos, stop)
     for _ in range(count):
-        size, at = varint(data, at, stop)
-        name_used = _put(names.offsets, names.data, names.valid, h, name_used, data, at, size)
-        at += size
-        size, at = varint(data, at, stop)
-        value_used = _put(values.offsets, values.data, values.valid, h, value_used, data, at, size)
-        at += max(size, 0)
+        size, pos = varint(data, pos, stop)
+        name_used = _put(names.offsets, names.data, names.valid, h, name_used, data, pos, size)
+        pos += size
+        size, pos = varint(data, pos, stop)
+        value_used = _put(values.offsets, values.data, values.valid, h, value_used, data, pos, size)
+        pos += max(size, 0)
         h += 1
     return h, name_used, value_used
 
 
 @kernel
-def fill_columns(raw, scratch, rows, spans, bounds, wanted, columns):
+def fill_columns(raw, scratch, rows, spans, bounds, requested, columns):
     """Fill ``columns`` (``new_columns``) with the records that ``measure_records`` selected by the same arguments. Returns
     their number."""
     # local names: numba would count references to arrays that are looked up in the loop, once per record
@@ -180,24 +180,24 @@ def fill_columns(raw, scratch, rows, spans, bounds, wanted, columns):
     key_used, value_used, name_used, header_value_used = 0, 0, 0, 0
     for i in range(len(rows)):
         row = rows[i]
-        at, end = spans[i, 0], spans[i, 1]
-        if end < at:
+        pos, end = spans[i, 0], spans[i, 1]
+        if end < pos:
             continue
         data = scratch if spans[i, 2] else raw
         for _ in range(row.count):
-            stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, at, end)
-            at = stop
+            stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, pos, end)
+            pos = stop
             offset, time = row.base_offset + offset_delta, _timestamp(row, timestamp_delta)
             if not (bounds[0] <= offset <= bounds[1] and bounds[2] <= time <= bounds[3]):
                 continue
             offsets[n], times[n], value_sizes[n] = offset, time, max(value_size, -1)
-            if wanted & KEYS:
+            if requested & KEYS:
                 key_used = _put(key_offsets, key_data, key_valid, n, key_used, data, key_at, key_size)
-            if wanted & (VALUES | HEADERS):
+            if requested & (VALUES | HEADERS):
                 _, value_at = varint(data, key_at + max(key_size, 0), stop)
-                if wanted & VALUES:
+                if requested & VALUES:
                     value_used = _put(value_offsets, value_data, value_valid, n, value_used, data, value_at, value_size)
-                if wanted & HEADERS:
+                if requested & HEADERS:
                     headers_at = value_at + max(value_size, 0)
                     if stop - headers_at > NO_HEADERS:
                         h, name_used, header_value_used = _put_headers(

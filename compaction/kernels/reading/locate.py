@@ -1,7 +1,7 @@
 """Locates the fields of records for the certifier, one row per record, without copying keys and values.
 
-Shares no code with the kernels that compaction reads and writes records with, so that the certifier does not repeat their
-bugs. Positions are checked before they are read.
+Shares no code with the kernels of compaction, so that the certifier does not repeat their bugs. Positions are checked before
+they are read.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ TIMESTAMP, KEY, VALUE, HEADERS = 1, 2, 4, 8
 
 
 @inner
-def _zigzag(data, at, end, most):
-    """The zig-zag varint of at most ``most`` bytes at ``data[at:end]`` and the position after it, -1 if it is malformed."""
+def _zigzag(data, pos, end, max_bytes):
+    """The zig-zag varint of at most ``max_bytes`` at ``data[pos:end]`` and the position after it, -1 if it is malformed."""
     word, shift = np.uint64(0), np.uint64(0)
-    for i in range(at, min(end, at + most)):
+    for i in range(pos, min(end, pos + max_bytes)):
         byte = np.uint64(data[i])
         word |= (byte & np.uint64(127)) << shift
         if byte < np.uint64(128):
@@ -36,78 +36,78 @@ def _zigzag(data, at, end, most):
 
 
 @inner
-def _bytes(data, at, end):
+def _bytes(data, pos, end):
     """``(start, size, end)`` of a length-prefixed field; ``end`` is -1 if it is malformed. Every negative size means null, as
     in Kafka, and is returned as -1."""
-    size, start = _zigzag(data, at, end, 5)
+    size, start = _zigzag(data, pos, end, 5)
     if start < 0 or size > end - start:
         return start, size, -1
     return start, max(size, np.int64(-1)), start + max(size, np.int64(0))
 
 
 @kernel
-def locate_records(data, rows, starts, ends, found):
-    """Fill ``found`` with the records of v2 batches.
+def locate_records(data, rows, starts, ends, records):
+    """Fill ``records`` with the records of v2 batches.
 
     :param data: uint8[n]; ``rows``: ``BATCH_ROW[b]``
     :param starts, ends: int64[b], byte ranges of each batch's decompressed records in ``data``; batches with ``end < start``
         are skipped
-    :param found: ``RECORD_ROW[m]``, ``m`` the sum of these batches' counts
+    :param records: ``RECORD_ROW[m]``, ``m`` the sum of these batches' counts
     :returns: ``(records, corrupt batch)``, the latter -1 if all are well-formed
     """
     n = 0
     for i in range(len(rows)):
         row = rows[i]
-        at, end = starts[i], ends[i]
-        if end < at:
+        pos, end = starts[i], ends[i]
+        if end < pos:
             continue
         for _ in range(row.count):
-            size, body = _zigzag(data, at, end, 5)
+            size, body = _zigzag(data, pos, end, 5)
             if body < 0 or size < 1 or size > end - body:
                 return n, i
             stop = body + size
-            time, at = _zigzag(data, body + 1, stop, 10)
-            if at < 0:
+            time, pos = _zigzag(data, body + 1, stop, 10)
+            if pos < 0:
                 return n, i
-            delta, at = _zigzag(data, at, stop, 5)
-            if at < 0:
+            delta, pos = _zigzag(data, pos, stop, 5)
+            if pos < 0:
                 return n, i
-            key_at, key_size, at = _bytes(data, at, stop)
-            if at < 0:
+            key_at, key_size, pos = _bytes(data, pos, stop)
+            if pos < 0:
                 return n, i
-            value_at, value_size, at = _bytes(data, at, stop)
-            if at < 0:
+            value_at, value_size, pos = _bytes(data, pos, stop)
+            if pos < 0:
                 return n, i
-            record = found[n]
+            record = records[n]
             record.offset = row.base_offset + delta
             record.timestamp = row.max_timestamp if row.attributes & _LOG_APPEND_TIME else row.base_timestamp + time
             record.key_at, record.key_size, record.value_at, record.value_size = key_at, key_size, value_at, value_size
-            record.headers_at, record.end, record.batch = at, stop, i
-            n, at = n + 1, stop
-        if at != end:
+            record.headers_at, record.end, record.batch = pos, stop, i
+            n, pos = n + 1, stop
+        if pos != end:
             return n, i
     return n, -1
 
 
 @inner
-def _int32(data, at):
-    """The big-endian int32 at ``data[at:]``."""
+def _int32(data, pos):
+    """The big-endian int32 at ``data[pos:]``."""
     word = np.int64(0)
     for i in range(4):
-        word = (word << 8) | np.int64(data[at + i])
+        word = (word << 8) | np.int64(data[pos + i])
     return word - (np.int64(1) << 32) if word >> 31 else word
 
 
 @kernel
-def locate_messages(data, rows, starts, ends, found):
+def locate_messages(data, rows, starts, ends, records):
     """As ``locate_records``, for complete uncompressed messages of magic 0 and 1: one record each."""
     n = 0
     for i in range(len(rows)):
         row = rows[i]
-        at, end = starts[i], ends[i]
-        if end < at:
+        pos, end = starts[i], ends[i]
+        if end < pos:
             continue
-        key_at = at + _MESSAGE_HEADER + 4 + (8 if row.magic else 0)
+        key_at = pos + _MESSAGE_HEADER + 4 + (8 if row.magic else 0)
         if key_at > end:
             return n, i
         key_size = _int32(data, key_at - 4)
@@ -117,7 +117,7 @@ def locate_messages(data, rows, starts, ends, found):
         value_size = _int32(data, value_at - 4)
         if value_at + max(value_size, 0) > end:
             return n, i
-        record = found[n]
+        record = records[n]
         record.offset, record.timestamp, record.batch = row.last_offset, row.max_timestamp, i
         record.key_at, record.key_size = key_at, max(key_size, -1)
         record.value_at, record.value_size = value_at, max(value_size, -1)
@@ -127,33 +127,33 @@ def locate_messages(data, rows, starts, ends, found):
 
 
 @inner
-def _same(one, at, other, from_, size):
+def _same(data, pos, other, other_pos, size):
     """Whether ``size`` bytes are equal."""
     for i in range(size):
-        if one[at + i] != other[from_ + i]:
+        if data[pos + i] != other[other_pos + i]:
             return False
     return True
 
 
 @inner
-def _same_field(one, at, size, other, from_, other_size):
+def _same_field(data, pos, size, other, other_pos, other_size):
     """Whether two fields are both null or equal in every byte."""
-    return size == other_size and _same(one, at, other, from_, size)
+    return size == other_size and _same(data, pos, other, other_pos, size)
 
 
 @kernel
-def compare_records(after, after_data, before, before_data, partner, differences):
+def compare_records(after, after_data, before, before_data, counterparts, differences):
     """Compare records of the cleaned log byte by byte with their originals.
 
     :param after, before: ``RECORD_ROW[m]``, ``RECORD_ROW[n]`` with their ``uint8`` data
-    :param partner: int64[m], the row in ``before``, below 0 for none
+    :param counterparts: int64[m], the row in ``before``, below 0 for none
     :param differences: uint8[m] to fill with ``TIMESTAMP | KEY | VALUE | HEADERS``. Headers are compared as encoded
     """
     for i in range(len(after)):
         differences[i] = 0
-        if partner[i] < 0:
+        if counterparts[i] < 0:
             continue
-        a, b = after[i], before[partner[i]]
+        a, b = after[i], before[counterparts[i]]
         if a.timestamp != b.timestamp:
             differences[i] |= TIMESTAMP
         if not _same_field(after_data, a.key_at, a.key_size, before_data, b.key_at, b.key_size):
@@ -161,8 +161,8 @@ def compare_records(after, after_data, before, before_data, partner, differences
         if not _same_field(after_data, a.value_at, a.value_size, before_data, b.value_at, b.value_size):
             differences[i] |= VALUE
         size, other = a.end - a.headers_at, b.end - b.headers_at
-        none = size == 1 and after_data[a.headers_at] == 0 and other == 0
-        if not none and not _same_field(after_data, a.headers_at, size, before_data, b.headers_at, other):
+        no_headers = size == 1 and after_data[a.headers_at] == 0 and other == 0
+        if not no_headers and not _same_field(after_data, a.headers_at, size, before_data, b.headers_at, other):
             differences[i] |= HEADERS
 
 
@@ -176,46 +176,46 @@ def gather_keys(data, records, offsets, keys):
     used = 0
     offsets[0] = 0
     for i in range(len(records)):
-        at = records[i].key_at
+        pos = records[i].key_at
         for k in range(records[i].key_size):
-            keys[used + k] = data[at + k]
+            keys[used + k] = data[pos + k]
         used += records[i].key_size
         offsets[i + 1] = used
 
 
 @inner
-def _big_endian(data, at):
-    """The big-endian int64 at ``data[at:]``."""
+def _big_endian(data, pos):
+    """The big-endian int64 at ``data[pos:]``."""
     word = np.uint64(0)
     for i in range(8):
-        word = (word << np.uint64(8)) | np.uint64(data[at + i])
+        word = (word << np.uint64(8)) | np.uint64(data[pos + i])
     return np.int64(word)
 
 
 @kernel
-def last_longs(data, records, name, longs, found):
+def last_longs(data, records, name, longs, present):
     """Read the last header of a name as a 64-bit number.
 
     :param records: ``RECORD_ROW[n]``; ``name``: uint8[]
     :param longs: int64[n] to fill, 0 for none
-    :param found: bool[n] to fill: whether that header is present, well-formed and 8 bytes long
+    :param present: bool[n] to fill: whether that header is present, well-formed and 8 bytes long
     """
     for i in range(len(records)):
-        longs[i], found[i] = 0, False
-        at, end = records[i].headers_at, records[i].end
-        if at >= end:
+        longs[i], present[i] = 0, False
+        pos, end = records[i].headers_at, records[i].end
+        if pos >= end:
             continue
-        count, at = _zigzag(data, at, end, 5)
+        count, pos = _zigzag(data, pos, end, 5)
         for _ in range(count):
-            if at < 0:
+            if pos < 0:
                 break
-            name_at, size, at = _bytes(data, at, end)
-            if at < 0:
+            name_at, size, pos = _bytes(data, pos, end)
+            if pos < 0:
                 break
-            value_at, value_size, at = _bytes(data, at, end)
-            if at >= 0 and size == len(name) and _same(data, name_at, name, 0, size):
-                found[i] = value_size == 8
-                longs[i] = _big_endian(data, value_at) if found[i] else 0
+            value_at, value_size, pos = _bytes(data, pos, end)
+            if pos >= 0 and size == len(name) and _same(data, name_at, name, 0, size):
+                present[i] = value_size == 8
+                longs[i] = _big_endian(data, value_at) if present[i] else 0
 
 
 @kernel

@@ -3,9 +3,9 @@ of a wrapper for a new one.
 
 The offset of a message in a wrapper is its stored one plus a *shift*: with magic 1, stored offsets are relative, and the last
 message has the wrapper's offset. Under log append time, messages of magic 1 have the wrapper's timestamp. An incomplete message
-at the end is ignored. ``compaction.formats.message_set`` does the same for one wrapper, slowly, and says what is wrong with one
-that is refused here. Mirrors ``AbstractLegacyRecordBatch.DeepRecordsIterator`` (Kafka 4.4.0); ``filter_messages`` mirrors
-``MemoryRecordsBuilder.appendLegacyRecord`` (Kafka 3.9.2).
+at the end is ignored. ``compaction.formats.message_set`` does the same for one wrapper, slowly, and names the fault of a
+wrapper that is rejected here. Mirrors ``AbstractLegacyRecordBatch.DeepRecordsIterator`` (Kafka 4.4.0); ``filter_messages``
+mirrors ``MemoryRecordsBuilder.appendLegacyRecord`` (Kafka 3.9.2).
 
 An uncompressed message is a batch of one record (Kafka 4.4.0: ``AbstractLegacyRecordBatch``, ``LegacyRecord``).
 """
@@ -26,9 +26,9 @@ from compaction.kernels.reading.bytes import be32, be64, put_varlong, varlong_si
 GROWTH = 16
 _HEADER_V0, _HEADER_V1 = 18, 26
 _MIN_SIZE = _HEADER_V0 + 8 - LOG_OVERHEAD_BYTES
-_MOST_MESSAGES = 1 << 20
+_MAX_MESSAGES = 1 << 20
 _INT_MAX = 2**31 - 1
-#: what ``_message`` returns for its next position
+#: ``_message`` returns one of them instead of the next position
 _MALFORMED, _INCOMPLETE = -1, -2
 #: most bytes by which a message grows: one of magic 0 that is written with magic 1
 MESSAGE_GROWTH = 8
@@ -47,10 +47,10 @@ def plain_messages(raw, block_position, rows, first_row, scratch, spans):
         row = rows[i]
         if w + row["size"] + GROWTH > len(scratch):
             return i, True
-        at = row.position - block_position
-        end = at + row["size"]
-        timestamp = be64(raw, at + 18) if row.magic == 1 else -1
-        p = at + (26 if row.magic == 1 else 18)
+        start = row.position - block_position
+        end = start + row["size"]
+        timestamp = be64(raw, start + 18) if row.magic == 1 else -1
+        p = start + (26 if row.magic == 1 else 18)
         if p + 4 > end:
             return i, False
         key_size = be32(raw, p)
@@ -78,7 +78,7 @@ def plain_messages(raw, block_position, rows, first_row, scratch, spans):
 
 
 class WrapperFields(NamedTuple):
-    """The fields of a wrapper that its messages depend on; ``append_time`` is whether ``timestamp`` is that of all messages."""
+    """The fields of a wrapper that its messages depend on; with ``append_time``, all messages have its ``timestamp``."""
 
     magic: int
     last_offset: int
@@ -87,17 +87,17 @@ class WrapperFields(NamedTuple):
 
 
 @inner
-def _message(payload, at):
-    """The message at ``payload[at:]``: ``(next, key_at, key_size, value_at, value_size)``; sizes of -1 mean null."""
+def _message(payload, pos):
+    """The message at ``payload[pos:]``: ``(next, key_at, key_size, value_at, value_size)``; sizes of -1 mean null."""
     end = np.int64(len(payload))
-    size = np.int64(be32(payload, at + 8))
+    size = np.int64(be32(payload, pos + 8))
     if size < _MIN_SIZE:
         return np.int64(_MALFORMED), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    if size > end - at - LOG_OVERHEAD_BYTES:
+    if size > end - pos - LOG_OVERHEAD_BYTES:
         return np.int64(_INCOMPLETE), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    stop = at + LOG_OVERHEAD_BYTES + size
-    key_at = at + 4 + (_HEADER_V1 if payload[at + MAGIC_AT] else _HEADER_V0)
-    if payload[at + MAGIC_AT] > 1 or payload[at + MAGIC_AT + 1] & CODEC or key_at + 4 > stop:
+    stop = pos + LOG_OVERHEAD_BYTES + size
+    key_at = pos + 4 + (_HEADER_V1 if payload[pos + MAGIC_AT] else _HEADER_V0)
+    if payload[pos + MAGIC_AT] > 1 or payload[pos + MAGIC_AT + 1] & CODEC or key_at + 4 > stop:
         return np.int64(_MALFORMED), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     key_size = max(np.int64(be32(payload, key_at - 4)), np.int64(-1))
     value_at = key_at + max(key_size, np.int64(0)) + 4
@@ -110,11 +110,11 @@ def _message(payload, at):
 
 
 @inner
-def _timestamp(payload, at, wrapper):
-    """The timestamp of the message at ``payload[at:]``, -1 for none."""
-    if payload[at + MAGIC_AT] == 0:
+def _timestamp(payload, pos, wrapper):
+    """The timestamp of the message at ``payload[pos:]``, -1 for none."""
+    if payload[pos + MAGIC_AT] == 0:
         return np.int64(-1)
-    return np.int64(wrapper.timestamp) if wrapper.append_time else be64(payload, at + _HEADER_V0)
+    return np.int64(wrapper.timestamp) if wrapper.append_time else be64(payload, pos + _HEADER_V0)
 
 
 @kernel
@@ -124,18 +124,18 @@ def measure_messages(payload, wrapper):
     :returns: ``(messages, shift, largest size, other magic)``: sizes are without offset and size; the number is 0 if the
         wrapper is malformed. Other magic: some message has another one than the wrapper
     """
-    at, count, last, largest, other_magic = np.int64(0), 0, np.int64(0), np.int64(0), False
-    while len(payload) - at >= LOG_OVERHEAD_BYTES:
-        stop, _, _, _, _ = _message(payload, at)
+    pos, count, last, largest, other_magic = np.int64(0), 0, np.int64(0), np.int64(0), False
+    while len(payload) - pos >= LOG_OVERHEAD_BYTES:
+        stop, _, _, _, _ = _message(payload, pos)
         if stop == _INCOMPLETE:
             break
-        if stop == _MALFORMED or count == _MOST_MESSAGES:
+        if stop == _MALFORMED or count == _MAX_MESSAGES:
             return 0, np.int64(0), largest, other_magic
-        last = be64(payload, at)
-        other_magic = other_magic or payload[at + MAGIC_AT] != wrapper.magic
-        largest = max(largest, stop - at - LOG_OVERHEAD_BYTES)
+        last = be64(payload, pos)
+        other_magic = other_magic or payload[pos + MAGIC_AT] != wrapper.magic
+        largest = max(largest, stop - pos - LOG_OVERHEAD_BYTES)
         count += 1
-        at = stop
+        pos = stop
     shift = np.int64(0)
     if wrapper.magic > 0 and wrapper.last_offset != 0:
         if wrapper.last_offset < last:
@@ -145,13 +145,13 @@ def measure_messages(payload, wrapper):
 
 
 @kernel
-def wrapped_records(payload, count, shift, wrapper, out, at):
-    """Write ``count`` messages as v2 records at ``out[at:]``, which has room for them and ``GROWTH`` bytes each.
+def wrapped_records(payload, count, shift, wrapper, out, pos):
+    """Write ``count`` messages as v2 records at ``out[pos:]``, which has room for them and ``GROWTH`` bytes each.
 
     :returns: ``(position after them, base offset, last offset, base timestamp)``; the position is -1 if offsets do not ascend
         within the range of a batch, or a timestamp is below -1
     """
-    p, w = np.int64(0), np.int64(at)
+    p, w = np.int64(0), np.int64(pos)
     base_offset, base_timestamp = be64(payload, 0) + shift, _timestamp(payload, 0, wrapper)
     offset = base_offset - 1
     for _ in range(count):
@@ -178,8 +178,8 @@ def wrapped_records(payload, count, shift, wrapper, out, at):
 
 @kernel
 def filter_messages(payload, count, shift, wrapper, retained, out):
-    """Write the messages among ``count`` that have the offsets ``retained`` (int64[n], ascending) into ``out``, as a wrapper
-    with the fields ``wrapper`` holds them. ``out`` has room for ``payload`` and ``MESSAGE_GROWTH`` bytes for each message.
+    """Write the messages among ``count`` that have the offsets ``retained`` (int64[n], ascending) into ``out``, as they are
+    in a wrapper with the fields ``wrapper``. ``out`` has room for ``payload`` and ``MESSAGE_GROWTH`` bytes for each message.
 
     :returns: ``(bytes written, largest timestamp)``
     """
@@ -187,13 +187,13 @@ def filter_messages(payload, count, shift, wrapper, retained, out):
     base_offset = retained[0] if wrapper.magic else np.int64(0)
     for _ in range(count):
         stop, key_at, key_size, value_at, value_size = _message(payload, p)
-        offset, at, p = be64(payload, p) + shift, p, stop
+        offset, start, p = be64(payload, p) + shift, p, stop
         if done == len(retained) or offset != retained[done]:
             continue
         done += 1
-        if w + stop - at + MESSAGE_GROWTH > len(out):
+        if w + stop - start + MESSAGE_GROWTH > len(out):
             raise IndexError("messages do not fit the array")
-        timestamp = np.int64(wrapper.timestamp) if wrapper.append_time else _timestamp(payload, at, wrapper)
+        timestamp = np.int64(wrapper.timestamp) if wrapper.append_time else _timestamp(payload, start, wrapper)
         largest = max(largest, timestamp)
         address = np.uintp(out.ctypes.data + w)
         store64(address, np.int64(offset - base_offset))

@@ -26,7 +26,7 @@ _LONG_BYTES = 8
 
 
 class Ranking(NamedTuple):
-    """By what records are ranked: by the header of this name, by timestamp without one."""
+    """The criterion: the header of this name, or the timestamp if there is none."""
 
     header: bytes | None
 
@@ -36,29 +36,29 @@ class Ranking(NamedTuple):
 
 
 @inner
-def _is_name(data, at, size, name):
-    """Whether ``data[at:at + size]`` is ``name``."""
+def _is_name(data, pos, size, name):
+    """Whether ``data[pos:pos + size]`` is ``name``."""
     if size != len(name):
         return False
     for i in range(size):
-        if data[at + i] != name[i]:
+        if data[pos + i] != name[i]:
             return False
     return True
 
 
 @inner
-def _header_rank(data, at, stop, name):
-    """``(whether there is a rank, rank)`` by the headers at ``data[at:stop]``, which are well-formed."""
+def _header_rank(data, pos, stop, name):
+    """``(whether there is a rank, rank)`` by the headers at ``data[pos:stop]``, which are well-formed."""
     ranked, rank = False, np.uint64(0)
-    count, at = varint(data, at, stop)
+    count, pos = varint(data, pos, stop)
     for _ in range(count):
-        size, at = varint(data, at, stop)
-        named = _is_name(data, at, size, name)
-        size, at = varint(data, at + size, stop)
+        size, pos = varint(data, pos, stop)
+        named = _is_name(data, pos, size, name)
+        size, pos = varint(data, pos + size, stop)
         if named:
             ranked = size == _LONG_BYTES
-            rank = np.uint64(be64(data, at)) ^ np.uint64(_SIGN) if ranked else np.uint64(0)
-        at += max(size, 0)
+            rank = np.uint64(be64(data, pos)) ^ np.uint64(_SIGN) if ranked else np.uint64(0)
+        pos += max(size, 0)
     return ranked, rank
 
 
@@ -67,12 +67,12 @@ def _record_rank(data, row, record, by_header, name):
     """``(whether there is a rank, rank)`` of a record, as ``read_record`` returned it."""
     stop, timestamp_delta, _, key_at, key_size, _ = record
     if not by_header:
-        # the records of a wrapper have it already, but for those of magic 0, which have no timestamp
-        late = row.magic == 2 and row.attributes & LOG_APPEND_TIME != 0
-        timestamp = row.max_timestamp if late else row.base_timestamp + timestamp_delta
+        # messages of magic 1 were converted with their append time; those of magic 0 have no timestamp
+        append_time = row.magic == 2 and row.attributes & LOG_APPEND_TIME != 0
+        timestamp = row.max_timestamp if append_time else row.base_timestamp + timestamp_delta
         return True, np.uint64(timestamp) ^ np.uint64(_SIGN)
-    value_size, at = varint(data, key_at + max(key_size, 0), stop)
-    return _header_rank(data, at + max(value_size, 0), stop, name)
+    value_size, pos = varint(data, key_at + max(key_size, 0), stop)
+    return _header_rank(data, pos + max(value_size, 0), stop, name)
 
 
 @inner
@@ -85,32 +85,32 @@ def _ranked(source, ranked, rank, target):
 
 @kernel
 def rank_records(
-    raw, scratch, rows, spans, actions, first_dirty, first_row, by_header, name, entries, lookups, ranked, looked_up
+    raw, scratch, rows, spans, actions, first_dirty, first_row, by_header, name, entries, lookups, ranked, ranked_lookups
 ):
     """Add ranks to the map entries and lookups that ``scan_records`` made of ``rows[first_row:]``; the number of entries
     without a rank. The parameters up to ``first_row`` are those of ``scan_records``.
 
     :param by_header: whether to rank by the header ``name`` (uint8[]), else by timestamp
     :param entries: uint64[n, 3], the map entries of these batches; ``lookups`` uint64[m, 3]
-    :param ranked: uint64[n, 4] to fill; ``looked_up`` uint64[m, 4] to fill
+    :param ranked: uint64[n, 4] to fill; ``ranked_lookups`` uint64[m, 4] to fill
     """
     n, m, missing, i = 0, 0, 0, first_row
     while i < len(rows) and n + m < len(entries) + len(lookups):
         row = rows[i]
         data = scratch if spans[i, 2] else raw
-        at, end = spans[i, 0], spans[i, 1]
+        pos, end = spans[i, 0], spans[i, 1]
         for _ in range(0 if actions[i] == SKIP else row.count):
-            record = read_record(data, at, end)
-            at = record[0]
+            record = read_record(data, pos, end)
+            pos = record[0]
             clean = row.base_offset + record[2] < first_dirty
             if record[4] < 0:
                 if clean:
-                    _ranked(lookups[m], False, np.uint64(0), looked_up[m])
+                    _ranked(lookups[m], False, np.uint64(0), ranked_lookups[m])
                     m += 1
                 continue
             has_rank, rank = _record_rank(data, row, record, by_header, name)
             if clean or actions[i] == LOOKUPS_ONLY:
-                _ranked(lookups[m], has_rank, rank, looked_up[m])
+                _ranked(lookups[m], has_rank, rank, ranked_lookups[m])
                 m += 1
             else:
                 _ranked(entries[n], has_rank, rank, ranked[n])

@@ -22,7 +22,7 @@ RECORD_ERRORS = {
     OFFSET_ORDER: "record offsets do not ascend within the batch",
 }
 
-#: what ``scan_records`` does with a batch
+#: the actions of ``scan_records`` for a batch
 MAP, LOOKUPS_ONLY, SKIP = 0, 1, 2
 #: columns of its ``counters``
 MESSAGES, KEYLESS, TOMBSTONES = range(3)
@@ -35,29 +35,29 @@ OFFSET, TIMESTAMP, KEY_AT, KEY_SIZE, VALUE_AT, VALUE_SIZE, HEADERS_AT, END, COLU
 
 
 @inner
-def skip_headers(data, at, end, count):
-    """The position after ``count`` record headers at ``data[at:end]``, or -1 if they are malformed."""
+def skip_headers(data, pos, end, count):
+    """The position after ``count`` record headers at ``data[pos:end]``, or -1 if they are malformed."""
     for _ in range(count):
-        size, at = varint(data, at, end)
-        if at < 0 or size < 0 or size > end - at:
+        size, pos = varint(data, pos, end)
+        if pos < 0 or size < 0 or size > end - pos:
             return -1
-        at += size
-        size, at = varint(data, at, end)
-        if at < 0 or size > end - at:
+        pos += size
+        size, pos = varint(data, pos, end)
+        if pos < 0 or size > end - pos:
             return -1
         if size > 0:
-            at += size
-    return at
+            pos += size
+    return pos
 
 
 @inner
-def read_record(data, at, end):
-    """The fields of the v2 record at ``data[at:end]``.
+def read_record(data, pos, end):
+    """The fields of the v2 record at ``data[pos:end]``.
 
     ``(next, timestamp_delta, offset_delta, key_at, key_size, value_size)``: ``next`` is the position after the record, or -1 if
     it is malformed; a size below 0 means null.
     """
-    length, p = varint(data, at, end)
+    length, p = varint(data, pos, end)
     if p < 0 or length < 1 or length > end - p:
         return -1, 0, 0, 0, 0, 0
     stop = p + length
@@ -89,12 +89,12 @@ def read_record(data, at, end):
 
 
 @inner
-def quick_bounds(address, at, end):
+def quick_bounds(address, pos, end):
     """As ``quick_record``, but reads and checks only the record's front: ``(next, offset_delta)``."""
-    if end - at < _FRONT:
+    if end - pos < _FRONT:
         return 0, 0
-    length, taken = short_varint(load64(np.uintp(address + at)))
-    body = at + taken
+    length, taken = short_varint(load64(np.uintp(address + pos)))
+    body = pos + taken
     if taken == 0 or length < _MIN_BODY or length > end - body:
         return 0, 0
     _, skipped = short_varint(load64(np.uintp(address + body + 1)))
@@ -105,17 +105,17 @@ def quick_bounds(address, at, end):
 
 
 @inner
-def quick_record(address, at, end):
-    """The fields of the v2 record at ``data[at:end]`` if it has the common form: no headers, no attributes, and canonical
-    varints of at most three bytes. ``address`` is that of ``data[0]``; no byte outside of ``data[at:end]`` is read.
+def quick_record(address, pos, end):
+    """The fields of the v2 record at ``data[pos:end]`` if it has the common form: no headers, no attributes, and canonical
+    varints of at most three bytes. ``address`` is that of ``data[0]``; no byte outside of ``data[pos:end]`` is read.
 
     ``(next, timestamp_delta, offset_delta, tail, key_at, key_size, value_size)``: ``next`` is the position after the record, or
     0 if the record has another form or is malformed (see ``read_record``); ``tail`` is the position of the key's length.
     """
-    if end - at < _FRONT:
+    if end - pos < _FRONT:
         return 0, 0, 0, 0, 0, 0, 0
-    length, taken = short_varint(load64(np.uintp(address + at)))
-    body = at + taken
+    length, taken = short_varint(load64(np.uintp(address + pos)))
+    body = pos + taken
     stop = body + length
     timestamp_delta, timestamp_size = short_varint(load64(np.uintp(address + body + 1)))
     p = body + 1 + timestamp_size
@@ -139,18 +139,18 @@ def quick_record(address, at, end):
 def _scan_batch(data, start, end, row, first_dirty, lookup_all, entries, n, lookups, m, counters):
     """One batch of ``scan_records``: ``(n, m, error)``. Stores addresses and sizes of keys, which ``hash_keys`` replaces."""
     address = data.ctypes.data
-    at = start
+    pos = start
     last_delta = np.int64(-1)
     # see ``last_record_offsets``
     largest_delta = max(row.last_offset - row.base_offset, np.int64(row.count) - 1)
     for _ in range(row.count):
-        if at >= end:
+        if pos >= end:
             return n, m, RECORDS_MISSING
-        stop, _, delta, _, key_at, key_size, value_size = quick_record(address, at, end)
+        stop, _, delta, _, key_at, key_size, value_size = quick_record(address, pos, end)
         if stop == 0:
-            stop, _, delta, key_at, key_size, value_size = read_record(data, at, end)
-        at = stop
-        if at < 0:
+            stop, _, delta, key_at, key_size, value_size = read_record(data, pos, end)
+        pos = stop
+        if pos < 0:
             return n, m, BAD_RECORD
         if delta <= last_delta or delta > largest_delta:
             return n, m, OFFSET_ORDER
@@ -174,7 +174,7 @@ def _scan_batch(data, start, end, row, first_dirty, lookup_all, entries, n, look
             entries[n, 0], entries[n, 1], entries[n, 2] = address + key_at, key_size, offset_word
             n += 1
     counters[MESSAGES] += row.count
-    if at != end:
+    if pos != end:
         return n, m, RECORDS_REMAINING
     return n, m, OK
 
@@ -231,14 +231,14 @@ def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, ent
 
 
 @kernel
-def first_larger(scratch, rows, spans, wanted, limit):
-    """The first record larger than ``limit`` bytes, without its length: ``(row, size)``; the number of rows without one.
+def first_larger(scratch, rows, spans, selected, limit):
+    """The first record larger than ``limit`` bytes, without its length: ``(row, size)``, or the number of rows and 0.
 
     :param scratch, spans: as for ``scan_records``
-    :param wanted: bool[r], the batches to check
+    :param selected: bool[r], the batches to check
     """
     for i in range(len(rows)):
-        if wanted[i]:
+        if selected[i]:
             p, end = spans[i, 0], spans[i, 1]
             for _ in range(rows[i]["count"]):
                 size, p = varint(scratch, p, end)
@@ -251,15 +251,15 @@ def first_larger(scratch, rows, spans, wanted, limit):
 
 
 @kernel
-def locate_fields(data, at, count, base_offset, base_timestamp, table):
-    """Fill ``table`` (int64[n, COLUMNS]) with up to ``count`` records of ``data[at:]`` (uint8[]). Overflows wrap around.
+def locate_fields(data, pos, count, base_offset, base_timestamp, table):
+    """Fill ``table`` (int64[n, COLUMNS]) with up to ``count`` records of ``data[pos:]`` (uint8[]). Overflows wrap around.
 
     :returns: ``(number of records, position after them)``; the position is -1 if a malformed record follows
     """
     end = len(data)
     filled = min(count, len(table))
     for i in range(filled):
-        stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, at, end)
+        stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, pos, end)
         if stop < 0:
             return i, np.int64(-1)
         _, value_at = varint(data, key_at + max(key_size, 0), stop)
@@ -267,5 +267,5 @@ def locate_fields(data, at, count, base_offset, base_timestamp, table):
         table[i, KEY_AT], table[i, KEY_SIZE] = key_at, max(key_size, -1)
         table[i, VALUE_AT], table[i, VALUE_SIZE] = value_at, max(value_size, -1)
         table[i, HEADERS_AT], table[i, END] = value_at + max(value_size, 0), stop
-        at = stop
-    return filled, np.int64(at)
+        pos = stop
+    return filled, np.int64(pos)

@@ -49,7 +49,7 @@ class HashSecret:
 
     @classmethod
     def random(cls) -> HashSecret:
-        """A new secret; the driver draws one for each run."""
+        """A new secret. The driver draws one for each run."""
         return cls(secrets.randbits(64), secrets.randbits(64))
 
     def state(self) -> NDArray[np.uint64]:
@@ -97,10 +97,10 @@ def _last_word(address, size):
     Reads no byte outside the key.
     """
     word = np.uint64(size) << np.uint64(56)
-    left = size & 7
+    remainder = size & 7
     if size >= 8:
         # two shifts, because a shift by 64 is undefined
-        return word | load64(np.uintp(address + size - 8)) >> np.uint64(1) >> np.uint64(63 - 8 * left)
+        return word | load64(np.uintp(address + size - 8)) >> np.uint64(1) >> np.uint64(63 - 8 * remainder)
     if size >= 4:
         return word | load32(np.uintp(address)) | load32(np.uintp(address + size - 4)) << np.uint64(8 * (size - 4))
     if size > 0:
@@ -120,8 +120,8 @@ def _with_key(low, high):
 def siphash(low, high, address, size):
     """``(low64, high64)``: SipHash-1-3-128 of the ``size`` bytes at ``address`` (int64) under the secret ``low``, ``high``."""
     a, b, c, d = low ^ _INIT0, high ^ _INIT1, low ^ _INIT2, high ^ _INIT3
-    for at in range(0, size - 7, 8):
-        a, b, c, d = _absorb(a, b, c, d, load64(np.uintp(address + at)))
+    for pos in range(0, size - 7, 8):
+        a, b, c, d = _absorb(a, b, c, d, load64(np.uintp(address + pos)))
     a, b, c, d = _absorb(a, b, c, d, _last_word(address, size))
     a, b, c, d = _finish(a, b, c ^ _FIRST_END, d)
     first = a ^ b ^ c ^ d

@@ -40,7 +40,7 @@ COMMIT = 1
 
 #: A *map entry* or *lookup* is three uint64: the low and high half of the key's hash (see ``siphash``) and an *offset word*,
 #: ``(offset + 1) << 2 | flags``. An offset word is never 0, so a slot whose third word is 0 is empty. Offset words sort by
-#: offset. A *survivor entry*, which tells pass 2 about one record, is an offset word only.
+#: offset. A *survivor entry*, by which pass 1 informs pass 2 of one record, is an offset word only.
 ENTRY_WORDS = 3
 ENTRY_BYTES = 24
 OFFSET_SHIFT = 2
@@ -64,7 +64,7 @@ DISCARD = 1
 RETAIN_EMPTY = 2
 MARKER_OF_EMPTY_TXN = 16
 
-#: What ``decide`` decides about a batch: drop it, copy it unchanged, retain only its header, or examine its records
+#: The actions that ``decide`` chooses for a batch: drop it, copy it unchanged, retain only its header, or examine its records
 DROP, COPY, EMPTY, REWRITE = range(4)
 
 #: One row per batch of the output. ``source`` says where its bytes are: unchanged in the segment's block (``IN_BLOCK``),

@@ -29,11 +29,11 @@ from compaction.kernels.reading.tables import (
 
 
 class Limits(NamedTuple):
-    """What the rules compare the batches of one segment with.
+    """The bounds that the rules compare the batches of one segment with.
 
     ``latest_offset`` is the map's last offset: later records are retained. ``retain_by_mtime``: the segment is younger than the
-    delete horizon by mtime. ``mtime_only``: that decides for all tombstones and markers, not only for those of magic 0 and 1;
-    batches have no delete horizon. ``keep_magic``: batches of magic 0 and 1 do not become v2.
+    delete horizon by mtime. ``mtime_only``: the mtime applies to all tombstones and markers, not only to those of magic 0 and
+    1; batches have no delete horizon. ``keep_magic``: batches of magic 0 and 1 do not become v2.
 
     ``erases``: the only rule is that records listed as ``DROPPED`` are dropped; all are below ``first_dirty_offset``.
     ``erases_values``: those records are retained as tombstones without headers.
@@ -52,7 +52,7 @@ class Limits(NamedTuple):
 @inner
 def tombstones_expired(row, limits):
     """Whether the batch's tombstones are dropped: its delete horizon has passed, or, without one, its segment is too old. An
-    erasure drops none, also if the horizon is before any time.
+    erasure drops no tombstone.
 
     :param limits: ``Limits``
     """
@@ -64,11 +64,11 @@ def tombstones_expired(row, limits):
 
 
 @inner
-def _first_at_least(survivors, offset, at):
-    """The first index ``>= at`` of a survivor entry with an offset ``>= offset``; a galloping search."""
+def _first_at_least(survivors, offset, start):
+    """The first index ``>= start`` of a survivor entry with an offset ``>= offset``; a galloping search."""
     bound = np.uint64(offset + 1) << np.uint64(OFFSET_SHIFT)
     step = 1
-    low, high = at, at
+    low, high = start, start
     while high < len(survivors) and survivors[high] < bound:
         low = high + 1
         high += step
@@ -112,7 +112,7 @@ def decide(rows, verdicts, survivors, limits, actions):
     :param limits: ``Limits`` of the batches' segment
     """
     first_dirty, latest_offset = limits.first_dirty_offset, limits.latest_offset
-    at, expired_total = 0, 0
+    cursor, expired_total = 0, 0
     for i in range(len(rows)):
         row = rows[i]
         verdict = verdicts[i]
@@ -136,9 +136,9 @@ def decide(rows, verdicts, survivors, limits, actions):
             actions[i] = REWRITE
             continue
         else:
-            low = _first_at_least(survivors, row.base_offset, at)
+            low = _first_at_least(survivors, row.base_offset, cursor)
             high = _first_at_least(survivors, row.last_offset + 1, low)
-            at = high
+            cursor = high
             dirty, expire = row.base_offset >= first_dirty, tombstones_expired(row, limits)
             kept, tombstones, expired = _kept(row, survivors, low, high, dirty, expire)
             if limits.erases_values and kept < row.count:

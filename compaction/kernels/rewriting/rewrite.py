@@ -80,15 +80,15 @@ COUNTERS = 8
 
 
 @inner
-def _write_header(out, at, size, row, base_offset, last_offset, attributes, base_ts, max_ts, count):
-    """Write the 61 bytes of a v2 header at ``out[at:]``, without the CRC (see ``_seal``)."""
-    if at < 0 or at + HEADER_SIZE > len(out):
+def _write_header(out, pos, size, row, base_offset, last_offset, attributes, base_ts, max_ts, count):
+    """Write the 61 bytes of a v2 header at ``out[pos:]``, without the CRC (see ``_seal``)."""
+    if pos < 0 or pos + HEADER_SIZE > len(out):
         raise IndexError("batch header is out of the array's bounds")
-    address = out.ctypes.data + at
+    address = out.ctypes.data + pos
     store64(np.uintp(address), np.int64(base_offset))
     store32(np.uintp(address + LENGTH_AT), np.int64(size - LOG_OVERHEAD_BYTES))
     store32(np.uintp(address + LEADER_EPOCH_AT), np.int64(row.leader_epoch))
-    out[at + MAGIC_AT] = MAGIC
+    out[pos + MAGIC_AT] = MAGIC
     store16(np.uintp(address + ATTRIBUTES_AT), np.int64(attributes))
     store32(np.uintp(address + LAST_OFFSET_DELTA_AT), np.int64(last_offset - base_offset))
     store64(np.uintp(address + BASE_TIMESTAMP_AT), np.int64(base_ts))
@@ -100,18 +100,18 @@ def _write_header(out, at, size, row, base_offset, last_offset, attributes, base
 
 
 @inner
-def _seal(out, at, size):
-    """Write the CRC of the complete batch ``out[at:at+size]``."""
-    address = out.ctypes.data + at
+def _seal(out, pos, size):
+    """Write the CRC of the complete batch ``out[pos:pos+size]``."""
+    address = out.ctypes.data + pos
     store32(np.uintp(address + CRC_AT), np.int64(crc32c(np.uintp(address + ATTRIBUTES_AT), np.uintp(size - ATTRIBUTES_AT))))
 
 
 @inner
-def _put_tail(out, w, data, at, stop):
-    """Write key, value and headers, ``data[at:stop]``, with canonical varints at ``out[w:]``. Returns the position after
+def _put_tail(out, w, data, pos, stop):
+    """Write key, value and headers, ``data[pos:stop]``, with canonical varints at ``out[w:]``. Returns the position after
     them."""
     fields, done = 2, 0
-    p = at
+    p = pos
     while done < fields:
         size, p = varint(data, p, stop)
         w = put_varlong(out, w, max(size, -1))
@@ -297,7 +297,7 @@ def rewrite(
         ``first_row`` without an error, ``out`` or ``kept`` is too small for that batch. After a ``WRAPPER``, the last
         output batch then, ``kept`` has its records
     """
-    w, n_out, survivor_at = 0, 0, 0
+    w, n_out, cursor = 0, 0, 0
     for i in range(first_row, len(rows)):
         row = rows[i]
         if actions[i] == EMPTY and len(out) - w < HEADER_SIZE:
@@ -317,15 +317,15 @@ def rewrite(
             n_out += 1
         elif actions[i] != DROP:
             data = scratch if spans[i, 2] else raw
-            n, expired, tombstone, bad_names, survivor_at, error = filter_records(
-                data, spans[i, 0], spans[i, 1], row, verdicts[i], survivors, survivor_at, limits, kept
+            n, expired, tombstone, bad_names, cursor, error = filter_records(
+                data, spans[i, 0], spans[i, 1], row, verdicts[i], survivors, cursor, limits, kept
             )
             keeps_magic = row.magic < 2 and limits.keep_magic
-            dated = not (limits.mtime_only or keeps_magic or limits.erases)
-            dated &= tombstone or verdicts[i] & MARKER_OF_EMPTY_TXN != 0
-            dated &= row.magic < 2 or row.attributes & DELETE_HORIZON == 0
-            horizon = np.int64(new_horizon_ms) if dated else np.int64(-1)
-            untouched = n == row.count and not dated and not (limits.erases_values and _any_erased(kept, n))
+            gets_horizon = not (limits.mtime_only or keeps_magic or limits.erases)
+            gets_horizon &= tombstone or verdicts[i] & MARKER_OF_EMPTY_TXN != 0
+            gets_horizon &= row.magic < 2 or row.attributes & DELETE_HORIZON == 0
+            horizon = np.int64(new_horizon_ms) if gets_horizon else np.int64(-1)
+            untouched = n == row.count and not gets_horizon and not (limits.erases_values and _any_erased(kept, n))
             if row.magic < 2 and not limits.erases:
                 untouched = untouched and keeps_magic and row.attributes & OTHER_MAGIC_BIT == 0
             if error == OK and bad_names and not untouched and not limits.erases:

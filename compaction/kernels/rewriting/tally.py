@@ -19,8 +19,8 @@ RECORDS, BYTES, TOMBSTONES, KEYLESS = range(4)
 COLUMNS = 4
 
 
-class Frame(NamedTuple):
-    """What positions and ages of a log's records are relative to."""
+class LogRange(NamedTuple):
+    """The offset range of a log and the present: positions and ages of records are relative to them."""
 
     first_offset: int
     end_offset: int
@@ -41,10 +41,10 @@ def age_bucket(timestamp, now_ms, bounds):
 
 
 @inner
-def _count(control, offset, timestamp, size, key_size, value_size, frame, bounds, positions, ages):
-    fraction = (offset - frame.first_offset) / (frame.end_offset - frame.first_offset)
+def _count(control, offset, timestamp, size, key_size, value_size, log_range, bounds, positions, ages):
+    fraction = (offset - log_range.first_offset) / (log_range.end_offset - log_range.first_offset)
     position = max(0, min(len(positions) - 1, int(fraction * len(positions))))
-    age = age_bucket(timestamp, frame.now_ms, bounds)
+    age = age_bucket(timestamp, log_range.now_ms, bounds)
     positions[position, RECORDS] += 1
     positions[position, BYTES] += size
     ages[age, RECORDS] += 1
@@ -60,19 +60,19 @@ def _count(control, offset, timestamp, size, key_size, value_size, frame, bounds
 
 
 @kernel
-def tally(raw, scratch, rows, spans, actions, verdicts, survivors, limits, frame, bounds, positions, ages):
+def tally(raw, scratch, rows, spans, actions, verdicts, survivors, limits, log_range, bounds, positions, ages):
     """Count the dropped records: ``(corrupt batch, error)``, or the number of batches and ``OK``.
 
     :param raw, scratch, rows, spans: as for ``scan_records``; spans of ``COPY`` rows are not read
-    :param actions: uint8[r] from ``decide``. Counted are no records of ``COPY`` batches, the dropped records of ``REWRITE``
-        batches, all records of others; ``verdicts``, ``survivors``, ``limits`` as for ``rewrite``
-    :param frame: ``Frame`` of the log
+    :param actions: uint8[r] from ``decide``. Counts no records of ``COPY`` batches, the dropped records of ``REWRITE``
+        batches, and all records of others; ``verdicts``, ``survivors``, ``limits`` as for ``rewrite``
+    :param log_range: ``LogRange`` of the log
     :param bounds: int64[b], ages in ms, see ``age_bucket``
     :param positions: int64[p, 4], added to: by offset, in ``p`` equal parts of the log's offset range
     :param ages: int64[b + 2, 4], added to, by ``age_bucket``
     """
     first_dirty, latest_offset = limits.first_dirty_offset, limits.latest_offset
-    survivor_at = 0
+    cursor = 0
     for i in range(len(rows)):
         row = rows[i]
         if actions[i] == COPY:
@@ -82,21 +82,21 @@ def tally(raw, scratch, rows, spans, actions, verdicts, survivors, limits, frame
         control = row.magic == 2 and row.attributes & CONTROL != 0
         filtered = actions[i] == REWRITE and verdicts[i] & DISCARD == 0
         expired = tombstones_expired(row, limits)
-        at, end = spans[i, 0], spans[i, 1]
+        pos, end = spans[i, 0], spans[i, 1]
         for _ in range(row.count):
-            begin = at
-            at, timestamp_delta, offset_delta, _, key_size, value_size = read_record(data, at, end)
-            if at < 0:
+            begin = pos
+            pos, timestamp_delta, offset_delta, _, key_size, value_size = read_record(data, pos, end)
+            if pos < 0:
                 return i, BAD_RECORD
             offset = row.base_offset + offset_delta
             if filtered:
                 retained = control
                 if not control:
-                    retained, _, survivor_at = should_retain(
-                        offset, key_size < 0, value_size < 0, survivors, survivor_at, first_dirty, latest_offset, expired
+                    retained, _, cursor = should_retain(
+                        offset, key_size < 0, value_size < 0, survivors, cursor, first_dirty, latest_offset, expired
                     )
                 if retained:
                     continue
             timestamp = row.max_timestamp if append_time else row.base_timestamp + timestamp_delta
-            _count(control, offset, timestamp, at - begin, key_size, value_size, frame, bounds, positions, ages)
+            _count(control, offset, timestamp, pos - begin, key_size, value_size, log_range, bounds, positions, ages)
     return len(rows), OK

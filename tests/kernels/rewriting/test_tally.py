@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compaction.kernels.reading.records import BAD_RECORD, OK
 from compaction.kernels.reading.tables import COPY, DROP, EMPTY, REWRITE
 from compaction.kernels.rewriting.batch_retention import decide
-from compaction.kernels.rewriting.tally import BYTES, COLUMNS, KEYLESS, RECORDS, TOMBSTONES, Frame, age_bucket, tally
+from compaction.kernels.rewriting.tally import BYTES, COLUMNS, KEYLESS, RECORDS, TOMBSTONES, LogRange, age_bucket, tally
 from tests.kernels.situations import Situation, random_situation
 from tests.kernels.tables import Blocks, blocks_of, random_segment
 from tests.oracle.records import NaiveBatch, NaiveRecord
@@ -42,7 +42,7 @@ def run(blocks: Blocks, situation: Situation, actions: NDArray[np.uint8], frame:
     counts = Counts()
     found = tally(
         blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, np.array(situation.verdicts, np.uint8),
-        situation.survivors, situation.limits, Frame(*frame), np.array(BOUNDS, np.int64),
+        situation.survivors, situation.limits, LogRange(*frame), np.array(BOUNDS, np.int64),
         counts.positions, counts.ages,
     )  # fmt: skip
     assert found == (len(blocks.rows), OK)
@@ -101,7 +101,7 @@ def test_a_malformed_record_is_rejected() -> None:
     actions[:at] = COPY
     found = tally(
         blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, actions, situation.survivors, situation.limits,
-        Frame(*frame), np.array(BOUNDS, np.int64), counts.positions, counts.ages,
+        LogRange(*frame), np.array(BOUNDS, np.int64), counts.positions, counts.ages,
     )  # fmt: skip
     assert found == (at, BAD_RECORD)
 
