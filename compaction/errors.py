@@ -14,37 +14,37 @@ from compaction.printable import printable
 class CompactionError(Exception):
     """Base class of this package's errors.
 
-    :param what: what is wrong, e.g. ``"batch fails its CRC (stored 0x1, computed 0x2)"``
+    :param message: what is wrong, e.g. ``"batch fails its CRC (stored 0x1, computed 0x2)"``
     :param path: the file or directory
     :param position: byte position in that file
     :param hint: what the user can do
     """
 
-    def __init__(self, what: str, *, path: object = None, position: int | None = None, hint: str | None = None) -> None:
-        self.what = what
+    def __init__(self, message: str, *, path: object = None, position: int | None = None, hint: str | None = None) -> None:
+        self.message = message
         self.path = None if path is None else str(path)
         self.position = position
         self.hint = hint
         super().__init__(self.describe())
 
     def describe(self) -> str:
-        """The one line shown to the user: printable, without line breaks; a path that ``what`` names is not named again."""
-        named = self.path is not None and re.search(rf"(?<![\w./-]){re.escape(self.path)}(?![\w/-])", self.what)
+        """The one line shown to the user: printable, without line breaks; a path that ``message`` names is not named again."""
+        named = self.path is not None and re.search(rf"(?<![\w./-]){re.escape(self.path)}(?![\w/-])", self.message)
         where = "" if self.path is None or named else f"{self.path}: "
         if self.path is not None and self.position is not None:
             where = f"{self.path} at byte {self.position}: "
         tail = "" if self.hint is None else f"; {self.hint}"
-        return printable(" ".join(f"{where}{self.what}{tail}".split("\n")))
+        return printable(" ".join(f"{where}{self.message}{tail}".split("\n")))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Spark pickles errors from tasks to the driver; ``Exception`` does not pickle keyword-only arguments."""
-        return (_rebuild, (type(self), self.what, self.path, self.position, self.hint))
+        return (_rebuild, (type(self), self.message, self.path, self.position, self.hint))
 
 
 def _rebuild(
-    kind: type[CompactionError], what: str, path: str | None, position: int | None, hint: str | None
+    kind: type[CompactionError], message: str, path: str | None, position: int | None, hint: str | None
 ) -> CompactionError:
-    return kind(what, path=path, position=position, hint=hint)
+    return kind(message, path=path, position=position, hint=hint)
 
 
 class UsageError(CompactionError):
@@ -52,7 +52,7 @@ class UsageError(CompactionError):
 
 
 class ConfigError(UsageError):
-    """An unknown configuration name or a bad value; ``path`` is the source, ``what`` has the line and key."""
+    """An unknown configuration name or a bad value; ``path`` is the source, ``message`` has the line and key."""
 
 
 class LockedError(UsageError):

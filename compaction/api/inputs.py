@@ -303,7 +303,7 @@ def usage_errors() -> Iterator[None]:
     try:
         yield
     except StorageError as error:
-        raise UsageError(error.what, path=error.path, hint=error.hint) from error
+        raise UsageError(error.message, path=error.path, hint=error.hint) from error
 
 
 def with_output(inputs: Inputs, request: CompactionRequest) -> CompactionRequest:

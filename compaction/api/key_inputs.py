@@ -78,7 +78,7 @@ def erased_keys(criteria: KeyCriteria, *, tombstones: bool) -> ErasedKeys:
     try:
         return ErasedKeys(criteria, tombstones)
     except FormatError as error:
-        raise UsageError(f"--certificate: a pattern {error.what}", hint="or erase without a certificate") from None
+        raise UsageError(f"--certificate: a pattern {error.message}", hint="or erase without a certificate") from None
 
 
 def _patterns(text: str) -> list[str]:
@@ -98,7 +98,7 @@ def _pattern(text: str) -> KeyPattern:
     try:
         return KeyPattern.parse(text)
     except (FormatError, UnicodeEncodeError) as error:
-        reason = error.what if isinstance(error, FormatError) else "is not UTF-8"
+        reason = error.message if isinstance(error, FormatError) else "is not UTF-8"
         raise UsageError(f"--where: a pattern {reason}", hint="e.g. --where 'prefix=user-17:'") from None
 
 
@@ -115,7 +115,7 @@ def _read(path: str, inputs: KeyInputs) -> Listed:
             raise UsageError("--keys: the file is larger than 2 GiB", path=path, hint="divide it, and run once for each part")
         return key_list.read_lines(data, kind), key_list.line_numbers(data)
     except FormatError as error:
-        raise UsageError(f"--keys: {error.what}", path=path, hint="correct it, or give another --keys-format") from None
+        raise UsageError(f"--keys: {error.message}", path=path, hint="correct it, or give another --keys-format") from None
 
 
 def _column(path: str, name: str, kind: str) -> Listed:

@@ -197,7 +197,7 @@ def _log(
 def _damage(fs: FileSystem, log: PreparedLog[LogPlan], plan: LogPlan | None) -> Check | None:
     """Why the log cannot be read, or what is damaged in the cleanable range of ``plan``."""
     if log.error is not None:
-        error = CompactionError(log.error.what, path=log.error.path, position=log.error.position)
+        error = CompactionError(log.error.message, path=log.error.path, position=log.error.position)
         fix = log.error.hint or "restore the log from a replica or a backup"
         return Check(log.location.path, "readable", State.BAD, error.describe(), fix)
     found = None if plan is None or not plan.config.cleanup_compact else first_damage(fs, plan)

@@ -57,7 +57,7 @@ def _java() -> Check:
         require_java()
     except CompactionError as error:
         # only Spark needs it
-        return Check(MACHINE, "Java", State.NOTE, f"{error.what}; --engine local works without it", error.hint or "")
+        return Check(MACHINE, "Java", State.NOTE, f"{error.message}; --engine local works without it", error.hint or "")
     java = find_java()
     return Check(MACHINE, "Java", State.OK, "that of spark-submit" if java is None else f"{major_version(java)} at {java}")
 

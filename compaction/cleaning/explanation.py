@@ -17,7 +17,7 @@ from compaction.config.kinds import LONG_MAX
 from compaction.screen.amounts import duration
 
 #: deleted segments that are listed one by one
-MOST_SEGMENTS = 10
+MAX_SEGMENTS = 10
 _KNOWN = "cleanup policy is known"
 _FUTURE = "its newest record is in the future"
 
@@ -37,7 +37,7 @@ class Answer:
 
 def explain_compaction(plan: LogPlan, now_ms: int) -> tuple[Answer, ...]:
     """Why a log is or is not compacted, and what bounds the cleanable range."""
-    conditions = (_condition(plan, each, now_ms) for each in plan.conditions)
+    conditions = (_condition(plan, condition, now_ms) for condition in plan.conditions)
     return (*conditions, *_strategy(plan.config), *_bounds(plan, now_ms))
 
 
@@ -57,8 +57,8 @@ def explain_deletion(plan: DeletionPlan, now_ms: int) -> tuple[Answer, ...]:
 
 def _deleted(plan: DeletionPlan) -> tuple[Answer, ...]:
     """The deleted segments: the oldest, and the sum of the others if they are many."""
-    shown = tuple(Answer(str(removal), True) for removal in plan.removals[:MOST_SEGMENTS])
-    others = plan.removals[MOST_SEGMENTS:]
+    shown = tuple(Answer(str(removal), True) for removal in plan.removals[:MAX_SEGMENTS])
+    others = plan.removals[MAX_SEGMENTS:]
     if not others:
         return shown
     size = decimal(sum(removal.segment.size_bytes for removal in others))
@@ -90,7 +90,7 @@ def _strategy(config: TopicConfig) -> Iterator[Answer]:
 def _overdue_remedy(plan: LogPlan, now_ms: int) -> str:
     """When ``max.compaction.lag.ms`` will have passed for the oldest dirty inactive segment."""
     dirty = segments_between(plan.view.segments[:-1], plan.first_dirty_offset, plan.view.segments[-1].base_offset)
-    stamps = [each.first_batch_timestamp_ms for each in dirty if 0 < each.first_batch_timestamp_ms < LONG_MAX]
+    stamps = [segment.first_batch_timestamp_ms for segment in dirty if 0 < segment.first_batch_timestamp_ms < LONG_MAX]
     if not stamps:
         return "no inactive segment is dirty"
     age_ms, lag_ms = now_ms - min(stamps), plan.config.max_compaction_lag_ms
@@ -111,11 +111,11 @@ def _bounds(plan: LogPlan, now_ms: int) -> Iterator[Answer]:
 
 def _bound_remedy(plan: LogPlan, bound: CleaningBound, now_ms: int) -> str:
     if bound.name == ACTIVE:
-        size = sum(each.size_bytes for each in plan.view.segments if each.base_offset >= bound.offset)
+        size = sum(segment.size_bytes for segment in plan.view.segments if segment.base_offset >= bound.offset)
         held = f"its {decimal(size)} are not cleaned until a broker rolls it" if size else "it is empty"
         return f"{held}; for an export that no broker will append to: --include-active"
     if bound.name == MIN_LAG:
-        young = next(each for each in plan.view.segments if each.base_offset == bound.offset)
+        young = next(segment for segment in plan.view.segments if segment.base_offset == bound.offset)
         age_ms = now_ms - young.largest_timestamp_ms
         source = plan.config.source("min.compaction.lag.ms")
         wait = duration(plan.config.min_compaction_lag_ms - age_ms)
@@ -129,11 +129,12 @@ def _bound_remedy(plan: LogPlan, bound: CleaningBound, now_ms: int) -> str:
 
 def _size(plan: DeletionPlan, oldest: Segment) -> Answer:
     bound, source = plan.config.retention_bytes, plan.config.source("retention.bytes")
-    left = plan.after.size_bytes - oldest.size_bytes
+    remaining = plan.after.size_bytes - oldest.size_bytes
     if bound < 0:
-        return Answer(f"log size has a limit (retention.bytes is {bound}, {source})", False, f"with retention.bytes={left}")
-    text = f"{left} bytes left without segment {oldest.base_offset} >= {bound} (retention.bytes, {source})"
-    return Answer(text, False, f"deleted after {decimal(bound - left)} more, or with retention.bytes={left}")
+        text = f"log size has a limit (retention.bytes is {bound}, {source})"
+        return Answer(text, False, f"with retention.bytes={remaining}")
+    text = f"{remaining} bytes left without segment {oldest.base_offset} >= {bound} (retention.bytes, {source})"
+    return Answer(text, False, f"deleted after {decimal(bound - remaining)} more, or with retention.bytes={remaining}")
 
 
 def _time(plan: DeletionPlan, oldest: Segment, now_ms: int) -> Answer:

@@ -125,11 +125,11 @@ def rules_of(version: str) -> KafkaRules:
     :raises UsageError: not a version whose rules are known
     """
     minor = ".".join(version.split(".")[:2])
-    known = RULES.get(version) or (RULES.get(minor) if _is_patch(version) else None)
-    if known is None:
-        what = f"the rules of Kafka {version!r} are not known, only those of {OLDEST} to {NEWEST}"
-        raise UsageError(what, hint=f"give one of {', '.join(RULES)}, or another patch of these")
-    return known
+    rules = RULES.get(version) or (RULES.get(minor) if _is_patch(version) else None)
+    if rules is None:
+        message = f"the rules of Kafka {version!r} are not known, only those of {OLDEST} to {NEWEST}"
+        raise UsageError(message, hint=f"give one of {', '.join(RULES)}, or another patch of these")
+    return rules
 
 
 def _is_patch(version: str) -> bool:

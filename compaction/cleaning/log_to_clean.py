@@ -135,7 +135,7 @@ def _bounds(
     bounds.append(CleaningBound(HIGH_WATERMARK, view.high_watermark))
     if config.min_compaction_lag_ms > 0:
         newest_cleanable_ms = to_long(now_ms - config.min_compaction_lag_ms)
-        young = next((each for each in dirty if each.largest_timestamp_ms > newest_cleanable_ms), None)
+        young = next((segment for segment in dirty if segment.largest_timestamp_ms > newest_cleanable_ms), None)
         if young is not None:
             # the name alone would make the offset read like the setting's value
             bounds.append(CleaningBound(MIN_LAG, young.base_offset, MIN_LAG))
@@ -145,9 +145,9 @@ def _bounds(
 def open_transaction(view: LogView) -> str:
     """The transaction that holds back the last stable offset; it may have begun below the log start."""
     begins = [
-        (each.current_txn_first_offset, each.producer_id)
-        for each in view.producers
-        if 0 <= each.current_txn_first_offset <= view.last_stable_offset
+        (producer.current_txn_first_offset, producer.producer_id)
+        for producer in view.producers
+        if 0 <= producer.current_txn_first_offset <= view.last_stable_offset
     ]
     if not begins:
         return "transaction that ends at or past the high watermark"
@@ -155,7 +155,7 @@ def open_transaction(view: LogView) -> str:
 
 
 def _overdue_ms(dirty: Sequence[Segment], config: TopicConfig, now_ms: int) -> int:
-    stamps = [each.first_batch_timestamp_ms for each in dirty if each.first_batch_timestamp_ms > 0]
+    stamps = [segment.first_batch_timestamp_ms for segment in dirty if segment.first_batch_timestamp_ms > 0]
     clean_until_ms = to_long(now_ms - max(config.max_compaction_lag_ms, 0))
     return max(clean_until_ms - min(stamps), 0) if stamps else 0
 

@@ -8,8 +8,8 @@ The rule: a log whose ``cleanup.policy`` includes ``compact`` and that has bytes
 and the dirtiest log is cleaned first. ``compaction.cleaning.log_to_clean`` defines dirty. All segments below the first
 uncleanable offset are cleaned, including the clean ones, in the groups of ``compaction.cleaning.grouping``.
 
-Refused are ``__cluster_metadata``, whose records have no keys (a broker prunes it by snapshots), and every log whose
-``cleanup.policy`` is a guess (``compaction.config.resolver``), whatever the guess: compaction removes records too.
+Two kinds of logs are refused: ``__cluster_metadata``, whose records have no keys (a broker prunes it by snapshots), and logs
+whose ``cleanup.policy`` is a guess (``compaction.config.resolver``), whatever the guess: compaction removes records too.
 
 A ``PolicyPlan`` is the effect of ``cleanup.policy`` in one run: segment deletion, then compaction as planned on the remaining
 log. A guessed policy removes nothing, in either half.
@@ -178,7 +178,7 @@ def plan_log(
 
 @dataclass(frozen=True)
 class PolicyPlan:
-    """What happens to one log: ``deletion``, if the run deletes segments, then ``compaction`` of ``deletion.after``."""
+    """The plan of one log: ``deletion``, if the run deletes segments, then ``compaction`` of ``deletion.after``."""
 
     compaction: LogPlan
     deletion: DeletionPlan | None = None
@@ -195,8 +195,8 @@ def plan_compact_run(
     """The plan of a compaction run: it deletes segments only under ``compact,delete``. Parameters as for ``plan_log``."""
     deletes = config.policy_guess is None and config.cleanup_compact and config.cleanup_delete
     deletion = plan_deletion(view, config, now_ms=now_ms) if deletes else None
-    left = view if deletion is None else deletion.after
-    return PolicyPlan(plan_log(left, config, now_ms=now_ms, include_active=include_active, rules=rules), deletion)
+    remaining = view if deletion is None else deletion.after
+    return PolicyPlan(plan_log(remaining, config, now_ms=now_ms, include_active=include_active, rules=rules), deletion)
 
 
 def plan_cleanup_policy(

@@ -104,7 +104,7 @@ class ProducerStates:
     """The producers of one partition: load snapshot entries, then append batches in log order, segment by segment."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _State] = {}
+        self._producers: dict[int, _State] = {}
         self._pending: dict[int, _State] = {}
         #: open transactions: first offset -> producer id
         self._open: dict[int, int] = {}
@@ -122,7 +122,7 @@ class ProducerStates:
                 state.batch = _Batch(entry.last_sequence, entry.last_data_offset, entry.offset_delta)
             if _is_expired(state, now_ms, expiration_ms):
                 continue
-            self._known[entry.producer_id] = state
+            self._producers[entry.producer_id] = state
             if state.txn_first_offset >= 0:
                 self._open[state.txn_first_offset] = entry.producer_id
 
@@ -137,39 +137,41 @@ class ProducerStates:
             return
         control = (batches["attributes"] & CONTROL) != 0
         start = 0
-        for at in [*np.flatnonzero(control).tolist(), len(batches)]:
-            self._append_data(batches[start:at])
-            if at < len(batches):
-                self._append_control(batches[at], marker_at)
-            start = at + 1
+        for end in [*np.flatnonzero(control).tolist(), len(batches)]:
+            self._append_data(batches[start:end])
+            if end < len(batches):
+                self._append_control(batches[end], marker_at)
+            start = end + 1
 
     def flush(self) -> list[CompletedTxn]:
         """Merge the updates of a segment, after its last batch; the transactions that ended in it, in log order."""
         for producer_id, update in self._pending.items():
-            known = self._known.setdefault(producer_id, _State(epoch=update.epoch))
-            known.take_epoch(update.epoch)
-            known.batch = update.batch or known.batch
-            known.coordinator_epoch = update.coordinator_epoch
-            known.txn_first_offset = update.txn_first_offset
-            known.last_timestamp_ms = update.last_timestamp_ms
+            state = self._producers.setdefault(producer_id, _State(epoch=update.epoch))
+            state.take_epoch(update.epoch)
+            state.batch = update.batch or state.batch
+            state.coordinator_epoch = update.coordinator_epoch
+            state.txn_first_offset = update.txn_first_offset
+            state.last_timestamp_ms = update.last_timestamp_ms
         self._open.update(self._started)
-        done = []
+        completed = []
         for producer_id, first, last, aborted in self._completed:
-            done.append(CompletedTxn(producer_id, first, last, aborted, self._stable_after(producer_id, last)))
+            completed.append(CompletedTxn(producer_id, first, last, aborted, self._stable_after(producer_id, last)))
             self._open.pop(first, None)
             self._closed[first] = last
         self._pending, self._started, self._completed = {}, [], []
-        return done
+        return completed
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Remove the producers that are expired at ``now_ms``."""
-        self._known = {
-            producer_id: state for producer_id, state in self._known.items() if not _is_expired(state, now_ms, expiration_ms)
+        self._producers = {
+            producer_id: state
+            for producer_id, state in self._producers.items()
+            if not _is_expired(state, now_ms, expiration_ms)
         }
 
     def entries(self) -> tuple[ProducerEntry, ...]:
         """The producers, ascending by id."""
-        return tuple(_entry(producer_id, state) for producer_id, state in sorted(self._known.items()))
+        return tuple(_entry(producer_id, state) for producer_id, state in sorted(self._producers.items()))
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """First offset of the oldest transaction that is open or whose marker is at or past the high watermark."""
@@ -179,8 +181,8 @@ class ProducerStates:
     def _update(self, producer_id: int) -> _State:
         update = self._pending.get(producer_id)
         if update is None:
-            known = self._known.get(producer_id)
-            update = _State() if known is None else replace(known, batch=None)
+            state = self._producers.get(producer_id)
+            update = _State() if state is None else replace(state, batch=None)
             self._pending[producer_id] = update
         return update
 
@@ -233,10 +235,10 @@ def _is_expired(state: _State, now_ms: int, expiration_ms: int) -> bool:
 
 
 def _first_and_last(rows: Rows) -> NDArray[np.int64]:
-    """The rows of a run without control batches that decide: each producer's last batch and first transactional one."""
+    """The rows that determine the state, of a run without control batches: each producer's last and first transactional one."""
     ids = rows["producer_id"]
     _, from_end = np.unique(ids[::-1], return_index=True)
     transactional = np.flatnonzero(rows["attributes"] & TRANSACTIONAL)
     _, first = np.unique(ids[transactional], return_index=True)
-    chosen: NDArray[np.int64] = np.union1d(len(rows) - 1 - from_end, transactional[first])
-    return chosen
+    selected: NDArray[np.int64] = np.union1d(len(rows) - 1 - from_end, transactional[first])
+    return selected

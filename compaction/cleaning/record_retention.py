@@ -46,7 +46,7 @@ For a batch of which a record survives:
 Versions (``compaction.cleaning.kafka_rules``): up to Kafka 3.0 batches have no delete horizon. 5 takes the segment's mtime with
 every magic, 2 takes it for a discardable control batch, and 9 does not apply; a batch that has a horizon loses it when it is
 rewritten. Up to Kafka 3.9, 10 does not apply: a plain message is copied, and a wrapper that loses a message, or has one of
-another magic, is written anew with its own magic (``compaction.formats.message_set``).
+another magic, is rewritten with its own magic (``compaction.formats.message_set``).
 
 ``compaction.cleaning.transactions`` decides which data is aborted and which control batches are discardable. The map pass may
 take more data for aborted than there is; then M misses keys and more survives, never less.
@@ -76,7 +76,7 @@ _NO_PRODUCER_ID = -1
 class ActiveProducers:
     """The last records of the active producers: arrays of shape (n,), ascending by producer id.
 
-    ``last_data_offset`` is -1 for a producer that has only a marker left.
+    ``last_data_offset`` is -1 for a producer of which only a marker remains.
     """
 
     producer_id: Int64s
@@ -146,5 +146,5 @@ class RoundRules:
 
 def _has_bit(rows: Rows, bit: int) -> Bools:
     """Which batches are of magic 2 and have the attribute bit, (n,) bool."""
-    found: Bools = (rows["magic"] >= 2) & ((rows["attributes"] & bit) != 0)
-    return found
+    matches: Bools = (rows["magic"] >= 2) & ((rows["attributes"] & bit) != 0)
+    return matches

@@ -145,15 +145,15 @@ def _by_size(view: LogView, config: TopicConfig, now_ms: int) -> _Rule | None:
     bound = config.retention_bytes
     if bound < 0 or view.size_bytes < bound:
         return None
-    left_bytes = view.size_bytes
+    remaining_bytes = view.size_bytes
 
     def rule(segment: Segment, following: Segment | None) -> str | None:
-        nonlocal left_bytes
-        if left_bytes - segment.size_bytes < bound:
+        nonlocal remaining_bytes
+        if remaining_bytes - segment.size_bytes < bound:
             return None
-        left_bytes -= segment.size_bytes
+        remaining_bytes -= segment.size_bytes
         origin = config.source("retention.bytes")
-        return f"{left_bytes} bytes are left without it, retention.bytes is {bound} ({origin})"
+        return f"{remaining_bytes} bytes are left without it, retention.bytes is {bound} ({origin})"
 
     return rule
 
@@ -180,11 +180,11 @@ _PASSES: tuple[tuple[DeletionCause, Callable[[LogView, TopicConfig, int], _Rule 
 
 
 def _without(view: LogView, count: int, now_ms: int) -> LogView:
-    """The log without its first ``count`` segments; with a new active segment if none is left."""
+    """The log without its first ``count`` segments; with a new active segment if none remains."""
     if count == 0:
         return view
-    left = view.segments[count:] or (_rolled(view.log_end_offset, now_ms),)
-    return replace(view, segments=left, log_start_offset=max(view.log_start_offset, left[0].base_offset))
+    remaining = view.segments[count:] or (_rolled(view.log_end_offset, now_ms),)
+    return replace(view, segments=remaining, log_start_offset=max(view.log_start_offset, remaining[0].base_offset))
 
 
 def _rolled(base_offset: int, now_ms: int) -> Segment:
@@ -203,8 +203,8 @@ def _rolled(base_offset: int, now_ms: int) -> Segment:
 def _summary(view: LogView, config: TopicConfig, removals: Sequence[Removal], now_ms: int) -> str:
     policy = f"cleanup.policy is {config.cleanup_policy or 'none'} ({config.source('cleanup.policy')})"
     if removals:
-        by_cause = [(cause, [each for each in removals if each.cause is cause]) for cause in DeletionCause]
-        parts = [f"{len(found)} by {cause.value}" for cause, found in by_cause if found]
+        by_cause = [(cause, [removal for removal in removals if removal.cause is cause]) for cause in DeletionCause]
+        parts = [f"{len(deleted)} by {cause.value}" for cause, deleted in by_cause if deleted]
         return f"{len(removals)} of {counted(len(view.segments), 'segment')} expired ({', '.join(parts)}); {policy}"
     if not config.cleanup_delete:
         return f"policy: {policy}, only segments below log start {view.log_start_offset} are deleted"

@@ -108,10 +108,10 @@ def resolve_cleaning(
     ranges = _replay_groups(segments, groups, _TxnIndexes(segments, log_start_offset), index_of, rows)
     aborted = _aborted_ranges(ranges)
     data = rows[rows["kind"] == TxnKind.DATA]
-    needed = {each.end for each, seen in zip(ranges, _observed(ranges, data), strict=True) if seen}
+    needed = {range_.end for range_, seen in zip(ranges, _observed(ranges, data), strict=True) if seen}
     entries: list[list[AbortedTxn]] = [[] for _ in groups]
-    for each in sorted((each for each in ranges if each.end in needed), key=lambda each: each.end):
-        entries[each.group].append(each.txn)
+    for range_ in sorted((range_ for range_ in ranges if range_.end in needed), key=lambda range_: range_.end):
+        entries[range_.group].append(range_.txn)
     for group in entries:
         _check_ascending(group)
     return TxnResolution(aborted, _discardable(rows, data, aborted, needed), tuple(tuple(group) for group in entries))
@@ -179,8 +179,8 @@ def _replay_groups(
         markers.setdefault(marker.segment_index, []).append(marker)
     replay = _Replay()
     for group_index, group in enumerate(groups):
-        for at, member in enumerate(group):
-            upper = group[at + 1].base_offset if at + 1 < len(group) else member.next_offset
+        for position, member in enumerate(group):
+            upper = group[position + 1].base_offset if position + 1 < len(group) else member.next_offset
             index = index_of[member.base_offset]
             replay.add(indexes.collect(index, upper), member.base_offset)
             for marker in markers.get(index, ()):
@@ -210,8 +210,8 @@ class _TxnIndexes:
         """
         begin = int(self._begin[segment_index])
         stop = self._stop(begin, end_offset)
-        chosen = self._not_below_log_start[begin:stop] & (self._first_offset[begin:stop] < end_offset)
-        return (self._txns[begin + int(offset)] for offset in np.flatnonzero(chosen))
+        selected = self._not_below_log_start[begin:stop] & (self._first_offset[begin:stop] < end_offset)
+        return (self._txns[begin + int(offset)] for offset in np.flatnonzero(selected))
 
     def _stop(self, begin: int, end_offset: int) -> int:
         """One past the entry that ends the search. The entry is usually near, so the blocks grow."""
@@ -233,10 +233,10 @@ def _read(segments: Sequence[Segment], rows: Rows, first_segment: int, first_pos
     """Which rows are of batches that the map pass reads, (n,) bool."""
     last_segment = _floor_segment(segments, end_offset - 1)
     index = rows["segment_index"]
-    found: Bools = (index <= last_segment) & (
+    read: Bools = (index <= last_segment) & (
         (index > first_segment) | ((index == first_segment) & (rows["position"] >= first_position))
     )
-    return found
+    return read
 
 
 def _abort_markers(rows: Rows) -> list[_Marker]:
@@ -248,14 +248,14 @@ def _abort_markers(rows: Rows) -> list[_Marker]:
 
 
 def _aborted_ranges(ranges: Sequence[_Range]) -> AbortedRanges:
-    ordered = sorted(ranges, key=lambda each: (each.producer_id, each.start))
-    columns = np.array([each[:3] for each in ordered], dtype=np.int64).reshape(-1, 3)
+    ordered = sorted(ranges, key=lambda range_: (range_.producer_id, range_.start))
+    columns = np.array([range_[:3] for range_ in ordered], dtype=np.int64).reshape(-1, 3)
     return AbortedRanges(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
 
 
 def _observed(ranges: Sequence[_Range], data: Rows) -> Bools:
     """Which ranges contain a data batch and end with a marker, (n,) bool."""
-    columns = np.array([each[:3] for each in ranges], dtype=np.int64).reshape(-1, 3)
+    columns = np.array([range_[:3] for range_ in ranges], dtype=np.int64).reshape(-1, 3)
     producers, offsets = _by_producer(data)
     below_start = rank(producers, offsets, columns[:, 0], columns[:, 1])
     up_to_end = rank(producers, offsets, columns[:, 0], columns[:, 2], inclusive=True)

@@ -5,7 +5,7 @@ part of one segment. Two are enough. Index entries become pending only at segmen
 aborted transaction, so a transaction that opens within a run remains open until its end. A run is therefore a sequence of
 batches that are not aborted followed by a sequence of aborted ones, either possibly empty; it changes at the first batch whose
 last offset is ≥ the entry's first offset. The first batch of the run says whether any is not aborted, the last whether any is
-aborted, and resolution needs nothing else. An entry that ``computeIfAbsent`` ignores does not change this.
+aborted; resolution needs no more. An entry that ``computeIfAbsent`` ignores does not change this.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class AbortedRanges:
         if not len(self):
             return np.zeros(len(producer_id), dtype=np.bool_)
         index = rank(self.producer_id, self.first_offset, producer_id, last_offset, inclusive=True) - 1
-        found = np.maximum(index, 0)
-        inside: Bools = (index >= 0) & (self.producer_id[found] == producer_id) & (last_offset <= self.last_offset[found])
+        nearest = np.maximum(index, 0)
+        inside: Bools = (index >= 0) & (self.producer_id[nearest] == producer_id) & (last_offset <= self.last_offset[nearest])
         return inside
 
 
@@ -93,16 +93,16 @@ def summarise(rows: Rows, segment_index: int) -> Rows:
     data = v2 & ~control & ((rows["attributes"] & TRANSACTIONAL) != 0)
     if not control.any() and not data.any():
         return np.empty(0, dtype=TXN_ROW)
-    chosen = control.copy()
-    chosen[_ends_of_runs(rows["producer_id"], control, data)] = True
-    picked = rows[chosen]
-    summary = np.empty(len(picked), dtype=TXN_ROW)
+    selected = control.copy()
+    selected[_ends_of_runs(rows["producer_id"], control, data)] = True
+    batches = rows[selected]
+    summary = np.empty(len(batches), dtype=TXN_ROW)
     summary["segment_index"] = segment_index
-    summary["position"] = picked["position"]
-    summary["first_offset"] = picked["base_offset"]
-    summary["last_offset"] = picked["last_offset"]
-    summary["producer_id"] = picked["producer_id"]
-    summary["kind"] = _kinds(picked, control[chosen])
+    summary["position"] = batches["position"]
+    summary["first_offset"] = batches["base_offset"]
+    summary["last_offset"] = batches["last_offset"]
+    summary["producer_id"] = batches["producer_id"]
+    summary["kind"] = _kinds(batches, control[selected])
     return summary
 
 
@@ -112,24 +112,24 @@ def keyless_rows(rows: Rows, keyless: NDArray[np.int32]) -> Rows:
     :param keyless: records without a key in each batch, (n,) int32
     """
     data = (rows["magic"] >= 2) & ((rows["attributes"] & (TRANSACTIONAL | CONTROL)) == TRANSACTIONAL)
-    chosen = data & (keyless > 0)
-    found = np.empty(np.count_nonzero(chosen), KEYLESS_ROW)
-    found["producer_id"], found["last_offset"] = rows["producer_id"][chosen], rows["last_offset"][chosen]
-    found["keyless"] = keyless[chosen]
-    return found
+    selected = data & (keyless > 0)
+    table = np.empty(np.count_nonzero(selected), KEYLESS_ROW)
+    table["producer_id"], table["last_offset"] = rows["producer_id"][selected], rows["last_offset"][selected]
+    table["keyless"] = keyless[selected]
+    return table
 
 
 def rank(
-    producers: Int64s, offsets: Int64s, wanted_producers: Int64s, wanted_offsets: Int64s, *, inclusive: bool = False
+    producers: Int64s, offsets: Int64s, query_producers: Int64s, query_offsets: Int64s, *, inclusive: bool = False
 ) -> Int64s:
-    """How many of the ascending pairs (producer, offset) are below each wanted pair, or equal to it if ``inclusive``."""
-    low = np.zeros(len(wanted_producers), dtype=np.int64)
-    high = np.full(len(wanted_producers), len(producers), dtype=np.int64)
+    """The number of ascending pairs (producer, offset) below each query pair, or up to it if ``inclusive``."""
+    low = np.zeros(len(query_producers), dtype=np.int64)
+    high = np.full(len(query_producers), len(producers), dtype=np.int64)
     while (open_ := low < high).any():
         middle = np.minimum((low + high) // 2, len(producers) - 1)
         producer, offset = producers[middle], offsets[middle]
-        reached = offset <= wanted_offsets if inclusive else offset < wanted_offsets
-        below = (producer < wanted_producers) | ((producer == wanted_producers) & reached)
+        reached = offset <= query_offsets if inclusive else offset < query_offsets
+        below = (producer < query_producers) | ((producer == query_producers) & reached)
         low = np.where(open_ & below, middle + 1, low)
         high = np.where(open_ & ~below, middle, high)
     return low
@@ -149,11 +149,11 @@ def _ends_of_runs(producer_id: Int64s, control: Bools, data: Bools) -> Int64s:
     return ends
 
 
-def _kinds(picked: Rows, control: Bools) -> NDArray[np.int8]:
-    types = picked["control_type"]
-    kinds = np.full(len(picked), TxnKind.DATA, dtype=np.int8)
+def _kinds(batches: Rows, control: Bools) -> NDArray[np.int8]:
+    types = batches["control_type"]
+    kinds = np.full(len(batches), TxnKind.DATA, dtype=np.int8)
     kinds[control] = TxnKind.OTHER_CONTROL
     kinds[control & (types == ABORT)] = TxnKind.ABORT
     kinds[control & (types == COMMIT)] = TxnKind.COMMIT
-    kinds[control & (picked["count"] == 0)] = TxnKind.EMPTY_CONTROL
+    kinds[control & (batches["count"] == 0)] = TxnKind.EMPTY_CONTROL
     return kinds

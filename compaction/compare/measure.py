@@ -53,7 +53,7 @@ class _CaseSink:
 
     def begin(self, block: Block) -> NDArray[np.bool_]:
         decided = self._decided = self._rewriter.decide(block, self._limits)
-        wanted: NDArray[np.bool_] = (decided.actions != COPY) | self._rewriter.wanted(block, decided)
+        wanted: NDArray[np.bool_] = (decided.actions != COPY) | self._rewriter.selected(block, decided)
         return wanted
 
     def take(self, decoded: Decoded) -> Iterable[Emitted]:

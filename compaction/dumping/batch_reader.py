@@ -185,7 +185,7 @@ class BatchReader:
             for table in record_tables(plain_records(batch, data), header):
                 largest = max(largest, int(table[:, TIMESTAMP].max()))
         except FormatError as error:
-            raise self.error(error.what, batch.position) from None
+            raise self.error(error.message, batch.position) from None
         return largest
 
     def error(self, what: str, position: int, hint: str = RESTORE_HINT) -> CorruptLogError:

@@ -234,7 +234,7 @@ class _Reader:
         try:
             value, self.pos = decode_unsigned(self._data, self.pos)
         except FormatError as error:
-            raise MessageError(error.what, self.pos, _java_reason(self._data[self.pos : self.pos + 5])) from None
+            raise MessageError(error.message, self.pos, _java_reason(self._data[self.pos : self.pos + 5])) from None
         return value - (1 << 32) if value >> 31 else value
 
     def _array(self, size: int) -> bytes:

@@ -134,7 +134,7 @@ def dump_snapshot(fs: FileSystem, target: Target) -> Iterator[Row]:
         entries = read_snapshot(_read(fs, target.path))
     except FormatError as error:
         hint = "remove it: a broker reads the producers from the log or an earlier snapshot"
-        raise CorruptLogError(error.what, path=target.path, position=error.position, hint=hint) from None
+        raise CorruptLogError(error.message, path=target.path, position=error.position, hint=hint) from None
     for entry in entries:
         yield _producer_row(entry)
 

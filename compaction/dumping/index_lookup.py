@@ -94,7 +94,7 @@ def _first_record(reader: BatchReader, batch: BatchAt, timestamp: int) -> tuple[
             if record.timestamp >= timestamp:
                 return record.offset, record.timestamp
     except FormatError as error:
-        raise reader.error(error.what, batch.position) from None
+        raise reader.error(error.message, batch.position) from None
     return None
 
 

@@ -116,7 +116,7 @@ def decode_metadata(_key: bytes | None, value: bytes | None, offset: int) -> tup
     try:
         return None, json_text(_metadata_form(value or b""))
     except FormatError as error:
-        return None, f"Error at {offset}, skipping. {error.what}"
+        return None, f"Error at {offset}, skipping. {error.message}"
 
 
 def decode_remote_log(_key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
@@ -125,7 +125,7 @@ def decode_remote_log(_key: bytes | None, value: bytes | None, offset: int) -> t
         message, values, _ = _framed(value or b"", message_schemas.REMOTE_LOG_RECORDS)
         shown = _remote_log_values(message.name, values)
     except FormatError as error:
-        return None, f"Error at offset {offset}, skipping. {error.what}"
+        return None, f"Error at offset {offset}, skipping. {error.message}"
     fields = message_schemas.REMOTE_LOG_TEXTS[message.name].split()
     return None, f"{message.name}{{{', '.join(f'{name}={shown[name]}' for name in fields)}}}"
 
@@ -264,7 +264,7 @@ def _coordinator_record(table: str, key: bytes | None, value: bytes | None, offs
     except _UnknownTypeError:
         return f"Unknown record type {kind} at offset {offset}, skipping.", None
     except FormatError as error:
-        return f"Error at offset {offset}, skipping. {error.what}", None
+        return f"Error at offset {offset}, skipping. {error.message}", None
 
 
 def _coordinator_value(table: str, kind: int, value: bytes) -> str:

@@ -85,7 +85,7 @@ class SegmentDump:
         try:
             yield from self._batches()
         except FormatError as error:
-            raise self._reader.error(error.what, self.position) from None
+            raise self._reader.error(error.message, self.position) from None
 
     def _batches(self) -> Iterator[str]:
         end = self.size if self._view.max_bytes is None else min(self.size, self._view.max_bytes)
@@ -194,7 +194,7 @@ class SegmentDump:
         try:
             return self._view.decoder(key, value, offset)
         except FormatError as error:
-            raise FormatError(f"record at offset {offset} cannot be decoded: {error.what}") from None
+            raise FormatError(f"record at offset {offset} cannot be decoded: {error.message}") from None
 
     def _contents(self, key: bytes | None, value: bytes | None, offset: int) -> str:
         shown_key, shown_value = self._decoded(key, value, offset)

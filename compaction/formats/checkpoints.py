@@ -164,8 +164,8 @@ def _topic_id(text: str, source: object) -> str:
     return topic_id_text(raw)
 
 
-def _fail(source: object, line: int, what: str) -> NoReturn:
-    raise CorruptLogError(f"line {line}: {what}", path=source)
+def _fail(source: object, line: int, message: str) -> NoReturn:
+    raise CorruptLogError(f"line {line}: {message}", path=source)
 
 
 class EpochRange(NamedTuple):

@@ -259,9 +259,9 @@ def _gather(raw: npt.NDArray[np.uint8], positions: Longs, width: int) -> Longs:
     return chunks.view(f">i{width}")[:, 0].astype(np.int64)
 
 
-def _refuse(bad: npt.NDArray[np.bool_], starts: Longs, what: str) -> None:
+def _refuse(bad: npt.NDArray[np.bool_], starts: Longs, message: str) -> None:
     if bad.any():
-        raise FormatError(what, int(starts[np.argmax(bad)]))
+        raise FormatError(message, int(starts[np.argmax(bad)]))
 
 
 _ENTRY = struct.Struct(">qiI")

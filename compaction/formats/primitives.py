@@ -36,18 +36,18 @@ _MAX_BYTES = {32: 5, 64: 10}
 class FormatError(ValueError):
     """The bytes violate the format.
 
-    :param what: the violation, e.g. ``"unknown magic 9"``
+    :param message: the violation, e.g. ``"unknown magic 9"``
     :param position: byte position in the given buffer, if known; callers add path and base position
     """
 
-    def __init__(self, what: str, position: int | None = None) -> None:
-        super().__init__(what if position is None else f"{what} (at byte {position} of the buffer)")
-        self.what = what
+    def __init__(self, message: str, position: int | None = None) -> None:
+        super().__init__(message if position is None else f"{message} (at byte {position} of the buffer)")
+        self.message = message
         self.position = position
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickles with both fields."""
-        return (type(self), (self.what, self.position))
+        return (type(self), (self.message, self.position))
 
 
 def shown(text: str) -> str:

@@ -63,7 +63,7 @@ def parse_meta_properties(text: str, source: object) -> MetaProperties:
         values = as_dict(parse_properties(text, source))
     except ConfigError as error:
         # a file of the broker, not a configuration of the user
-        raise CorruptLogError(error.what, path=source) from None
+        raise CorruptLogError(error.message, path=source) from None
     version = values.get("version", "0")
     if version not in _META_VERSIONS:
         raise CorruptLogError(f"unknown version {shown(version)}", path=source)

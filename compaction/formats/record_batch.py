@@ -126,8 +126,8 @@ class StoredBatch:
         """``FormatError`` when the stored CRC is not the computed one."""
         stored, computed = self.header.crc, self.computed_crc
         if stored != computed:
-            what = "batch" if self.magic == MAGIC else "message"
-            raise FormatError(f"{what} fails its CRC (stored {stored:#x}, computed {computed:#x})", self.position)
+            kind = "batch" if self.magic == MAGIC else "message"
+            raise FormatError(f"{kind} fails its CRC (stored {stored:#x}, computed {computed:#x})", self.position)
 
 
 class Header(NamedTuple):

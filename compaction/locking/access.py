@@ -88,4 +88,4 @@ def _as_usage_errors() -> Iterator[None]:
     try:
         yield
     except StorageError as error:
-        raise UsageError(error.what, path=error.path, hint=error.hint) from error
+        raise UsageError(error.message, path=error.path, hint=error.hint) from error

@@ -109,7 +109,7 @@ def read_offsets(fs: FileSystem, log_dir: str, file_name: str) -> dict[TopicPart
     try:
         return parse_offset_checkpoint(text, path)
     except CorruptLogError as error:
-        raise CorruptLogError(error.what, path=path, hint=_HINT) from None
+        raise CorruptLogError(error.message, path=path, hint=_HINT) from None
 
 
 class Change(NamedTuple):

@@ -139,14 +139,14 @@ def require_logs(fs: FileSystem, logs: Sequence[LogLocation], log_dirs: Sequence
     patterns = [pattern.pattern for pattern in selector.topics]
     hint = "or give --allow-empty if that is to be expected"
     if patterns and not logs:
-        what = f"--topic: no topic here matches {' or '.join(map(repr, patterns))}"
+        message = f"--topic: no topic here matches {' or '.join(map(repr, patterns))}"
         names = {str(location.topic_partition) for log_dir in log_dirs for location, _ in _logs_of(fs, log_dir)}
         partition = next((each for each in patterns if each in names), None)
         if partition is not None:
-            raise UsageError(what, path=where, hint=f"{partition} is a partition: give --partition {partition}")
-        raise UsageError(what, path=where, hint=f"a pattern matches the whole name of a topic; correct it, {hint}")
-    what = "no logs here: no directory is named TOPIC-N and has segments"
-    raise UsageError(what, path=where, hint=f"give one of the broker's log.dirs, or a copy of it, {hint}")
+            raise UsageError(message, path=where, hint=f"{partition} is a partition: give --partition {partition}")
+        raise UsageError(message, path=where, hint=f"a pattern matches the whole name of a topic; correct it, {hint}")
+    message = "no logs here: no directory is named TOPIC-N and has segments"
+    raise UsageError(message, path=where, hint=f"give one of the broker's log.dirs, or a copy of it, {hint}")
 
 
 def require_topics(logs: Sequence[LogLocation], selector: Selector, paths: Sequence[str]) -> None:

@@ -136,11 +136,11 @@ class SegmentReader:
             if position + max(scan.need, LOG_OVERHEAD_BYTES + 5) > self._end:
                 left = self._end - position
                 cut = f"batch of {scan.need} bytes extends past the last {left} bytes"
-                what = cut if scan.need else f"{left} bytes are not a batch"
-                raise CorruptLogError(what, path=self._path, position=position, hint="restore this segment")
+                message = cut if scan.need else f"{left} bytes are not a batch"
+                raise CorruptLogError(message, path=self._path, position=position, hint="restore this segment")
             if scan.need > MAX_BATCH_BYTES:
-                what = f"batch of {scan.need} bytes, more than {MAX_BATCH_BYTES} are not supported"
-                raise UnsupportedLogError(what, path=self._path, position=position)
+                message = f"batch of {scan.need} bytes, more than {MAX_BATCH_BYTES} are not supported"
+                raise UnsupportedLogError(message, path=self._path, position=position)
             self._buffer = np.empty(scan.need, np.uint8)
 
 
@@ -216,8 +216,8 @@ class SegmentScan:
             if len(found.rows) or found.error is not None or self.position + max(found.need, len(window) + 1) > len(self.data):
                 return found
             if found.need > MAX_BATCH_BYTES:
-                what = f"batch of {found.need} bytes, more than {MAX_BATCH_BYTES} are not supported"
-                return found._replace(error=what, error_position=self.position)
+                message = f"batch of {found.need} bytes, more than {MAX_BATCH_BYTES} are not supported"
+                return found._replace(error=message, error_position=self.position)
 
     def _in_order(self, rows: Rows) -> Rows:
         """The batches before the first one whose offsets decrease, which is an error: no checksum covers a base offset."""
@@ -349,4 +349,4 @@ class SegmentFile:
             size = HEADER.get(self.data[position : position + HEADER_SIZE].tobytes(), "length") + LOG_OVERHEAD_BYTES
             return read_end_txn_marker(memoryview(self.data[position : position + size].fetch()))
         except FormatError as error:
-            raise CorruptLogError(error.what, path=self.path, position=position) from None
+            raise CorruptLogError(error.message, path=self.path, position=position) from None

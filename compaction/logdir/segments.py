@@ -136,8 +136,8 @@ def require_same_indexes(fs: ReadableFileSystem, log_path: str, segments: Iterab
         problem = state.index_problem or state.txn_problem
         if problem is not None or _index_entries(state.segment) != _index_entries(planned):
             path = join(log_path, segment_file(planned.base_offset, LOG))
-            what = problem or "other entries"
-            raise StorageError(f"indexes have changed since they were read: {what}", path=path, hint=_AGAIN)
+            reason = problem or "other entries"
+            raise StorageError(f"indexes have changed since they were read: {reason}", path=path, hint=_AGAIN)
 
 
 def _index_entries(segment: Segment) -> tuple[object, ...]:
@@ -231,11 +231,11 @@ class _Tail:
         """:raises CorruptLogError: the segment is inactive and incomplete, or begins before its base offset"""
         left = len(self.scan.data) - self.scan.position
         if not active and left:
-            what = self.scan.error or f"{left} bytes after the last complete batch of an inactive segment"
-            raise CorruptLogError(what, path=self._path, position=self.scan.position, hint=_HINT)
+            message = self.scan.error or f"{left} bytes after the last complete batch of an inactive segment"
+            raise CorruptLogError(message, path=self._path, position=self.scan.position, hint=_HINT)
         if self.first_offset is not None and self.first_offset < base_offset:
-            what = f"batch begins at offset {self.first_offset}, expected {base_offset} or more"
-            raise CorruptLogError(what, path=self._path, position=self.scan.start, hint=_HINT)
+            message = f"batch begins at offset {self.first_offset}, expected {base_offset} or more"
+            raise CorruptLogError(message, path=self._path, position=self.scan.start, hint=_HINT)
 
 
 def _used_part(fs: ReadableFileSystem, path: str, size: int) -> bytes | None:
@@ -259,7 +259,7 @@ def _complaint(check: Callable[[bytes], None], data: bytes, kind: str) -> str:
     try:
         check(data)
     except FormatError as error:
-        return error.what
+        return error.message
     return f"{kind} is broken"
 
 
@@ -270,12 +270,12 @@ def _aborted_txns(fs: ReadableFileSystem, log_path: str, base_offset: int) -> tu
     try:
         data = read_confirmed(fs, path, _HINT, MAX_INDEX_BYTES)
     except CorruptLogError as error:
-        return (), f"{TXNINDEX} {error.what}"
+        return (), f"{TXNINDEX} {error.message}"
     try:
         indexes.check_txn_index(data, base_offset)
         rows = indexes.read_txn_index(data)
     except FormatError as error:
-        return (), error.what
+        return (), error.message
     problem = f"{TXNINDEX} ends within an entry" if len(data) % indexes.TXN_ENTRY.size else None
     return tuple(AbortedTxn(*row) for row in rows.tolist()), problem
 

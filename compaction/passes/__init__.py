@@ -1,1 +1,1 @@
-"""What one task does in each pass, independent of Spark."""
+"""The work of one task in each pass, independent of Spark."""

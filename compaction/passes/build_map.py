@@ -3,12 +3,12 @@
 Mirrors ``Cleaner.buildOffsetMap`` (Kafka 4.4.0) for the dirty section. Kafka's map is one table in the memory of one machine;
 here it is built in three steps, each in bounded memory:
 
-1. A task puts the entries of its slices into a ``TaskMap``, so that of a key that recurs only the newest entry leaves the task.
-   When the map is full, its keys are still updated, and new keys go to a second, smaller map, which is spilled whenever it is
-   full. The first map is then spilled and reset too if its hit rate has fallen below 1/4: keys that recur stay resident, keys
-   that were written for a while are evicted.
-2. What leaves a task is ordered by *shard*, the high half of the hash scaled to the number of shards: all entries of a key meet
-   in one shard, whatever task has read them, and a shard fits the memory of the task that merges it.
+1. A task puts the entries of its slices into a ``TaskMap``, which keeps only the newest entry of a recurring key. When the map
+   is full, its keys are still updated, and new keys go to a second, smaller map, which is spilled whenever it is full. The
+   first map is then spilled and reset too if its hit rate has fallen below 1/4: recurring keys remain resident, keys that are
+   no longer written are evicted.
+2. A task emits entries by *shard*, the high half of the hash scaled to the number of shards: all entries of a key are merged in
+   one shard, whichever task has read them, and a shard fits the memory of the task that merges it.
 3. The merge of a shard (``compaction.passes.merge``) keeps the entry that supersedes all others of its key, and resolves the
    *lookups* against it: records of the clean section, and of aborted data, do not enter the map; pass 2 drops those that a
    dirty record supersedes.
@@ -39,7 +39,7 @@ from compaction.passes.tasks import SUMMARY, LastRecord, MapContext, MapSettings
 
 #: lookups are kept up to this size
 _LOOKUP_BYTES = 32 << 20
-#: slots that are ordered by shard at a time: their copy, and what waits to be shuffled, remains small
+#: slots that are ordered by shard at a time: bounds their copy, and the entries that wait for the shuffle
 _PORTION = 1 << 18
 #: least number of slots for each shard in a portion: fewer would make many small arrays
 _PORTION_PER_SHARD = 1 << 10
@@ -57,41 +57,41 @@ def scan_slices(slices: Iterable[Slice], logs: Mapping[int, MapContext], setting
 
     The summary of an unreadable slice has an error; the caller must then ignore its log's entries.
     """
-    for log, group in groupby(slices, key=lambda each: each.log):
-        of_one_log, throttle = list(group), Throttle(settings.bytes_per_second)
-        sink = OffsetMapSink(log, logs[log], settings, dirty_records(of_one_log, logs[log].first_dirty_offset))
-        for each in of_one_log:
-            summary = yield from scan_records_of(each, [sink], (), settings, throttle)
+    for log, group in groupby(slices, key=lambda slice_: slice_.log):
+        log_slices, throttle = list(group), Throttle(settings.bytes_per_second)
+        sink = OffsetMapSink(log, logs[log], settings, dirty_records(log_slices, logs[log].first_dirty_offset))
+        for slice_ in log_slices:
+            summary = yield from scan_records_of(slice_, [sink], (), settings, throttle)
             yield (log, SUMMARY), [summary]
         yield from sink.result()
 
 
 def flag_single_task_logs(logs: Mapping[int, MapContext], tasks: Iterable[Iterable[Slice]]) -> dict[int, MapContext]:
     """``logs``, with ``single_task`` set for those with one shard whose slices are all in one of ``tasks``."""
-    tasks_of = Counter(log for task in tasks for log in {each.log for each in task})
-    return {log: replace(work, single_task=work.shards == 1 and tasks_of[log] == 1) for log, work in logs.items()}
+    tasks_of = Counter(log for task in tasks for log in {slice_.log for slice_ in task})
+    return {log: replace(context, single_task=context.shards == 1 and tasks_of[log] == 1) for log, context in logs.items()}
 
 
 def collect_keys(
     work: tuple[Iterable[Slice], Mapping[int, tuple[MapContext, int]]], settings: MapSettings
 ) -> list[tuple[int, KeyFilter]]:
-    """The keys of the dirty records of some slices, by log. Unreadable slices are left to pass 1 to report.
+    """The keys of the dirty records of some slices, by log. Pass 1 reports unreadable slices.
 
     :param work: the slices; of each log, the size of the filter in words
     """
     slices, logs = work
     collected = []
-    for log, group in groupby(slices, key=lambda each: each.log):
+    for log, group in groupby(slices, key=lambda slice_: slice_.log):
         context, words = logs[log]
         sink, throttle = _KeyFilterSink(log, context, settings, words), Throttle(settings.bytes_per_second)
-        for each in group:
-            finish(scan_records_of(each, [sink], (), settings, throttle))
+        for slice_ in group:
+            finish(scan_records_of(slice_, [sink], (), settings, throttle))
         collected.append((log, sink.keys))
     return collected
 
 
 def dirty_records(slices: Iterable[Slice], first_dirty_offset: int) -> int:
-    return sum(max(0, each.end_offset - max(each.first_offset, first_dirty_offset)) for each in slices)
+    return sum(max(0, slice_.end_offset - max(slice_.first_offset, first_dirty_offset)) for slice_ in slices)
 
 
 class _KeyFilterSink:
@@ -109,7 +109,7 @@ class _KeyFilterSink:
 
 
 class OffsetMapSink:
-    """The map entries and lookups of one log, or of one way to build its map, from the slices of one task.
+    """The map entries and lookups of one map of a log, from the slices of one task.
 
     :param max_records: upper bound on the number of entries
     :param arena: memory of the map, as several maps at once need; defaults to that of the process
@@ -180,8 +180,8 @@ class OffsetMapSink:
 def spilled(number: int, slots: Packed, shards: int) -> Iterator[Emitted]:
     """Copies of the ``slots`` of map ``number`` (uint64[n, words], empty ones allowed), by shard."""
     portion = max(_PORTION, _PORTION_PER_SHARD * shards)
-    for at in range(0, len(slots), portion):
-        ordered, starts = by_shard(slots[at : at + portion], shards)
+    for first in range(0, len(slots), portion):
+        ordered, starts = by_shard(slots[first : first + portion], shards)
         for shard, (start, end) in enumerate(pairwise(starts.tolist())):
             if start < end:
                 yield (number, shard), [ordered[start:end]]
@@ -189,7 +189,7 @@ def spilled(number: int, slots: Packed, shards: int) -> Iterator[Emitted]:
 
 class TaskMap:
     """Takes map entries, and spills those that do not fit: it yields the slots of a full map, including empty ones, which are
-    valid until the next ones. See the module's first comment.
+    valid until the next ones. The module's docstring has the algorithm.
 
     :param map_bytes: memory of the first map; a second one takes a quarter of it in addition
     :param max_records: upper bound on the number of entries
@@ -208,7 +208,7 @@ class TaskMap:
         self.complete: SlotTable | None = self._first
 
     def put(self, entries: Packed) -> Iterator[Packed]:
-        """Put uint64[n, words] ``entries``, which are reordered. To be consumed, even if nothing is spilled."""
+        """Put uint64[n, words] ``entries``, which are reordered. Consume the iterator, even if nothing is spilled."""
         while len(entries):
             if self._second is None:
                 entries = entries[self._first.put(entries) :]
@@ -236,7 +236,6 @@ class TaskMap:
         return entries
 
     def drain(self) -> Iterator[Packed]:
-        """The slots of both maps."""
         if self._second is not None:
             yield self._second.slots
             self._second, self._second_arena = None, Arena()

@@ -105,57 +105,57 @@ def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Packed], *,
     :param packed: the part's survivor entries from any number of shards, each uint64
     """
     output = part.output
-    work = Rewriter(log, packed)
+    rewriter = Rewriter(log, packed)
     suffix = None if dry_run else new_suffix()
     try:
-        if _is_unchanged(part, log, work):
-            return _result(part, work, None, (), unchanged=True)
-        written = yield from _write(part, log, work, suffix)
+        if _is_unchanged(part, log, rewriter):
+            return _result(part, rewriter, None, (), unchanged=True)
+        written = yield from _write(part, log, rewriter, suffix)
     except Exception as error:
-        failure = as_log_error(error, *work.at)
+        failure = as_log_error(error, *rewriter.location)
         return PartResult(output.log, output.group, part.number, CleanStats(), None, str(failure))
-    return _result(part, work, suffix, written)
+    return _result(part, rewriter, suffix, written)
 
 
 def _result(
-    part: OutputPart, work: Rewriter, suffix: str | None, written: tuple[FileDigest, ...], *, unchanged: bool = False
+    part: OutputPart, rewriter: Rewriter, suffix: str | None, written: tuple[FileDigest, ...], *, unchanged: bool = False
 ) -> PartResult:
     return PartResult(
-        part.output.log, part.output.group, part.number, work.stats(), suffix,
-        batches=work.batches, written=written, unchanged=unchanged, seconds=work.seconds,
+        part.output.log, part.output.group, part.number, rewriter.stats(), suffix,
+        batches=rewriter.batches, written=written, unchanged=unchanged, seconds=rewriter.seconds,
     )  # fmt: skip
 
 
-def _is_unchanged(part: OutputPart, log: CleanContext, work: Rewriter) -> bool:
+def _is_unchanged(part: OutputPart, log: CleanContext, rewriter: Rewriter) -> bool:
     source = only_source(part, log)
     if source is None:
         return False
     comparison = SourceComparison(part, log, source)
     try:
-        work.run(part.slices, comparison)
+        rewriter.run(part.slices, comparison)
         comparison.finish()
     except DiffersError:
-        work.restart()
+        rewriter.restart()
         return False
     return True
 
 
-def _write(part: OutputPart, log: CleanContext, work: Rewriter, suffix: str | None) -> Steps[tuple[FileDigest, ...]]:
+def _write(part: OutputPart, log: CleanContext, rewriter: Rewriter, suffix: str | None) -> Steps[tuple[FileDigest, ...]]:
     """Writes a verified segment, or a part of one, or nothing in a dry run (without ``suffix``)."""
     output, files = part.output, log.files
     if suffix is None:
-        work.run(part.slices, None)
+        rewriter.run(part.slices, None)
         return ()
     if not part.complete:
         paths = part_paths(log.directory, output.base_offset, part.number, suffix)
         with PartWriter(files, paths, output.like) as writer:
-            work.run(part.slices, writer)
+            rewriter.run(part.slices, writer)
             return writer.close()
     stem = log.directory, output.base_offset, suffix
     with SegmentWriter(files, stem, index_interval_bytes=log.index_interval_bytes, like=output.like) as segment:
-        work.run(part.slices, segment)
-        work.release()
-        work.at = log.directory, None
+        rewriter.run(part.slices, segment)
+        rewriter.release()
+        rewriter.location = log.directory, None
         written = yield from segment.close(output.mtime_ms, output.aborted_txns)
         return written
 
@@ -168,10 +168,10 @@ class Rewriter:
 
     def __init__(self, log: CleanContext, packed: Sequence[Packed]) -> None:
         self._log = log
-        self._survivors = np.concatenate([np.empty(0, np.uint64), *(np.frombuffer(each, np.uint64) for each in packed)])
+        self._survivors = np.concatenate([np.empty(0, np.uint64), *(np.frombuffer(array, np.uint64) for array in packed)])
         self._survivors.sort()
         #: file and byte position of the current block, for error messages
-        self.at: tuple[str, int | None] = (log.directory, None)
+        self.location: tuple[str, int | None] = (log.directory, None)
         #: batches in the output so far
         self.batches = 0
         #: time that ``run`` took
@@ -182,12 +182,12 @@ class Rewriter:
         self._throttle = Throttle(log.bytes_per_second)
 
     def restart(self) -> None:
-        """Forget what has been read."""
-        self.at, self.batches = (self._log.directory, None), 0
+        """Discard the counts of the batches read so far."""
+        self.location, self.batches = (self._log.directory, None), 0
         self._counters[:] = 0
 
     def release(self) -> None:
-        """Free the buffers: the part is read, and waits for the disk together with others."""
+        """Free the buffers: the part is read, and its files are flushed together with those of others."""
         self._survivors, self._out = np.empty(0, np.uint64), np.empty(0, np.uint8)
         self._kept = np.empty((0, _KEPT_COLUMNS), np.int64)
 
@@ -202,8 +202,8 @@ class Rewriter:
             sink = _CleanSink(self, self.limits(slice_), writer)
             fingerprint = finish(scan(slice_, [sink], self._log.files, self._throttle, check_crc=False))
             if slice_.fingerprint is not None and fingerprint != slice_.fingerprint:
-                what = "segment is not the one that the first pass read"
-                raise CorruptLogError(what, path=slice_.path, position=slice_.start, hint=CHANGED)
+                message = "segment is not the one that the first pass read"
+                raise CorruptLogError(message, path=slice_.path, position=slice_.start, hint=CHANGED)
         self.seconds += self._throttle.now_s() - started_s
 
     def limits(self, slice_: Slice) -> Limits:
@@ -236,12 +236,12 @@ class Rewriter:
         self._counters[TOMBSTONES_REMOVED] += decide(rows, verdicts, survivors, limits, actions)
         return Decided(actions, verdicts, limits)
 
-    def wanted(self, block: Block, decided: Decided) -> NDArray[np.bool_]:
+    def selected(self, block: Block, decided: Decided) -> NDArray[np.bool_]:
         """bool[r], the batches of a run to decode: those to rewrite, and those whose records are checked."""
-        wanted: NDArray[np.bool_] = decided.actions == REWRITE
+        selected: NDArray[np.bool_] = decided.actions == REWRITE
         if self._log.max_record_bytes is not None:
-            wanted |= read_by_kafka(block.rows, decided.verdicts)
-        return wanted
+            selected |= read_by_kafka(block.rows, decided.verdicts)
+        return selected
 
     def check_sizes(self, decoded: Decoded, decided: Decided) -> None:
         """Check decoded batches against the limit of a record's size, if there is one."""
@@ -254,45 +254,45 @@ class Rewriter:
         :param decided: of all batches of the block
         """
         block, rows, first = decoded.block, decoded.rows, decoded.first_row
-        actions, verdicts = (each[first : first + len(rows)] for each in decided[:2])
+        actions, verdicts = (values[first : first + len(rows)] for values in decided[:2])
         horizon = to_long(self._log.rules.now_ms + self._log.delete_retention_ms)
-        at = 0
-        while at < len(rows):
-            out_rows = np.empty(len(rows) - at, OUT_ROW)
-            survivors = self.survivors_from(int(rows["base_offset"][at]))
-            next_at, n, used, error = rewrite(
-                block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, survivors, decided.limits, horizon, at,
+        row = 0
+        while row < len(rows):
+            out_rows = np.empty(len(rows) - row, OUT_ROW)
+            survivors = self.survivors_from(int(rows["base_offset"][row]))
+            next_row, n, used, error = rewrite(
+                block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, survivors, decided.limits, horizon, row,
                 block.position, self._out, out_rows, self._kept, self._counters,
             )  # fmt: skip
             if error and error != BAD_NAMES:
-                raise _failure(error, rows[next_at], block.path)
+                raise _failure(error, rows[next_row], block.path)
             if n and out_rows["source"][n - 1] == WRAPPER:
-                yield from self._rewritten(decoded, out_rows[:n], next_at - 1)
+                yield from self._rewritten(decoded, out_rows[:n], next_row - 1)
             elif n:
                 yield self._output(block.raw, out_rows[:n])
             if error:
-                yield from self.rewrite(_repaired(decoded, next_at), decided)
-                next_at += 1
-            elif next_at == at:
-                check_count(decoded, at)
-                self._grow(decoded, at)
-            at = next_at
+                yield from self.rewrite(_repaired(decoded, next_row), decided)
+                next_row += 1
+            elif next_row == row:
+                check_count(decoded, row)
+                self._grow(decoded, row)
+            row = next_row
 
     def _rewritten(
-        self, decoded: Decoded, out_rows: NDArray[np.void], at: int
+        self, decoded: Decoded, out_rows: NDArray[np.void], row: int
     ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
-        """The output that ends with the wrapper of magic 0 or 1 in row ``at``, which the kernel has described."""
+        """The output that ends with the wrapper of magic 0 or 1 in row ``row``, which the kernel has described."""
         if len(out_rows) > 1:
             yield self._output(decoded.block.raw, out_rows[:-1])
         last = out_rows[-1:]
-        wrapper = decoded.wrappers[at].filtered(decoded.rows["base_offset"][at] + self._kept[: int(last["start"][0]), 4])
+        wrapper = decoded.wrappers[row].filtered(decoded.rows["base_offset"][row] + self._kept[: int(last["start"][0]), 4])
         last["size"] = len(wrapper)
         self._counters[BYTES_KEPT] += len(wrapper)
         yield [wrapper], last
 
-    def _grow(self, decoded: Decoded, at: int) -> None:
+    def _grow(self, decoded: Decoded, row: int) -> None:
         """Enlarge the buffers for one batch."""
-        count, (start, end) = int(decoded.rows[at]["count"]), decoded.spans[at, :2].tolist()
+        count, (start, end) = int(decoded.rows[row]["count"]), decoded.spans[row, :2].tolist()
         self._out = np.empty(max(len(self._out), 61 + end - start + RECORD_GROWTH * count), np.uint8)
         self._kept = np.empty((max(len(self._kept), count), _KEPT_COLUMNS), np.int64)
 
@@ -327,10 +327,10 @@ class _CleanSink:
         self._decided = Decided(np.empty(0, np.uint8), np.empty(0, np.uint8), limits)
 
     def begin(self, block: Block) -> NDArray[np.bool_]:
-        self._rewriter.at = (block.path, block.position)
+        self._rewriter.location = (block.path, block.position)
         self._decided = self._rewriter.decide(block, self._limits)
         check_crcs(block, self._decided.actions)
-        return self._rewriter.wanted(block, self._decided)
+        return self._rewriter.selected(block, self._decided)
 
     def take(self, decoded: Decoded) -> Iterable[Emitted]:
         self._rewriter.check_sizes(decoded, self._decided)
@@ -341,25 +341,25 @@ class _CleanSink:
         return ()
 
 
-def _repaired(decoded: Decoded, at: int) -> Decoded:
+def _repaired(decoded: Decoded, row: int) -> Decoded:
     """One row of ``decoded``, with header names as Kafka would write them."""
-    start, end, in_scratch = decoded.spans[at].tolist()
-    rows = decoded.rows[at : at + 1]
+    start, end, in_scratch = decoded.spans[row].tolist()
+    rows = decoded.rows[row : row + 1]
     records = memoryview(decoded.scratch if in_scratch else decoded.block.raw)[start:end]
     try:
         names = repair_header_names(records, int(rows["count"][0]))
     except FormatError as error:
         position, path = int(rows["position"][0]), decoded.block.path
-        raise CorruptLogError(error.what, path=path, position=position, hint="restore this segment") from None
+        raise CorruptLogError(error.message, path=path, position=position, hint="restore this segment") from None
     repaired = np.frombuffer(bytearray(names), np.uint8)
     spans = np.array([[0, len(repaired), 1]], np.int64)
-    return Decoded(decoded.block, decoded.first_row + at, rows, spans, repaired)
+    return Decoded(decoded.block, decoded.first_row + row, rows, spans, repaired)
 
 
 def _failure(error: int, row: np.void, path: str) -> CompactionError:
     if error in REWRITE_ERRORS:
-        what, hint = REWRITE_ERRORS[error], "Kafka's cleaner refuses it too"
-        return UnsupportedLogError(what, path=path, position=int(row["position"]), hint=hint)
+        message, hint = REWRITE_ERRORS[error], "Kafka's cleaner refuses it too"
+        return UnsupportedLogError(message, path=path, position=int(row["position"]), hint=hint)
     return corrupt_record(error, row, path)
 
 

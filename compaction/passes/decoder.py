@@ -36,14 +36,14 @@ SCRATCH_BYTES = 4 << 20
 #: bounds memory: a task holds up to 48 bytes per record of a batch
 MAX_RECORDS = 4 << 20
 _MIN_RECORD_BYTES = 7
-#: what to do if pass 2 reads other bytes than pass 1
+#: the hint if pass 2 reads other bytes than pass 1
 CHANGED = "the file was changed, or the disk returned other bytes: make sure that nothing else writes here, and run again"
 
 
 class Decoded(NamedTuple):
     """Batches ``[first_row, first_row + len(rows))`` of ``block`` with their uncompressed records.
 
-    ``spans`` int64[r, 3]: start, end, and 1 for ``scratch``, 0 for the block's ``raw``; 0, 0 for batches that are not wanted.
+    ``spans`` int64[r, 3]: start, end, and 1 for ``scratch``, 0 for the block's ``raw``; 0, 0 for batches that are not selected.
     ``wrappers``: of each row, if the rows are wrappers of magic 0 and 1.
     """
 
@@ -55,20 +55,20 @@ class Decoded(NamedTuple):
     wrappers: Sequence[Wrapped] = ()
 
 
-def check_count(decoded: Decoded, at: int) -> None:
+def check_count(decoded: Decoded, index: int) -> None:
     """Check a batch's record count before memory is allocated for its records.
 
     :raises CorruptLogError: the batch is too small for its record count
     :raises UnsupportedLogError: it has more than ``MAX_RECORDS`` records
     """
-    row, path, (start, end) = decoded.rows[at], decoded.block.path, decoded.spans[at, :2].tolist()
+    row, path, (start, end) = decoded.rows[index], decoded.block.path, decoded.spans[index, :2].tolist()
     count, position = int(row["count"]), int(row["position"])
     if count * _MIN_RECORD_BYTES > end - start:
-        what = f"batch declares {count} records in {end - start} bytes"
-        raise CorruptLogError(what, path=path, position=position, hint="restore this segment")
+        message = f"batch declares {count} records in {end - start} bytes"
+        raise CorruptLogError(message, path=path, position=position, hint="restore this segment")
     if count > MAX_RECORDS:
-        what = f"batch of {count} records, more than {MAX_RECORDS} are not supported"
-        raise UnsupportedLogError(what, path=path, position=position)
+        message = f"batch of {count} records, more than {MAX_RECORDS} are not supported"
+        raise UnsupportedLogError(message, path=path, position=position)
 
 
 def check_offsets(block: Block, floor: int, end_offset: int = MAX_OFFSET) -> int:
@@ -80,17 +80,17 @@ def check_offsets(block: Block, floor: int, end_offset: int = MAX_OFFSET) -> int
     rows, path, lasts = block.rows, block.path, last_record_offsets(block.rows)
     highest = int(np.argmax(lasts))
     if lasts[highest] >= MAX_OFFSET:
-        what = f"offsets from {MAX_OFFSET} on are not supported"
-        raise UnsupportedLogError(what, path=path, position=int(rows["position"][highest]))
+        message = f"offsets from {MAX_OFFSET} on are not supported"
+        raise UnsupportedLogError(message, path=path, position=int(rows["position"][highest]))
     floors = np.concatenate([[floor], lasts[:-1] + 1])
     backwards = np.flatnonzero(rows["base_offset"] < floors)
     if len(backwards):
-        at = rows[int(backwards[0])]
-        what = f"batch begins at offset {at['base_offset']}, expected {floors[backwards[0]]} or more"
-        raise CorruptLogError(what, path=path, position=int(at["position"]), hint="restore this segment")
+        batch = rows[int(backwards[0])]
+        message = f"batch begins at offset {batch['base_offset']}, expected {floors[backwards[0]]} or more"
+        raise CorruptLogError(message, path=path, position=int(batch["position"]), hint="restore this segment")
     if lasts[highest] >= end_offset:
-        what = f"batch ends at offset {lasts[highest]}, expected one below {end_offset}"
-        raise CorruptLogError(what, path=path, position=int(rows["position"][highest]), hint="restore this segment")
+        message = f"batch ends at offset {lasts[highest]}, expected one below {end_offset}"
+        raise CorruptLogError(message, path=path, position=int(rows["position"][highest]), hint="restore this segment")
     return int(lasts[-1]) + 1
 
 
@@ -114,13 +114,13 @@ def check_message_crcs(block: Block) -> None:
     :raises CorruptLogError: a batch fails its CRC
     """
     if (block.rows["magic"] < MAGIC).any():
-        found = scan_batches(block.raw, block.position, check_crc=True)
-        if found.error is not None:
-            raise CorruptLogError(found.error, path=block.path, position=found.error_position, hint=CHANGED)
+        result = scan_batches(block.raw, block.position, check_crc=True)
+        if result.error is not None:
+            raise CorruptLogError(result.error, path=block.path, position=result.error_position, hint=CHANGED)
 
 
 def read_by_kafka(rows: NDArray[np.void], verdicts: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """bool[r], the compressed batches whose records Kafka's cleaner reads: all but those of which it retains nothing (aborted
+    """bool[r], the compressed batches whose records Kafka's cleaner reads: all except those that it drops entirely (aborted
     data, expired markers)."""
     dropped_unread = (verdicts & (DISCARD | RETAIN_EMPTY)) == DISCARD
     read: NDArray[np.bool_] = ((rows["attributes"] & CODEC) != 0) & (rows["count"] > 0) & ~dropped_unread
@@ -139,16 +139,16 @@ def check_record_sizes(decoded: Decoded, verdicts: NDArray[np.uint8], limit: int
     """
     rows = decoded.rows
     if decoded.wrappers:
-        sizes = [each.largest_bytes for each in decoded.wrappers]
-        at = next((at for at, size in enumerate(sizes) if size > limit), len(rows))
-        size = sizes[at] if at < len(rows) else 0
+        sizes = [wrapper.largest_bytes for wrapper in decoded.wrappers]
+        row = next((row for row, size in enumerate(sizes) if size > limit), len(rows))
+        size = sizes[row] if row < len(rows) else 0
     else:
-        wanted = read_by_kafka(rows, verdicts[decoded.first_row : decoded.first_row + len(rows)])
-        at, size = first_larger(decoded.scratch, rows, decoded.spans, wanted, limit)
-    if at < len(rows):
-        what = f"compressed batch has a record of {size} bytes, {MAX_RECORD} is {limit}"
+        selected = read_by_kafka(rows, verdicts[decoded.first_row : decoded.first_row + len(rows)])
+        row, size = first_larger(decoded.scratch, rows, decoded.spans, selected, limit)
+    if row < len(rows):
+        message = f"compressed batch has a record of {size} bytes, {MAX_RECORD} is {limit}"
         hint = f"set {MAX_RECORD} to {size} or more; Kafka does not clean this log either"
-        raise UnsupportedLogError(what, path=decoded.block.path, position=int(rows["position"][at]), hint=hint)
+        raise UnsupportedLogError(message, path=decoded.block.path, position=int(rows["position"][row]), hint=hint)
 
 
 def corrupt_record(error: int, row: np.void, path: str) -> CorruptLogError:
@@ -156,8 +156,8 @@ def corrupt_record(error: int, row: np.void, path: str) -> CorruptLogError:
     return CorruptLogError(RECORD_ERRORS[error], path=path, position=int(row["position"]), hint="restore this segment")
 
 
-def _corrupt(what: str, block: Block, row: np.void) -> CorruptLogError:
-    return CorruptLogError(what, path=block.path, position=int(row["position"]), hint="restore this segment")
+def _corrupt(message: str, block: Block, row: np.void) -> CorruptLogError:
+    return CorruptLogError(message, path=block.path, position=int(row["position"]), hint="restore this segment")
 
 
 class Decoder:
@@ -172,7 +172,7 @@ class Decoder:
         """The block in runs of batches that are either all of magic 2 or all of magic 0 and 1. The rows of the latter are
         changed to describe v2 batches, except for ``magic``, so that their offsets, counts and timestamps are correct.
 
-        Each run is valid until the next one, and is to be passed to ``decode``.
+        Pass each run to ``decode``; it is valid until the next one.
         """
         v0_v1 = block.rows["magic"] < MAGIC
         if not v0_v1.any():
@@ -190,26 +190,26 @@ class Decoder:
         rows = block.rows
         rows["attributes"] &= np.where(rows["magic"] == 0, CODEC, CODEC | LOG_APPEND_TIME).astype(np.int16)
         packed = (rows["attributes"] & CODEC) != 0
-        at = 0
-        while at < len(rows):
-            self._ensure(max(SCRATCH_BYTES, int(rows["size"][at]) + GROWTH))
-            changes = np.flatnonzero(packed[at:] != packed[at])
-            run_end = at + int(changes[0]) if len(changes) else len(rows)
-            end = self._wrapped(block, at, run_end) if packed[at] else self._plain(block, at, run_end)
-            yield block._replace(rows=rows[at:end])
-            at = end
+        first = 0
+        while first < len(rows):
+            self._ensure(max(SCRATCH_BYTES, int(rows["size"][first]) + GROWTH))
+            changes = np.flatnonzero(packed[first:] != packed[first])
+            run_end = first + int(changes[0]) if len(changes) else len(rows)
+            end = self._wrapped(block, first, run_end) if packed[first] else self._plain(block, first, run_end)
+            yield block._replace(rows=rows[first:end])
+            first = end
 
-    def _plain(self, block: Block, at: int, end: int) -> int:
-        rows, self._wrappers = block.rows[at:end], []
+    def _plain(self, block: Block, first: int, end: int) -> int:
+        rows, self._wrappers = block.rows[first:end], []
         self._message_spans = np.zeros((len(rows), 3), np.int64)
-        done, ok = plain_messages(block.raw, block.position, rows, 0, self._scratch, self._message_spans)
+        next_row, ok = plain_messages(block.raw, block.position, rows, 0, self._scratch, self._message_spans)
         if not ok:
-            raise _corrupt("message's lengths contradict its size", block, rows[done])
-        return at + int(done)
+            raise _corrupt("message's lengths contradict its size", block, rows[next_row])
+        return first + int(next_row)
 
-    def _wrapped(self, block: Block, at: int, end: int) -> int:
-        self._message_spans, self._wrappers, used = np.zeros((end - at, 3), np.int64), [], 0
-        for row in block.rows[at:end]:
+    def _wrapped(self, block: Block, first: int, end: int) -> int:
+        self._message_spans, self._wrappers, used = np.zeros((end - first, 3), np.int64), [], 0
+        for row in block.rows[first:end]:
             start = int(row["position"]) - block.position
             try:
                 wrapped = unwrap(block.raw, start, MAX_PLAIN_BYTES)
@@ -220,7 +220,7 @@ class Decoder:
                 used = self._put_records(block, row, wrapped, used)
             except FormatError as error:
                 raise _corrupt(str(error), block, row) from error
-        return at + len(self._wrappers)
+        return first + len(self._wrappers)
 
     def _put_records(self, block: Block, row: np.void, wrapped: Wrapped, used: int) -> int:
         """Write the records of a wrapper into the scratch buffer, after the first ``used`` bytes; the position after them."""
@@ -241,10 +241,10 @@ class Decoder:
         if len(self._scratch) < size:
             self._scratch = np.empty(size, np.uint8)
 
-    def decode(self, block: Block, wanted: NDArray[np.bool_] | None = None) -> Iterator[Decoded]:
+    def decode(self, block: Block, selected: NDArray[np.bool_] | None = None) -> Iterator[Decoded]:
         """The batches of a run from ``as_v2``, in order, as many at a time as fit the scratch buffer.
 
-        :param wanted: bool[r], the batches whose records are needed; all by default
+        :param selected: bool[r], the batches whose records are needed; all by default
         :raises CorruptLogError: a payload cannot be decompressed
         """
         rows = block.rows
@@ -255,9 +255,9 @@ class Decoder:
         spans[:, 0] = rows["position"] - block.position + HEADER_SIZE
         spans[:, 1] = spans[:, 0] + rows["size"] - HEADER_SIZE
         packed = (rows["attributes"] & CODEC) != 0
-        if wanted is not None:
-            spans[packed & ~wanted] = 0
-            packed &= wanted
+        if selected is not None:
+            spans[packed & ~selected] = 0
+            packed &= selected
         if not packed.any():
             yield Decoded(block, 0, rows, spans, self._scratch)
             return
@@ -293,7 +293,7 @@ class Decoder:
 
 
 class Wrapped(NamedTuple):
-    """A decompressed wrapper, with the number of its messages, and what else ``measure_messages`` returns."""
+    """A decompressed wrapper, with the results of ``measure_messages``."""
 
     payload: NDArray[np.uint8]
     fields: WrapperFields
@@ -304,7 +304,7 @@ class Wrapped(NamedTuple):
     other_magic: bool
 
     def filtered(self, retained: NDArray[np.int64]) -> bytes:
-        """The wrapper with the messages that have the offsets ``retained``, of which there is at least one, ascending."""
+        """The wrapper with the messages that have the offsets ``retained``: at least one, ascending."""
         out = np.empty(len(self.payload) + MESSAGE_GROWTH * self.messages, np.uint8)
         size, largest = filter_messages(self.payload, self.messages, self.shift, self.fields, retained, out)
         magic, append_time = self.fields.magic, self.fields.append_time
@@ -326,7 +326,7 @@ def unwrap(block: NDArray[np.uint8], start: int, limit_bytes: int) -> Wrapped:
 
 
 def refusal(block: NDArray[np.uint8], start: int, limit_bytes: int) -> FormatError:
-    """What is wrong with a wrapper that a kernel has refused."""
+    """The error of a wrapper that a kernel has rejected."""
     try:
         transcode(memoryview(block), start, limit_bytes=limit_bytes)
     except FormatError as error:

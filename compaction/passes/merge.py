@@ -18,7 +18,7 @@ from compaction.passes.tasks import SUMMARY, Key, LastRecord, OutputPart, Packed
 
 T = TypeVar("T")
 
-#: in place of the id of a part: the number of keys of a shard
+#: replaces the id of a part in the entry with the number of keys of a shard
 KEYS = -1
 
 #: load of a shard's map: keeps probing short
@@ -36,14 +36,14 @@ class MapParts:
 
     @classmethod
     def of(cls, first_dirty_offset: int, parts: Iterable[OutputPart | Slice]) -> MapParts:
-        found = [(part.first_offset, part.id) for part in parts]
-        return cls(first_dirty_offset, np.array([first for first, _ in found], np.int64), tuple(part for _, part in found))
+        pairs = [(part.first_offset, part.id) for part in parts]
+        return cls(first_dirty_offset, np.array([first for first, _ in pairs], np.int64), tuple(part for _, part in pairs))
 
 
-def merge_lists(left: list[T], right: list[T]) -> list[T]:
+def merge_lists(packed: list[T], others: list[T]) -> list[T]:
     """Concatenate two lists of packed arrays in place: the ``reduceByKey`` of both shuffles. No array is copied."""
-    left.extend(right)
-    return left
+    packed.extend(others)
+    return packed
 
 
 def resolve_into_parts(
@@ -56,8 +56,8 @@ def resolve_into_parts(
             parts = maps[number]
             survivors, keys = resolve_shard(packed, parts.first_dirty_offset, load_factor)
             yield (number, KEYS), [keys]
-            for at, entries in split_by_part(survivors, parts.first_offsets):
-                yield (number, parts.ids[at]), [entries]
+            for index, entries in split_by_part(survivors, parts.first_offsets):
+                yield (number, parts.ids[index]), [entries]
 
 
 def resolve_shard(
@@ -70,22 +70,22 @@ def resolve_shard(
     """
     arrays: list[Packed] = []
     last = None
-    for each in packed:
-        if isinstance(each, Resolved):
-            return each
-        if isinstance(each, LastRecord):
-            last = each
+    for item in packed:
+        if isinstance(item, Resolved):
+            return item
+        if isinstance(item, LastRecord):
+            last = item
         else:
-            arrays.append(each)
-    lookups = [each for each in arrays if each[0, 2] & np.uint64(LOOKUP)]
-    entries = [each for each in arrays if not each[0, 2] & np.uint64(LOOKUP)]
+            arrays.append(item)
+    lookups = [array for array in arrays if array[0, 2] & np.uint64(LOOKUP)]
+    entries = [array for array in arrays if not array[0, 2] & np.uint64(LOOKUP)]
     expected = sum(map(len, entries))
     layout = RANKED if arrays and arrays[0].shape[1] == RANKED.words else OFFSETS
     # few collisions
     table_bytes = (int(expected / min(load_factor, _LOAD)) + 4) * layout.words * _WORD_BYTES
     shard = SlotTable(layout, table_bytes, load_factor, expected)
-    for each in entries:
-        if shard.put(each) < len(each):
+    for item in entries:
+        if shard.put(item) < len(item):
             raise ValueError(f"a map of {shard.capacity} keys is too small for {expected} entries")
     return resolve(shard, lookups, first_dirty_offset, last)
 
@@ -104,7 +104,7 @@ def resolve(
     if last is not None and shard.superseded(last.entry)[0]:
         words, entry = shard.slots, last.entry[0]
         words[(words[:, 0] == entry[0]) & (words[:, 1] == entry[1]) & (words[:, 2] != 0), 2] |= np.uint64(UNEXPIRED)
-    survivors = [shard.offset_words(), *(_look_up(shard, each, first_dirty_offset) for each in lookups)]
+    survivors = [shard.offset_words(), *(_look_up(shard, array, first_dirty_offset) for array in lookups)]
     return Resolved(np.concatenate(survivors), len(shard))
 
 

@@ -1,8 +1,7 @@
 """Reads a slice once: its decoded batches are passed through a list of sinks.
 
-A *sink* is one use of the batches: it builds a map, counts, matches keys, or cleans. It says which batches it reads, by their
-headers, and takes these batches decoded, a bounded number of bytes at a time. ``Entries`` is the common part of sinks that need
-hashes of keys.
+A *sink* is one use of the batches: it builds a map, counts, matches keys, or cleans. It selects batches by their headers, and
+takes them decoded, a bounded number of bytes at a time. ``Entries`` is the common part of sinks that need hashes of keys.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
-#: what leaves a task before its end: packed entries of a shard of a map
+#: packed entries of a shard of a map, emitted while a task runs
 Emitted = tuple[Key, list[Any]]
 
 _ENTRIES = 1 << 14
@@ -44,7 +43,7 @@ class Sink(Protocol):
         """bool[r], the batches of ``block`` whose records are read, by their headers."""
 
     def take(self, decoded: Decoded) -> Iterable[Emitted]:
-        """Read decoded batches of that block, among them batches that only other sinks read. To be consumed."""
+        """Read decoded batches of that block, among them batches that only other sinks selected. Callers consume the result."""
 
 
 def scan(
@@ -69,17 +68,17 @@ def scan(
                     yield from _through(sinks, batches, decoder)
             return reader.fingerprint()
     except Exception as error:
-        located = as_log_error(error, slice_.path, position)
-        if located is error:
+        failure = as_log_error(error, slice_.path, position)
+        if failure is error:
             raise
-        raise located from error
+        raise failure from error
 
 
 def _through(sinks: Sequence[Sink], block: Block, decoder: Decoder) -> Iterator[Emitted]:
-    wanted = np.zeros(len(block.rows), np.bool_)
+    selected = np.zeros(len(block.rows), np.bool_)
     for sink in sinks:
-        wanted |= sink.begin(block)
-    for decoded in decoder.decode(block, wanted):
+        selected |= sink.begin(block)
+    for decoded in decoder.decode(block, selected):
         for sink in sinks:
             yield from sink.take(decoded)
 
@@ -158,7 +157,7 @@ class RecordCounts:
         self.clear()
 
     def clear(self) -> None:
-        """Before the next slice."""
+        """Reset the counts for the next slice."""
         self.counters = np.zeros(3, np.int64)
         self.keyless_rows = [np.empty(0, KEYLESS_ROW)]
         self.unranked = 0
@@ -176,7 +175,7 @@ class RecordSink(Sink, Protocol):
 
 
 def scan_records_of(
-    slice_: Slice, sinks: Sequence[RecordSink], also: Sequence[Sink], settings: MapSettings, throttle: Throttle
+    slice_: Slice, sinks: Sequence[RecordSink], other_sinks: Sequence[Sink], settings: MapSettings, throttle: Throttle
 ) -> Generator[Emitted, None, SliceSummary]:
     """Scan a slice of pass 1; returns its summary, with the error if it cannot be read. The counts are those of the first sink:
     they do not depend on the map."""
@@ -184,7 +183,7 @@ def scan_records_of(
     for sink in sinks:
         sink.counts.clear()
     try:
-        fingerprint = yield from scan(slice_, [*sinks, txns, *also], settings.files, throttle)
+        fingerprint = yield from scan(slice_, [*sinks, txns, *other_sinks], settings.files, throttle)
     except LogError as error:
         return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=str(error), slice_id=slice_.id)
     counts = sinks[0].counts
@@ -199,22 +198,22 @@ def scan_records_of(
 def in_portions(
     decoded: Decoded, read: Callable[[int], tuple[int, int, T]], enlarge: Callable[[int], None]
 ) -> Iterator[T]:
-    """What ``read`` makes of decoded batches, as many at a time as fit its buffers.
+    """The results of ``read`` for decoded batches, as many at a time as fit its buffers.
 
     :param read: called with the first row; returns the next row, an error of ``RECORD_ERRORS`` and its result. It returns the
         first row if its buffers are too small for that batch
     :param enlarge: called with the number of records that the buffers must hold
     """
-    rows, at = decoded.rows, 0
-    while at < len(rows):
-        next_at, error, result = read(at)
+    rows, row = decoded.rows, 0
+    while row < len(rows):
+        next_row, error, result = read(row)
         if error:
-            raise corrupt_record(error, rows[next_at], decoded.block.path)
+            raise corrupt_record(error, rows[next_row], decoded.block.path)
         yield result
-        if next_at == at:
-            check_count(decoded, at)
-            enlarge(int(rows[at]["count"]))
-        at = next_at
+        if next_row == row:
+            check_count(decoded, row)
+            enlarge(int(rows[row]["count"]))
+        row = next_row
 
 
 class Entries:
@@ -244,8 +243,8 @@ class Entries:
             aborted = self._log.aborted.contains(rows["producer_id"], rows["last_offset"])
             self._actions[transactional & aborted] = LOOKUPS_ONLY
         self._actions[((attributes & CONTROL) != 0) & (rows["magic"] >= MAGIC)] = SKIP
-        wanted: NDArray[np.bool_] = self._actions != SKIP
-        return wanted
+        selected: NDArray[np.bool_] = self._actions != SKIP
+        return selected
 
     def of(self, decoded: Decoded) -> Iterator[tuple[Packed, Packed]]:
         """Map entries and lookups, each uint64[n, 3], or with a ranking uint64[n, 4]; valid until the next ones."""
@@ -254,20 +253,20 @@ class Entries:
         batches = decoded.block.raw, decoded.scratch, rows, decoded.spans, actions, self._log.first_dirty_offset
         ranking, counts = self._log.ranking, self.counts
 
-        def read(at: int) -> tuple[int, int, tuple[Packed, Packed]]:
-            next_at, n, m, error = scan_records(
-                *batches, at, self._entries, self._lookups, keyless, counts.counters, self._secret
+        def read(first_row: int) -> tuple[int, int, tuple[Packed, Packed]]:
+            next_row, n, m, error = scan_records(
+                *batches, first_row, self._entries, self._lookups, keyless, counts.counters, self._secret
             )
             entries, lookups = self._entries[:n], self._lookups[:m]
             if ranking is not None and not error:
-                entries, lookups = self._ranked(ranking, (*batches, at), entries, lookups)
-            return next_at, error, (entries, lookups)
+                entries, lookups = self._ranked(ranking, (*batches, first_row), entries, lookups)
+            return next_row, error, (entries, lookups)
 
         yield from in_portions(decoded, read, self._enlarge)
         counts.add_keyless(rows, keyless)
 
     def _ranked(self, ranking: Ranking, batches: tuple[Any, ...], entries: Packed, lookups: Packed) -> tuple[Packed, Packed]:
-        ranked, looked_up = (np.empty((len(each), RANKED_WORDS), np.uint64) for each in (entries, lookups))
+        ranked, ranked_lookups = (np.empty((len(array), RANKED_WORDS), np.uint64) for array in (entries, lookups))
         by_header = ranking.header is not None
-        self.counts.unranked += rank_records(*batches, by_header, ranking.name(), entries, lookups, ranked, looked_up)
-        return ranked, looked_up
+        self.counts.unranked += rank_records(*batches, by_header, ranking.name(), entries, lookups, ranked, ranked_lookups)
+        return ranked, ranked_lookups

@@ -26,7 +26,7 @@ from compaction.storage.contents import FileDigest
 from compaction.storage.filesystem import DiskFileSystem
 from compaction.storage.mixed import MixedFileSystem
 
-#: what is shuffled: map entries, lookups, survivor entries, key counts
+#: a shuffled array of map entries, lookups, survivor entries or key counts
 Packed = NDArray[np.uint64]
 #: ``(map, shard)``; in a plain run each log has one map. The shard of a summary is ``SUMMARY``
 Key = tuple[int, int]
@@ -73,7 +73,7 @@ class SliceId(NamedTuple):
 
 @dataclass(frozen=True)
 class MapContext:
-    """What the first pass needs to know about a log."""
+    """The data about a log for tasks of the first pass."""
 
     #: records below are not mapped but looked up
     first_dirty_offset: int
@@ -85,7 +85,7 @@ class MapContext:
     dirty_keys: KeyFilter | None = None
     #: one task scans all slices of the log, so its map is complete
     single_task: bool = False
-    #: which record of a key supersedes the others; by default that of the highest offset
+    #: the order of a key's records; by default that of their offsets
     ranking: Ranking | None = None
     #: with a ranking, the last offset of the log: a tombstone that supersedes its record does not expire
     last_offset: int = -1
@@ -120,7 +120,7 @@ class MapSettings:
 
 @dataclass(frozen=True)
 class SliceSummary:
-    """What the first pass found in one slice, besides map entries and lookups."""
+    """The result of the first pass for one slice, besides map entries and lookups."""
 
     log: int
     messages: int
@@ -136,13 +136,13 @@ class SliceSummary:
     fingerprint: str | None = None
     #: of each map with ranks, the number of entries without one
     unranked: Mapping[int, int] = field(default_factory=dict)
-    #: how long the slice took
+    #: time that the slice took
     seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
 class CleanContext:
-    """What the second pass needs to know about a log."""
+    """The data about a log for tasks of the second pass."""
 
     first_dirty_offset: int
     #: of the map, inclusive
@@ -193,7 +193,7 @@ class OutputPart:
 
     @property
     def size_bytes(self) -> int:
-        return sum(each.size_bytes for each in self.slices)
+        return sum(slice_.size_bytes for slice_ in self.slices)
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class CleanStats:
 
 @dataclass(frozen=True)
 class PartResult:
-    """What became of an output part."""
+    """The result of an output part."""
 
     log: int
     group: int
@@ -241,7 +241,7 @@ class PartResult:
     batches: int = 0
     #: contents of the written files: verified for a complete segment, to be verified when parts are joined
     written: tuple[FileDigest, ...] = ()
-    #: the output would be its only source, which stays
+    #: the output equals its only source, which is not replaced
     unchanged: bool = False
-    #: how long reading and writing took
+    #: time for reading and writing
     seconds: float = field(default=0.0, compare=False)

@@ -1,8 +1,8 @@
-"""Recognizes an output that would be the same as its only source, in place: it need not be written.
+"""Detects an output that equals its only source: it need not be written.
 
-Kafka writes such a segment anew, with the same bytes and modification time. In a log of which little is dirty, these are most
-of the clean segments. The indexes must be those that cleaning would write, too. Each batch is read, and its CRC verified, as if
-it were copied.
+Kafka rewrites such a segment with the same bytes and modification time. If little of a log is dirty, these are most of the
+clean segments. The indexes must also equal those that cleaning would write. Each batch is read, and its CRC verified, as for
+a copy.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from compaction.output.segment_writer import SegmentIndexes
 from compaction.passes.tasks import CleanContext, OutputPart
 from compaction.storage.filesystem import Chunk, join
 
-#: smaller segments are written: that takes no longer than to look at them first
-_LEAST_BYTES = 1 << 20
+#: smaller segments are written without a comparison, which would take as long
+_MIN_BYTES = 1 << 20
 
 
 class DiffersError(LogError):
@@ -59,8 +59,8 @@ class SourceComparison:
         expected = dict(self._indexes.files(self._part.output.aborted_txns))
         for kind in (INDEX, TIMEINDEX, TXNINDEX):
             path = join(self._log.directory, segment_file(self._part.output.base_offset, kind))
-            found = self._log.files.read_bytes(path) if self._log.files.stat(path) is not None else None
-            if found != expected.get(kind):
+            content = self._log.files.read_bytes(path) if self._log.files.stat(path) is not None else None
+            if content != expected.get(kind):
                 raise DiffersError
 
 
@@ -72,7 +72,7 @@ def only_source(part: OutputPart, log: CleanContext) -> str | None:
     """
     path = join(log.directory, segment_file(part.output.base_offset, LOG))
     size = part.size_bytes
-    if not part.complete or size < _LEAST_BYTES or any(each.path != path for each in part.slices):
+    if not part.complete or size < _MIN_BYTES or any(slice_.path != path for slice_ in part.slices):
         return None
-    found = log.files.stat(path)
-    return path if found is not None and found.size == size else None
+    status = log.files.stat(path)
+    return path if status is not None and status.size == size else None

@@ -228,9 +228,9 @@ def roll_back(fs: FileSystem, path: str, group: JournalGroup) -> None:
     renamed = not exists(fs, path, base, LOG, CLEAN)
     for source in group.sources if renamed else ():
         if not _has_source(fs, path, source, group):
-            what = "neither the output of an earlier swap nor the segment that it replaced is as the journal says"
+            message = "neither the output of an earlier swap nor the segment that it replaced is as the journal says"
             name = join(path, segment_file(source.base_offset, LOG))
-            raise CorruptLogError(what, path=name, hint="restore this segment from a replica or a backup")
+            raise CorruptLogError(message, path=name, hint="restore this segment from a replica or a backup")
     for source in reversed(group.sources if renamed else ()):
         _restore(fs, path, source, group)
         fs.fsync_dir(path)

@@ -109,8 +109,8 @@ def _repair(fs: FileSystem, location: LogLocation, index_interval_bytes: int, st
     if report.torn_tail_bytes:
         report.actions.append(f"ignored {report.torn_tail_bytes} bytes after the last complete batch")
         if (damage := states[-1].ignored_damage) is not None:
-            what = "as a broker does without a clean shutdown"
-            _LOG.warning("%s: %s, %s: %s", location.path, report.actions[-1], what, damage)
+            comparison = "as a broker does without a clean shutdown"
+            _LOG.warning("%s: %s, %s: %s", location.path, report.actions[-1], comparison, damage)
     segments = tuple(each.segment for each in states)
     log_start = state.log_starts.get(location.topic_partition, 0)
     unflushed = _first_unflushed(location, segments, state)
@@ -154,9 +154,9 @@ def _check_order(path: str, states: list[SegmentState]) -> None:
     for state, later in zip(states, states[1:], strict=False):
         segment, end = state.segment, later.segment.base_offset
         if segment.next_offset > end:
-            what = f"last batch ends at offset {segment.next_offset - 1}, past the next segment's base {end}"
+            message = f"last batch ends at offset {segment.next_offset - 1}, past the next segment's base {end}"
             name = join(path, segment_file(segment.base_offset, LOG))
-            raise CorruptLogError(what, path=name, position=state.last_position, hint=_HINT)
+            raise CorruptLogError(message, path=name, position=state.last_position, hint=_HINT)
 
 
 def _first_unflushed(location: LogLocation, segments: Sequence[Segment], state: DirectoryState) -> int:

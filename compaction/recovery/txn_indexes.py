@@ -113,8 +113,8 @@ def contradictions(segments: Sequence[Segment], scanned: Iterable[int], rows: Ro
     lacking = (txns.first_data >= 0) & np.isin(txns.segment, read)
     lacking[at[known]] = False
     for row in np.flatnonzero(lacking).tolist():
-        what = f"no entry for the transaction that is aborted at offset {txns.marker[row]}"
-        found.setdefault(int(txns.segment[row]), what)
+        message = f"no entry for the transaction that is aborted at offset {txns.marker[row]}"
+        found.setdefault(int(txns.segment[row]), message)
     first, first_data = entries[:, 2], txns.first_data[at]
     right = known & (first > txns.data_before[at]) & ((first_data < 0) | (first <= first_data))
     for row in np.flatnonzero(~right).tolist():
@@ -154,8 +154,8 @@ def repaired_after_scan(fs: FileSystem, view: LogView, rows: Rows, end_offset: i
         found = scan_headers(fs, view.path, segments, above, ScanRange(start)).values()
         rows, read = np.concatenate([rows, *(scan.rows for scan in found)]), range(len(segments))
         if (first := _first_open(rows, start)) < end_offset:
-            what = f"a transaction is open from offset {first} on, but the producer snapshots do not have it"
-            raise CorruptLogError(what, path=view.path, hint="remove the .snapshot files of this log, and run again")
+            message = f"a transaction is open from offset {first} on, but the producer snapshots do not have it"
+            raise CorruptLogError(message, path=view.path, hint="remove the .snapshot files of this log, and run again")
     broken = contradictions(segments, read, rows, start)
     return replace(view, segments=repair(fs, view.path, segments, rows, broken, start)) if broken else view
 
@@ -180,9 +180,9 @@ def repair(
         if not left:
             break
     else:
-        index, what = next(iter(left.items()))
+        index, reason = next(iter(left.items()))
         path = join(log_path, segment_file(segments[index].base_offset, LOG))
-        raise CorruptLogError(f"its {TXNINDEX} cannot be rebuilt: {what}", path=path, hint=_HINT)
+        raise CorruptLogError(f"its {TXNINDEX} cannot be rebuilt: {reason}", path=path, hint=_HINT)
     for index in broken:
         _write(fs, log_path, found[index])
     return tuple(found)

@@ -50,8 +50,9 @@ def repair_indexes(
     data = {INDEX: found.offset_index, TIMEINDEX: found.time_index}
     wrong = [kind for kind in data if not _holds(fs, join(log_path, segment_file(base_offset, kind)), data[kind])]
     if wrong and again() != found:
-        what = "two reads of its batch headers differ"
-        raise CorruptLogError(what, path=join(log_path, segment_file(base_offset, LOG)), hint="check the disk, and run again")
+        message = "two reads of its batch headers differ"
+        path = join(log_path, segment_file(base_offset, LOG))
+        raise CorruptLogError(message, path=path, hint="check the disk, and run again")
     for kind in wrong:
         write_like_log(fs, log_path, base_offset, kind, data[kind])
     return bool(wrong)

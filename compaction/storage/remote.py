@@ -37,7 +37,7 @@ def require_finished(log_dir: str) -> None:
             try:
                 sources.manifest(root)
             except LogError as error:
-                raise UsageError(error.what, path=error.path, hint=error.hint) from error
+                raise UsageError(error.message, path=error.path, hint=error.hint) from error
 
 
 class RemoteFileSystem(ReadableFileSystem):
@@ -97,7 +97,7 @@ class RemoteFileSystem(ReadableFileSystem):
                     raise
             listing = self._sources.check_listing(path, found or {})
             if listing.fault is not None and parse_partition_dir(base_name(path)) is None:
-                raise StorageError(listing.fault.what, path=listing.fault.path, hint=listing.fault.hint)
+                raise StorageError(listing.fault.message, path=listing.fault.path, hint=listing.fault.hint)
             self._listings[path] = self._without_late(path, listing)
         return self._listings[path]
 

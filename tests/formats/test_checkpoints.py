@@ -122,8 +122,8 @@ def test_malformed_offsets_are_errors_with_source_and_line(text: str, line: int,
     with pytest.raises(CorruptLogError) as caught:
         parse_offsets(text)
     assert caught.value.path == str(SOURCE)
-    assert caught.value.what.startswith(f"line {line}: ")
-    assert what in caught.value.what
+    assert caught.value.message.startswith(f"line {line}: ")
+    assert what in caught.value.message
 
 
 @pytest.mark.parametrize(("text", "line"), [("0\n1\n0\n", 3), ("0\n1\n0 0 0\n", 3), ("0\n1\n2147483648 0\n", 3), ("2\n", 1)])
@@ -176,7 +176,7 @@ def test_no_text_raises_any_other_error(parse: Callable[[str, object], Any], tex
     try:
         assert parse(text, SOURCE) is not None
     except CorruptLogError as error:
-        assert error.what.startswith("line ")
+        assert error.message.startswith("line ")
 
 
 MIB = 1 << 20
@@ -202,6 +202,6 @@ def test_a_hostile_checkpoint_gives_a_short_error_in_bounded_time_and_memory(tex
         assert tracemalloc.get_traced_memory()[1] < 64 * MIB
     finally:
         tracemalloc.stop()
-    assert what in caught.value.what
-    assert len(caught.value.what) < 500
+    assert what in caught.value.message
+    assert len(caught.value.message) < 500
     assert time.monotonic() - started < 30

@@ -41,7 +41,7 @@ class IndexChecks:
         try:
             (check_offset_index if kind == INDEX else check_time_index)(data)
         except FormatError as error:
-            self._problems.append(error.what)
+            self._problems.append(error.message)
         return data
 
     def take(self, rows: Rows, findings: Findings) -> None:

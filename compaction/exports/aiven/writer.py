@@ -132,7 +132,7 @@ def _require_readable(export: NewExport, within: str, written: _Written) -> None
     try:
         problem = _difference(AivenReader(Place(export.files, "", export.place)), within, written)
     except (CorruptLogError, UnsupportedLogError) as error:
-        problem = f"it cannot be decoded: {error.what}"
+        problem = f"it cannot be decoded: {error.message}"
     if problem is not None:
         raise read_back_error(join(export.place, within), problem)
 

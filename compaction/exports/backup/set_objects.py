@@ -44,7 +44,7 @@ def read_manifest(files: ReadableFileSystem, place: str) -> BackupManifest:
     try:
         return parse_manifest(read_small(files, path, HINT, MAX_MANIFEST_BYTES))
     except FormatError as error:
-        raise CorruptLogError(error.what, path=path, position=error.position, hint=HINT) from error
+        raise CorruptLogError(error.message, path=path, position=error.position, hint=HINT) from error
 
 
 def stored_segment(files: ReadableFileSystem, place: str, segment: BackupSegment) -> Stored:
@@ -83,5 +83,5 @@ def check_header(stored: Stored, header: SegmentHeader) -> None:
 
 def damaged(stored: Stored, error: FormatError) -> CorruptLogError:
     """The error of a segment, with its offsets. Positions behind the header count from the first record's plain bytes."""
-    what = f"{error.what}; the segment has offsets {stored.start_offset} to {stored.end_offset}"
+    what = f"{error.message}; the segment has offsets {stored.start_offset} to {stored.end_offset}"
     return CorruptLogError(what, path=stored.path, position=error.position, hint=HINT)

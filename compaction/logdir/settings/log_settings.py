@@ -111,9 +111,9 @@ def _settings(location: LogLocation, request: CompactionRequest, stored: StoredC
     except ConfigError as error:
         # raises the same error if an option causes it
         given.topic(topic)
-        what = error.what if error.path is None else f"{error.path}: {error.what}"
+        message = error.message if error.path is None else f"{error.path}: {error.message}"
         hint = "the broker stored this value: repair it there (kafka-configs), or use a copy without the metadata log"
-        raise CorruptLogError(what, path=location.path, hint=hint) from error
+        raise CorruptLogError(message, path=location.path, hint=hint) from error
     if kafka.known:
         require_names(given.sets, kafka.version)
     return settings

@@ -146,8 +146,8 @@ class MetadataSources:
         for log_dir, identity in self._identities.items():
             if isinstance(identity, MetaProperties):
                 ours, theirs = _cluster(named.cluster_id), _cluster(identity.cluster_id)
-                what = f"--metadata: this metadata log is of {ours}, the log directory {log_dir} of {theirs}"
-                raise UsageError(what, path=named.path, hint="name the metadata log of the cluster that the directory is of")
+                message = f"--metadata: this metadata log is of {ours}, the log directory {log_dir} of {theirs}"
+                raise UsageError(message, path=named.path, hint="name the metadata log of the cluster that the directory is of")
 
 
 def _candidate(fs: FileSystem, log_dir: str, identity: MetaProperties | LogError) -> _Candidate | None:
@@ -164,7 +164,7 @@ def _named(path: str) -> _Candidate:
     log = require_metadata_log(fs, path)
     identity = _identity(fs, parent(log))
     if isinstance(identity, LogError):
-        raise UsageError(identity.what, path=identity.path, hint="restore it, or name the metadata log of another node")
+        raise UsageError(identity.message, path=identity.path, hint="restore it, or name the metadata log of another node")
     return _Candidate(log, parent(log), fs, identity.cluster_id, named=True)
 
 

@@ -92,8 +92,8 @@ class _Reader:
 
     def _read_segment(self, base_offset: int, name: str) -> None:
         if base_offset > self._position.end_offset:
-            what = f"offsets {self._position.end_offset} to {base_offset - 1} are missing before this segment"
-            raise self._damaged(name, what, 0)
+            message = f"offsets {self._position.end_offset} to {base_offset - 1} are missing before this segment"
+            raise self._damaged(name, message, 0)
         scan, epoch, _ = self._apply(name)
         end = base_offset if scan.next_offset is None else scan.next_offset
         self._position = Position(max(epoch, self._position.epoch), max(end, self._position.end_offset))
@@ -113,5 +113,5 @@ class _Reader:
             raise CorruptLogError(str(error), path=file.path, hint=_HINT) from error
         return scan, epoch, control
 
-    def _damaged(self, name: str, what: str, position: int) -> CorruptLogError:
-        return CorruptLogError(what, path=join(self._path, name), position=position, hint=_HINT)
+    def _damaged(self, name: str, message: str, position: int) -> CorruptLogError:
+        return CorruptLogError(message, path=join(self._path, name), position=position, hint=_HINT)
