@@ -59,7 +59,7 @@ def read_keys(inputs: KeyInputs) -> tuple[KeyCriteria, KeyPlaces]:
     patterns = tuple(_pattern(each) for each in given)
     files = {path: _read(path, inputs) for path in dict.fromkeys(inputs.keys)}
     found = pa.chunked_array([keys for keys, _ in files.values()], pa.binary())
-    if found.nbytes > key_list.MOST_BYTES:
+    if found.nbytes > key_list.MAX_BYTES:
         raise UsageError("--keys: more than 2 GiB of keys", hint="divide the list, and run once for each part")
     keys = found.combine_chunks()
     criteria = KeyCriteria.of(keys, patterns)
@@ -111,7 +111,7 @@ def _read(path: str, inputs: KeyInputs) -> Listed:
         if column is not None:
             return _column(path, column, kind)
         data = _bytes(path, "--keys")
-        if len(data) > key_list.MOST_BYTES:
+        if len(data) > key_list.MAX_BYTES:
             raise UsageError("--keys: the file is larger than 2 GiB", path=path, hint="divide it, and run once for each part")
         return key_list.read_lines(data, kind), key_list.line_numbers(data)
     except FormatError as error:

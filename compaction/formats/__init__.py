@@ -1,1 +1,1 @@
-"""Bytes to values and back, pure: no file access, no clock, nothing here knows where bytes come from."""
+"""Bytes to values and back, as pure functions: no file access, no clock."""

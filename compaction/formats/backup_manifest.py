@@ -71,8 +71,8 @@ class BackupSegment:
 
 @dataclass(frozen=True)
 class BackupPartition:
-    """The segments of a partition, ascending. ``absent``: offsets ``[start, end)`` that the set says it does not have, because
-    the source had lost them or they were pruned. ``covered_through``: the last offset that the set accounts for."""
+    """The segments of a partition, ascending. ``absent``: offsets ``[start, end)`` that the set declares missing: the source
+    had lost them, or they were pruned. ``covered_through``: the last offset that the set accounts for."""
 
     segments: tuple[BackupSegment, ...]
     absent: tuple[tuple[int, int], ...] = ()
@@ -87,7 +87,7 @@ class BackupPartition:
 
 @dataclass(frozen=True)
 class BackupManifest:
-    """A backup set. ``document``: the whole manifest, of which ``partitions`` are the part that readers need."""
+    """A backup set. ``document``: the complete manifest; ``partitions``: the fields that readers need."""
 
     backup_id: str
     isolation_level: str | None
@@ -111,11 +111,11 @@ def parse_manifest(data: bytes) -> BackupManifest:
     owners: dict[str, TopicPartition] = {}
     for topic in _field(document, "topics", list, "manifest"):
         name = _field(topic, "name", str, "topic")
-        for each in _field(topic, "partitions", list, f"topic {shown(name)}"):
-            log = _log(name, _field(each, "partition_id", int, f"topic {shown(name)}"))
+        for entry in _field(topic, "partitions", list, f"topic {shown(name)}"):
+            log = _log(name, _field(entry, "partition_id", int, f"topic {shown(name)}"))
             if log in partitions:
                 raise FormatError(f"manifest has {log} twice")
-            partitions[log] = _partition(each, log, backup_id)
+            partitions[log] = _partition(entry, log, backup_id)
             for segment in partitions[log].segments:
                 if segment.key in owners:
                     raise FormatError(f"segment {shown(segment.key)} is listed by {owners[segment.key]} and {log}")
@@ -130,56 +130,56 @@ def _log(topic: str, partition: int) -> TopicPartition:
     return log
 
 
-def _partition(given: Mapping[str, Any], log: TopicPartition, backup_id: str) -> BackupPartition:
-    found = [_segment(each, str(log), backup_id) for each in _field(given, "segments", list, str(log))]
-    segments = tuple(sorted(found, key=lambda segment: segment.start_offset))
+def _partition(entry: Mapping[str, Any], log: TopicPartition, backup_id: str) -> BackupPartition:
+    unsorted = [_segment(item, str(log), backup_id) for item in _field(entry, "segments", list, str(log))]
+    segments = tuple(sorted(unsorted, key=lambda segment: segment.start_offset))
     for before, after in pairwise(segments):
         if after.covered_start < before.covered_end:
             raise FormatError(f"segments {shown(before.key)} and {shown(after.key)} of {log} have the same offsets")
-    through = given.get("covered_through")
-    if through is not None and not -1 <= _field(given, "covered_through", int, str(log)) < _OFFSETS:
+    through = entry.get("covered_through")
+    if through is not None and not -1 <= _field(entry, "covered_through", int, str(log)) < _OFFSETS:
         raise FormatError(f"{log}: covered_through is {through}")
-    return BackupPartition(segments, tuple(_absent(given, log)), through)
+    return BackupPartition(segments, tuple(_absent(entry, log)), through)
 
 
-def _absent(given: Mapping[str, Any], log: TopicPartition) -> Iterator[tuple[int, int]]:
+def _absent(entry: Mapping[str, Any], log: TopicPartition) -> Iterator[tuple[int, int]]:
     """The ranges of gaps, whose ends are exclusive, and of pruned segments, whose ends are inclusive."""
     for name, more in (("gaps", 0), ("pruned", 1)):
-        for each in _field(given, name, list, str(log)) if name in given else ():
-            start, end = (_field(each, field, int, f"{name} of {log}") for field in ("start_offset", "end_offset"))
+        for item in _field(entry, name, list, str(log)) if name in entry else ():
+            start, end = (_field(item, field, int, f"{name} of {log}") for field in ("start_offset", "end_offset"))
             if not 0 <= start <= end + more <= _OFFSETS:
                 raise FormatError(f"{name} of {log} have offsets {start} to {end}")
             yield start, end + more
 
 
-def _segment(given: Mapping[str, Any], log: str, backup_id: str) -> BackupSegment:
-    key = _field(given, "key", str, log)
-    own = key.removeprefix(f"{backup_id}/")
-    if own == key or any(part in ("", ".", "..") for part in own.split("/")) or not own.isprintable():
+def _segment(entry: Mapping[str, Any], log: str, backup_id: str) -> BackupSegment:
+    key = _field(entry, "key", str, log)
+    path = key.removeprefix(f"{backup_id}/")
+    if path == key or any(part in ("", ".", "..") for part in path.split("/")) or not path.isprintable():
         raise FormatError(f"key {shown(key)} of {log} is not below the set {shown(backup_id)}")
     names = ("start_offset", "end_offset", "start_timestamp", "end_timestamp", "record_count")
-    start, end, first_ms, last_ms, count = (_field(given, name, int, f"segment {shown(own)}") for name in names)
+    start, end, first_ms, last_ms, count = (_field(entry, name, int, f"segment {shown(path)}") for name in names)
     if not 0 <= start <= end < _OFFSETS or not 0 < count <= end - start + 1:
-        raise FormatError(f"segment {shown(own)} has {count} records at offsets {start} to {end}")
-    low, high, digest = given.get("covered_start_offset"), given.get("covered_end_offset"), given.get("sha256", "")
+        raise FormatError(f"segment {shown(path)} has {count} records at offsets {start} to {end}")
+    low, high, digest = entry.get("covered_start_offset"), entry.get("covered_end_offset"), entry.get("sha256", "")
     covered = (low, high + 1) if _is_number(low) and _is_number(high) else None
     if covered is not None and not (0 <= covered[0] <= start and end < covered[1] <= _OFFSETS):
-        raise FormatError(f"segment {shown(own)} has offsets {start} to {end}, outside of those that it covers")
-    plain, stored = (given.get(name, 0) for name in ("uncompressed_size", "compressed_size"))
+        raise FormatError(f"segment {shown(path)} has offsets {start} to {end}, outside of those that it covers")
+    plain, stored = (entry.get(name, 0) for name in ("uncompressed_size", "compressed_size"))
     if not all(_is_number(size) and 0 <= size < _OFFSETS for size in (plain, stored)) or not isinstance(digest, str):
-        raise FormatError(f"segment {shown(own)} has malformed sizes or digest")
-    return BackupSegment(own, start, end, first_ms, last_ms, count, plain, stored, digest, covered)
+        raise FormatError(f"segment {shown(path)} has malformed sizes or digest")
+    return BackupSegment(path, start, end, first_ms, last_ms, count, plain, stored, digest, covered)
 
 
 def _is_number(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _field(given: Any, name: str, kind: type[Any], of: str) -> Any:
-    """:raises FormatError: ``given`` is no object, or its field is missing or of another type"""
-    value = given.get(name) if isinstance(given, dict) else None
+def _field(entry: Any, name: str, kind: type[Any], owner: str) -> Any:
+    """:raises FormatError: ``entry`` is no object, or its field is missing or of another type"""
+    value = entry.get(name) if isinstance(entry, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise FormatError(f"{of}: {name} is {'missing' if value is None else 'not of type ' + kind.__name__}")
+        raise FormatError(f"{owner}: {name} is {'missing' if value is None else 'not of type ' + kind.__name__}")
     return value
 
 
@@ -193,17 +193,18 @@ def format_manifest(
 ) -> bytes:
     """A manifest of these logs.
 
-    :param base: the set that they were made from: what it says of their source (cluster, settings, gaps) is kept
+    :param base: the set that they were made from; its fields about the source (cluster, settings, gaps) are kept
     :param empty: topics of ``base`` without partitions that are kept
     """
     old = {} if base is None else dict(base.document)
     topics: dict[str, dict[str, Any]] = {}
     for log, partition in sorted(logs.items()):
-        known, mine = _known(old, log)
-        topic = topics.setdefault(log.topic, {"name": log.topic, "original_partition_count": None, **known, "partitions": []})
+        topic_fields, partition_fields = _kept_fields(old, log)
+        topic = {"name": log.topic, "original_partition_count": None, **topic_fields, "partitions": []}
+        topic = topics.setdefault(log.topic, topic)
         segments = [segment.as_json(backup_id, now_ms) for segment in partition.segments]
-        reach = {"covered_through": partition.end_offset - 1} if partition.end_offset else {}
-        topic["partitions"].append({**mine, "partition_id": log.partition, "segments": segments, **reach})
+        covered = {"covered_through": partition.end_offset - 1} if partition.end_offset else {}
+        topic["partitions"].append({**partition_fields, "partition_id": log.partition, "segments": segments, **covered})
     for topic in old.get("topics", ()):
         if topic["name"] in empty:
             topics.setdefault(topic["name"], topic)
@@ -222,11 +223,11 @@ def format_manifest(
     return json.dumps(document, indent=2).encode()
 
 
-def _known(document: Mapping[str, Any], log: TopicPartition) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a manifest has of a log's topic, and of its offsets that are not in the set."""
+def _kept_fields(document: Mapping[str, Any], log: TopicPartition) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of a log's topic in a manifest, and of its partition: the offsets that are not in the set."""
     for topic in document.get("topics", ()):
         if topic["name"] == log.topic:
-            kept = {name: value for name, value in topic.items() if name != "partitions"}
-            mine = [each for each in topic["partitions"] if each["partition_id"] == log.partition]
-            return kept, {name: each[name] for each in mine for name in ("gaps", "pruned") if name in each}
+            topic_fields = {name: value for name, value in topic.items() if name != "partitions"}
+            entries = [entry for entry in topic["partitions"] if entry["partition_id"] == log.partition]
+            return topic_fields, {name: entry[name] for entry in entries for name in ("gaps", "pruned") if name in entry}
     return {}, {}

@@ -43,7 +43,7 @@ class Compression(IntEnum):
 
     @property
     def extension(self) -> str:
-        """What follows ``.bin`` in the names of segments."""
+        """The suffix after ``.bin`` in names of segments."""
         return {Compression.NONE: "", Compression.ZSTD: ".zst", Compression.LZ4: ".lz4"}[self]
 
 
@@ -68,31 +68,31 @@ class SegmentStream:
         if size < HEADER_BYTES + FOOTER_BYTES:
             raise FormatError(f"segment of {size} bytes, at least {HEADER_BYTES + FOOTER_BYTES} expected", 0)
         self._blocks = iter(blocks)
-        self._left = size - FOOTER_BYTES
+        self._remaining = size - FOOTER_BYTES
         self._buffer = memoryview(b"")
         self._crc, self._sha256 = 0, sha256()
         self.header = _parse_header(self.read(HEADER_BYTES))
 
     def read(self, size: int = -1) -> bytes:
-        """The next ``size`` bytes, or all that are left before the footer; a negative size: these."""
-        found: list[bytes] = []
-        wanted = self._left if size < 0 else min(size, self._left)
-        while wanted:
-            part = self._take(wanted)
-            self._left -= len(part)
-            wanted -= len(part)
-            found.append(part)
+        """The next ``size`` bytes, at most those before the footer; all of them if ``size`` is negative."""
+        parts: list[bytes] = []
+        remaining = self._remaining if size < 0 else min(size, self._remaining)
+        while remaining:
+            part = self._take(remaining)
+            self._remaining -= len(part)
+            remaining -= len(part)
+            parts.append(part)
             self._crc = zlib.crc32(part, self._crc)
-        return b"".join(found)
+        return b"".join(parts)
 
-    def _take(self, most: int) -> bytes:
+    def _take(self, max_bytes: int) -> bytes:
         while not len(self._buffer):
             block = next(self._blocks, None)
             if block is None:
                 raise FormatError("segment is shorter than its listed size")
             self._buffer = memoryview(block)
-        part = bytes(self._buffer[:most])
-        self._buffer = self._buffer[most:]
+        part = bytes(self._buffer[:max_bytes])
+        self._buffer = self._buffer[max_bytes:]
         self._sha256.update(part)
         return part
 
@@ -108,8 +108,8 @@ class SegmentStream:
             yield from self._unzstd(step_bytes)
         else:
             plain = _decompress_lz4(self.read())
-            for at in range(0, len(plain), step_bytes):
-                yield plain[at : at + step_bytes]
+            for start in range(0, len(plain), step_bytes):
+                yield plain[start : start + step_bytes]
 
     def _unzstd(self, step_bytes: int) -> Iterator[memoryview]:
         with zstandard.ZstdDecompressor().stream_reader(self, read_across_frames=True, closefd=False) as reader:  # type: ignore[arg-type]

@@ -119,9 +119,9 @@ def _parse(text: str, source: object, entry: Callable[[list[str]], Entry | None]
     if count > MAX_ENTRIES:
         _fail(source, 2, f"{count} entries declared, more than {MAX_ENTRIES} are not supported")
     entries = [_entry(line, number, source, entry) for number, line in enumerate(islice(lines, max(count, 0)), start=3)]
-    found = len(entries) + sum(1 for _ in lines)
-    if found != count:
-        _fail(source, 2, f"{count} entries declared, {found} found")
+    actual = len(entries) + sum(1 for _ in lines)
+    if actual != count:
+        _fail(source, 2, f"{count} entries declared, {actual} found")
     return entries
 
 
@@ -179,8 +179,8 @@ class EpochRange(NamedTuple):
 def agree(entries: Iterable[EpochEntry], batches: EpochRange) -> bool:
     """Whether the entries give all offsets of these batches their leader epoch."""
     epoch, first, last = batches
-    at = max((each for each in entries if each.start_offset <= last), default=None, key=lambda each: each.start_offset)
-    return at is not None and at.epoch == epoch and at.start_offset <= first
+    latest = max((entry for entry in entries if entry.start_offset <= last), default=None, key=lambda entry: entry.start_offset)
+    return latest is not None and latest.epoch == epoch and latest.start_offset <= first
 
 
 def assign_epochs(entries: Sequence[EpochEntry], ranges: Iterable[EpochRange]) -> list[EpochEntry]:
@@ -197,12 +197,12 @@ def assign_epochs(entries: Sequence[EpochEntry], ranges: Iterable[EpochRange]) -
     :param ranges: of the batches, ascending
     """
     assigned, highest = list(entries), -1
-    for each in ranges:
-        epoch, first, last = each
+    for batches in ranges:
+        epoch, first, last = batches
         if epoch < highest:
             continue
         highest = epoch
-        if agree(assigned, each):
+        if agree(assigned, batches):
             continue
         earlier = [entry for entry in assigned if entry.epoch < epoch and entry.start_offset < first]
         own = [entry for entry in assigned if entry.epoch == epoch and entry.start_offset <= first]

@@ -26,7 +26,7 @@ def json_text(value: Json) -> str:
     if isinstance(value, str):
         return f'"{_ESCAPED.sub(_escape, value)}"'
     if isinstance(value, dict):
-        return "{" + ",".join(f"{json_text(name)}:{json_text(each)}" for name, each in value.items()) + "}"
+        return "{" + ",".join(f"{json_text(name)}:{json_text(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(json_text, value)) + "]"
     if value is None:

@@ -1,4 +1,4 @@
-"""Which keys are meant: those of a list, byte by byte, and those that match a prefix or a regular expression.
+"""Selects keys: those of a list, compared byte by byte, and those that match a prefix or a regular expression.
 
 | pattern | keys that match |
 | --- | --- |
@@ -33,24 +33,24 @@ class KeyPattern:
     text: str = field(repr=False)
 
     @classmethod
-    def parse(cls, given: str) -> KeyPattern:
+    def parse(cls, argument: str) -> KeyPattern:
         """From ``prefix=TEXT``, ``regex=EXPRESSION`` or ``bytes=EXPRESSION``.
 
         :raises FormatError: it is none of these, is empty, or is not an expression
         """
-        kind, equals, text = given.partition("=")
+        kind, equals, text = argument.partition("=")
         if not equals or kind not in KINDS:
             raise FormatError(f"is neither {PREFIX}=TEXT nor {REGEX}=EXPRESSION nor {BYTES}=EXPRESSION")
         if not text:
             raise FormatError("is empty, which would match every key")
         if kind == BYTES and not text.isascii():
             raise FormatError(rf"has a character that is not ASCII, whose bytes are not known: write \xNN, or give {REGEX}=")
-        pattern, none = cls(kind, text), pa.array([b""], pa.binary())
+        pattern, probe = cls(kind, text), pa.array([b""], pa.binary())
         try:
             if kind != PREFIX:
-                # by itself: brackets that close the added ones would let it match a part of a key
-                pc.match_substring_regex(none.cast(pa.string()) if kind == REGEX else none, pattern=text)
-            pattern.matching(none)
+                # compiled alone first: unbalanced brackets could close the added ones and match a part of a key
+                pc.match_substring_regex(probe.cast(pa.string()) if kind == REGEX else probe, pattern=text)
+            pattern.matching(probe)
         except pa.ArrowInvalid as error:
             # Arrow's prefix, RE2's reason, and a part of the pattern
             reason = str(error).removeprefix(_ARROW_PREFIX).partition(": ")[0]
@@ -58,7 +58,7 @@ class KeyPattern:
         return pattern
 
     def matching(self, keys: pa.Array) -> NDArray[np.bool_]:
-        """bool[n]: which keys of a binary array match."""
+        """bool[n]: whether each key of a binary array matches."""
         if self.kind == PREFIX:
             return _bools(pc.starts_with(keys, pattern=self.text))
         anchored = rf"\A(?s:{self.text})\z"
@@ -71,7 +71,7 @@ class KeyPattern:
 
 
 def _texts(keys: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
-    """The keys that are UTF-8, as strings, and which these are, bool[n]."""
+    """The keys that are UTF-8, as strings, and their mask, bool[n]."""
     try:
         return keys.cast(pa.string()), np.ones(len(keys), np.bool_)
     except pa.ArrowInvalid:
@@ -87,14 +87,14 @@ def _is_utf8(key: bytes) -> bool:
     return True
 
 
-def _bools(found: pa.Array) -> NDArray[np.bool_]:
-    bools: NDArray[np.bool_] = found.to_numpy(zero_copy_only=False).astype(np.bool_)
+def _bools(array: pa.Array) -> NDArray[np.bool_]:
+    bools: NDArray[np.bool_] = array.to_numpy(zero_copy_only=False).astype(np.bool_)
     return bools
 
 
 @dataclass(frozen=True, eq=False)
 class KeyCriteria:
-    """``keys``: a binary array of distinct keys; ``patterns``: keys that match one of these are meant, too."""
+    """``keys``: a binary array of distinct keys; ``patterns``: keys that match one of these are selected, too."""
 
     keys: pa.Array = field(repr=False)
     patterns: tuple[KeyPattern, ...] = ()
@@ -105,13 +105,13 @@ class KeyCriteria:
         return cls(pc.unique(keys), patterns)
 
     def matching(self, keys: pa.Array) -> NDArray[np.bool_]:
-        """bool[n]: which keys of a binary array, without nulls, are meant."""
+        """bool[n]: whether each key of a binary array, without nulls, is selected."""
         coded = keys.dictionary_encode()
         distinct: pa.Array = coded.dictionary
-        meant = pc.is_in(distinct, value_set=self.keys).to_numpy(zero_copy_only=False).astype(np.bool_)
+        selected = pc.is_in(distinct, value_set=self.keys).to_numpy(zero_copy_only=False).astype(np.bool_)
         for pattern in self.patterns:
-            meant |= pattern.matching(distinct)
-        matching: NDArray[np.bool_] = meant[coded.indices.to_numpy()] if len(distinct) else np.zeros(0, np.bool_)
+            selected |= pattern.matching(distinct)
+        matching: NDArray[np.bool_] = selected[coded.indices.to_numpy()] if len(distinct) else np.zeros(0, np.bool_)
         return matching
 
     def fingerprint(self, salt: bytes) -> str:
@@ -119,14 +119,14 @@ class KeyCriteria:
         return hashlib.sha256(self.secret(salt)).hexdigest()
 
     def secret(self, salt: bytes) -> bytes:
-        """32 bytes that only somebody can derive who has all keys and patterns, in any order.
+        """32 bytes that can be derived only from all keys and patterns, in any order.
 
-        scrypt derives them from the salted hashes: who sees the fingerprint can still guess a single telephone number, but each
-        guess takes 64 MiB and about a fifth of a second.
+        scrypt derives them from the salted hashes: from the fingerprint, one can still guess a single telephone number, but
+        each guess takes 64 MiB and about a fifth of a second.
         """
-        # the kind is part of what is hashed: a key may read like a pattern
+        # the hash includes the kind: a key may read like a pattern
         hashes = [salted_hash(salt, b"key\0" + key) for key in self.keys.to_pylist()]
-        hashes += [salted_hash(salt, f"{each.kind}\0{each.text}".encode()) for each in self.patterns]
+        hashes += [salted_hash(salt, f"{pattern.kind}\0{pattern.text}".encode()) for pattern in self.patterns]
         return hashlib.scrypt("".join(sorted(hashes)).encode(), salt=salt, n=1 << 16, r=8, p=1, maxmem=80 << 20, dklen=32)
 
 

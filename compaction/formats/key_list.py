@@ -5,7 +5,7 @@
 | ``text`` | the key's bytes; it cannot contain a line feed, or end with a carriage return |
 | ``hex`` | two digits a byte |
 | ``base64`` | RFC 4648 with padding |
-| ``json`` | a string, whose UTF-8 is the key, or what ``dump-log`` prints for a key: ``{"text": …}`` or ``{"base64": …}`` |
+| ``json`` | a string, whose UTF-8 is the key, or a key as ``dump-log`` prints it: ``{"text": …}`` or ``{"base64": …}`` |
 
 An empty line is no key. The empty key is ``""`` in JSON. A file that begins with a byte order mark is refused.
 """
@@ -31,7 +31,7 @@ _LINE_FEED, _RETURN = 10, 13
 #: a file with one was written as text by an editor: no key begins with it
 _BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "UTF-8", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 #: positions in an array of keys have 32 bits
-MOST_BYTES = 2**31 - 1
+MAX_BYTES = 2**31 - 1
 
 
 def read_lines(data: bytes, kind: str) -> pa.Array:
@@ -59,28 +59,28 @@ def line_numbers(data: bytes) -> NDArray[np.int64]:
 
 
 class KeyPlaces(NamedTuple):
-    """Where distinct keys were first given: in which of the ``paths`` and lines (int64[n] each), from 1."""
+    """The first occurrences of distinct keys: their file, an index into ``paths``, and their line, from 1 (int64[n] each)."""
 
     paths: tuple[str, ...]
     files: NDArray[np.int64]
     lines: NDArray[np.int64]
 
     @classmethod
-    def of(cls, keys: pa.Array, given: Sequence[tuple[str, NDArray[np.int64]]]) -> KeyPlaces:
-        """Of the distinct keys among ``keys``, in the order of ``pc.unique``; ``given`` has the lines of all keys, by file."""
+    def of(cls, keys: pa.Array, lines_by_file: Sequence[tuple[str, NDArray[np.int64]]]) -> KeyPlaces:
+        """Of the distinct ``keys``, in the order of ``pc.unique``; ``lines_by_file`` has the lines of all keys."""
         # codes are numbered as keys appear
         _, first = np.unique(keys.dictionary_encode().indices.to_numpy(), return_index=True)
-        files = np.repeat(np.arange(len(given)), [len(lines) for _, lines in given])
-        lines = np.concatenate([np.empty(0, np.int64), *(lines for _, lines in given)])
-        return cls(tuple(path for path, _ in given), files[first], lines[first])
+        files = np.repeat(np.arange(len(lines_by_file)), [len(lines) for _, lines in lines_by_file])
+        lines = np.concatenate([np.empty(0, np.int64), *(lines for _, lines in lines_by_file)])
+        return cls(tuple(path for path, _ in lines_by_file), files[first], lines[first])
 
-    def only(self, chosen: NDArray[np.bool_]) -> KeyPlaces:
-        return self._replace(files=self.files[chosen], lines=self.lines[chosen])
+    def only(self, selected: NDArray[np.bool_]) -> KeyPlaces:
+        return self._replace(files=self.files[selected], lines=self.lines[selected])
 
     def by_file(self) -> list[tuple[str, list[int]]]:
         """The lines in each file that has some."""
-        found = ((path, self.lines[self.files == number].tolist()) for number, path in enumerate(self.paths))
-        return [(path, lines) for path, lines in found if lines]
+        lines_by_file = ((path, self.lines[self.files == number].tolist()) for number, path in enumerate(self.paths))
+        return [(path, lines) for path, lines in lines_by_file if lines]
 
 
 def decode(lines: Iterable[tuple[int, bytes]], kind: str) -> pa.Array:
@@ -144,12 +144,12 @@ _DECODERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def shards(keys: pa.Array, most_bytes: int, bytes_per_key: int) -> list[pa.Array]:
-    """The keys in runs that need at most ``most_bytes``, with ``bytes_per_key`` for each besides its own; at least one run."""
+def shards(keys: pa.Array, max_bytes: int, bytes_per_key: int) -> list[pa.Array]:
+    """The keys in runs that need at most ``max_bytes``, with ``bytes_per_key`` for each besides its own; at least one run."""
     offsets = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4) if len(keys) else np.zeros(1, np.int32)
     needed = offsets.astype(np.int64) - offsets[0] + bytes_per_key * np.arange(len(offsets))
     cuts = [0]
     while cuts[-1] < len(keys):
-        fits = int(np.searchsorted(needed, needed[cuts[-1]] + most_bytes, "right")) - 1
+        fits = int(np.searchsorted(needed, needed[cuts[-1]] + max_bytes, "right")) - 1
         cuts.append(max(cuts[-1] + 1, fits))
     return [keys.slice(first, end - first) for first, end in pairwise(cuts)] or [keys]

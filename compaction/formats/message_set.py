@@ -239,11 +239,11 @@ def _columns(data: memoryview, starts: Longs) -> MessageColumns:
     ends = starts + LOG_OVERHEAD_BYTES + _gather(raw, starts + HEADER_V0.offset("size"), 4)
     magic = raw[starts + HEADER_V0.offset("magic")]
     _refuse(magic > 1, starts, "message of unknown magic")
-    first = magic > 0
-    header_bytes = np.where(first, HEADER_V1.size, HEADER_V0.size)
+    v1 = magic > 0
+    header_bytes = np.where(v1, HEADER_V1.size, HEADER_V0.size)
     _refuse(starts + header_bytes + 2 * _INT_BYTES > ends, starts, "message too short for its fields")
     timestamp = np.full(len(starts), NO_TIMESTAMP, np.int64)
-    timestamp[first] = _gather(raw, starts[first] + HEADER_V1.offset("timestamp"), 8)
+    timestamp[v1] = _gather(raw, starts[v1] + HEADER_V1.offset("timestamp"), 8)
     key_start = starts + header_bytes + _INT_BYTES
     key_length = np.maximum(_gather(raw, key_start - _INT_BYTES, 4), -1)
     value_start = key_start + np.maximum(key_length, 0) + _INT_BYTES
@@ -361,8 +361,8 @@ def _put_fields(out: Bytes, pos: Longs, source: memoryview, fields: tuple[Longs,
     starts, lengths = fields
     target = out.data
     # one slice per field: fancy indexing per byte is slower for fields of more than a few bytes
-    for to, start, length in zip(pos.tolist(), starts.tolist(), lengths.tolist(), strict=True):
-        target[to : to + length] = source[start : start + length]
+    for position, start, length in zip(pos.tolist(), starts.tolist(), lengths.tolist(), strict=True):
+        target[position : position + length] = source[start : start + length]
     return pos + lengths
 
 
@@ -373,8 +373,8 @@ def iter_batches(buf: Buffer, pos: int = 0, *, torn_tail: bool = False) -> Itera
     :raises FormatError: unknown magic or impossible length, with the position
     """
     while pos < len(buf):
-        left = len(buf) - pos
-        if torn_tail and (left < HEADER_V0.size or HEADER_V0.get(buf, "size", pos) > left - LOG_OVERHEAD_BYTES):
+        remaining = len(buf) - pos
+        if torn_tail and (remaining < HEADER_V0.size or HEADER_V0.get(buf, "size", pos) > remaining - LOG_OVERHEAD_BYTES):
             return
         magic = HEADER_V0.get(buf, "magic", pos)
         if not 0 <= magic <= MAGIC:

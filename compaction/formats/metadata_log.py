@@ -34,7 +34,7 @@ _FEATURE_LEVEL = 12
 _BEGIN_TRANSACTION = 23
 _END_TRANSACTION = 24
 _ABORT_TRANSACTION = 25
-_WANTED = frozenset(
+_APPLIED_TYPES = frozenset(
     (_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL, _BEGIN_TRANSACTION, _END_TRANSACTION, _ABORT_TRANSACTION)
 )
 
@@ -83,7 +83,7 @@ class ClusterConfigs:
                 self._accept(parse_record(record.value or b""))
 
     def _accept(self, record: MetadataRecord) -> None:
-        if record.type not in _WANTED:
+        if record.type not in _APPLIED_TYPES:
             return
         if record.version != _VERSION:
             raise FormatError(f"metadata record of type {record.type} has version {record.version}, {_VERSION} expected")
@@ -91,8 +91,8 @@ class ClusterConfigs:
             self._open = []
         elif record.type in (_END_TRANSACTION, _ABORT_TRANSACTION):
             finished, self._open = self._open or [], None
-            for held in finished if record.type == _END_TRANSACTION else ():
-                self._apply(held)
+            for pending in finished if record.type == _END_TRANSACTION else ():
+                self._apply(pending)
         elif self._open is not None:
             self._open.append(record)
         else:
@@ -113,7 +113,7 @@ class ClusterConfigs:
 
     def _remove_topic(self, message: memoryview) -> None:
         topic_id = _uuid(message, 0)
-        for name in [name for name, known in self.topic_ids.items() if known == topic_id]:
+        for name in [name for name, assigned_id in self.topic_ids.items() if assigned_id == topic_id]:
             del self.topic_ids[name]
             self.topics.pop(name, None)
 

@@ -1,4 +1,4 @@
-"""What all formats share: errors, field tables, checksums, variable-length integers.
+"""Shared by all formats: errors, field tables, checksums, variable-length integers.
 
 A *field table* is one per on-disk format, shared by its reader and writer; field offsets are computed. All fields are
 big-endian and of fixed size. A table is declared by a ``NamedTuple`` class, whose fields have one of the types
@@ -46,7 +46,6 @@ class FormatError(ValueError):
         self.position = position
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickles with both fields."""
         return (type(self), (self.message, self.position))
 
 
@@ -70,11 +69,7 @@ class BufferTooSmall(Exception):
         self.needed_bytes = needed_bytes
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickles with its field."""
         return (type(self), (self.needed_bytes,))
-
-
-# integers by size and sign, with numpy's code
 
 
 class FieldTable(Generic[Row]):
@@ -91,7 +86,7 @@ class FieldTable(Generic[Row]):
         self._struct = struct.Struct(">" + "".join(_STRUCT_CODES[code] for code in codes.values()))
         self.dtype: np.dtype[np.void] = np.dtype([(name, ">" + code) for name, code in codes.items()])
         self.size: int = self._struct.size
-        offsets = {name: int(place[1]) for name, place in (self.dtype.fields or {}).items()}
+        offsets = {name: int(field[1]) for name, field in (self.dtype.fields or {}).items()}
         self._by_name = {name: (offsets[name], struct.Struct(">" + _STRUCT_CODES[code])) for name, code in codes.items()}
 
     def offset(self, name: str) -> int:
@@ -102,8 +97,8 @@ class FieldTable(Generic[Row]):
         try:
             return self.row(*self._struct.unpack_from(buf, pos))
         except struct.error:
-            left = max(len(buf) - pos, 0)
-            raise FormatError(f"{self.size} bytes of {self.row.__name__} expected, {left} left", pos) from None
+            remaining = max(len(buf) - pos, 0)
+            raise FormatError(f"{self.size} bytes of {self.row.__name__} expected, {remaining} left", pos) from None
 
     def pack(self, row: Row) -> bytes:
         """The bytes of a record; ``FormatError`` if a value does not fit its field."""

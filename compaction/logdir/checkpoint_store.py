@@ -57,22 +57,22 @@ class Checkpoints:
 def read_checkpoints(fs: FileSystem, log_dir: str) -> Checkpoints:
     """The checkpoints of ``log_dir``; errors are collected in ``damage``."""
     damage: list[LogError] = []
-    found = []
+    offsets = []
     for name in (LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS):
         try:
-            found.append(read_offsets(fs, log_dir, name))
+            offsets.append(read_offsets(fs, log_dir, name))
         except LogError as error:
             damage.append(error)
-            found.append({})
+            offsets.append({})
     points = read_directory_state(fs, log_dir).recovery_points
-    return Checkpoints(log_dir, found[0], found[1], found[2], tuple(damage), points)
+    return Checkpoints(log_dir, offsets[0], offsets[1], offsets[2], tuple(damage), points)
 
 
 class DirectoryState(NamedTuple):
-    """What a broker reads of a log directory before it loads the logs (Kafka: ``LogManager.loadLogs``).
+    """The files that a broker reads in a log directory before it loads the logs (Kafka: ``LogManager.loadLogs``).
 
-    Without a ``clean_shutdown`` the active segments may end in anything. ``recovery_points`` are those of ``Checkpoints``.
-    ``snapshots_may_lack``: producers that have expired matter, so no producer snapshot says that a segment has no transactions.
+    Without a ``clean_shutdown`` the active segments may end in any bytes. ``recovery_points`` are those of ``Checkpoints``.
+    ``snapshots_may_lack``: expired producers matter, so a producer snapshot does not prove that a segment has no transactions.
     """
 
     clean_shutdown: bool = False
@@ -156,7 +156,7 @@ class CheckpointFiles:
         return self._files.get(path) or self._files.setdefault(path, _CheckpointFile(self._fs, log_dir, file_name))
 
 
-class _Waiting:
+class _PendingChange:
     """A pending change; ``error`` is its failure once it is ``done``."""
 
     def __init__(self, change: Change) -> None:
@@ -166,52 +166,52 @@ class _Waiting:
 
 
 class _CheckpointFile:
-    """One file. Who finds no write in progress writes for all that wait."""
+    """One file. The first idle writer writes all pending changes."""
 
     def __init__(self, fs: FileSystem, log_dir: str, file_name: str) -> None:
         self._fs, self._log_dir, self._name = fs, log_dir, file_name
         self._path = join(log_dir, file_name)
-        self._turn = threading.Condition()
-        self._waiting: list[_Waiting] = []
+        self._condition = threading.Condition()
+        self._pending: list[_PendingChange] = []
         self._writing = False
         #: the file read last, and its entries
-        self._known: tuple[FileStat | None, dict[TopicPartition, int]] | None = None
+        self._cached: tuple[FileStat | None, dict[TopicPartition, int]] | None = None
 
     def offset(self, topic_partition: TopicPartition) -> int | None:
-        with self._turn:
-            known = self._known
+        with self._condition:
+            cached = self._cached
             # the write in progress concerns other logs: a log does not read its entry while it changes it
-            entries = known[1] if self._writing and known is not None else self._read()
+            entries = cached[1] if self._writing and cached is not None else self._read()
         return entries.get(topic_partition)
 
     def change(self, change: Change) -> Steps[None]:
-        mine = _Waiting(change)
-        with self._turn:
-            self._waiting.append(mine)
+        pending = _PendingChange(change)
+        with self._condition:
+            self._pending.append(pending)
         # meanwhile the logs in step with this one add their changes
         yield ()
-        with self._turn:
-            self._turn.wait_for(lambda: mine.done or not self._writing)
-            batch: list[_Waiting] = []
-            if not mine.done:
-                batch, self._waiting, self._writing = self._waiting, [], True
+        with self._condition:
+            self._condition.wait_for(lambda: pending.done or not self._writing)
+            batch: list[_PendingChange] = []
+            if not pending.done:
+                batch, self._pending, self._writing = self._pending, [], True
         if batch:
             self._apply(batch)
-        if mine.error is not None:
-            raise mine.error
+        if pending.error is not None:
+            raise pending.error
 
-    def _apply(self, waiting: list[_Waiting]) -> None:
+    def _apply(self, batch: list[_PendingChange]) -> None:
         try:
-            self._write([each.change for each in waiting])
+            self._write([pending.change for pending in batch])
         except BaseException as error:
-            for each in waiting:
-                each.error = error
+            for pending in batch:
+                pending.error = error
         finally:
-            with self._turn:
+            with self._condition:
                 self._writing = False
-                for each in waiting:
-                    each.done = True
-                self._turn.notify_all()
+                for pending in batch:
+                    pending.done = True
+                self._condition.notify_all()
 
     def _write(self, changes: list[Change]) -> None:
         before = self._read()
@@ -229,10 +229,10 @@ class _CheckpointFile:
         # independent of the order of threads
         after = dict(sorted(after.items()))
         replace_file(self._fs, self._path, format_offset_checkpoint(after).encode(), like=like)
-        self._known = (self._fs.stat(self._path), after)
+        self._cached = (self._fs.stat(self._path), after)
 
     def _read(self) -> dict[TopicPartition, int]:
-        found, known = self._fs.stat(self._path), self._known
-        if known is None or found is None or found != known[0]:
-            known = self._known = found, read_offsets(self._fs, self._log_dir, self._name)
-        return known[1]
+        status, cached = self._fs.stat(self._path), self._cached
+        if cached is None or status is None or status != cached[0]:
+            cached = self._cached = status, read_offsets(self._fs, self._log_dir, self._name)
+        return cached[1]

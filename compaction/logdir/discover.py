@@ -4,12 +4,12 @@ Mirrors ``LogManager.loadLogs`` and ``LocalLog.parseTopicPartitionName`` (Kafka 
 ``<topic>-<partition>``. Directories being moved or deleted (``…-delete``, ``…-future``, ``…-stray``) and the KRaft metadata log
 are skipped. A broker refuses to start on other names; this package skips them, as in a backup.
 
-A partition that lies in several log directories of a call is refused: its records would be read, counted and kept twice. A
+A partition that is in several log directories of a call is refused: its records would be read, counted and kept twice. A
 broker refuses to start on such directories (``LogManager.loadLog``). They arise when it moves a partition to another disk: the
 copy, ``…-future``, takes the partition's name, the cleaner checkpoint's entry moves to its log directory, and the old one is
-marked ``-delete`` (``LogManager.replaceCurrentWithFutureLog``). If a disk fails in between, both have the name, and the one
-whose log directory has the entry is the one that the broker would have kept. Copies of the directories of several brokers have
-the same partitions, too: these are replicas, of which a call reads one.
+marked ``-delete`` (``LogManager.replaceCurrentWithFutureLog``). If a disk fails in between, both have the name; the broker
+would have kept the one whose log directory has the entry. Copies of the directories of several brokers have the same
+partitions, too: these are replicas, and a call reads one of them.
 """
 
 from __future__ import annotations
@@ -83,21 +83,21 @@ def check_log_dirs(fs: FileSystem, log_dirs: Sequence[str]) -> tuple[str, ...]:
     checked: dict[tuple[object, ...], str] = {}
     for log_dir in log_dirs:
         require_store(log_dir)
-        found = fs.stat(log_dir)
-        if found is None:
+        status = fs.stat(log_dir)
+        if status is None:
             raise UsageError("no such log directory", path=log_dir, hint="give one of the broker's log.dirs, or a copy of it")
-        if not found.is_dir:
+        if not status.is_dir:
             raise UsageError("not a directory", path=log_dir, hint="give one of the broker's log.dirs, or a copy of it")
         path = resolved(log_dir)
         if _is_log(fs, path):
             raise UsageError("this is one partition's directory", path=log_dir, hint="give the log directory that holds it")
-        checked.setdefault(identity(found, path), path)
+        checked.setdefault(identity(status, path), path)
     return tuple(checked.values())
 
 
-def identity(found: FileStat, path: str) -> tuple[object, ...]:
+def identity(status: FileStat, path: str) -> tuple[object, ...]:
     """The identity of a directory under any name: device and inode, or its URI in a store."""
-    return (found.device, found.inode) if found.inode else (path,)
+    return (status.device, status.inode) if status.inode else (path,)
 
 
 def discover(fs: FileSystem, log_dirs: Iterable[str], selector: Selector) -> tuple[LogLocation, ...]:
@@ -108,23 +108,23 @@ def discover(fs: FileSystem, log_dirs: Iterable[str], selector: Selector) -> tup
     :param log_dirs: as :func:`check_log_dirs` returns them
     :raises UsageError: a partition given by name is missing, or a selected one is in two log directories
     """
-    every = [(location, key) for log_dir in log_dirs for location, key in _logs_of(fs, log_dir)]
-    selected = [(location, key) for location, key in every if selector.matches(location.topic_partition)]
+    entries = [(location, key) for log_dir in log_dirs for location, key in _logs_of(fs, log_dir)]
+    selected = [(location, key) for location, key in entries if selector.matches(location.topic_partition)]
     # a directory's own name has precedence over links to it, in any log directory
     own: dict[tuple[object, ...], LogLocation] = {}
-    for location, key in sorted(selected, key=lambda each: _is_link(each[0].path)):
+    for location, key in sorted(selected, key=lambda entry: _is_link(entry[0].path)):
         own.setdefault(key, location)
-    found = [location for location, key in selected if own[key] is location]
-    missing = sorted(selector.partitions - {location.topic_partition for location in found})
+    locations = [location for location, key in selected if own[key] is location]
+    missing = sorted(selector.partitions - {location.topic_partition for location in locations})
     if missing:
-        raise UsageError(f"{selector.option}: no such partition: {missing[0]}", hint=_nearest(missing[0], every))
-    require_one_directory(fs, found)
-    return tuple(found)
+        raise UsageError(f"{selector.option}: no such partition: {missing[0]}", hint=_nearest(missing[0], entries))
+    require_one_directory(fs, locations)
+    return tuple(locations)
 
 
-def _nearest(missing: TopicPartition, every: Iterable[tuple[LogLocation, object]]) -> str:
-    """What to do about a missing partition."""
-    names = [str(location.topic_partition) for location, _ in every]
+def _nearest(missing: TopicPartition, entries: Iterable[tuple[LogLocation, object]]) -> str:
+    """The hint for a missing partition."""
+    names = [str(location.topic_partition) for location, _ in entries]
     near = difflib.get_close_matches(str(missing), names, n=1)
     return f"did you mean {near[0]}?" if near else "check its name and the log directories"
 
@@ -141,7 +141,7 @@ def require_logs(fs: FileSystem, logs: Sequence[LogLocation], log_dirs: Sequence
     if patterns and not logs:
         message = f"--topic: no topic here matches {' or '.join(map(repr, patterns))}"
         names = {str(location.topic_partition) for log_dir in log_dirs for location, _ in _logs_of(fs, log_dir)}
-        partition = next((each for each in patterns if each in names), None)
+        partition = next((name for name in patterns if name in names), None)
         if partition is not None:
             raise UsageError(message, path=where, hint=f"{partition} is a partition: give --partition {partition}")
         raise UsageError(message, path=where, hint=f"a pattern matches the whole name of a topic; correct it, {hint}")
@@ -152,7 +152,7 @@ def require_logs(fs: FileSystem, logs: Sequence[LogLocation], log_dirs: Sequence
 def require_topics(logs: Sequence[LogLocation], selector: Selector, paths: Sequence[str]) -> None:
     """:raises UsageError: there are no logs, or a pattern matches the topic of none of them"""
     topics = {location.topic_partition.topic for location in logs}
-    unknown = next((each.pattern for each in selector.topics if not any(map(each.fullmatch, topics))), None)
+    unknown = next((pattern.pattern for pattern in selector.topics if not any(map(pattern.fullmatch, topics))), None)
     if unknown is not None:
         hint = "a pattern matches the whole name of a topic; correct it"
         if parse_partition_dir(unknown) is not None:
@@ -173,9 +173,9 @@ def _logs_of(fs: FileSystem, log_dir: str) -> list[tuple[LogLocation, tuple[obje
         if topic_partition.topic == CLUSTER_METADATA_TOPIC:
             continue
         path = join(log_dir, name)
-        found = fs.stat(path)
-        if found is not None and found.is_dir:
-            logs.append((LogLocation(topic_partition, log_dir, path), identity(found, path)))
+        status = fs.stat(path)
+        if status is not None and status.is_dir:
+            logs.append((LogLocation(topic_partition, log_dir, path), identity(status, path)))
     return sorted(logs, key=lambda log: (log[0].topic_partition, log[0].path))
 
 

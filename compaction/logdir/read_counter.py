@@ -1,8 +1,8 @@
-"""Counts the bytes that the tasks of a run read, while they read them, for its progress.
+"""Counts the bytes that running tasks have read, for the progress of a run.
 
-Each process writes its count to a file of its own, in a directory that only this user can enter and that ``VARIABLE`` names;
-the driver adds them up. (Spark sends accumulators when a task ends.) Where the driver shares no directory with its executors,
-the variable is not set, and only finished tasks count.
+Each process writes its count to its own file, in a directory that only this user can enter and that ``VARIABLE`` names; the
+driver adds them up. (Spark sends accumulators when a task ends.) If the driver shares no directory with its executors, the
+variable is not set, and only finished tasks count.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ VARIABLE = "KAFKA_LOG_COMPACTION_READ_COUNTS"
 _COUNT = struct.Struct("<q")
 
 
-class _Own:
-    """The count of this process, and of the file that has it."""
+class _ProcessCount:
+    """The count of this process, and its file."""
 
     lock = threading.Lock()
-    #: what the file belongs to: a forked process needs another one
+    #: process and directory of the file: a forked process needs another file
     owner: tuple[int, str] | None = None
     descriptor = -1
     total = 0
 
 
 def count(read_bytes: int) -> None:
-    """Counts bytes that this process has read, if somebody wants to know. No error of that is one of the work."""
+    """Counts bytes that this process has read, if ``VARIABLE`` is set. A failure to count does not fail the task."""
     directory = os.environ.get(VARIABLE)
     if directory is None:
         return
-    with _Own.lock, suppress(OSError):
-        if _Own.owner != (os.getpid(), directory):
-            _Own.descriptor, _ = tempfile.mkstemp(dir=directory)
-            _Own.owner, _Own.total = (os.getpid(), directory), 0
-        _Own.total += read_bytes
-        os.pwrite(_Own.descriptor, _COUNT.pack(_Own.total), 0)
+    with _ProcessCount.lock, suppress(OSError):
+        if _ProcessCount.owner != (os.getpid(), directory):
+            _ProcessCount.descriptor, _ = tempfile.mkstemp(dir=directory)
+            _ProcessCount.owner, _ProcessCount.total = (os.getpid(), directory), 0
+        _ProcessCount.total += read_bytes
+        os.pwrite(_ProcessCount.descriptor, _COUNT.pack(_ProcessCount.total), 0)
 
 
 def total(directory: str) -> int:

@@ -1,4 +1,4 @@
-"""The log file of a segment, wherever it lies: the only reader of its batches.
+"""The log file of a segment on any storage: the only reader of its batches.
 
 ``SegmentFile`` reads a byte range in blocks of complete batches, into one reused buffer (``SegmentReader``), or scans the
 headers window by window (``SegmentScan``): of large batches only the headers are read, unless checksums are verified.
@@ -41,7 +41,7 @@ from compaction.names import LOG, segment_file
 from compaction.storage.filesystem import ByteSource, ReadableFileSystem, join
 from compaction.storage.ranges import View, view
 
-#: makes the cost of the loop over blocks small, and stays in the caches
+#: large enough to amortize the loop over blocks, small enough for the CPU's caches
 BLOCK_BYTES = 4 << 20
 _ROWS_PER_BLOCK = 1 << 15
 #: rows of a table of a scan
@@ -88,7 +88,7 @@ class SegmentReader:
         self._buffer = np.empty(max(1, min(block_bytes, end - start)), np.uint8)
         self._rows = np.empty(min(_ROWS_PER_BLOCK, block_bytes // LOG_OVERHEAD_BYTES + 1), BATCH_ROW)
         self._source = files.reader(path, start, end)
-        self._seen = np.zeros(2, np.uint64)
+        self._hash_state = np.zeros(2, np.uint64)
 
     def __enter__(self) -> SegmentReader:
         return self
@@ -98,24 +98,24 @@ class SegmentReader:
 
     def fingerprint(self) -> str:
         """A hash of the batches read so far: offsets, sizes, leader epochs and stored checksums."""
-        return self._seen.tobytes().hex()
+        return self._hash_state.tobytes().hex()
 
     def _fill(self, position: int) -> NDArray[np.uint8]:
         """Fill the buffer from ``position``, at most to the end of the range."""
-        want = min(len(self._buffer), self._end - position)
-        view = memoryview(self._buffer)[:want]
-        got = 0
-        while got < want:
-            n = self._source.read_into(view[got:], position + got, position)
+        expected = min(len(self._buffer), self._end - position)
+        view = memoryview(self._buffer)[:expected]
+        filled = 0
+        while filled < expected:
+            n = self._source.read_into(view[filled:], position + filled, position)
             if n == 0:
                 raise CorruptLogError(
-                    f"file ends here, {self._end - position - got} bytes earlier than when the run began",
+                    f"file ends here, {self._end - position - filled} bytes earlier than when the run began",
                     path=self._path,
-                    position=position + got,
+                    position=position + filled,
                     hint="the log changed while it was read: run again when nothing writes to it",
                 )
-            got += n
-        return self._buffer[:want]
+            filled += n
+        return self._buffer[:expected]
 
     def blocks(self, *, check_crc: bool) -> Iterator[Block]:
         """The blocks of the range. The buffer grows to the largest batch."""
@@ -124,7 +124,7 @@ class SegmentReader:
             data = self._fill(position)
             scan = scan_batches(data, position, check_crc=check_crc, rows=self._rows)
             if len(scan.rows):
-                fold_heads(data, position, scan.rows, self._seen)
+                fold_heads(data, position, scan.rows, self._hash_state)
                 read_counter.count(scan.consumed)
                 yield Block(position, data[: scan.consumed], scan.rows, self._path)
                 position += scan.consumed
@@ -134,9 +134,9 @@ class SegmentReader:
                 position = scan.error_position
                 raise CorruptLogError(scan.error, path=self._path, position=position, hint="restore this segment")
             if position + max(scan.need, LOG_OVERHEAD_BYTES + 5) > self._end:
-                left = self._end - position
-                cut = f"batch of {scan.need} bytes extends past the last {left} bytes"
-                message = cut if scan.need else f"{left} bytes are not a batch"
+                remaining = self._end - position
+                truncated = f"batch of {scan.need} bytes extends past the last {remaining} bytes"
+                message = truncated if scan.need else f"{remaining} bytes are not a batch"
                 raise CorruptLogError(message, path=self._path, position=position, hint="restore this segment")
             if scan.need > MAX_BATCH_BYTES:
                 message = f"batch of {scan.need} bytes, more than {MAX_BATCH_BYTES} are not supported"
@@ -178,9 +178,9 @@ class SegmentScan:
     def _tables(self, source: ByteSource | None) -> Iterator[Rows]:
         while True:
             table = np.empty(min(_ROWS, (len(self.data) - self.position) // _SMALLEST_BATCH_BYTES + 1), BATCH_ROW)
-            found = (None if source is None else self._walk(source, table)) or self._scan(table)
-            self.error = found.error
-            rows = self._in_order(found.rows)
+            result = (None if source is None else self._walk(source, table)) or self._scan(table)
+            self.error = result.error
+            rows = self._in_order(result.rows)
             if len(rows):
                 self.last_position = int(rows["position"][-1])
                 self.position = self.last_position + int(rows["size"][-1])
@@ -190,7 +190,7 @@ class SegmentScan:
                 return
 
     def _walk(self, source: ByteSource, table: Rows) -> BatchScan | None:
-        """The next batches by their headers; ``None`` if they are too small for a gain, or must be read completely."""
+        """The next batches by their headers; ``None`` if they are too small to save time, or must be read completely."""
         if self._small_batches:
             return None
         start, end = self.data.bounds
@@ -211,13 +211,14 @@ class SegmentScan:
         while True:
             end = self.position + self._window_bytes
             window = self.data[self.position : end].fetch()
-            found = scan_batches(window, self.position, check_crc=self._check_crc, rows=table)
-            self._window_bytes = max(min(2 * self._window_bytes, _LARGEST_WINDOW_BYTES), found.need)
-            if len(found.rows) or found.error is not None or self.position + max(found.need, len(window) + 1) > len(self.data):
-                return found
-            if found.need > MAX_BATCH_BYTES:
-                message = f"batch of {found.need} bytes, more than {MAX_BATCH_BYTES} are not supported"
-                return found._replace(error=message, error_position=self.position)
+            result = scan_batches(window, self.position, check_crc=self._check_crc, rows=table)
+            self._window_bytes = max(min(2 * self._window_bytes, _LARGEST_WINDOW_BYTES), result.need)
+            next_size = max(result.need, len(window) + 1)
+            if len(result.rows) or result.error is not None or self.position + next_size > len(self.data):
+                return result
+            if result.need > MAX_BATCH_BYTES:
+                message = f"batch of {result.need} bytes, more than {MAX_BATCH_BYTES} are not supported"
+                return result._replace(error=message, error_position=self.position)
 
     def _in_order(self, rows: Rows) -> Rows:
         """The batches before the first one whose offsets decrease, which is an error: no checksum covers a base offset."""
@@ -278,19 +279,19 @@ class SegmentScan:
     def _candidates(self, data: Bytes, window: int) -> list[tuple[int, int]]:
         """Start and size of possible v2 headers in ``data[window : window + _WINDOW_BYTES]``."""
         end = min(window + _WINDOW_BYTES, len(data) - HEADER_SIZE + 1)
-        at = window + np.flatnonzero(data[window + MAGIC_AT : end + MAGIC_AT] == 2)
-        offsets, sizes = _field(data, at, 0, 8), _field(data, at, 8, 4) + LOG_OVERHEAD_BYTES
+        positions = window + np.flatnonzero(data[window + MAGIC_AT : end + MAGIC_AT] == 2)
+        offsets, sizes = _field(data, positions, 0, 8), _field(data, positions, 8, 4) + LOG_OVERHEAD_BYTES
         expected = self.next_offset or 0
         likely = (offsets >= expected) & (offsets - expected < _MAX_OFFSET_STEP)
-        likely &= (sizes >= HEADER_SIZE) & (sizes <= len(data) - at)
-        return list(zip(at[likely].tolist(), sizes[likely].tolist(), strict=True))
+        likely &= (sizes >= HEADER_SIZE) & (sizes <= len(data) - positions)
+        return list(zip(positions[likely].tolist(), sizes[likely].tolist(), strict=True))
 
 
-def _field(data: Bytes, at: NDArray[np.int64], offset: int, width: int) -> NDArray[np.int64]:
-    """Big-endian unsigned integers of ``width`` bytes at ``at + offset``, as int64 (wrapping)."""
-    value = np.zeros(len(at), np.int64)
+def _field(data: Bytes, positions: NDArray[np.int64], offset: int, width: int) -> NDArray[np.int64]:
+    """Big-endian unsigned integers of ``width`` bytes at ``positions + offset``, as int64 (wrapping)."""
+    value = np.zeros(len(positions), np.int64)
     for byte in range(width):
-        value = (value << 8) | data[at + offset + byte].astype(np.int64)
+        value = (value << 8) | data[positions + offset + byte].astype(np.int64)
     return value
 
 
@@ -330,10 +331,10 @@ class SegmentFile:
         """The batch at ``position``: ``BATCH_ROW``, (1,), or (0,) for none. Its checksum is not verified."""
         data, size = self.data[position:], _FIRST_WINDOW_BYTES
         while True:
-            found = scan_batches(data[:size].fetch(), position, check_crc=False, rows=np.empty(1, BATCH_ROW))
-            if len(found.rows) or size >= len(data) or not size < found.need <= min(len(data), MAX_BATCH_BYTES):
-                return found.rows
-            size = found.need
+            result = scan_batches(data[:size].fetch(), position, check_crc=False, rows=np.empty(1, BATCH_ROW))
+            if len(result.rows) or size >= len(data) or not size < result.need <= min(len(data), MAX_BATCH_BYTES):
+                return result.rows
+            size = result.need
 
     def ends_with(self, position: int, last_offset: int) -> bool:
         """Whether the batch at ``position`` ends with ``last_offset``, as an index entry says."""

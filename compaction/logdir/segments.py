@@ -1,8 +1,7 @@
 """Inspects the files of one segment: sizes, indexes, the batches after the last index entry, and their errors.
 
 Also cuts segments into byte ranges at batch boundaries of the offset index, each verified in the log, and detects changes to a
-log since it was read: a broker may be running during a dry run, or another process has changed a log that is about to be
-replaced.
+log since it was read: a broker may run during a dry run, or another process may change a log before its replacement.
 
 Mirrors ``LogSegment`` (Kafka 4.4.0): ``readNextOffset`` (scan from the last index entry), ``largestTimestamp``,
 ``getFirstBatchTimestamp``. Difference: a broker counts an index file's full length as entries, while a preallocated tail is
@@ -104,8 +103,8 @@ def inspect_segment(
     problem = offsets.problem or times.problem or offsets.sparse(tail.scan.last_position, index_interval_bytes)
     problem = problem or times.stale(next_offset, tail.max_timestamp, first_timestamp, active)
     txns, txn_problem = _aborted_txns(fs, log_path, base_offset)
-    found = fs.stat(file.path)
-    mtime_ns = 0 if found is None else found.mtime_ns
+    status = fs.stat(file.path)
+    mtime_ns = 0 if status is None else status.mtime_ns
     largest = max(times.last_timestamp, tail.max_timestamp) if active or problem else times.last_timestamp
     segment = Segment(
         base_offset=base_offset,
@@ -117,7 +116,7 @@ def inspect_segment(
         first_batch_timestamp_ms=first_timestamp if first_timestamp >= 0 else LONG_MAX,
         next_offset=next_offset,
         aborted_txns=txns,
-        identity=None if found is None or not found.inode else identity_of(found),
+        identity=None if status is None or not status.inode else identity_of(status),
     )
     torn_bytes = len(file.data) - tail.scan.position
     return SegmentState(segment, torn_bytes, tail.scan.last_position, problem, txn_problem, tail.ignored)
@@ -144,9 +143,9 @@ def _index_entries(segment: Segment) -> tuple[object, ...]:
     return segment.index_bytes, segment.time_index_bytes, segment.aborted_txns
 
 
-def identity_of(found: FileStat) -> tuple[int, int, int]:
+def identity_of(status: FileStat) -> tuple[int, int, int]:
     """Device, inode and ctime, ns: they change with any replacement of the file or its bytes."""
-    return found.device, found.inode, found.ctime_ns
+    return status.device, status.inode, status.ctime_ns
 
 
 class _Index:
@@ -158,18 +157,18 @@ class _Index:
         self.problem: str | None = None
         self.last: tuple[int, ...] = ()
         path = join(log_path, segment_file(base_offset, kind))
-        found = fs.stat(path)
-        if found is None:
+        status = fs.stat(path)
+        if status is None:
             self.problem = f"{kind} is missing"
             return
         table, valid, check = _RULES[kind]
-        data = fs.read_bytes(path) if found.size <= _SMALL_BYTES else _used_part(fs, path, found.size)
+        data = fs.read_bytes(path) if status.size <= _SMALL_BYTES else _used_part(fs, path, status.size)
         if data is None:
             self.problem = f"{kind} is larger than any index"
             return
         self.count = valid(data) if data else 0
         if len(data) % table.size or any(data[self.count * table.size :]):
-            self.problem = _complaint(check, data, kind)
+            self.problem = _fault(check, data, kind)
             self.count = 0
         elif self.count:
             self.last = tuple(table.unpack(data, (self.count - 1) * table.size))
@@ -229,9 +228,9 @@ class _Tail:
 
     def require_valid(self, base_offset: int, *, active: bool) -> None:
         """:raises CorruptLogError: the segment is inactive and incomplete, or begins before its base offset"""
-        left = len(self.scan.data) - self.scan.position
-        if not active and left:
-            message = self.scan.error or f"{left} bytes after the last complete batch of an inactive segment"
+        remaining = len(self.scan.data) - self.scan.position
+        if not active and remaining:
+            message = self.scan.error or f"{remaining} bytes after the last complete batch of an inactive segment"
             raise CorruptLogError(message, path=self._path, position=self.scan.position, hint=_HINT)
         if self.first_offset is not None and self.first_offset < base_offset:
             message = f"batch begins at offset {self.first_offset}, expected {base_offset} or more"
@@ -255,7 +254,7 @@ def _used_part(fs: ReadableFileSystem, path: str, size: int) -> bytes | None:
     return None if low * step > MAX_INDEX_BYTES + step else fs.read_bytes(path, 0, low * step)
 
 
-def _complaint(check: Callable[[bytes], None], data: bytes, kind: str) -> str:
+def _fault(check: Callable[[bytes], None], data: bytes, kind: str) -> str:
     try:
         check(data)
     except FormatError as error:
@@ -316,11 +315,11 @@ def _boundaries(
     ranges = max(1, round(size_bytes / target_bytes))
     last = 0
     for k in range(1, ranges):
-        at = int(np.searchsorted(entries["position"], k * size_bytes // ranges))
-        if at >= len(entries) or entries["position"][at] <= last:
+        entry = int(np.searchsorted(entries["position"], k * size_bytes // ranges))
+        if entry >= len(entries) or entries["position"][entry] <= last:
             continue
-        position = int(entries["position"][at])
-        first = _verified(fs, log, position, int(entries["offset"][at]), size_bytes)
+        position = int(entries["position"][entry])
+        first = _verified(fs, log, position, int(entries["offset"][entry]), size_bytes)
         if first is not None and first > base_offset:
             last = position
             yield position, first
@@ -369,7 +368,7 @@ def _changed(fs: ReadableFileSystem, disk: ReadableFileSystem, log_path: str, se
     real = fs.real_path(path)
     if real is None:
         return False
-    found = disk.stat(real.path)
-    if found is None or found.mtime_ns != segment.mtime_ns or found.size < segment.size_bytes:
+    status = disk.stat(real.path)
+    if status is None or status.mtime_ns != segment.mtime_ns or status.size < segment.size_bytes:
         return True
-    return segment.identity is not None and segment.identity != identity_of(found)
+    return segment.identity is not None and segment.identity != identity_of(status)

@@ -1,8 +1,8 @@
-"""Which Kafka version's rules apply to a log: the one given, else that of the log's cluster, else the newest.
+"""Determines the Kafka version whose rules apply to a log: the requested one, else that of its cluster, else the newest.
 
 The rule, in this order:
 
-1. the version given (``--kafka-version``);
+1. the requested version (``--kafka-version``);
 2. the level of the feature ``metadata.version`` in the metadata log that applies to the directory (KRaft, since Kafka 3.3);
 3. ``inter.broker.protocol.version``, from the sources of broker settings (up to Kafka 3.9);
 4. the newest version whose rules are known.
@@ -27,7 +27,7 @@ from compaction.errors import ConfigError
 
 METADATA_VERSION = "metadata.version"
 PROTOCOL_VERSION = "inter.broker.protocol.version"
-GIVEN = "--kafka-version"
+VERSION_OPTION = "--kafka-version"
 UNKNOWN = f"the newest, as neither {METADATA_VERSION} nor {PROTOCOL_VERSION} is known"
 
 #: the first level of ``metadata.version`` in each Kafka version, ascending
@@ -60,17 +60,17 @@ class KafkaVersion:
         return f"Kafka {self.version} ({self.source})"
 
 
-def kafka_version(given: str | None, features: Mapping[str, int], note: str, resolver: Resolver) -> KafkaVersion:
+def kafka_version(requested: str | None, features: Mapping[str, int], note: str, resolver: Resolver) -> KafkaVersion:
     """The version whose rules apply to a log.
 
-    :param given: the version that the call names
+    :param requested: the version that the call names
     :param features: the levels of the features of the log's cluster
     :param note: identifies the metadata log (``StoredConfig.note``)
     :param resolver: all sources of configuration, with the metadata log's
     :raises ConfigError: ``inter.broker.protocol.version`` is not a version
     """
-    if given is not None:
-        return KafkaVersion(given, GIVEN)
+    if requested is not None:
+        return KafkaVersion(requested, VERSION_OPTION)
     level = features.get(METADATA_VERSION, 0)
     if level > 0:
         return _of_level(level, f"{METADATA_VERSION} {level} of the metadata log{note}")
@@ -83,17 +83,17 @@ def kafka_version(given: str | None, features: Mapping[str, int], note: str, res
 def _of_level(level: int, source: str) -> KafkaVersion:
     if level > _LAST_LEVEL:
         return KafkaVersion(NEWEST, f"{source}, which is newer")
-    at = bisect_right(list(_FIRST_LEVELS.values()), level) - 1
-    return KafkaVersion(list(_FIRST_LEVELS)[at], source)
+    index = bisect_right(list(_FIRST_LEVELS.values()), level) - 1
+    return KafkaVersion(list(_FIRST_LEVELS)[index], source)
 
 
 def _of_protocol(text: str, source: str) -> KafkaVersion:
     shown = f"{text} of {source}"
-    found = _PROTOCOL.fullmatch(text)
-    if found is None:
+    match = _PROTOCOL.fullmatch(text)
+    if match is None:
         raise ConfigError(f"{shown} is not a version", hint="e.g. 3.9; or give the brokers' version by --kafka-version")
-    version = f"{found['major']}.{found['minor']}"
+    version = f"{match['major']}.{match['minor']}"
     if version in RULES:
         return KafkaVersion(version, shown)
-    older = (int(found["major"]), int(found["minor"])) < tuple(map(int, OLDEST.split(".")))
+    older = (int(match["major"]), int(match["minor"])) < tuple(map(int, OLDEST.split(".")))
     return KafkaVersion(OLDEST, f"{shown}, which is older") if older else KafkaVersion(NEWEST, f"{shown}, which is newer")

@@ -47,18 +47,18 @@ def read_settings(
     directories = dict.fromkeys((*request.log_dirs, *(location.log_dir for location in locations)))
     sources = MetadataSources(fs, directories, request.metadata_dirs)
     stored = {log_dir: _stored(sources, log_dir) for log_dir in directories}
-    known: dict[tuple[str, str, str], Settings] = {}
-    found: list[Settings | CompactionError] = []
+    by_topic: dict[tuple[str, str, str], Settings] = {}
+    results: list[Settings | CompactionError] = []
     for location in locations:
         try:
-            of_log = _of_log(fs, location, stored[location.log_dir])
-            topic = location.log_dir, location.topic_partition.topic, of_log.unknown
-            if topic not in known:
-                known[topic] = _settings(location, request, of_log)
-            found.append(known[topic])
+            config = _log_config(fs, location, stored[location.log_dir])
+            topic = location.log_dir, location.topic_partition.topic, config.unknown
+            if topic not in by_topic:
+                by_topic[topic] = _settings(location, request, config)
+            results.append(by_topic[topic])
         except LogError as error:
-            found.append(error)
-    return tuple(found)
+            results.append(error)
+    return tuple(results)
 
 
 def require_policy(settings: Settings | CompactionError) -> Settings | CompactionError:
@@ -75,7 +75,7 @@ def _stored(sources: MetadataSources, log_dir: str) -> StoredConfig | LogError:
         return error
 
 
-def _of_log(fs: FileSystem, location: LogLocation, stored: StoredConfig | LogError) -> StoredConfig:
+def _log_config(fs: FileSystem, location: LogLocation, stored: StoredConfig | LogError) -> StoredConfig:
     """The stored configuration, without the log's topic if the metadata log has another topic of that name.
 
     :raises LogError: the metadata log or ``partition.metadata`` is damaged
@@ -103,19 +103,19 @@ def _topic_id(fs: FileSystem, location: LogLocation) -> str | None:
 
 def _settings(location: LogLocation, request: CompactionRequest, stored: StoredConfig) -> Settings:
     """:raises CorruptLogError: a value in the metadata log is invalid"""
-    topic, given = location.topic_partition.topic, request.resolver
-    found = given.with_metadata(stored.topics, stored.broker, note=stored.note, unknown=stored.unknown)
+    topic, base = location.topic_partition.topic, request.resolver
+    resolver = base.with_metadata(stored.topics, stored.broker, note=stored.note, unknown=stored.unknown)
     try:
-        kafka = kafka_version(request.kafka_version, stored.features, stored.note, found)
-        settings = Settings(found.topic(topic), _broker(found, kafka), kafka)
+        kafka = kafka_version(request.kafka_version, stored.features, stored.note, resolver)
+        settings = Settings(resolver.topic(topic), _broker(resolver, kafka), kafka)
     except ConfigError as error:
         # raises the same error if an option causes it
-        given.topic(topic)
+        base.topic(topic)
         message = error.message if error.path is None else f"{error.path}: {error.message}"
         hint = "the broker stored this value: repair it there (kafka-configs), or use a copy without the metadata log"
         raise CorruptLogError(message, path=location.path, hint=hint) from error
     if kafka.known:
-        require_names(given.sets, kafka.version)
+        require_names(base.sets, kafka.version)
     return settings
 
 

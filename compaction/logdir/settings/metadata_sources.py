@@ -9,7 +9,7 @@ is damaged, the newest is unknown, and all directories of the cluster fail.
 2. To a directory without ``cluster.id`` (an export) applies its own metadata log, if any; else the one named by ``--metadata``,
    if all candidates are of one cluster.
 3. A metadata log without cluster id applies to its own directory; if it is named by ``--metadata`` and the only candidate, to
-   all. The topic id has the last word (``compaction.logdir.settings.log_settings``).
+   all. The topic id decides (``compaction.logdir.settings.log_settings``).
 4. It is a usage error if a metadata log named by ``--metadata`` applies to none of the directories.
 
 A broker's dynamic configuration is that of the directory's ``node.id``. Mirrors ``MetaPropertiesEnsemble`` (Kafka 4.4.0),
@@ -81,15 +81,15 @@ class MetadataSources:
     def __init__(self, fs: FileSystem, log_dirs: Iterable[str], metadata_dirs: Sequence[str] = ()) -> None:
         self._read: dict[str, MetadataLog | LogError] = {}
         self._identities: dict[str, MetaProperties | LogError] = {log_dir: _identity(fs, log_dir) for log_dir in log_dirs}
-        held = (_candidate(fs, log_dir, identity) for log_dir, identity in self._identities.items())
-        found = {each.path: each for each in held if each is not None}
+        own_logs = (_candidate(fs, log_dir, identity) for log_dir, identity in self._identities.items())
+        candidates = {candidate.path: candidate for candidate in own_logs if candidate is not None}
         for path in metadata_dirs:
             named = _named(path)
-            found[named.path] = named
-        self._candidates = tuple(found.values())
-        for each in self._candidates:
-            if each.named:
-                self._require_used(each)
+            candidates[named.path] = named
+        self._candidates = tuple(candidates.values())
+        for candidate in self._candidates:
+            if candidate.named:
+                self._require_used(candidate)
 
     def of(self, log_dir: str) -> StoredConfig:
         """The stored configuration for one of the log directories.
@@ -104,22 +104,23 @@ class MetadataSources:
         group = self._group(log_dir, identity.cluster_id)
         if not group:
             return StoredConfig(unknown=self._why_none(identity.cluster_id))
-        logs = [(self._log(each), each) for each in group]
+        logs = [(self._log(candidate), candidate) for candidate in group]
         log, candidate = max(logs, key=lambda pair: (pair[0].position, pair[1].home == log_dir))
         return _stored(log, _node(identity), _note(candidate, log_dir, identity))
 
     def _group(self, log_dir: str, cluster_id: str | None) -> list[_Candidate]:
         """The metadata logs that apply to a directory: all of one cluster, or none."""
-        own = [each for each in self._candidates if each.home == log_dir]
+        own = [candidate for candidate in self._candidates if candidate.home == log_dir]
         if cluster_id is not None:
-            group = [each for each in self._candidates if each.cluster_id == cluster_id]
-            return group or [each for each in self._candidates if self._is_only(each) and each.cluster_id is None]
-        return own or [each for each in self._candidates if self._is_only(each)]
+            group = [candidate for candidate in self._candidates if candidate.cluster_id == cluster_id]
+            nameless = (candidate for candidate in self._candidates if candidate.cluster_id is None)
+            return group or [candidate for candidate in nameless if self._is_only(candidate)]
+        return own or [candidate for candidate in self._candidates if self._is_only(candidate)]
 
     def _is_only(self, candidate: _Candidate) -> bool:
         """Whether all candidates are of one cluster, and ``--metadata`` names one of them."""
-        same = all(each.cluster == candidate.cluster for each in self._candidates)
-        return same and any(each.named for each in self._candidates)
+        same = all(other.cluster == candidate.cluster for other in self._candidates)
+        return same and any(other.named for other in self._candidates)
 
     def _log(self, candidate: _Candidate) -> MetadataLog:
         if candidate.path not in self._read:
@@ -127,10 +128,10 @@ class MetadataSources:
                 self._read[candidate.path] = read_metadata_log(candidate.fs, candidate.path)
             except LogError as error:
                 self._read[candidate.path] = error
-        found = self._read[candidate.path]
-        if isinstance(found, LogError):
-            raise found
-        return found
+        log = self._read[candidate.path]
+        if isinstance(log, LogError):
+            raise log
+        return log
 
     def _why_none(self, cluster_id: str | None) -> str:
         if cluster_id is None:

@@ -46,8 +46,8 @@ class MetadataLog:
 def metadata_log_in(fs: FileSystem, path: str) -> str | None:
     """``path`` itself if it is a metadata log, or the metadata log in the log directory ``path``; ``None`` if there is none."""
     log = path.rstrip("/") if base_name(path.rstrip("/")) == METADATA_LOG else join(path, METADATA_LOG)
-    found = fs.stat(log)
-    return log if found is not None and found.is_dir else None
+    status = fs.stat(log)
+    return log if status is not None and status.is_dir else None
 
 
 def read_metadata_log(fs: FileSystem, path: str) -> MetadataLog:

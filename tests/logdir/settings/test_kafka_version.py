@@ -12,7 +12,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import ConfigError
 from compaction.formats.properties import parse_properties
 from compaction.logdir.discover import Selector, discover
-from compaction.logdir.settings.kafka_version import GIVEN, UNKNOWN, KafkaVersion, kafka_version
+from compaction.logdir.settings.kafka_version import UNKNOWN, VERSION_OPTION, KafkaVersion, kafka_version
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.storage.local import LocalFileSystem
 from tests.formats.test_metadata_log import feature
@@ -70,7 +70,7 @@ def test_a_protocol_version_that_is_none_is_an_error() -> None:
 
 
 def test_the_given_version_overrides_all_others() -> None:
-    assert kafka_version("3.9.1", {"metadata.version": 33}, "", Resolver()) == KafkaVersion("3.9.1", GIVEN)
+    assert kafka_version("3.9.1", {"metadata.version": 33}, "", Resolver()) == KafkaVersion("3.9.1", VERSION_OPTION)
 
 
 def test_without_any_source_the_newest_rules_apply(tmp_path: Path) -> None:
