@@ -7,6 +7,8 @@ record's key or value.
 | --- | --- |
 | ``kafka_log_compaction_run_info`` | 1, with ``run_id``, ``status`` and ``dry_run`` |
 | ``kafka_log_compaction_run_seconds`` | elapsed time of the run |
+| ``kafka_log_compaction_wave_seconds`` | elapsed time of a ``wave``, by its number |
+| ``kafka_log_compaction_wave_bytes`` | a wave, by ``state``: ``written``, and ``freed`` by removing replaced segments |
 | ``kafka_log_compaction_as_of_timestamp_seconds`` | the run's "now" |
 | ``kafka_log_compaction_logs`` | logs by ``status`` |
 | ``kafka_log_compaction_log_failed`` | a log: 1 if it failed |
@@ -41,7 +43,7 @@ class Metric(NamedTuple):
 
 def open_metrics(report: RunReport) -> str:
     run = {"run_id": report.run_id, "status": report.status.value, "dry_run": str(report.dry_run).lower()}
-    return document(run, (*_of_run(report), *_of_logs(report)))
+    return document(run, (*_of_run(report), *_of_waves(report), *_of_logs(report)))
 
 
 def document(run: Mapping[str, str], metrics: Iterable[Metric]) -> str:
@@ -62,6 +64,18 @@ def _of_run(report: RunReport) -> Iterator[Metric]:
     yield Metric("as_of_timestamp_seconds", "The run's now.", "seconds", [({}, report.as_of_ms / 1000)])
     counts = [({"status": status.value}, sum(log.status is status for log in report.logs)) for status in LogStatus]
     yield Metric("logs", "Logs by outcome.", "", counts)
+
+
+def _of_waves(report: RunReport) -> Iterator[Metric]:
+    waves = [({"wave": str(number)}, wave) for number, wave in enumerate(report.waves, start=1)]
+    seconds = [(label, round(wave.seconds, 3)) for label, wave in waves]
+    yield Metric("wave_seconds", "Elapsed time of a wave.", "seconds", seconds)
+    states = [
+        (label | {"state": state}, int(getattr(wave, f"bytes_{state}")))
+        for label, wave in waves
+        for state in ("written", "freed")
+    ]
+    yield Metric("wave_bytes", "Bytes that a wave wrote, and freed.", "bytes", states)
 
 
 def _of_logs(report: RunReport) -> Iterator[Metric]:

@@ -102,6 +102,8 @@ class LogReport:
     settings: Mapping[str, Any] = field(default_factory=dict)
     #: records that were dropped, or became tombstones, because their keys were to be erased
     erased_records: int = 0
+    #: bytes that it was expected to free before it was read, of a log that was cleaned or deferred (see ``--order benefit``)
+    estimated_freed_bytes: int = 0
     #: all records that the cleaned range has lost, whether their batches were read or not, with transaction markers
     removed_records: int = 0
     #: records with such a key in the last segment, which was not erased from

@@ -7,7 +7,7 @@ from dataclasses import replace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from compaction.metrics import open_metrics
-from compaction.report import LogReport, LogStatus
+from compaction.report import LogReport, LogStatus, WaveReport
 from compaction.run_report import RunReport
 
 CLEANED = LogReport(
@@ -55,6 +55,14 @@ def test_a_cleaned_logs_figures_are_those_of_the_report() -> None:
     assert sum(removed.values()) == CLEANED.records_before - CLEANED.records_after
     assert (found["log_expired_bytes", labels()], found["log_expired_segments", labels()]) == (300, 2)
     assert (found["log_keys", labels()], found["log_end_offset", labels()]) == (97, 500)
+
+
+def test_each_wave_has_its_bytes_and_its_time() -> None:
+    found = samples(replace(RUN, waves=(WaveReport(2, 100, 300, 1.5), WaveReport(1, 50, 0, 2.25))))
+    assert [found["wave_seconds", frozenset({("wave", number)})] for number in "12"] == [1.5, 2.25]
+    freed = [found["wave_bytes", frozenset({("wave", number), ("state", "freed")})] for number in "12"]
+    written = [found["wave_bytes", frozenset({("wave", number), ("state", "written")})] for number in "12"]
+    assert (written, freed) == ([100, 50], [300, 0])
 
 
 def test_an_erased_log_has_no_offset_up_to_which_it_is_cleaned() -> None:

@@ -38,6 +38,8 @@ class SkipCause(enum.Enum):
     LAG = "lag"
     #: its dirty ratio is not above ``min.cleanable.dirty.ratio``
     RATIO = "ratio"
+    #: the budget of the run leaves it to the next one: ``--max-duration``, ``--max-rewrite`` or ``--min-freed``
+    DEFERRED = "deferred"
 
 
 @dataclass(frozen=True)

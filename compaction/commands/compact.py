@@ -12,11 +12,12 @@ from dataclasses import replace as with_fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from compaction.api.budgets import read_budget
 from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, progress
 from compaction.api.inputs import Given, Inputs, Texts, Time, read_request, with_output
 from compaction.api.runs import carried_out, done_before, report_without_logs
 from compaction.cli import execution, log_lines, option_groups
-from compaction.config.request import CompactionRequest
+from compaction.config.request import BENEFIT, DIRTY, Budget, CompactionRequest
 from compaction.errors import UsageError
 from compaction.report import LogReport, LogStatus
 from compaction.run_report import RunReport
@@ -83,6 +84,23 @@ def parser() -> option_groups.Parser:
         "--release-early", action="store_true",
         help="remove replaced segments as soon as the swaps of their wave have ended, without regard to file.delete.delay.ms",
     )  # fmt: skip
+    budget = options.add_argument_group("what to clean first, and how much")
+    budget.add_argument(
+        "--order", choices=(DIRTY, BENEFIT), default=DIRTY,
+        help="clean the dirtiest logs first, or those that are expected to free the most bytes for each byte that is rewritten"
+        " (default: dirty)",
+    )  # fmt: skip
+    budget.add_argument(
+        "--max-duration", metavar="TIME",
+        help="begin no wave that would end after this time, e.g. 2h; the other logs are deferred to the next run",
+    )  # fmt: skip
+    budget.add_argument(
+        "--max-rewrite", metavar="SIZE", help="rewrite segments of at most this size, e.g. 500GiB; defer the other logs"
+    )
+    budget.add_argument(
+        "--min-freed", metavar="SHARE",
+        help="defer logs that are expected to free less than this share of what would be rewritten, e.g. 10%%",
+    )  # fmt: skip
     group.add_argument(
         "--verify", action="store_true",
         help="afterwards verify as verify does that nothing was lost or changed; exit with 1 if something was",
@@ -108,6 +126,10 @@ def compact(
     include_active: bool = False,
     allow_keyless: bool = False,
     release_early: bool = False,
+    order: str = DIRTY,
+    max_duration: str | int | None = None,
+    max_rewrite: str | int | None = None,
+    min_freed: str | None = None,
     verify: bool = False,
     output_dir: str | os.PathLike[str] | None = None,
     output_layout: str | None = None,
@@ -127,6 +149,8 @@ def compact(
 
     :param settings: as ``--set``: topic-level or broker-level settings by name
     :param as_of: the current time for every rule: ISO 8601 with an offset from UTC, a ``datetime`` with one, or milliseconds
+    :param max_duration: e.g. ``2h``, or milliseconds
+    :param max_rewrite: e.g. ``500GiB``, or bytes
     :param engine: ``local``, ``spark`` or ``auto``
     :param spark: the caller's session, which is neither stopped nor configured
     :raises UsageError: an argument is invalid; nothing was changed
@@ -144,12 +168,15 @@ def carry_out(given: Mapping[str, Any], cleaned: Callable[[RunReport], None], ex
     """
     verifies: bool = given.get("verify", False)
     early: bool = given.get("release_early", False)
+    budget = read_budget(*(given.get(name) for name in ("max_duration", "max_rewrite", "min_freed")))
+    order = _order(given.get("order", DIRTY))
     _check_release(early, verifies, given.get("output_dir"))
+    _check_budget(budget, given)
 
     def work(engine: Engine, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
         request = with_output(inputs, read_request(inputs))
         options = {"include_active": given["include_active"], "allow_keyless": given["allow_keyless"]}
-        request = with_fields(request, **options, release_early=early, retain_replaced=verifies)
+        request = with_fields(request, **options, release_early=early, retain_replaced=verifies, order=order, budget=budget)
         report = done_before(request) if inputs.if_done else None
         if report is None:
             if verifies:
@@ -167,6 +194,22 @@ def _check_release(early: bool, verifies: bool, output_dir: object) -> None:
         raise UsageError("--release-early: a copy replaces no segments", hint="drop one of the two options")
     if early and verifies:
         raise UsageError("--release-early removes what --verify compares the result with", hint="drop one of the two options")
+
+
+def _check_budget(budget: Budget, given: Mapping[str, Any]) -> None:
+    if budget == Budget():
+        return
+    if given.get("output_dir") is not None:
+        message = "--max-duration, --max-rewrite and --min-freed limit runs in place: a copy has all logs"
+        raise UsageError(message, hint="drop --output-dir, or the limits")
+    if budget.max_duration_ms is not None and given.get("dry_run", False):
+        raise UsageError("--max-duration: a dry run cannot say how fast the run would be", hint="drop one of the two options")
+
+
+def _order(given: str) -> str:
+    if given not in (DIRTY, BENEFIT):
+        raise UsageError(f"--order: {given!r} is neither {DIRTY} nor {BENEFIT}", hint=f"leave it {DIRTY}")
+    return given
 
 
 def clean(engine: Engine, request: CompactionRequest) -> RunReport:

@@ -9,6 +9,18 @@ from typing import Any
 from compaction.config import Policy, Resolver
 from compaction.names import LogLocation
 
+#: orders of logs
+DIRTY, BENEFIT = "dirty", "benefit"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The limits of a run in place; logs beyond them are deferred (``compaction.run.budget``). ``None``: no limit."""
+
+    max_duration_ms: int | None = None
+    max_rewrite_bytes: int | None = None
+    min_freed_share: float | None = None
+
 
 @dataclass(frozen=True)
 class CompactionRequest:
@@ -24,6 +36,7 @@ class CompactionRequest:
     ``kafka_version`` is the version whose rules apply; ``None`` for that of each log's cluster
     (``compaction.logdir.settings.kafka_version``). ``release_early``: replaced segments are removed without regard to
     ``file.delete.delay.ms``. ``retain_replaced``: they are not removed in the run, which compares the result with them.
+    ``order``: the dirtiest logs first, or those with the largest benefit (``compaction.cleaning.benefit``).
     """
 
     log_dirs: tuple[str, ...]
@@ -41,6 +54,8 @@ class CompactionRequest:
     kafka_version: str | None = None
     release_early: bool = False
     retain_replaced: bool = False
+    order: str = DIRTY
+    budget: Budget = Budget()
 
 
 @dataclass(frozen=True)

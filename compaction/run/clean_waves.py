@@ -14,6 +14,7 @@ from compaction.errors import as_log_error
 from compaction.names import LogLocation
 from compaction.report import LogReport, WaveReport
 from compaction.run.admission import SpaceBudget, copied_bytes
+from compaction.run.budget import Pace
 from compaction.run.cleaner import Cleaner, Limits
 from compaction.run.command import Command
 from compaction.run.destination import Destination
@@ -36,6 +37,7 @@ class WaveRunner:
 
     :ivar output: where the results are put
     :ivar limits: of the passes, but for the space
+    :ivar started_s: when the run began
     """
 
     command: Command
@@ -43,6 +45,7 @@ class WaveRunner:
     output: Destination
     limits: Limits
     start: Callable[[], Passes]
+    started_s: float
 
     @property
     def _in_place(self) -> bool:
@@ -50,12 +53,13 @@ class WaveRunner:
 
     def run(self, logs: Sequence[LogCleaning]) -> tuple[list[LogReport], list[WaveReport]]:
         """The reports of the logs, in their order, and those of the waves."""
-        passes = self.start() if any(log.compaction.verdict is Verdict.CLEAN or self._counts(log) for log in logs) else None
+        passes = self.start() if any(log.cleans or self._counts(log) for log in logs) else None
         replaced = ReplacedSegments(self.output, self.request.release_early, self.request.retain_replaced)
         bounded = self._in_place and not self.request.dry_run
+        pace = Pace(self.request.budget.max_duration_ms, self.started_s)
         reports: dict[LogLocation, LogReport] = {}
         ended: list[tuple[Wave, float]] = []
-        for wave in Waves(logs, self.limits, 1 if passes is None else passes.cores, replaced, in_place=bounded):
+        for wave in Waves(logs, self.limits, 1 if passes is None else passes.cores, replaced if bounded else None, pace):
             started = time.monotonic()
             if passes is not None:
                 self._clean(wave, passes, [log for log in logs if log.location not in reports])
@@ -64,12 +68,13 @@ class WaveRunner:
                 if log.error is None and reports[log.location].deleted_bytes:
                     replaced.add(log, reports[log.location].deleted_bytes)
             ended.append((wave, time.monotonic() - started))
+        reports |= {log.location: self.command.report(log) for log in logs if log.deferred is not None}
         for location in replaced.removed:
             reports[location] = replace(reports[location], deleted_bytes=0)
         return [reports[log.location] for log in logs], [self._report(wave, reports, seconds) for wave, seconds in ended]
 
     def _counts(self, log: LogCleaning) -> bool:
-        return self.command.counts_expired and bool(log.plan.removals)
+        return self.command.counts_expired and bool(log.plan.removals) and log.deferred is None
 
     def _clean(self, wave: Wave, passes: Passes, remaining: Sequence[LogCleaning]) -> None:
         """The passes over a wave; ``remaining`` are its logs and those of later waves."""

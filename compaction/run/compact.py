@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from compaction.cleaning.benefit import benefit, freed_bytes
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import PolicyPlan, dirtiest_first, plan_compact_run
 from compaction.cleaning.skip_reasons import Verdict
-from compaction.config.request import CompactionRequest
+from compaction.config.request import BENEFIT, CompactionRequest
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
 from compaction.report import LogReport
 from compaction.run.admission import keyless_refusal, require_lasting
+from compaction.run.budget import defer
 from compaction.run.cleaner import Cleaner
 from compaction.run.command import Command
 from compaction.run.log_cleaning import LogCleaning
-from compaction.run.log_reports import cleaned_report, skipped_report
+from compaction.run.log_reports import cleaned_report, deferred_report, skipped_report
 from compaction.run.offset_maps import OffsetMaps
 from compaction.run.passes import Passes, PlainPasses
 from compaction.run.run import carry_out
@@ -49,11 +51,18 @@ class _Compaction(Command):
 
     def order(self, logs: Sequence[LogCleaning]) -> list[LogCleaning]:
         by_path = {log.location.path: log for log in logs}
-        return [by_path[plan.view.path] for plan in dirtiest_first(log.compaction for log in logs)]
+        ordered = [by_path[plan.view.path] for plan in dirtiest_first(log.compaction for log in logs)]
+        if self.request.order == BENEFIT:
+            ordered.sort(key=lambda log: (not log.cleans, -benefit(log.plan)))
+        defer([log for log in ordered if log.cleans], self.request.budget)
+        return ordered
 
     def method(self, cleaner: Cleaner) -> OffsetMaps:
         passes = PlainPasses(cleaner.runner, cleaner.sizes, dry_run=self.request.dry_run)
         return OffsetMaps(passes, self.request.as_of_ms, keyless_refusal(allow_keyless=self.request.allow_keyless))
 
     def report(self, log: LogCleaning) -> LogReport:
-        return cleaned_report(log.plan, log) if log.compaction.verdict is Verdict.CLEAN else skipped_report(log.plan)
+        if log.compaction.verdict is not Verdict.CLEAN:
+            return skipped_report(log.plan)
+        report = cleaned_report(log.plan, log) if log.deferred is None else deferred_report(log)
+        return replace(report, estimated_freed_bytes=freed_bytes(log.plan))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.log_view import AbortedTxn, LogView
 from compaction.cleaning.plan import LogPlan, PolicyPlan
+from compaction.cleaning.skip_reasons import Verdict
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedRanges
 from compaction.names import LogLocation
 from compaction.output.swap import SwapGroup
@@ -61,6 +62,7 @@ class LogCleaning:
     :ivar seconds: time of the tasks that read and wrote the log, summed over the tasks
     :ivar groups: outputs to be swapped in; in a dry run they have no files
     :ivar unchanged: base offsets of the segments that stay, since their output would be the same
+    :ivar deferred: why it is left to the next run
     :ivar error: one line
     """
 
@@ -81,7 +83,13 @@ class LogCleaning:
     seconds: float = 0.0
     groups: tuple[SwapGroup, ...] = ()
     unchanged: frozenset[int] = frozenset()
+    deferred: str | None = None
     error: str | None = None
+
+    @property
+    def cleans(self) -> bool:
+        """Whether the passes clean it."""
+        return self.compaction.verdict is Verdict.CLEAN and self.deferred is None
 
     def release(self) -> None:
         """Releases what only the passes need."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.segment_retention import DeletionPlan
-from compaction.cleaning.skip_reasons import Verdict
+from compaction.cleaning.skip_reasons import SkipCause, Verdict
 from compaction.config import TopicConfig
 from compaction.config.entries import HEADER
 from compaction.errors import CompactionError, PolicyUnknownError
@@ -147,6 +147,12 @@ def failed_report(location: LogLocation, error: str | CompactionError | None, pl
     planned = skipped_report(plan)
     size_bytes = planned.disk_bytes_before
     return replace(report, disk_bytes_before=size_bytes, disk_bytes_after=size_bytes, settings=planned.settings)
+
+
+def deferred_report(log: LogCleaning) -> LogReport:
+    """A log that the budget leaves to the next run: neither cleaned nor shortened by the delete policy."""
+    report = failed_report(log.location, log.deferred, log.plan)
+    return replace(report, status=LogStatus.SKIPPED, reason_code=SkipCause.DEFERRED.value)
 
 
 def deletion_report(plan: DeletionPlan) -> LogReport:

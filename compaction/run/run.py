@@ -75,7 +75,7 @@ def carry_out(
         logs = command.order(
             [LogCleaning(log.location, log.plan, output.directory(log.location)) for log in prepared if log.plan is not None]
         )
-        runner = WaveRunner(command, request, output, _limits(request, prepared, sizes, files), start)
+        runner = WaveRunner(command, request, output, _limits(request, prepared, sizes, files), start, started)
         reports, waves = runner.run(logs)
         unplanned = {log.location: str(log.error) for log in prepared if log.error is not None}
         if in_place:

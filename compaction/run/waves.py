@@ -6,6 +6,7 @@ wave has every log, in the order of the run, that still fits beside the earlier 
 
 1. An upper bound of its outputs fits into the free space of its file system, of which ``_RESERVED_SHARE`` remains free.
 2. The wave has at most ``_MOST_SEGMENTS`` segments.
+3. It is as short as a limit of the run's time demands (``run.budget``). Such a run defers logs that would end too late.
 
 A log that does not even fit alone is a wave of its own, after all others have freed space; its outputs are measured before they
 are written (``run.admission``). Logs that are not compacted need no space, and are in the first wave.
@@ -16,7 +17,8 @@ files take more of it than the logs that fit: then they are most of the next wav
 run with one wave do. If they are to be removed early, they are removed as soon as the swaps of their wave have ended; a swap
 whose end is not known keeps them.
 
-Only runs in place have several waves because of space: a copy is published as one, and a dry run writes nothing.
+If a file system does not report its free space, a write fails when it is exhausted. Only runs in place have several waves
+because of space: a copy is published as one, and a dry run writes nothing.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from typing import NamedTuple
 
-from compaction.cleaning.skip_reasons import Verdict
+from compaction.cleaning.benefit import rewritten_bytes
 from compaction.errors import CompactionError, StorageError
 from compaction.names import LogLocation
 from compaction.run.admission import SpaceBudget, most_output_bytes
+from compaction.run.budget import Pace
 from compaction.run.cleaner import Limits, sizes_for
 from compaction.run.destination import Destination
 from compaction.run.log_cleaning import LogCleaning
@@ -58,7 +62,7 @@ class Wave:
 
     @cached_property
     def to_clean(self) -> list[LogCleaning]:
-        return [log for log in self.logs if log.compaction.verdict is Verdict.CLEAN]
+        return [log for log in self.logs if log.cleans]
 
     def __str__(self) -> str:
         """The beginning of its steps."""
@@ -110,9 +114,9 @@ class ReplacedSegments:
             else:
                 self.removed.add(each.log.location)
 
-    def soon(self, space: SpaceBudget, devices: set[int]) -> int:
-        """The bytes on some file systems of files that the run may wait for."""
-        latest_s = time.monotonic() + _LONGEST_WAIT_S
+    def soon(self, space: SpaceBudget, devices: set[int], end_s: float) -> int:
+        """The bytes on some file systems of files that the run, which ends at ``end_s``, may wait for."""
+        latest_s = min(time.monotonic() + _LONGEST_WAIT_S, end_s)
         return sum(
             each.size_bytes
             for each in self._remaining
@@ -132,14 +136,15 @@ class Waves:
     """The waves of a run, each of which is planned when the one before it has ended.
 
     :param cores: number of tasks that run concurrently
-    :param in_place: the outputs of a wave must fit into the free space
+    :param replaced: of the waves; ``None`` if the outputs of a wave need not fit into the free space
     """
 
     def __init__(
-        self, logs: Sequence[LogCleaning], limits: Limits, cores: int, replaced: ReplacedSegments, *, in_place: bool
+        self, logs: Sequence[LogCleaning], limits: Limits, cores: int, replaced: ReplacedSegments | None, pace: Pace
     ) -> None:
-        self._logs, self._replaced, self._in_place = logs, replaced, in_place
-        self._remaining = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
+        self._logs = [log for log in logs if log.deferred is None]
+        self._replaced, self._pace = replaced, pace
+        self._remaining = [log for log in logs if log.cleans]
         sizes = sizes_for(self._remaining, limits, cores)
         self._only_bounds = [(log.directory, most_output_bytes(log.compaction, sizes)) for log in self._remaining]
         self._bounds = {log.location: most_output_bytes(log.compaction, sizes.smallest) for log in self._remaining}
@@ -147,50 +152,62 @@ class Waves:
     def __iter__(self) -> Iterator[Wave]:
         if not self._logs:
             return
-        if self._is_one():
+        if not self._remaining or (not self._pace.limited and self._is_one()):
             yield Wave(1, self._logs, only=True)
             return
         others = {log.location for log in self._logs} - self._bounds.keys()
-        number = 0
-        while self._remaining:
-            number += 1
-            chosen = {log.location for log in self._next()} | (others if number == 1 else set())
-            yield Wave(number, [log for log in self._logs if log.location in chosen], only=False)
-            self._remaining = [log for log in self._remaining if log.location not in chosen]
+        for number in count(1):
+            chosen = self._next()
+            in_wave = {log.location for log in chosen} | (others if number == 1 else set())
+            if not in_wave:
+                return
+            started_s = time.monotonic()
+            yield Wave(number, [log for log in self._logs if log.location in in_wave], only=False)
+            self._pace.add(sum(rewritten_bytes(log.compaction) for log in chosen), time.monotonic() - started_s)
+            self._remaining = [log for log in self._remaining if log.location not in in_wave]
+            if not self._remaining:
+                return
 
     def _is_one(self) -> bool:
         segments = sum(len(log.compaction.segments) for log in self._remaining)
         if len(self._remaining) > 1 and segments > _MOST_SEGMENTS:
             return False
         try:
-            return not self._in_place or SpaceBudget().fits(self._only_bounds)
+            return self._replaced is None or SpaceBudget().fits(self._only_bounds)
         except StorageError:
-            # if the free space is unknown, the write fails when it is exhausted
             return True
 
     def _next(self) -> list[LogCleaning]:
-        """The logs of the next wave, after a wait if that pays."""
+        """The logs of the next wave, after a wait if that pays; empty if all others are deferred."""
         while True:
+            self._pace.defer_late(self._remaining, time.monotonic())
+            self._remaining = [log for log in self._remaining if log.deferred is None]
+            if self._replaced is None:
+                return self._fitting(None)[0]
             self._replaced.remove_due()
             space = SpaceBudget(reserved_share=_RESERVED_SHARE)
-            chosen, lacking = self._fitting(space)
+            try:
+                chosen, lacking = self._fitting(space)
+            except StorageError:
+                return self._fitting(None)[0]
             needed_bytes = sum(self._bounds[log.location] for log in chosen)
-            if self._replaced.soon(space, {space.device(log.directory) for log in lacking}) <= needed_bytes:
+            devices = {space.device(log.directory) for log in lacking}
+            if self._replaced.soon(space, devices, self._pace.end_s) <= needed_bytes:
                 return chosen or self._remaining[:1]
             self._replaced.wait()
 
-    def _fitting(self, space: SpaceBudget) -> tuple[list[LogCleaning], list[LogCleaning]]:
+    def _fitting(self, space: SpaceBudget | None) -> tuple[list[LogCleaning], list[LogCleaning]]:
         """The logs that fit together, and those that lack space."""
         chosen: list[LogCleaning] = []
         lacking: list[LogCleaning] = []
-        segments = 0
+        segments, log_bytes, most_bytes = 0, 0, self._pace.wave_bytes(time.monotonic())
         for log in self._remaining:
-            segments += len(log.compaction.segments)
-            if chosen and segments > _MOST_SEGMENTS:
-                break
-            if self._in_place and not space.take(log.directory, self._bounds[log.location]):
-                segments -= len(log.compaction.segments)
+            if space is not None and not space.take(log.directory, self._bounds[log.location]):
                 lacking.append(log)
-            else:
-                chosen.append(log)
+                continue
+            segments += len(log.compaction.segments)
+            log_bytes += rewritten_bytes(log.compaction)
+            if chosen and (segments > _MOST_SEGMENTS or log_bytes > most_bytes):
+                break
+            chosen.append(log)
         return chosen, lacking

@@ -13,7 +13,7 @@ import pytest
 
 from compaction.api.engine_choice import Engine
 from compaction.commands import compact, expire
-from compaction.config.request import CompactionRequest
+from compaction.config.request import Budget, CompactionRequest
 from compaction.errors import CorruptLogError, LockedError
 from compaction.report import LogReport, LogStatus
 from compaction.run_report import RunReport
@@ -52,6 +52,33 @@ def requested(*argv: object) -> CompactionRequest:
     assert compact.main([str(each) for each in argv], run) == 0
     assert run.request is not None
     return run.request
+
+
+def test_limits_and_order_are_part_of_the_request(log_dir: Path) -> None:
+    limits = ("--max-duration", "2h", "--max-rewrite", "1GiB", "--min-freed", "10%")
+    request = requested("--log-dir", log_dir, "--order", "benefit", *limits, "--release-early")
+    assert (request.order, request.budget) == ("benefit", Budget(7_200_000, 1 << 30, 0.1))
+    assert (request.release_early, request.retain_replaced) == (True, False)
+    assert requested("--log-dir", log_dir).budget == Budget()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--release-early", "--verify"), "--release-early removes what --verify compares the result with"),
+        (("--release-early", "--output-dir", "/tmp/copy"), "--release-early: a copy replaces no segments"),
+        (("--max-rewrite", "1GiB", "--output-dir", "/tmp/copy"), "limit runs in place: a copy has all logs"),
+        (("--max-duration", "2h", "--dry-run"), "--max-duration: a dry run cannot say how fast the run would be"),
+        (("--min-freed", "a lot"), "--min-freed: 'a lot' is not a share in per cent"),
+    ],
+)
+def test_limits_that_contradict_other_options_are_usage_errors(
+    log_dir: Path, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run()
+    assert compact.main(["--log-dir", str(log_dir), *options], run) == 2
+    assert message in capsys.readouterr().err
+    assert run.request is None
 
 
 def selected(request: CompactionRequest) -> list[str]:

@@ -12,11 +12,13 @@ from compaction.config.request import CompactionRequest
 from compaction.formats.checkpoints import format_offset_checkpoint, parse_offset_checkpoint
 from compaction.formats.record_batch import Record
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, TopicPartition
-from compaction.run import admission, waves
+from compaction.run import admission, clean_waves, waves
+from compaction.run import run as run_module
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import join
 from compaction.storage.local import FreeSpace
+from compaction.task_runner import Job
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.local_job import KAFKA, logs_in, resolver_of
 from tests.local_passes import LocalPasses
@@ -85,12 +87,12 @@ class SmallDisk:
     """Runs over ``disk``, whose size is ``size_bytes``.
 
     :ivar peak: the most bytes in use during a run
-    :ivar jobs: the jobs of each run
+    :ivar jobs: the jobs of each run, each of which takes ``job_seconds``
     """
 
     def __init__(self, disk: FaultyFileSystem, size_bytes: int) -> None:
         self.disk, self.size_bytes = disk, size_bytes
-        self.peak, self.clock = 0, Clock()
+        self.peak, self.clock, self.job_seconds = 0, Clock(), 0.0
         self.jobs: list[str] = []
 
     @classmethod
@@ -116,15 +118,17 @@ class SmallDisk:
             return clean_logs(self._passes, replace(request, **options), files=WatchedFileSystem(self.disk, watch))
 
     def _passes(self) -> LocalPasses:
-        jobs = self.jobs
+        def begin(job: Job) -> None:
+            self.jobs.append(job.description)
+            self.clock.now += self.job_seconds
 
         class Recorded(LocalPasses):
-            def build_offset_map(self, job: Any, *args: Any) -> Any:
-                jobs.append(job.description)
+            def build_offset_map(self, job: Job, *args: Any) -> Any:
+                begin(job)
                 return super().build_offset_map(job, *args)
 
-            def clean_into_groups(self, job: Any, *args: Any) -> Any:
-                jobs.append(job.description)
+            def clean_into_groups(self, job: Job, *args: Any) -> Any:
+                begin(job)
                 return super().clean_into_groups(job, *args)
 
         return Recorded()
@@ -138,6 +142,8 @@ class SmallDisk:
             patch.object(admission, "free_space", free_space),
             patch.object(admission, "_MARGIN_BYTES", 0),
             patch.object(waves, "time", self.clock),
+            patch.object(clean_waves, "time", self.clock),
+            patch.object(run_module, "time", self.clock),
         ):
             yield
 

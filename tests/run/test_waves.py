@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from compaction.config.request import Budget
 from compaction.errors import StorageError
 from compaction.names import DELETED
 from compaction.report import LogStatus
@@ -183,7 +184,10 @@ def test_a_disk_that_does_not_report_its_free_space_gets_one_wave(monkeypatch: p
         raise StorageError("cannot determine the free space", path="/")
 
     monkeypatch.setattr(admission.SpaceBudget, "fits", unknown)
+    monkeypatch.setattr(admission.SpaceBudget, "take", unknown)
     assert len(SmallDisk.with_free_share(4, FREE).run(4).waves) == 1
+    timed = SmallDisk.with_free_share(4, FREE).run(4, budget=Budget(max_duration_ms=60_000))
+    assert (len(timed.waves), all_cleaned(timed)) == (1, True)
 
 
 def test_segments_that_cannot_be_removed_remain_and_no_log_fails(caplog: pytest.LogCaptureFixture) -> None:

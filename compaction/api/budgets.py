@@ -1,0 +1,42 @@
+"""The budget of a call: durations (``2h``), sizes (``500GiB``) and shares (``10%``), or numbers of milliseconds and bytes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from compaction.config.kinds import Kind, plain_text
+from compaction.config.request import Budget
+from compaction.errors import UsageError
+
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+
+
+def read_budget(max_duration: Any, max_rewrite: Any, min_freed: Any) -> Budget:
+    """:raises UsageError: a value is none of these"""
+    return Budget(
+        _number("--max-duration", max_duration, "duration.ms", "a time such as 90m or 2h"),
+        _number("--max-rewrite", max_rewrite, "rewrite.bytes", "a size such as 500GiB"),
+        None if min_freed is None else _share(str(min_freed)),
+    )
+
+
+def _number(option: str, given: Any, name: str, example: str) -> int | None:
+    """:param name: says the unit, as the name of a setting does"""
+    if given is None:
+        return None
+    text = str(given)
+    try:
+        number = plain_text(text, name, Kind.LONG)
+    except ValueError as error:
+        raise UsageError(f"{option}: {text!r} {error}", hint=f"give {example}") from None
+    if not re.fullmatch("[0-9]{1,18}", number) or int(number) == 0:
+        raise UsageError(f"{option}: {text!r} is not {example.partition(' such')[0]}", hint=f"give {example}")
+    return int(number)
+
+
+def _share(text: str) -> float:
+    match = _SHARE.fullmatch(text.strip())
+    if match is None or float(match[1]) > 100:
+        raise UsageError(f"--min-freed: {text!r} is not a share in per cent", hint="give a share such as 10%")
+    return float(match[1]) / 100

@@ -1,0 +1,113 @@
+"""Logs that the budget of a run defers."""
+
+from __future__ import annotations
+
+import pytest
+
+from compaction.config.request import BENEFIT, Budget
+from compaction.names import DELETED
+from compaction.report import LogReport, LogStatus, RunStatus
+from compaction.run import budget as budget_module
+from compaction.run_report import RunReport
+from compaction.screen.amounts import size
+from tests.run.small_disk import SmallDisk, cleaned_logs, files_of
+
+LOGS = 6
+#: enough for all
+MUCH = 0.6
+
+
+def deferred(report: RunReport) -> list[LogReport]:
+    return [log for log in report.logs if log.reason_code == "deferred"]
+
+
+def rewritten(disk: SmallDisk) -> int:
+    """The bytes of the segments of one log that are cleaned: all have equal sizes."""
+    return disk.run(LOGS, dry_run=True).logs[0].bytes_before
+
+
+@pytest.fixture
+def disk() -> SmallDisk:
+    return SmallDisk.with_free_share(LOGS, MUCH)
+
+
+@pytest.fixture
+def timed(disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
+    """A wave of one log takes 20 seconds, and the first one has one log."""
+    monkeypatch.setattr(budget_module, "_FIRST_WAVE_BYTES", 1)
+    disk.job_seconds = 10.0
+    return disk
+
+
+def test_logs_beyond_the_most_bytes_are_deferred_and_cleaned_by_the_next_runs(disk: SmallDisk) -> None:
+    limit = Budget(max_rewrite_bytes=int(2.5 * rewritten(disk)))
+    counts = []
+    for _ in range(4):
+        report = disk.run(LOGS, budget=limit)
+        assert report.exit_code == 0
+        counts.append((sum(log.compacted for log in report.logs), len(deferred(report))))
+    assert counts == [(2, 4), (2, 2), (2, 0), (0, 0)]
+    undisturbed = SmallDisk.with_free_share(LOGS, MUCH)
+    undisturbed.run(LOGS)
+    assert files_of(disk.disk, [DELETED]) == files_of(undisturbed.disk, [DELETED])
+
+
+def test_a_deferred_log_is_not_changed_and_says_why(disk: SmallDisk) -> None:
+    before = files_of(disk.disk)
+    report = disk.run(LOGS, budget=Budget(max_rewrite_bytes=1))
+    assert files_of(disk.disk) == before
+    assert (report.status, report.exit_code, report.totals["skipped"]) == (RunStatus.NOTHING_TO_DO, 0, LOGS)
+    log = report.logs[0]
+    assert (log.status, log.reason_code) == (LogStatus.SKIPPED, "deferred")
+    assert log.reason.startswith("deferred: ") and log.reason.endswith(" would exceed --max-rewrite 1 B")
+    assert log.disk_bytes_before == log.disk_bytes_after > 0
+    assert disk.jobs == []
+    assert report.summary().startswith("6 logs: 6 skipped (6 deferred)")
+
+
+def test_a_log_that_would_free_too_little_is_deferred(disk: SmallDisk) -> None:
+    # never cleaned: it may free everything
+    assert len(deferred(disk.run(LOGS, dry_run=True, budget=Budget(min_freed_share=1.0)))) == 0
+    assert len(deferred(disk.run(LOGS, dry_run=True, budget=Budget(min_freed_share=1.01)))) == LOGS
+
+
+def test_no_wave_begins_that_would_not_end_in_time(timed: SmallDisk) -> None:
+    report = timed.run(LOGS, budget=Budget(max_duration_ms=90_000))
+    assert [(wave.logs, wave.seconds) for wave in report.waves] == [(1, 20.0)] * 4
+    assert [log.reason for log in deferred(report)] == [
+        f"deferred: would take 20.0 s at {size(rewritten_bytes_per_second())}/s,"
+        " 10.0 s of --max-duration are left"
+    ] * 2
+    assert report.exit_code == 0
+    assert timed.clock.now <= 90
+
+
+def rewritten_bytes_per_second() -> float:
+    return rewritten(SmallDisk.with_free_share(LOGS, MUCH)) / 20
+
+
+def test_what_was_deferred_is_first_in_the_next_run(timed: SmallDisk) -> None:
+    limit = Budget(max_duration_ms=90_000)
+    first = timed.run(LOGS, budget=limit)
+    second = timed.run(LOGS, budget=limit)
+    assert {log.topic for log in deferred(first)} == {log.topic for log in second.logs if log.compacted}
+    assert len(cleaned_logs(timed.disk)) == LOGS
+
+
+def test_waves_are_a_tenth_of_the_time(timed: SmallDisk) -> None:
+    # a log takes 20 s in the first wave
+    report = timed.run(LOGS, budget=Budget(max_duration_ms=400_000))
+    assert [wave.logs for wave in report.waves] == [1, 2, 3]
+
+
+def test_a_run_does_not_wait_beyond_its_time() -> None:
+    small = SmallDisk.with_free_share(LOGS, 0.1)
+    report = small.run(LOGS, budget=Budget(max_duration_ms=30_000))
+    assert small.clock.slept == []
+    assert 0 < sum(log.compacted for log in report.logs) < LOGS
+
+
+def test_the_estimate_stands_beside_the_outcome(disk: SmallDisk) -> None:
+    report = disk.run(LOGS, order=BENEFIT, budget=Budget(max_rewrite_bytes=rewritten(disk)))
+    assert [log.estimated_freed_bytes for log in report.logs] == [rewritten(disk)] * LOGS
+    assert report.logs[0].disk_bytes_before > report.logs[0].disk_bytes_after
