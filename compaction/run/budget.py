@@ -65,7 +65,7 @@ class Pace:
         """Sets ``deferred`` of logs that would not be done in time, each begun now."""
         left_s = self.end_s - now_s
         for log in logs:
-            seconds = self._seconds_for(rewritten_bytes(log.compaction))
+            seconds = self.seconds_for(rewritten_bytes(log.compaction))
             if left_s <= 0:
                 log.deferred = "deferred: --max-duration has passed"
             elif seconds > left_s:
@@ -80,6 +80,6 @@ class Pace:
             return _FIRST_WAVE_BYTES
         return min(self._max_s / _WAVES, self.end_s - now_s) * self._rewritten_bytes / max(self._seconds, 0.001)
 
-    def _seconds_for(self, log_bytes: int) -> float:
-        """0 if the rate is not known."""
+    def seconds_for(self, log_bytes: int) -> float:
+        """How long logs take at the rate of the run so far; 0 if that is not known."""
         return log_bytes * self._seconds / self._rewritten_bytes if self._rewritten_bytes else 0.0

@@ -54,11 +54,10 @@ _LONGEST_WAIT_S = 600.0
 
 @dataclass(frozen=True)
 class Wave:
-    """Logs that are cleaned together, in the order of the run. ``number`` is from 1; the ``only`` one has all logs."""
+    """Logs that are cleaned together, in the order of the run. ``progress`` is that of the run; the only wave has none."""
 
-    number: int
     logs: Sequence[LogCleaning]
-    only: bool
+    progress: str = ""
 
     @cached_property
     def to_clean(self) -> list[LogCleaning]:
@@ -66,7 +65,7 @@ class Wave:
 
     def __str__(self) -> str:
         """The beginning of its steps."""
-        return "" if self.only else f"wave {self.number}: "
+        return f"{self.progress}: " if self.progress else ""
 
 
 class _Replaced(NamedTuple):
@@ -153,7 +152,7 @@ class Waves:
         if not self._logs:
             return
         if not self._remaining or (not self._pace.limited and self._is_one()):
-            yield Wave(1, self._logs, only=True)
+            yield Wave(self._logs)
             return
         others = {log.location for log in self._logs} - self._bounds.keys()
         for number in count(1):
@@ -162,11 +161,16 @@ class Waves:
             if not in_wave:
                 return
             started_s = time.monotonic()
-            yield Wave(number, [log for log in self._logs if log.location in in_wave], only=False)
+            yield Wave([log for log in self._logs if log.location in in_wave], self._progress(number))
             self._pace.add(sum(rewritten_bytes(log.compaction) for log in chosen), time.monotonic() - started_s)
             self._remaining = [log for log in self._remaining if log.location not in in_wave]
             if not self._remaining:
                 return
+
+    def _progress(self, number: int) -> str:
+        left_bytes = sum(rewritten_bytes(log.compaction) for log in self._remaining)
+        seconds = self._pace.seconds_for(left_bytes)
+        return f"wave {number}, {size(left_bytes)} to clean" + (f", about {elapsed(seconds)} left" if seconds else "")
 
     def _is_one(self) -> bool:
         segments = sum(len(log.compaction.segments) for log in self._remaining)

@@ -24,6 +24,7 @@ from tests.local_job import KAFKA, logs_in, resolver_of
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import NOW_MS, build
 from tests.storage.faults import FaultyFileSystem
+from tests.trust.scenes import of_a_process_that_is_over
 from tests.trust.watched import Operation, WatchedFileSystem
 
 LOG_DIR = "/memory/logs"
@@ -139,6 +140,7 @@ class SmallDisk:
             return FreeSpace(1, self.size_bytes - used_bytes(self.disk), self.size_bytes)
 
         with (
+            of_a_process_that_is_over(),
             patch.object(admission, "free_space", free_space),
             patch.object(admission, "_MARGIN_BYTES", 0),
             patch.object(waves, "time", self.clock),

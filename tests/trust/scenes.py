@@ -211,7 +211,7 @@ class Kind(NamedTuple):
             allow_keyless=True,
             kafka_version=KAFKA,
         )
-        with _in_order(), _of_a_process_that_is_over(), _with_most_segments(1 if self.in_waves else 1000):
+        with _in_order(), of_a_process_that_is_over(), _with_most_segments(1 if self.in_waves else 1000):
             try:
                 if self.expires:
                     return Ended.of(delete_old_segments(LocalPasses, request, files=fs))
@@ -295,7 +295,7 @@ _identity = Identity.of_this_process
 
 
 @contextmanager
-def _of_a_process_that_is_over() -> Iterator[None]:
+def of_a_process_that_is_over() -> Iterator[None]:
     """Make claims those of processes that have ended when the next run starts."""
     gone = classmethod(lambda cls: replace(_identity(), started="long ago"))
     with patch.object(Identity, "of_this_process", gone):
