@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -89,12 +90,24 @@ def copied(log_dir: Path, name: str) -> Path:
     return log_dir.with_name(name)
 
 
+@contextmanager
+def judging(version: str, reference: Gateway) -> Iterator[Gateway]:
+    """A JVM with the classes of a version."""
+    if version == reference.version:
+        yield reference
+        return
+    judge = Gateway(version=version)
+    try:
+        yield judge
+    finally:
+        judge.close()
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_broker_of_the_version_serves_what_its_own_cleaner_would_have_left(
     gateway: Gateway, tmp_path: Path, version: str
 ) -> None:
-    judge = Gateway(version=version)
-    try:
+    with judging(version, gateway) as judge:
         topics = topics_of(judge.release)
         kafkas = tmp_path / "kafkas"
         with Broker(kafkas, version=version) as broker:
@@ -115,8 +128,6 @@ def test_a_broker_of_the_version_serves_what_its_own_cleaner_would_have_left(
                     ends[topic] = outcome.end_offset
                 assert differences(judge, ours / f"{topic}-0", kafkas / f"{topic}-0") == []
         assert set(ends) == set(topics), "all were cleaned"
-    finally:
-        judge.close()
 
     def read(log_dir: Path) -> list[list[Consumed]]:
         with Broker(log_dir, version=version) as broker:
