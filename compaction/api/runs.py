@@ -25,7 +25,6 @@ from compaction.screen.steps import step
 from compaction.storage.export_layout import FORMAT, LAYOUTS, ExportTarget, TargetOptions
 from compaction.storage.kinds import storage_of
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.mixed import file_system
 from compaction.storage.uri import SPOOL, is_layout, layout_path, options_of, parse_uri
 
 R = TypeVar("R", bound=RunReport)
@@ -127,12 +126,11 @@ def done_before(request: CompactionRequest) -> RunReport | None:
 
     :raises CompactionError: it has something else
     """
-    from compaction.output import finished, object_publish
+    from compaction.output import finished, publish
 
     if request.output_dir is None:
         return None
-    if not storage_of(request.output_dir).renames:
-        object_publish.complete_replacement(file_system(request.log_dirs), request.output_dir)
+    publish.finish_interrupted(request.output_dir)
     if not finished.is_done(request):
         return None
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, (), done_before=request.output_dir)

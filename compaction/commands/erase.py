@@ -24,7 +24,7 @@ from compaction.cli import execution, log_lines, option_groups
 from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
 from compaction.names import LogLocation, TopicPartition
-from compaction.output.publish import layout
+from compaction.output.target import layout
 from compaction.run_report import RunReport
 from compaction.storage.text_files import PRIVATE, check_writable, write_text
 

@@ -24,8 +24,8 @@ from compaction.storage.filesystem import Chunk, FileSystem, Output, ReadableFil
 from compaction.storage.kinds import storage_of
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MARKER, marker
-from compaction.storage.object_output import OutputFileSystem, marked_by
-from compaction.storage.prefix_marks import ONE_RUN, put_marker
+from compaction.storage.object_output import OutputFileSystem
+from compaction.storage.prefix_marks import marked_by, put_marker, require_own
 from compaction.storage.streams import ObjectOutput
 
 #: permissions
@@ -129,18 +129,13 @@ def _new_objects(path: str) -> Iterator[NewExport]:
     try:
         put_marker(files, path, run, marker(run))
         yield NewExport(files, path, create)
-        _require_own(path, run)
+        require_own(path, run)
         files.unlink(join(path, MARKER))
     except BaseException:
         with suppress(StorageError):
             if marked_by(path) == run:
-                _remove(files, path, [*made, *files.written])
+                _remove(files, path, made)
         raise
-
-
-def _require_own(path: str, run: str) -> None:
-    if marked_by(path) != run:
-        raise StorageError("another run writes to this directory", path=path, hint=ONE_RUN)
 
 
 def _remove(files: FileSystem, path: str, made: Iterable[str]) -> None:

@@ -14,11 +14,11 @@ import logging
 import os
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import xxhash
 
@@ -30,12 +30,12 @@ from compaction.storage.contents import read_range
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent
 from compaction.storage.kinds import storage_of
-from compaction.storage.listings import is_missing, list_directory
+from compaction.storage.listings import objects_below
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.object_output import OutputFileSystem
-from compaction.storage.source_check import Sources, is_significant
+from compaction.storage.source_check import Sources, is_late, is_significant
 from compaction.storage.streams import ObjectFile
 
 _LOG = logging.getLogger(__name__)
@@ -61,7 +61,6 @@ def is_done(request: CompactionRequest) -> bool:
     if request.output_dir is None:
         return False
     output_dir, output = request.output_dir, _output(request.output_dir)
-    output.remove_leftovers()
     manifest = None if request.dry_run else output.manifest()
     if manifest is None:
         return False
@@ -74,7 +73,7 @@ def is_done(request: CompactionRequest) -> bool:
         if lacking:
             what = f"the finished output lacks {counted(len(lacking), 'log')}, failed or new, the first is {lacking[0]}"
             raise StorageError(what, path=output_dir, hint="give --replace to write it again")
-        problem = problem_of(MixedFileSystem(), output_dir, manifest, output.listed(manifest))
+        problem = problem_of(output.files, output_dir, manifest, output.listed(manifest, is_significant))
         if problem is not None:
             hint = "remove it and run again, or name a new directory"
             raise StorageError(f"the finished output is not what was written: {problem}", path=output_dir, hint=hint)
@@ -93,63 +92,53 @@ def read_finished(output_dir: str) -> Manifest | None:
     return _output(output_dir).manifest()
 
 
-class _Output(Protocol):
-    """A place of outputs, finished or not."""
-
-    def remove_leftovers(self) -> None:
-        """Remove the remains of killed runs, if the storage may have some beside the output."""
-
-    def manifest(self) -> Manifest | None:
-        """See ``read_finished``."""
-
-    def write_manifest(self, data: bytes) -> None: ...
-
-    def listed(self, manifest: Manifest) -> dict[str, FileStat]:
-        """The files of the output, and all others that a broker would use, by relative path."""
-
-
 class _OnDisk:
-    def __init__(self, path: str) -> None:
-        self._path, self._files = path, LocalFileSystem()
+    """An output on a disk, finished or not."""
 
-    def remove_leftovers(self) -> None:
-        remove_leftovers(self._files, self._path)
+    #: what is missing if there is no manifest
+    unfinished = f"this directory has no {FINISHED}: it is not an output of a run with --replace or --if-done"
+
+    def __init__(self, path: str, files: DiskFileSystem) -> None:
+        self._path, self.files = path, files
 
     def manifest(self) -> Manifest | None:
         path = join(self._path, FINISHED)
-        return None if self._files.stat(path) is None else Manifest.parse(self._files.read_bytes(path), path)
+        found = self.files.stat(path)
+        return None if found is None or not found.is_file else Manifest.parse(self.files.read_bytes(path), path)
 
     def write_manifest(self, data: bytes) -> None:
-        replace_file(self._files, join(self._path, FINISHED), data)
+        replace_file(self.files, join(self._path, FINISHED), data)
 
-    def listed(self, manifest: Manifest) -> dict[str, FileStat]:
-        return files_below(self._files, self._path)
+    def listed(self, manifest: Manifest, matters: Callable[[str], bool]) -> dict[str, FileStat]:
+        """Everything there, by relative path."""
+        return files_below(self.files, self._path)
 
 
 class _InStore:
-    def __init__(self, path: str) -> None:
-        self._path = path
+    """An output in a store, finished or not."""
 
-    def remove_leftovers(self) -> None:
-        """No operation: the next run over the same logs removes them (``compaction.output.unfinished``)."""
+    unfinished = f"this is not a finished output: it has no {MANIFEST}"
+
+    def __init__(self, path: str) -> None:
+        self._path, self.files = path, MixedFileSystem()
 
     def manifest(self) -> Manifest | None:
-        listed = listed_objects(self._path)
+        listed = objects_below(self._path)
         # an unfinished output is replaced by any run
         return Sources().manifest(self._path) if MANIFEST in listed and MARKER not in listed else None
 
     def write_manifest(self, data: bytes) -> None:
         OutputFileSystem().write_file(join(self._path, MANIFEST), data)
 
-    def listed(self, manifest: Manifest) -> dict[str, FileStat]:
+    def listed(self, manifest: Manifest, matters: Callable[[str], bool]) -> dict[str, FileStat]:
+        """The objects of the output, and others whose names matter, by relative path."""
         names = {entry.path for entry in manifest.files}
-        objects = listed_objects(self._path)
-        # late uploads of killed tasks are not significant
-        return {name: stat for name, stat in objects.items() if name in names or is_significant(base_name(name))}
+        objects = {name: stat for name, stat in objects_below(self._path).items() if name != MANIFEST}
+        return {name: stat for name, stat in objects.items() if name in names or matters(base_name(name))}
 
 
-def _output(path: str) -> _Output:
-    return _OnDisk(path) if storage_of(path).renames else _InStore(path)
+def _output(path: str, files: DiskFileSystem | None = None) -> _OnDisk | _InStore:
+    return _OnDisk(path, files or LocalFileSystem()) if storage_of(path).renames else _InStore(path)
 
 
 def uncertified(request: CompactionRequest) -> CompactionRequest:
@@ -176,29 +165,26 @@ def differences(written: Mapping[str, Any] | None, asked: Mapping[str, Any] | No
     return sorted(name for name in written.keys() | asked.keys() if written.get(name) != asked.get(name))
 
 
-def require_replaceable(fs: DiskFileSystem, output_dir: str) -> dict[str, FileStat]:
-    """Check that a directory on a disk is a finished output, byte for byte as it was written; returns its files.
+def require_replaceable(output_dir: str, files: DiskFileSystem | None = None) -> tuple[Manifest, dict[str, FileStat]]:
+    """Check that an output is finished, and byte for byte as it was written; returns its manifest and its files.
 
+    Late uploads of killed tasks do not matter, as readers do not see them.
+
+    :param files: of a disk
     :raises UsageError: it is not
     :raises LockedError: a broker or a run uses it
     """
-    path = join(output_dir, FINISHED)
-    found = fs.stat(path)
-    if found is None or not found.is_file:
-        what = f"--replace: this directory has no {FINISHED}: it is not an output of a run with --replace or --if-done"
-        raise UsageError(what, path=output_dir, hint="remove it yourself if it is not needed, or name a new directory")
-    holder = fs.lock_holder(output_dir)
+    output = _output(output_dir, files)
+    manifest = output.manifest()
+    if manifest is None:
+        hint = "remove it yourself if it is not needed, or name a new directory"
+        raise UsageError(f"--replace: {output.unfinished}", path=output_dir, hint=hint)
+    holder = output.files.lock_holder(output_dir)
     if holder is not None:
         raise LockedError(f"--replace: {holder} uses this output", path=output_dir, hint="stop it, or name a new directory")
-    files = files_below(fs, output_dir)
-    require_as_written(output_dir, _disk_problem(fs, output_dir, files))
-    return files
-
-
-def _disk_problem(fs: FileSystem, output_dir: str, files: Mapping[str, FileStat]) -> str | None:
-    """The first difference of an output on a disk from what was written."""
-    path = join(output_dir, FINISHED)
-    return problem_of(fs, output_dir, Manifest.parse(fs.read_bytes(path), path), files)
+    listed = output.listed(manifest, lambda name: not is_late(name))
+    require_as_written(output_dir, problem_of(output.files, output_dir, manifest, listed))
+    return manifest, listed
 
 
 def require_as_written(output_dir: str, problem: str | None) -> None:
@@ -245,11 +231,10 @@ def remove_leftovers(fs: DiskFileSystem, output_dir: str) -> None:
             )
 
 
-def _retired_problem(fs: FileSystem, path: str) -> str | None:
+def _retired_problem(fs: DiskFileSystem, path: str) -> str | None:
     """What has changed in an output that a killed run replaced, before it compared and removed it."""
-    if fs.stat(join(path, FINISHED)) is None:
-        return f"it has no {FINISHED}"
-    return _disk_problem(fs, path, files_below(fs, path))
+    manifest = _OnDisk(path, fs).manifest()
+    return f"it has no {FINISHED}" if manifest is None else problem_of(fs, path, manifest, files_below(fs, path))
 
 
 def _is_own(fs: FileSystem, path: str) -> bool:
@@ -302,16 +287,6 @@ def _lacking(manifest: Manifest, logs: Iterable[LogLocation]) -> list[str]:
     """The selected logs that are not in the output."""
     folders = {folder.rpartition("/")[2] for folder in manifest.folders}
     return [str(log.topic_partition) for log in logs if base_name(log.path) not in folders]
-
-
-def listed_objects(output_dir: str) -> dict[str, FileStat]:
-    try:
-        found = list_directory(output_dir, recursive=True)
-    except StorageError as error:
-        if is_missing(error):
-            return {}
-        raise
-    return {name: stat for name, stat in found.items() if stat.is_file and name}
 
 
 def files_below(fs: FileSystem, directory: str, prefix: str = "") -> dict[str, FileStat]:

@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from compaction.errors import StorageError, UsageError
 from compaction.locking.mounts import is_mount_point
-from compaction.names import parse_partition_dir, segment_file
+from compaction.names import parse_partition_dir
 from compaction.output.finished import (
     FINISHED,
     RETIRED,
@@ -30,75 +31,67 @@ from compaction.output.finished import (
     require_as_written,
     require_replaceable,
 )
-from compaction.output.publish import NEW_OUTPUT, Publication, PublishOptions, layout, require_target
-from compaction.output.swap import SwapGroup
+from compaction.output.target import Written, require_replace, require_target
 from compaction.storage.durable import write_verified
 from compaction.storage.filesystem import DiskFileSystem, FileStat, FileSystem, base_name, join, parent
-from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import Entry, Manifest
 
 
-class LocalPublication(Publication):
-    """See ``Publication``. Begin with :meth:`begin`."""
+class LocalTarget:
+    """See ``Target``. Begin with :meth:`begin`.
+
+    :param earlier: the files of an output to be replaced, as they were when the run began
+    """
 
     def __init__(
-        self, fs: DiskFileSystem, output_dir: str, staging: str, log_dirs: Sequence[str], options: PublishOptions
+        self, fs: DiskFileSystem, output_dir: str, staging: str, earlier: Mapping[str, FileStat] | None, *, replace: bool
     ) -> None:
-        self._data = join(staging, "data")
-        super().__init__(fs, fs, output_dir, layout(self._data, log_dirs), options)
-        self._local, self._staging = fs, staging
+        self.files, self._output_dir, self._staging = fs, output_dir, staging
+        self.place = join(staging, "data")
+        self._earlier, self._may_replace = earlier, replace
         self._lock = fs.lock(staging)
-        #: the files of an output to be replaced, as they were when the run began
-        self._earlier: Mapping[str, FileStat] | None = None
 
     @classmethod
-    def begin(
-        cls, fs: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], options: PublishOptions = NEW_OUTPUT
-    ) -> LocalPublication:
-        """Prepare to publish to ``output_dir``, which must be empty or missing, or an earlier output to be replaced.
-
-        :raises UsageError: it is none of these, or is inside a log directory; two log directories have the same name
-        :raises LockedError: another run is publishing there, or a broker uses the earlier output
-        """
+    def begin(cls, fs: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], *, replace: bool) -> LocalTarget:
+        """See ``Publication.begin``."""
         output_dir = str(Path(output_dir).absolute())
         require_target(output_dir, log_dirs)
         remove_leftovers(fs, output_dir)
-        earlier = _check_target(fs, output_dir, replace=options.replace)
+        earlier = _check_target(fs, output_dir, replace=replace)
         fs.mkdir(parent(output_dir))
         staging = hidden_name(output_dir, STAGED)
         fs.mkdir(staging, private=True)
-        publication = cls(fs, output_dir, staging, log_dirs, options)
-        publication._earlier = earlier
-        return publication
+        return cls(fs, output_dir, staging, earlier, replace=replace)
 
-    def _adopt(self, target: str, group: SwapGroup) -> None:
-        for written in group.files:
-            name, final = (join(target, segment_file(group.base_offset, written.kind, end)) for end in (group.suffix, ""))
-            self._fs.rename(name, final)
-            self._sizes[final], self._hashes[final] = written.size, written.digest
+    def require_own(self) -> None:
+        """No operation: a hidden directory has no other writer."""
 
-    def _appear(self) -> None:
+    def adopt(self, source: str, path: str, size: int) -> None:
+        self.files.rename(source, path)
+
+    def commit(self, written: Mapping[str, Written], call: Mapping[str, Any] | None) -> None:
         """:raises StorageError: a file that was written is missing or has another size"""
-        for path, size in self._sizes.items():
-            found = self._fs.stat(path)
-            if found is None or found.size != size:
+        fs, output_dir = self.files, self._output_dir
+        for path, file in written.items():
+            found = fs.stat(path)
+            if found is None or found.size != file.size:
                 hint = "nothing has appeared; check the disk, and what else writes to this directory, and run again"
                 raise StorageError("file has changed since it was written", path=path, hint=hint)
-        if self._goal.call is not None:
-            write_verified(self._fs, join(self._data, FINISHED), self._record())
-        self._fs.fsync_dir(self._data)
-        if self._goal.replace and self._fs.stat(self._output_dir) is not None and self._fs.listdir(self._output_dir):
+        if call is not None:
+            write_verified(fs, join(self.place, FINISHED), self._record(written, call))
+        fs.fsync_dir(self.place)
+        if self._may_replace and fs.stat(output_dir) is not None and fs.listdir(output_dir):
             self._replace()
         else:
-            self._fs.rename(self._data, self._output_dir)
-            self._fs.fsync_dir(parent(self._output_dir))
+            fs.rename(self.place, output_dir)
+            fs.fsync_dir(parent(output_dir))
         self.abort()
 
-    def _record(self) -> bytes:
-        start = len(self._data) + 1
-        entries = [Entry(path[start:], size, 0, None, self._hashes[path]) for path, size in self._sizes.items()]
-        empty = [Entry(name, 0, 0) for name in files_below(self._fs, self._data) if name.endswith("/")]
-        return Manifest((*entries, *empty), None, None, self._goal.call).to_json()
+    def _record(self, written: Mapping[str, Written], call: Mapping[str, Any]) -> bytes:
+        start = len(self.place) + 1
+        entries = [Entry(path[start:], file.size, 0, None, file.xxh3_128) for path, file in written.items()]
+        empty = [Entry(name, 0, 0) for name in files_below(self.files, self.place) if name.endswith("/")]
+        return Manifest((*entries, *empty), None, None, call).to_json()
 
     def _replace(self) -> None:
         """Put the output in the place of an earlier one, and remove that.
@@ -107,18 +100,18 @@ class LocalPublication(Publication):
         :raises LockedError: a broker or a run uses it
         :raises StorageError: the file system refused; one of the two is in place, and the next run removes the other
         """
-        output_dir, fs = self._output_dir, self._fs
-        earlier = require_replaceable(self._local, output_dir) if self._earlier is None else self._earlier
+        output_dir, fs = self._output_dir, self.files
+        earlier = require_replaceable(output_dir, fs)[1] if self._earlier is None else self._earlier
         retired = hidden_name(output_dir, RETIRED)
         with ExitStack() as locks:
             for root in _roots(earlier):
                 if fs.stat(join(output_dir, root)) is not None:
-                    locks.callback(self._local.lock(join(output_dir, root).rstrip("/")).release)
+                    locks.callback(fs.lock(join(output_dir, root).rstrip("/")).release)
             if not self._exchange(retired, earlier):
                 fs.rename(output_dir, retired)
                 try:
                     _require_same(fs, retired, output_dir, earlier)
-                    fs.rename(self._data, output_dir)
+                    fs.rename(self.place, output_dir)
                 except (StorageError, UsageError):
                     fs.rename(retired, output_dir)
                     raise
@@ -130,27 +123,25 @@ class LocalPublication(Publication):
 
     def _exchange(self, retired: str, earlier: Mapping[str, FileStat]) -> bool:
         """Exchange the output, renamed to ``retired``, and the earlier one; ``False`` if the file system cannot do that."""
-        local, output_dir = self._local, self._output_dir
-        if not isinstance(local, LocalFileSystem):
-            return False
-        local.rename(self._data, retired)
+        fs, output_dir = self.files, self._output_dir
+        fs.rename(self.place, retired)
         try:
-            exchanged = local.exchange(retired, output_dir)
+            exchanged = fs.exchange(retired, output_dir)
             if exchanged:
                 try:
-                    _require_same(local, retired, output_dir, earlier)
+                    _require_same(fs, retired, output_dir, earlier)
                 except (StorageError, UsageError):
-                    exchanged = not local.exchange(retired, output_dir)
+                    exchanged = not fs.exchange(retired, output_dir)
                     raise
         finally:
             if not exchanged:
-                local.rename(retired, self._data)
-                local.fsync_dir(parent(retired))
+                fs.rename(retired, self.place)
+                fs.fsync_dir(parent(retired))
         return exchanged
 
-    def abort(self) -> None:
+    def abort(self, *, tasks_may_write: bool = False) -> None:
         self._lock.release()
-        self._fs.remove_tree(self._staging)
+        self.files.remove_tree(self._staging)
 
 
 def _roots(files: Iterable[str]) -> list[str]:
@@ -183,7 +174,5 @@ def _check_target(fs: DiskFileSystem, output_dir: str, *, replace: bool) -> dict
         raise UsageError("--output-dir is a mount point", path=output_dir, hint=hint)
     if found is None or (found.is_dir and not fs.listdir(output_dir)):
         return None
-    if not replace:
-        hint = "name a new directory, or give --replace if it is an earlier output"
-        raise UsageError("--output-dir exists and is not empty", path=output_dir, hint=hint)
-    return require_replaceable(fs, output_dir)
+    require_replace(output_dir, replace=replace)
+    return require_replaceable(output_dir, fs)[1]

@@ -1,18 +1,19 @@
 """Publishes cleaned logs as new log directories, which appear complete or not at all.
 
 The result is a directory that a broker can load: segments, indexes, producer snapshots, leader epochs, ``partition.metadata``,
-``meta.properties``, the metadata log, and the checkpoint entries of the published logs. ``LocalPublication`` writes to a disk,
-``ObjectPublication`` to an object store.
+``meta.properties``, the metadata log, and the checkpoint entries of the published logs. Its storage decides how it is
+committed (``compaction.output.target``).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
 
 from compaction.cleaning.log_view import Segment
-from compaction.errors import StorageError, UsageError
+from compaction.errors import StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.locking.access import require_still_unlocked
 from compaction.locking.claim import is_claim
@@ -36,23 +37,25 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
-from compaction.output.finished import FINISHED
+from compaction.output.finished import FINISHED, remove_leftovers
+from compaction.output.local_publish import LocalTarget
+from compaction.output.object_publish import ObjectTarget, complete_replacement
 from compaction.output.segment_files import any_log, is_unfinished
 from compaction.output.swap import SwapGroup
+from compaction.output.target import NEW_OUTPUT, PublishOptions, Target, Written, layout
 from compaction.output.verification import copy_verified
 from compaction.storage.contents import digest_of
 from compaction.storage.durable import TMP, write_verified
 from compaction.storage.filesystem import DiskFileSystem, FileSystem, base_name, join, parent
 from compaction.storage.kinds import storage_of
+from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER
 from compaction.storage.ranges import view
 from compaction.storage.text_files import read_small
-from compaction.storage.uri import is_inside, resolved
 
+_THREADS = 8
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
 _NOT_COPIED = frozenset((LOCK, MANIFEST, MARKER, FINISHED, *_CHECKPOINTS))
-
-
 #: the largest entry of an index: a time index may end with one of zeros, the time 0 at its first offset
 _ENTRY_BYTES = 12
 
@@ -67,46 +70,48 @@ class Copy(NamedTuple):
     used_bytes: int | None = None
 
 
-class PublishOptions(NamedTuple):
-    """``call`` is recorded in the output, so that a later run can tell whether it is the output of the same request; ``None``:
-    nothing is recorded. ``replace``: an earlier output is replaced. ``only_known``: files that no broker loads are not copied:
-    they may have what was erased."""
+class Publication:
+    """A set of log directories being written to a target; ends with :meth:`commit` or :meth:`abort`.
 
-    call: Mapping[str, Any] | None = None
-    replace: bool = False
-    only_known: bool = False
-
-
-NEW_OUTPUT = PublishOptions()
-
-
-class Publication(ABC):
-    """A set of log directories being written; ends with :meth:`commit` or :meth:`abort`.
-
-    :param fs: writes the output
     :param disk: reads the log directories
-    :param roots: by log directory, the directory that its output is written to
     """
 
-    def __init__(
-        self, fs: FileSystem, disk: DiskFileSystem, output_dir: str, roots: Mapping[str, str], goal: PublishOptions = NEW_OUTPUT
-    ) -> None:
-        self._fs, self._disk, self._goal = fs, disk, goal
-        self._output_dir = output_dir
-        self._roots = dict(roots)
+    def __init__(self, target: Target, disk: DiskFileSystem, log_dirs: Sequence[str], options: PublishOptions) -> None:
+        self._target, self._fs, self._disk, self._options = target, target.files, disk, options
+        #: by log directory, the directory that its output is written to
+        self._roots = layout(target.place, log_dirs)
         #: by log directory: the published logs and the new cleaner checkpoint of each
-        self._added: dict[str, dict[TopicPartition, int | None]] = {log_dir: {} for log_dir in roots}
+        self._added: dict[str, dict[TopicPartition, int | None]] = {log_dir: {} for log_dir in log_dirs}
         #: by log directory: the checkpoints as the run found them
-        self._found = {log_dir: self._checkpoints(log_dir) for log_dir in roots}
+        self._found = {log_dir: self._checkpoints(log_dir) for log_dir in log_dirs}
         #: by log directory: a file whose mode and owner new files take
         self._like: dict[str, str | None] = {}
-        #: the files of the output and their sizes, as written
-        self._sizes: dict[str, int] = {}
-        #: the hashes of their contents, as far as known
-        self._hashes: dict[str, str] = {}
+        #: the files of the output by path
+        self._written: dict[str, Written] = {}
+        self._tasks_may_write = False
+
+    @classmethod
+    def begin(
+        cls, files: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], options: PublishOptions = NEW_OUTPUT
+    ) -> Publication:
+        """Prepare to publish to ``output_dir``, which must be empty or missing, or an earlier output to be replaced, or in a
+        store an unfinished one of the same log directories.
+
+        :raises UsageError: it is none of these, or is inside a log directory; two log directories have the same name
+        :raises LockedError: another run is publishing there, or a broker uses the earlier output
+        :raises StorageError: the storage refused
+        """
+        kind = LocalTarget if storage_of(output_dir).renames else ObjectTarget
+        target: Target = kind.begin(files, output_dir, log_dirs, replace=options.replace)
+        try:
+            return cls(target, files, log_dirs, options)
+        except BaseException:
+            target.abort(tasks_may_write=False)
+            raise
 
     def log_path(self, location: LogLocation) -> str:
         """The directory (created) in which tasks write the cleaned segments of a log."""
+        self._tasks_may_write = True
         path = join(self._root(location.log_dir), base_name(location.path))
         self._fs.mkdir(path, location.path)
         return path
@@ -132,7 +137,7 @@ class Publication(ABC):
         :raises CorruptLogError: a segment to be copied is damaged
         :raises StorageError: the file system refused, or the log has changed since it was planned
         """
-        self._require_own()
+        self._target.require_own()
         target = self.log_path(location)
         for group in groups:
             self._adopt(target, group)
@@ -159,7 +164,7 @@ class Publication(ABC):
     def leave_out(self, location: LogLocation) -> None:
         """Remove a log from the output, with the files that tasks wrote for it. It is left out even if that fails."""
         path = join(self._roots[location.log_dir], base_name(location.path))
-        self._sizes = {name: size for name, size in self._sizes.items() if parent(name) != path}
+        self._written = {name: written for name, written in self._written.items() if parent(name) != path}
         self._fs.remove_tree(path)
 
     def commit(self, source: FileSystem) -> None:
@@ -169,41 +174,44 @@ class Publication(ABC):
         :raises CorruptLogError: a checkpoint of the source is malformed; nothing has appeared
         :raises LockedError: a broker has started on a source; nothing has appeared
         """
-        self._require_own()
+        self._target.require_own()
         for log_dir in self._roots:
             root = self._root(log_dir)
             for name in source.listdir(log_dir):
-                known = is_log_dir_file(name) or not self._goal.only_known
+                known = is_log_dir_file(name) or not self._options.only_known
                 if known and name not in _NOT_COPIED and not name.endswith(TMP) and not is_claim(name):
                     self._copy(source, Copy(join(log_dir, name), join(root, name)))
             self._copy_metadata_log(source, join(log_dir, METADATA_LOG), join(root, METADATA_LOG))
             self._write_checkpoints(source, log_dir, root)
             self._fs.fsync_dir(root)
         require_still_unlocked(self._disk, list(self._roots))
-        self._appear()
+        self._target.commit(self._written, self._options.call)
+
+    def abort(self) -> None:
+        """Remove everything that was written."""
+        self._target.abort(tasks_may_write=self._tasks_may_write)
 
     def _log_files(self, source: FileSystem, path: str) -> list[str]:
         """The files of a partition directory that may be copied."""
-        return [name for name in source.listdir(path) if is_log_file(name) or not self._goal.only_known]
+        return [name for name in source.listdir(path) if is_log_file(name) or not self._options.only_known]
 
-    def _require_own(self) -> None:  # noqa: B027 - a local staging directory has no other writer
-        """:raises StorageError: another run has begun to write to the output"""
-
-    @abstractmethod
-    def _appear(self) -> None:
-        """Check that every file of the output is there, and make the output visible."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Remove everything that was written."""
-
-    @abstractmethod
     def _adopt(self, target: str, group: SwapGroup) -> None:
         """Give an output's files, verified by the tasks that wrote them, their final names."""
+        if not group.files:
+            name = join(target, segment_file(group.base_offset, LOG, group.suffix))
+            raise StorageError("size and content of this run's output are unknown", path=name)
+        for file in group.files:
+            name, final = (join(target, segment_file(group.base_offset, file.kind, end)) for end in (group.suffix, ""))
+            self._target.adopt(name, final, file.size)
+            self._written[final] = Written(file.size, file.digest, group.mtime_ms * 1_000_000)
 
     def _copy_all(self, source: FileSystem, copies: Sequence[Copy]) -> None:
-        for each in copies:
-            self._copy(source, each)
+        if not storage_of(self._target.place).round_trips:
+            for each in copies:
+                self._copy(source, each)
+            return
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(partial(self._copy, source), copies))
 
     def _copy(self, source: FileSystem, each: Copy) -> None:
         """Copy a file; anything but a regular file is skipped."""
@@ -214,15 +222,15 @@ class Publication(ABC):
         if extent is not None:
             size = _without_preallocated(source, each, extent.size) if each.valid_bytes is None else each.valid_bytes
             extent = extent._replace(size=size)
-            self._hashes[each.target] = copy_verified(source, self._fs, extent, each.target, each.valid_bytes or 0)
-            self._sizes[each.target] = extent.size
+            digest = copy_verified(source, self._fs, extent, each.target, each.valid_bytes or 0)
+            self._written[each.target] = Written(extent.size, digest, found.mtime_ns)
             return
         data = source.read_bytes(each.path)
         self._write(each.target, data, like=_real_log(source, parent(each.path)), mtime_ns=found.mtime_ns)
 
     def _write(self, path: str, data: bytes, *, like: str | None, mtime_ns: int | None = None) -> None:
         write_verified(self._fs, path, data, like=like, mtime_ns=mtime_ns)
-        self._sizes[path], self._hashes[path] = len(data), digest_of(data).digest
+        self._written[path] = Written(len(data), digest_of(data).digest, mtime_ns or 0)
 
     def _copy_metadata_log(self, source: FileSystem, path: str, target: str) -> None:
         """Without its metadata log a broker treats every log as stray."""
@@ -254,27 +262,15 @@ class Publication(ABC):
                 self._write(join(root, name), format_offset_checkpoint(offsets).encode(), like=like)
 
 
-def layout(root: str, log_dirs: Sequence[str]) -> dict[str, str]:
-    """The output directory of each log directory: ``root`` itself if there is one, else a subdirectory of the same name.
+def finish_interrupted(output_dir: str) -> None:
+    """Complete or undo the publication of a run that was stopped, and remove what it left.
 
-    :raises UsageError: two log directories have the same name
+    :raises CompactionError: another run publishes there, several earlier outputs were to be replaced, or the storage refused
     """
-    if len(log_dirs) == 1:
-        return {log_dirs[0]: root}
-    names = [base_name(log_dir) for log_dir in log_dirs]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"two log directories are called {name}", hint="publish them one at a time")
-    return {log_dir: join(root, name) for log_dir, name in zip(log_dirs, names, strict=True)}
-
-
-def require_target(output_dir: str, log_dirs: Sequence[str]) -> None:
-    """:raises UsageError: ``output_dir`` is inside a log directory, or two log directories have the same name"""
-    for log_dir in log_dirs:
-        if is_inside(resolved(output_dir), resolved(log_dir)):
-            what = f"--output-dir is inside the log directory {log_dir}"
-            raise UsageError(what, path=output_dir, hint="name another directory")
-    layout(output_dir, log_dirs)
+    if storage_of(output_dir).renames:
+        remove_leftovers(LocalFileSystem(), output_dir)
+    else:
+        complete_replacement(output_dir)
 
 
 def _real_log(source: FileSystem, path: str) -> str | None:

@@ -14,14 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from compaction.errors import UsageError
 from compaction.names import parse_partition_dir, parse_segment_file
-from compaction.output.finished import listed_objects, problem_of, read_finished, require_as_written
 from compaction.storage.filesystem import ReadableFileSystem, base_name, join
-from compaction.storage.listings import list_directory, read_whole
+from compaction.storage.listings import list_directory, objects_below, read_whole
 from compaction.storage.manifest import MANIFEST, MARKER, marker, sources_of
-from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.object_output import OutputFileSystem
 from compaction.storage.prefix_marks import CLAIM
-from compaction.storage.source_check import is_late, is_significant
+from compaction.storage.source_check import is_significant
 from compaction.storage.streams import delete_object
 from compaction.storage.uri import resolved
 
@@ -76,7 +74,7 @@ def require_taken_over(output_dir: str, names: Sequence[str], own: OwnNames, log
         sources = _sources(output_dir, names)
         whose = "an export, or of an earlier version" if sources is None else f"a run over {', '.join(map(str, sources))}"
         raise UsageError(f"--output-dir is the unfinished output of {whose}", path=output_dir, hint=_YOURSELF)
-    foreign = own.foreign(_objects(output_dir))
+    foreign = own.foreign(objects_below(output_dir))
     if foreign:
         what = f"--output-dir is an unfinished output with {foreign[0]}, which no run has written"
         raise UsageError(what, path=output_dir, hint="move it away, or name another directory")
@@ -96,7 +94,7 @@ def _sources(output_dir: str, names: Sequence[str]) -> list[str] | None:
 
 def remove_own(output: OutputFileSystem, output_dir: str, names: Iterable[str], own: OwnNames) -> None:
     """Remove entries of an output, but for objects that no run has written."""
-    found, foreign = list_directory(output_dir), own.foreign(_objects(output_dir))
+    found, foreign = list_directory(output_dir), own.foreign(objects_below(output_dir))
     for name in names:
         path = join(output_dir, name)
         is_dir = name in found and found[name].is_dir
@@ -104,26 +102,10 @@ def remove_own(output: OutputFileSystem, output_dir: str, names: Iterable[str], 
         if kept:
             _LOG.warning("%s: keeping %s, which no run has written", output_dir, kept[0])
         if is_dir and kept:
-            inside = [each for each in _objects(output_dir) if each.startswith(f"{name}/")]
+            inside = [each for each in objects_below(output_dir) if each.startswith(f"{name}/")]
             for each in set(inside).difference(kept):
                 delete_object(join(output_dir, each))
         elif is_dir:
             output.remove_tree(path)
         elif not kept:
             delete_object(path)
-
-
-def require_replaceable_objects(output_dir: str) -> None:
-    """:raises UsageError: a prefix is not a finished output, or an object has changed or was added since it was written"""
-    manifest = read_finished(output_dir)
-    if manifest is None:
-        what = f"--replace: this is not a finished output: it has no {MANIFEST}"
-        raise UsageError(what, path=output_dir, hint="remove it yourself if it is not needed, or name a new directory")
-    names = {entry.path for entry in manifest.files} | {MANIFEST}
-    listed = {name: stat for name, stat in listed_objects(output_dir).items() if name in names or not is_late(base_name(name))}
-    del listed[MANIFEST]
-    require_as_written(output_dir, problem_of(MixedFileSystem(), output_dir, manifest, listed))
-
-
-def _objects(output_dir: str) -> list[str]:
-    return [name for name, stat in list_directory(output_dir, recursive=True).items() if stat.is_file and name]

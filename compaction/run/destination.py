@@ -16,17 +16,15 @@ from compaction.locking.access import Access, Purpose
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.logdir.segments import require_unchanged
 from compaction.names import CLEANER_OFFSETS, LogLocation
-from compaction.output.local_publish import LocalPublication
-from compaction.output.object_publish import ObjectPublication
-from compaction.output.publish import Publication, PublishOptions
+from compaction.output.publish import Publication
 from compaction.output.segment_deletion import delete_segments
 from compaction.output.segment_files import discard_unfinished, remove_deleted
 from compaction.output.swap import SwapGroup, replace_segments
+from compaction.output.target import PublishOptions
 from compaction.recovery.recover import write_repairs
 from compaction.run.log_cleaning import LogCleaning
 from compaction.storage.durable import Steps
 from compaction.storage.filesystem import DiskFileSystem, FileSystem
-from compaction.storage.kinds import storage_of
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.uri import require_in_place
 
@@ -213,11 +211,7 @@ def destination(files: DiskFileSystem, request: CompactionRequest, held: Access,
         yield InPlace(files, held)
     else:
         options = PublishOptions(request.call, request.replace, request.only_known_files)
-        publication: Publication
-        if storage_of(output_dir).renames:
-            publication = LocalPublication.begin(files, output_dir, request.log_dirs, options)
-        else:
-            publication = ObjectPublication.begin(output_dir, request.log_dirs, files, options)
+        publication = Publication.begin(files, output_dir, request.log_dirs, options)
         try:
             copy = CopyOutput(publication, files)
             yield copy

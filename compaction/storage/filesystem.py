@@ -170,6 +170,10 @@ class DiskFileSystem(FileSystem, Protocol):
         """Create a small file with its content atomically, durable on return; ``False`` if the name is taken. It has the owner
         of ``like``, and everybody may read it."""
 
+    def exchange(self, first: str, second: str) -> bool:
+        """Exchange the names of two directories atomically; ``False`` if the file system cannot do that."""
+        return False
+
     def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
         """Lock a log directory as a broker does; ``shared``: together with other readers. ``NO_LOCK`` in a store.
 

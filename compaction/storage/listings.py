@@ -42,6 +42,20 @@ def list_directory(path: str, *, recursive: bool = False) -> dict[str, FileStat]
     return _folded(names) if folded else names
 
 
+def objects_below(path: str) -> dict[str, FileStat]:
+    """The objects below a directory, by relative name; none if it is missing.
+
+    :raises StorageError: the store refused
+    """
+    try:
+        found = list_directory(path, recursive=True)
+    except StorageError as error:
+        if is_missing(error):
+            return {}
+        raise
+    return {name: stat for name, stat in found.items() if stat.is_file and name}
+
+
 def _folded(names: Mapping[str, FileStat]) -> dict[str, FileStat]:
     """The direct entries of a directory, from a recursive listing."""
     found: dict[str, FileStat] = {}

@@ -136,7 +136,6 @@ class LocalFileSystem(DiskFileSystem):
                     _replace(here, source, there, target)
 
     def exchange(self, first: str, second: str) -> bool:
-        """Exchange the names of two directories atomically; ``False`` if the file system cannot do that."""
         with storage_errors(first, f"exchange with {second}"), ExitStack() as stack:
             here, there = (stack.enter_context(opened_directory(path)) for path in (first, second))
             return exchange_names((here, name_in(here, first)), (there, name_in(there, second)))

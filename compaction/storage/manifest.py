@@ -10,8 +10,8 @@
 ``request``        what the run was asked to do: sources, selection, options, time; ``null`` if unknown
 ``files``          a list of ``path`` (relative to the manifest), ``size`` in bytes, ``mtime_ms`` (the file's
                    modification time, which a store does not keep), ``etag`` (``null`` if the store has none) and
-                   ``xxh3_128`` (hex digest of the bytes, computed while they were written; ``null`` for a copy made
-                   by the store of an object without one)
+                   ``xxh3_128`` (hex digest of the bytes; ``null`` in outputs of earlier versions, for a copy made by
+                   the store of an object without one)
 ``checksum``       hex digest (XXH3-128) of the other fields
 =================  =================================================================================================
 """

@@ -12,7 +12,8 @@ from contextlib import suppress
 
 from compaction.errors import StorageError, UsageError
 from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.manifest import MARKER
+from compaction.storage.listings import read_whole, stat_objects
+from compaction.storage.manifest import MARKER, run_of
 
 #: what the name of a claim begins with; the run follows
 CLAIM = "_claim-"
@@ -40,3 +41,15 @@ def put_marker(files: FileSystem, path: str, run: str, content: bytes) -> None:
 def _require_alone(files: FileSystem, path: str, claim: str) -> None:
     if files.listdir(path) != [claim]:
         raise UsageError("another run writes to --output-dir", path=path, hint=ONE_RUN)
+
+
+def marked_by(directory: str) -> str | None:
+    """The run whose marker is there; ``None`` if there is none, or it is malformed."""
+    path = join(directory, MARKER)
+    return None if stat_objects([path])[0] is None else run_of(read_whole(path))
+
+
+def require_own(directory: str, run: str) -> None:
+    """:raises StorageError: another run has begun to write there"""
+    if marked_by(directory) != run:
+        raise StorageError("another run writes to this directory", path=directory, hint=ONE_RUN)

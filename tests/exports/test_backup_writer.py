@@ -17,6 +17,7 @@ from compaction.formats.backup_manifest import parse_manifest
 from compaction.formats.backup_segment import Compression
 from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
+from compaction.storage.filesystem import Output
 from compaction.storage.local import LocalFileSystem
 from tests.kafka.encode import ABORT, COMMIT, Batch, Producer, Record, marker
 from tests.oracle.backup_segments import decode_segment
@@ -163,9 +164,9 @@ class Recorder(LocalFileSystem):
 
     done: ClassVar[list[tuple[str, str]]] = []
 
-    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
         self.done.append(("write", path))
-        super().write_file(path, data, like=like, mtime_ns=mtime_ns)
+        return super().create(path, like, write_behind=write_behind)
 
     def rename(self, source: str, target: str) -> None:
         self.done.append(("rename", source))
@@ -212,9 +213,9 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, monkeypatch: pytest.M
     modes = []
 
     class Watched(LocalFileSystem):
-        def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+        def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
             modes.append([each.stat().st_mode & 0o777 for each in sets.iterdir() if each.name.startswith(".b2.")])
-            super().write_file(path, data, like=like, mtime_ns=mtime_ns)
+            return super().create(path, like, write_behind=write_behind)
 
     monkeypatch.setattr(new_export, "LocalFileSystem", Watched)
     write_set(str(tmp_path / "logs"), BackupTarget(str(sets / "b2")), 77)

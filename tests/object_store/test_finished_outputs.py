@@ -11,7 +11,7 @@ import pytest
 
 from compaction.commands import dump_log
 from compaction.errors import CompactionError, UsageError
-from compaction.output.object_publish import ObjectPublication
+from compaction.output.publish import Publication
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
 from compaction.storage.local import LocalFileSystem
@@ -141,7 +141,7 @@ def test_late_uploads_after_ctrl_c_are_refused_as_input_and_do_not_disturb_the_n
 ) -> None:
     address = any_bucket.address("out")
     out = parse_uri(address, "--output-dir")
-    publication = ObjectPublication.begin(out, [str(sample)], LocalFileSystem())
+    publication = Publication.begin(LocalFileSystem(), out, [str(sample)])
     publication._tasks_may_write = True
     late = ObjectOutput(f"{out}/orders-0/{0:020d}.log.clean.late")
     late.write([b"late"])

@@ -15,9 +15,9 @@ from compaction.logdir.read_log import read_segments
 from compaction.names import LogLocation, TopicPartition
 from compaction.output import local_publish
 from compaction.output.finished import FINISHED, remove_leftovers, require_replaceable
-from compaction.output.local_publish import LocalPublication
-from compaction.output.publish import Publication, PublishOptions, layout
+from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
+from compaction.output.target import PublishOptions, layout
 from compaction.recovery.recover import recover_log
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.local import LocalFileSystem
@@ -50,7 +50,7 @@ def source_dir(root: Path) -> str:
 
 def publish(log_dir: str, target: str) -> None:
     here = location(log_dir)
-    publication = LocalPublication.begin(FS, target, [log_dir])
+    publication = Publication.begin(FS, target, [log_dir])
     output = build(0, [data_batch(10)])
     group = SwapGroup(0, (0, 100), ".clean.one", files=output.put(FS, publication.log_path(here), ".clean.one"))
     add(publication, OverlayFileSystem(FS), here, [group], end_offset=200)
@@ -114,7 +114,7 @@ def test_indexes_rebuilt_in_memory_are_published(tmp_path: Path) -> None:
     (Path(here.path) / "00000000000000000100.timeindex").unlink()
     overlay = OverlayFileSystem(FS)
     assert recover_log(overlay, here).actions
-    publication = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir])
+    publication = Publication.begin(FS, str(tmp_path / "target"), [log_dir])
     add(publication, overlay, here, [], end_offset=None)
     publication.commit(overlay)
     assert (tmp_path / "target/orders-0/00000000000000000100.timeindex").stat().st_size == 12
@@ -156,15 +156,23 @@ def test_a_target_that_is_in_use_or_inside_the_source_is_refused(tmp_path: Path,
     (tmp_path / "full/something").touch()
     (tmp_path / "file").touch()
     with pytest.raises(UsageError):
-        LocalPublication.begin(FS, str(tmp_path / target), [log_dir])
+        Publication.begin(FS, str(tmp_path / target), [log_dir])
 
 
 def test_two_runs_cannot_publish_to_the_same_directory(tmp_path: Path) -> None:
     log_dir = source_dir(tmp_path)
-    first = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir])
+    first = Publication.begin(FS, str(tmp_path / "target"), [log_dir])
     with pytest.raises(LockedError):
-        LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir])
+        Publication.begin(FS, str(tmp_path / "target"), [log_dir])
     first.abort()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+def test_a_run_that_cannot_read_a_checkpoint_leaves_nothing(tmp_path: Path) -> None:
+    log_dir = source_dir(tmp_path)
+    (Path(log_dir) / "recovery-point-offset-checkpoint").mkdir()
+    with pytest.raises(StorageError):
+        Publication.begin(FS, str(tmp_path / "target"), [log_dir])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
 
@@ -186,7 +194,7 @@ def test_the_target_does_not_appear_if_a_written_file_has_vanished_or_changed(
     log_dir, target = source_dir(tmp_path), tmp_path / "target"
     here = location(log_dir)
     (Path(here.path) / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
-    publication = LocalPublication.begin(FS, str(target), [log_dir])
+    publication = Publication.begin(FS, str(target), [log_dir])
     add(publication, FS, here, [], end_offset=None)
     [written] = tmp_path.glob(f".target.*.partial/data/orders-0/{name}")
     harm(written)
@@ -212,7 +220,7 @@ def test_after_any_interruption_the_target_is_complete_or_absent() -> None:
         fs.settle()
         fs.stop_before, fs.done = step, 0
         try:
-            publication = LocalPublication.begin(fs, "/out/target", ["/logs"])
+            publication = Publication.begin(fs, "/out/target", ["/logs"])
             output = build(0, [data_batch(10)])
             files = output.put(fs, publication.log_path(here), ".clean")
             add(publication, fs, here, [SwapGroup(0, (0,), files=files)], end_offset=100)
@@ -239,7 +247,7 @@ def test_logs_are_published_to_the_directory_of_their_source(tmp_path: Path) -> 
     (tmp_path / "b").mkdir()
     one, two = source_dir(tmp_path / "a"), source_dir(tmp_path / "b")
     two = str(Path(two).rename(tmp_path / "b/other"))
-    publication = LocalPublication.begin(FS, str(tmp_path / "target"), [one, two])
+    publication = Publication.begin(FS, str(tmp_path / "target"), [one, two])
     for log_dir in (one, two):
         add(publication, FS, LogLocation(TOPIC, log_dir, join(log_dir, "orders-0")), [], end_offset=None)
     publication.commit(FS)
@@ -251,7 +259,7 @@ def test_after_any_interruption_of_a_replacement_there_is_the_old_or_the_new_out
     """With two renames, as on file systems that cannot exchange names."""
 
     def publish_again(fs: FaultyFileSystem, batch: int, call: dict[str, int]) -> None:
-        publication = LocalPublication.begin(fs, "/out/target", ["/logs"], PublishOptions(call, replace=True))
+        publication = Publication.begin(fs, "/out/target", ["/logs"], PublishOptions(call, replace=True))
         output = build(0, [data_batch(batch)])
         files = output.put(fs, publication.log_path(location("/logs")), ".clean")
         add(publication, fs, location("/logs"), [SwapGroup(0, (0,), files=files)], end_offset=100)
@@ -282,7 +290,7 @@ def test_after_any_interruption_of_a_replacement_there_is_the_old_or_the_new_out
         found = tree(fs, "/out/target/orders-0")
         assert found in (old, new), name
         seen.add(found == new)
-        require_replaceable(fs, "/out/target")
+        require_replaceable("/out/target", fs)
         assert fs.listdir("/out") == ["target"], name
     assert seen == {False, True}
 
@@ -300,7 +308,7 @@ def test_a_replaced_output_is_exchanged_by_one_system_call(tmp_path: Path, monke
     exchanged = LocalFileSystem.exchange
     monkeypatch.setattr(LocalFileSystem, "exchange", exchange)
     for round_number in range(2):
-        publication = LocalPublication.begin(FS, str(target), [log_dir], PublishOptions({"round": round_number}, replace=True))
+        publication = Publication.begin(FS, str(target), [log_dir], PublishOptions({"round": round_number}, replace=True))
         add(publication, OverlayFileSystem(FS), location(log_dir), [], end_offset=None)
         publication.commit(OverlayFileSystem(FS))
     assert missing == [False]
@@ -351,10 +359,10 @@ def entries(target: Path) -> dict[str, tuple[int, bytes]]:
     return {name: (path.lstat().st_ino, path.read_bytes() if path.is_file() else b"") for name, path in found.items()}
 
 
-def begin_replacement(tmp_path: Path, *, first: bool = False) -> LocalPublication:
+def begin_replacement(tmp_path: Path, *, first: bool = False) -> Publication:
     log_dir = str(tmp_path / "source") if not first else source_dir(tmp_path)
     options = PublishOptions({"first": first}, replace=True)
-    publication = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir], options)
+    publication = Publication.begin(FS, str(tmp_path / "target"), [log_dir], options)
     add(publication, OverlayFileSystem(FS), location(log_dir), [], end_offset=None)
     if first:
         publication.commit(OverlayFileSystem(FS))
@@ -451,7 +459,7 @@ def interrupt(*_: object) -> None:
 def test_an_output_with_an_empty_directory_is_replaced(tmp_path: Path) -> None:
     for first in (True, False):
         log_dir = source_dir(tmp_path) if first else str(tmp_path / "source")
-        publication = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir], PublishOptions({}, replace=True))
+        publication = Publication.begin(FS, str(tmp_path / "target"), [log_dir], PublishOptions({}, replace=True))
         Path(log_dir, str(OTHER)).mkdir(exist_ok=True)
         publication.log_path(LogLocation(OTHER, log_dir, join(log_dir, str(OTHER))))
         publication.commit(OverlayFileSystem(FS))

@@ -9,7 +9,7 @@ import pytest
 from compaction.errors import StorageError, UsageError
 from compaction.exports.new_export import new_export
 from compaction.output import object_publish
-from compaction.output.object_publish import ObjectPublication
+from compaction.output.publish import Publication
 from compaction.output.unfinished import OwnNames, marker_of
 from compaction.storage.filesystem import join
 from compaction.storage.listings import list_directory
@@ -40,7 +40,7 @@ def test_a_live_export_is_not_emptied(bucket: Path, log: str) -> None:
 
 
 def test_a_live_run_over_other_log_directories_is_not_emptied(bucket: Path, log: str) -> None:
-    begun = ObjectPublication.begin(OUT, ["/elsewhere"], MixedFileSystem())
+    begun = Publication.begin(MixedFileSystem(), OUT, ["/elsewhere"])
     before = tree(bucket / "out")
     with pytest.raises(UsageError, match="is the unfinished output of a run over /elsewhere; if no run is writing there"):
         publish(SOURCE, OUT)
@@ -99,7 +99,7 @@ def test_of_a_run_and_an_export_that_begin_at_once_only_one_goes_on(
 
     monkeypatch.setattr(OutputFileSystem, "mkdir", meanwhile)
     with pytest.raises(UsageError, match="another run writes to --output-dir; let one run at a time write there"):
-        ObjectPublication.begin(OUT, [SOURCE], MixedFileSystem())
+        Publication.begin(MixedFileSystem(), OUT, [SOURCE])
     assert tree(bucket / "out") == {MARKER: marker("export")}
 
 

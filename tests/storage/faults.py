@@ -232,6 +232,9 @@ class FaultyFileSystem:
     def lock(self, log_dir: str, *, shared: bool = False) -> MemoryLock:
         return MemoryLock()
 
+    def exchange(self, first: str, second: str) -> bool:
+        return False
+
     def lock_holder(self, log_dir: str) -> str | None:
         return None
 

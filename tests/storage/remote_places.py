@@ -10,9 +10,9 @@ import pytest
 from pyarrow import fs
 
 from compaction.names import LOG
-from compaction.output.object_publish import ObjectPublication
-from compaction.output.publish import NEW_OUTPUT, PublishOptions
+from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
+from compaction.output.target import NEW_OUTPUT, PublishOptions
 from compaction.storage import clients, source_check
 from compaction.storage.contents import digest_of
 from compaction.storage.local import LocalFileSystem
@@ -106,10 +106,10 @@ def log(bucket: Path) -> str:
     return f"{PLACE}/in/orders-0"
 
 
-def begin(log_dir: str, target: str, goal: PublishOptions = NEW_OUTPUT) -> tuple[ObjectPublication, OverlayFileSystem]:
+def begin(log_dir: str, target: str, goal: PublishOptions = NEW_OUTPUT) -> tuple[Publication, OverlayFileSystem]:
     """A run whose task has written its output."""
     here = location(log_dir)
-    publication = ObjectPublication.begin(target, [log_dir], file_system([log_dir]), goal)
+    publication = Publication.begin(file_system([log_dir]), target, [log_dir], goal)
     files = []
     for kind, data in build(0, [data_batch(10)]).files.items():
         output = ObjectOutput(f"{publication.log_path(here)}/{0:020d}{kind}.clean.one")
@@ -122,7 +122,7 @@ def begin(log_dir: str, target: str, goal: PublishOptions = NEW_OUTPUT) -> tuple
     return publication, source
 
 
-def publish(log_dir: str, target: str, goal: PublishOptions = NEW_OUTPUT) -> ObjectPublication:
+def publish(log_dir: str, target: str, goal: PublishOptions = NEW_OUTPUT) -> Publication:
     """A run that comes to its end."""
     publication, source = begin(log_dir, target, goal)
     publication.commit(source)

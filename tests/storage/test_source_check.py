@@ -155,8 +155,9 @@ def copied(bucket: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_copy_with_other_etags_is_read(copied: Path) -> None:
     read_all(f"{PLACE}/copy/orders-0")
     # it would be refused under its original URI
-    with pytest.raises(CorruptLogError, match="has ETag"):
-        read_segments(MixedFileSystem(), ORDERS)
+    path = f"{ORDERS}/{FIRST}"
+    with pytest.raises(CorruptLogError, match="has ETag"), SegmentReader(MixedFileSystem(), path, 0, 100) as reader:
+        list(reader.blocks(check_crc=False))
 
 
 def test_objects_of_a_copy_are_compared_by_hash(copied: Path, tmp_path: Path) -> None:

@@ -246,6 +246,9 @@ class ActorFiles:
         self.locks.take(self.domain, log_dir, self.who, shared=shared)
         return HeldLock(self, log_dir)
 
+    def exchange(self, first: str, second: str) -> bool:
+        return False
+
     def lock_holder(self, log_dir: str) -> str | None:
         self.turn("lock?", log_dir)
         return self.locks.holder(self.domain, log_dir, self.who)

@@ -117,6 +117,9 @@ class WatchedFileSystem:
     def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
         return self.do("lock", log_dir, lambda: self.inner.lock(log_dir, shared=shared))
 
+    def exchange(self, first: str, second: str) -> bool:
+        return self.do("exchange", first, lambda: self.inner.exchange(first, second))
+
     def lock_holder(self, log_dir: str) -> str | None:
         return self.do("lock_holder", log_dir, lambda: self.inner.lock_holder(log_dir))
 

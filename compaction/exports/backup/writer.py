@@ -40,7 +40,6 @@ from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadEnd, ReadRequest, ReadTask, plan_read, read_ends
 from compaction.source.view_options import READ_COMMITTED
-from compaction.storage.durable import write_verified
 from compaction.storage.export_layout import UNCOMMITTED, TargetOptions
 from compaction.storage.filesystem import base_name, join
 from compaction.storage.mixed import file_system
@@ -145,7 +144,7 @@ def _write(log_dir: str, target: BackupTarget, export: NewExport, now_ms: int) -
     empty = () if target.base is None else filter(target.selects, target.base.empty_topics)
     compression = target.compression.name.lower()
     manifest = format_manifest(base_name(target.path), partitions, now_ms, target.base, compression, tuple(empty))
-    write_verified(export.files, join(export.place, MANIFEST), manifest, like=export.like.file)
+    export.write(join(export.place, MANIFEST), [manifest])
     segments = [segment for partition in partitions.values() for segment in partition.segments]
     return SetWritten(len(segments), sum(segment.record_count for segment in segments), left_out)
 
@@ -237,7 +236,7 @@ class _LogWriter:
         header = SegmentHeader(compression, segment.count, first, last)
         data = encode_segment(memoryview(segment.out[: segment.used]), header)
         key = join(self._directory, f"segment-{first:020d}.bin{compression.extension}")
-        write_verified(self._export.files, join(self._export.place, key), data, like=self._export.like.file)
+        self._export.write(join(self._export.place, key), [data])
         digest, covered = hashlib.sha256(data).hexdigest(), (self._covered, max(end, last + 1))
         times = segment.times[0], segment.times[-1]
         self._done.append(BackupSegment(key, first, last, *times, segment.count, segment.used, len(data), digest, covered))
