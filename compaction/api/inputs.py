@@ -34,7 +34,7 @@ from compaction.storage.layouts.data_keys import add_private_keys
 from compaction.storage.mixed import file_system
 from compaction.storage.remote import require_finished
 from compaction.storage.text_files import read_text
-from compaction.storage.uri import add_tail, is_inside, is_layout, layout_path, parse_uri, resolved
+from compaction.storage.uri import add_tail, is_inside, is_layout, parse_uri, place_of, resolved
 
 _ISO = re.compile(
     r"(?P<date>\d{4}-\d\d-\d\d)[T ](?P<time>\d\d:\d\d)(?P<s>:\d\d)?(?P<fraction>\.\d{1,9})?(?P<offset>Z|z|[+-]\d\d:?\d\d)?"
@@ -356,7 +356,7 @@ def check_output_dir(output_dir: str | None, log_dirs: Sequence[str]) -> str | N
     target = resolved(parse_uri(output_dir, "--output-dir"))
     with usage_errors():
         require_store(target)
-    for log_dir in (layout_path(each).place if is_layout(each) else each for each in log_dirs):
+    for log_dir in map(place_of, log_dirs):
         if is_inside(target, log_dir) or is_inside(log_dir, target):
             raise UsageError(
                 f"--output-dir overlaps the log directory {log_dir}", path=output_dir, hint="choose a directory outside of it"

@@ -25,7 +25,7 @@ from compaction.screen.steps import step
 from compaction.storage.export_layout import FORMAT, LAYOUTS, ExportTarget, TargetOptions
 from compaction.storage.kinds import storage_of
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.uri import SPOOL, is_layout, layout_path, options_of, parse_uri
+from compaction.storage.uri import SPOOL, layout_of, options_of, parse_uri
 
 R = TypeVar("R", bound=RunReport)
 
@@ -60,7 +60,8 @@ def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str
         return staging_directory(LocalFileSystem(), f"{target.path}.copy")
     source = parse_uri(inputs.log_dirs[0], "--log-dir")
     spool = options_of(source).get(SPOOL)
-    if spool is not None and is_layout(source) and LAYOUTS[layout_path(source).layout].spools:
+    layout = layout_of(source)
+    if spool is not None and layout is not None and layout.spools:
         # the run's own directory below it
         spool = str(Path(spool).parent)
     return temporary_directory(spool)

@@ -15,14 +15,14 @@ from compaction.exports.uploads import TopicLog, Upload, new_uploads, uploads_ag
 from compaction.logdir.discover import Selector, discover
 from compaction.names import TopicPartition
 from compaction.screen.amounts import counted
-from compaction.storage.export_layout import LAYOUTS, ExportLayout, TargetOptions
+from compaction.storage.export_layout import ExportLayout, TargetOptions
 from compaction.storage.filesystem import join, parent
 from compaction.storage.layouts.layout_view import reader_at
 from compaction.storage.layouts.lineage import newest_lineage, within
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.stored_log import StoredLog, StoredSegment
-from compaction.storage.uri import TAIL, is_layout, layout_path, options_of
+from compaction.storage.uri import TAIL, layout_of, layout_path, options_of
 
 _THREADS = 4
 _HINT = "run the command again while nothing is uploaded"
@@ -159,7 +159,7 @@ def listed_uploads(source: str, selected: Callable[[TopicPartition], bool]) -> U
 
 def tiered_source(options: TargetOptions) -> ExportLayout | None:
     """The layout of the source, if it is tiered storage."""
-    layout = LAYOUTS[layout_path(options.source).layout] if is_layout(options.source) else None
+    layout = layout_of(options.source)
     return layout if layout is not None and layout.is_tiered else None
 
 

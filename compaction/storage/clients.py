@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from compaction.errors import StorageError, UsageError
 from compaction.storage.kinds import split
-from compaction.storage.uri import is_layout, layout_path, options_of
+from compaction.storage.uri import options_of, place_of
 
 _WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 _BROKEN_BUFFER = "Failed to flush response stream"
@@ -74,7 +74,7 @@ def require_store(path: str) -> None:
 
     :raises StorageError: the store cannot be reached, or there is no such bucket
     """
-    place = layout_path(path).place if is_layout(path) else path
+    place = place_of(path)
     if not place.startswith(("s3://", "gs://")) or split(place)[0] in _reached:
         return
     root, _ = split(place)

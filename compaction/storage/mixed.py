@@ -22,7 +22,7 @@ from compaction.storage.local import LocalFileSystem
 from compaction.storage.local_output import LocalOutput
 from compaction.storage.remote import RemoteFileSystem
 from compaction.storage.streams import ObjectOutput
-from compaction.storage.uri import is_layout, layout_path
+from compaction.storage.uri import place_of
 
 
 def file_system(paths: Iterable[str]) -> DiskFileSystem:
@@ -92,7 +92,7 @@ class MixedFileSystem(LocalFileSystem):
             output.close(sync=False, mtime_ns=None if found is None else found.mtime_ns)
 
     def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
-        place = layout_path(like).place if like is not None and is_layout(like) else like
+        place = None if like is None else place_of(like)
         super().mkdir(path, place if place is not None and storage_of(place).attributes else None, private=private)
 
 

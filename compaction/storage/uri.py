@@ -27,7 +27,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from compaction.errors import StorageError, UsageError
 from compaction.names import parse_partition_dir, parse_segment_file
-from compaction.storage.export_layout import LAYOUTS
+from compaction.storage.export_layout import LAYOUTS, ExportLayout
 from compaction.storage.kinds import EXPORTS, storage_of
 
 #: scheme as given -> scheme of the client libraries
@@ -76,6 +76,16 @@ def layout_path(path: str) -> LayoutPath:
     layout, _, place = root.partition("+")
     place = place.removeprefix("file://")
     return LayoutPath(layout, root, place, path[len(root) + 1 :])
+
+
+def layout_of(path: str) -> ExportLayout | None:
+    """The layout of the export that a path is in."""
+    return LAYOUTS[layout_path(path).layout] if is_layout(path) else None
+
+
+def place_of(path: str) -> str:
+    """Where the bytes of a path are: of one in an export, the export's path or URI."""
+    return layout_path(path).place if is_layout(path) else path
 
 
 @lru_cache(maxsize=4)
@@ -219,4 +229,5 @@ def require_in_place(paths: Iterable[str], doing: str) -> None:
 
 
 def _reason(path: str) -> str:
-    return LAYOUTS[layout_path(path).layout].why_not_in_place if is_layout(path) else _NOT_IN_PLACE
+    layout = layout_of(path)
+    return _NOT_IN_PLACE if layout is None else layout.why_not_in_place
