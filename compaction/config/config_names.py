@@ -58,11 +58,11 @@ def config_names(level: str) -> Mapping[str, ConfigName]:
 
 
 def versions_without(name: str, version: str) -> str | None:
-    """Which versions have the name, if ``version`` has it neither for topics nor for brokers; ``None`` if it has."""
-    found = [names[name] for names in (config_names("topic"), config_names("broker")) if name in names]
-    if not found or any(each.is_in(version) for each in found):
+    """The versions that have the name, if ``version`` has it neither for topics nor for brokers; ``None`` if it has."""
+    entries = [names[name] for names in (config_names("topic"), config_names("broker")) if name in names]
+    if not entries or any(entry.is_in(version) for entry in entries):
         return None
-    return " and ".join(dict.fromkeys(map(str, found)))
+    return " and ".join(dict.fromkeys(map(str, entries)))
 
 
 def _name(line: str) -> tuple[str, ConfigName]:

@@ -68,13 +68,13 @@ class Entry:
         try:
             value = parse(plain_text(text, self.name, self.kind) if with_units else text, self.kind)
         except ValueError as error:
-            complaint: str | None = str(error)
+            violation: str | None = str(error)
         else:
-            complaint = self.validator.complaint(value) if self.validator is not None else None
-        if complaint is not None:
+            violation = self.validator.violation(value) if self.validator is not None else None
+        if violation is not None:
             also = examples(self.name) if with_units else None
             hint = f"it is: {self.doc}" + (f"; {also}" if also else "")
-            raise ConfigError(f"{where}{self.name} = {text.strip()!r} {complaint}", path=path, hint=hint)
+            raise ConfigError(f"{where}{self.name} = {text.strip()!r} {violation}", path=path, hint=hint)
         return value
 
 
@@ -97,7 +97,7 @@ TOPIC_ENTRIES: dict[str, Entry] = {
     for entry in (
         Entry(
             "cleanup.policy", Kind.LIST, ("delete",), Choice(("compact", "delete")),
-            "what frees space: compact, delete, both or none", _log("cleanup.policy"),
+            "how space is freed: compact, delete, both or none", _log("cleanup.policy"),
         ),
         Entry("segment.bytes", _I, 1 << 30, _SEGMENT_BYTES, "largest size of one segment, bytes", _log("segment.bytes")),
         Entry(

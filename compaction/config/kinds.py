@@ -4,7 +4,7 @@ Mirrors ``ConfigDef.parseType`` of Kafka: text is trimmed, an INT is a signed 32
 one, a BOOLEAN is ``true`` or ``false`` in any case, a LIST is split at commas, and empty text is the empty list. Duplicates are
 removed from a list (``ConfigDef.parseValue``). Difference: NaN is refused, because no bound can hold for it.
 
-``plain_text`` converts values as people and Kafka's tools write them to the text that a broker's configuration has.
+``plain_text`` converts values in the forms of people and of Kafka's tools to the text of a broker's configuration.
 
 A list may be in brackets, as for ``kafka-configs.sh``: ``[compact,delete]``. If the name of an entry says its unit, a value may
 have another one: times (``3d``, ``1h30m``) for names that end in ``.ms``, ``.minutes`` or ``.hours``, sizes (``1GiB``,
@@ -88,7 +88,7 @@ def _parse_double(text: str) -> float:
 class Validator(Protocol):
     """Checks the value of an entry."""
 
-    def complaint(self, value: Value) -> str | None:
+    def violation(self, value: Value) -> str | None:
         """``None`` if the value is valid, else the rest of a sentence that starts with the value."""
 
 
@@ -99,7 +99,7 @@ class Range:
     low: float
     high: float | None = None
 
-    def complaint(self, value: Value) -> str | None:
+    def violation(self, value: Value) -> str | None:
         if not isinstance(value, (int, float)):
             return None
         if value < self.low:
@@ -111,7 +111,7 @@ class Range:
 class NonZero:
     """Any number but 0: a limit if positive, unlimited if negative."""
 
-    def complaint(self, value: Value) -> str | None:
+    def violation(self, value: Value) -> str | None:
         return "is neither -1 nor greater than 0" if value == 0 else None
 
 
@@ -122,7 +122,7 @@ class Above:
     low: float
     high: float
 
-    def complaint(self, value: Value) -> str | None:
+    def violation(self, value: Value) -> str | None:
         if isinstance(value, (int, float)) and not self.low < value <= self.high:
             bound = "" if self.high == sys.float_info.max else f" and at most {self.high}"
             return f"is not greater than {self.low}{bound}"
@@ -135,9 +135,9 @@ class Choice:
 
     words: tuple[str, ...]
 
-    def complaint(self, value: Value) -> str | None:
-        given = value if isinstance(value, tuple) else (value,)
-        if all(word in self.words for word in given):
+    def violation(self, value: Value) -> str | None:
+        values = value if isinstance(value, tuple) else (value,)
+        if all(word in self.words for word in values):
             return None
         return f"is not {'a list of' if isinstance(value, tuple) else 'one of'} {', '.join(self.words)}"
 
@@ -165,15 +165,15 @@ def plain_text(text: str, name: str, kind: Kind) -> str:
     :raises ValueError: not a whole number of the entry's unit, or an ambiguous unit; the message is the rest of a sentence that
         starts with the text
     """
-    given = text.strip()
-    if kind is Kind.LIST and given.startswith("[") and given.endswith("]"):
-        return given[1:-1]
+    stripped = text.strip()
+    if kind is Kind.LIST and stripped.startswith("[") and stripped.endswith("]"):
+        return stripped[1:-1]
     if kind not in _NUMBERS:
         return text
     times = _NAMES_OF_TIMES.search(name)
     if times is not None:
-        return _time(given, times[1])
-    return _size(given) if _NAMES_OF_SIZES.search(name) else text
+        return _time(stripped, times[1])
+    return _size(stripped) if _NAMES_OF_SIZES.search(name) else text
 
 
 def examples(name: str) -> str | None:
@@ -187,7 +187,7 @@ def _time(text: str, unit: str) -> str:
     parts = [(Fraction(match[1]), match[2]) for match in _TIME.finditer(text)]
     if not parts or _TIME.sub("", text):
         return text
-    total = sum(number * _TIMES_MS[of] for number, of in parts) / _UNITS_MS[unit]
+    total = sum(number * _TIMES_MS[suffix] for number, suffix in parts) / _UNITS_MS[unit]
     return _whole(Fraction(total), {"ms": "milliseconds"}.get(unit, unit))
 
 

@@ -35,7 +35,7 @@ class Policy:
             return cls(name)
         settings = tuple(_setting(part) for part in _parts(name))
         names = [setting.name for setting in settings]
-        twice = next((each for each in names if names.count(each) > 1), None)
+        twice = next((key for key in names if names.count(key) > 1), None)
         if twice is not None:
             raise ConfigError(f"--policy {name!r} gives {twice} twice", hint="put the values of a list in brackets: [a,b]")
         return cls(name, settings)

@@ -31,7 +31,7 @@ class CompactionRequest:
     of configuration except the metadata logs (``Resolver.with_metadata``). ``include_active``: no broker will append to these
     directories. ``allow_keyless``: records without a key may be dropped. ``metadata_dirs`` are absolute: log directories or
     metadata logs that apply to log directories of the same cluster (``compaction.logdir.settings.metadata_sources``).
-    ``replace``: ``output_dir`` may be a finished output, which the new one replaces. ``call`` is what the run was asked to do,
+    ``replace``: ``output_dir`` may be a finished output, which the new one replaces. ``call`` is the request of the run,
     as an output records it (``compaction.output.finished``). ``only_known_files``: a copy has none that no broker loads.
     ``kafka_version`` is the version whose rules apply; ``None`` for that of each log's cluster
     (``compaction.logdir.settings.kafka_version``). ``release_early``: replaced segments are removed without regard to

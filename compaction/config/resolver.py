@@ -1,4 +1,4 @@
-"""Which value is in effect when several sources set it.
+"""Determines the value in effect if several sources set one.
 
 Sources, strongest first: the compared policy (``--policy``); ``--set``; TOML ``[topics."name"]``; the topic's configuration in
 the metadata log of the directory's cluster, or for an internal topic that is not in it, the configuration that a broker creates
@@ -6,17 +6,15 @@ it with; TOML ``[broker]``; the broker's dynamic configuration in the metadata l
 
 1. Within a source, a topic-level name overrides its broker-level synonyms, which rank in Kafka's order: ``log.retention.ms``,
    ``.minutes``, ``.hours`` (Kafka: ``ServerTopicConfigSynonyms``).
-2. A stronger source wins under any name: ``--set log.segment.bytes`` overrides a topic's own ``segment.bytes``, because whoever
-   starts the run asked for it.
+2. A stronger source wins under any name: ``--set log.segment.bytes`` overrides a topic's own ``segment.bytes``, because it is
+   a request for this run.
 3. Of two files of one kind, and of two ``--set`` of one name, the later one wins.
-
-``compaction.config.resolver`` decides whether the resulting ``cleanup.policy`` is known or a guess.
 
 ``policy_guess`` decides whether the ``cleanup.policy`` in effect for a topic is known, or a guess on which nothing may be
 deleted. It is known if
 
 1. a source for this topic sets it: ``--policy``, ``--set``, TOML ``[topics."name"]``, the topic's configuration in the metadata
-   log, or what a broker creates an internal topic with; or
+   log, or the configuration with which a broker creates an internal topic; or
 2. the metadata log has the topic without a policy, so that the broker's default is in effect, and that default is known: TOML
    ``[broker]`` or the broker's configuration in the metadata log sets ``log.cleanup.policy``, or the broker's
    ``server.properties`` is given, whether it sets the policy or not.
@@ -46,12 +44,12 @@ from compaction.errors import ConfigError
 ASSUMED = ", assumed by --assume-default-policy"
 NO_METADATA_LOG = "no metadata log is in the directories of this call"
 
-_OF_TOPIC = frozenset((Origin.POLICY, Origin.SET, Origin.TOML_TOPIC, Origin.METADATA, Origin.INTERNAL))
-_TO_SAY = "--set cleanup.policy=... or --assume-default-policy"
+_TOPIC_ORIGINS = frozenset((Origin.POLICY, Origin.SET, Origin.TOML_TOPIC, Origin.METADATA, Origin.INTERNAL))
+_REMEDY = "--set cleanup.policy=... or --assume-default-policy"
 
 _Layer = Mapping[str, Setting]
 
-#: attributes of ``TopicConfig`` by the entries that they hold; ``cleanup.policy`` and ``segment.bytes`` take more than that
+#: attributes of ``TopicConfig`` by the entries that they hold; those of ``cleanup.policy`` and ``segment.bytes`` are derived
 TOPIC_ATTRIBUTES = {
     name: name.replace(".", "_")
     for name in TOPIC_ENTRIES
@@ -106,18 +104,18 @@ class Resolver:
         :raises ConfigError: a bad value in the metadata log, or bounds that contradict each other
         """
         layers = self._topic_layers(name)
-        found = {name: _topic_setting(name, layers) for name in ("cleanup.policy", *TOPIC_ATTRIBUTES)}
-        guess = self._policy_guess(name, found["cleanup.policy"].source)
+        settings = {name: _topic_setting(name, layers) for name in ("cleanup.policy", *TOPIC_ATTRIBUTES)}
+        guess = self._policy_guess(name, settings["cleanup.policy"].source)
         if guess is not None and self.assume_default_policy:
-            setting, guess = found["cleanup.policy"], None
-            found["cleanup.policy"] = replace(setting, source=replace(setting.source, note=ASSUMED))
-        values: dict[str, Any] = {attribute: found[name].value for name, attribute in TOPIC_ATTRIBUTES.items()}
-        policy: Any = found["cleanup.policy"].value
+            setting, guess = settings["cleanup.policy"], None
+            settings["cleanup.policy"] = replace(setting, source=replace(setting.source, note=ASSUMED))
+        values: dict[str, Any] = {attribute: settings[name].value for name, attribute in TOPIC_ATTRIBUTES.items()}
+        policy: Any = settings["cleanup.policy"].value
         config = TopicConfig(
             **{**values, "segment_bytes": _topic_setting("internal.segment.bytes", layers).value or values["segment_bytes"]},
             cleanup_compact="compact" in policy,
             cleanup_delete="delete" in policy,
-            sources={name: setting.source for name, setting in found.items()},
+            sources={name: setting.source for name, setting in settings.items()},
             policy_guess=guess,
         )
         _check_lags(name, config)
@@ -130,9 +128,9 @@ class Resolver:
         :raises ConfigError: at most 1 MiB of offset map per cleaner thread, which Kafka refuses too
         """
         layers = self._broker_layers()
-        found = {name: _broker_setting(name, layers) for name in BROKER_ATTRIBUTES}
-        values: dict[str, Any] = {attribute: found[name].value for name, attribute in BROKER_ATTRIBUTES.items()}
-        config = BrokerConfig(**values, sources={name: setting.source for name, setting in found.items()})
+        settings = {name: _broker_setting(name, layers) for name in BROKER_ATTRIBUTES}
+        values: dict[str, Any] = {attribute: settings[name].value for name, attribute in BROKER_ATTRIBUTES.items()}
+        config = BrokerConfig(**values, sources={name: setting.source for name, setting in settings.items()})
         if config.dedupe_buffer_bytes // max(config.cleaner_threads, 1) <= MIB:
             message = f"log.cleaner.dedupe.buffer.size is {config.dedupe_buffer_bytes} for {config.cleaner_threads} threads"
             origin = config.source("log.cleaner.dedupe.buffer.size")
@@ -147,15 +145,15 @@ class Resolver:
         from_toml = [setting for toml in self.tomls for setting in toml.broker]
         source = Source(Origin.METADATA_BROKER, note=self.metadata_note)
         dynamic = _from_metadata(self.metadata_broker, BROKER_ENTRIES, source)
-        given = [self.policy, self.sets, from_toml, dynamic, self.properties or ()]
-        return [_by_name(settings) for settings in given]
+        sources = [self.policy, self.sets, from_toml, dynamic, self.properties or ()]
+        return [_by_name(settings) for settings in sources]
 
     def _topic_layers(self, name: str) -> list[_Layer]:
         layers = self._broker_layers()
         from_toml = [setting for toml in self.tomls for setting in toml.topics.get(name, ())]
         stored = self.metadata.get(name)
         source = Source(Origin.METADATA, name, note=self.metadata_note)
-        own = _from_metadata(stored, TOPIC_ENTRIES, source) if stored else _of_internal(name, layers)
+        own = _from_metadata(stored, TOPIC_ENTRIES, source) if stored else _internal_settings(name, layers)
         return [*layers[:2], _by_name(from_toml), _by_name(own), *layers[2:]]
 
     def _policy_guess(self, topic: str, source: Source) -> str | None:
@@ -163,7 +161,7 @@ class Resolver:
         return policy_guess(source, unknown=unknown, has_properties=self.properties is not None)
 
 
-#: what a broker sets when it creates these topics: a value, or the name of the broker entry that has it
+#: the settings with which a broker creates these topics: a value, or the name of the broker entry that has it
 _INTERNAL_TOPICS: dict[str, dict[str, Value]] = {
     "__consumer_offsets": {"cleanup.policy": ("compact",), "segment.bytes": "offsets.topic.segment.bytes"},
     "__transaction_state": {"cleanup.policy": ("compact",), "segment.bytes": "transaction.state.log.segment.bytes"},
@@ -183,18 +181,18 @@ def _by_name(settings: Iterable[Setting]) -> _Layer:
 def _from_metadata(configs: Mapping[str, str], entries: Mapping[str, Entry], source: Source) -> list[Setting]:
     """The settings in a metadata log; names that Kafka does not know are of other versions and ignored."""
     where = f"topic {source.key}, metadata log: " if source.origin is Origin.METADATA else "broker, metadata log: "
-    known = ((name, text) for name, text in configs.items() if name in entries)
-    return [Setting(name, entries[name].read(text, path=None, where=where), source) for name, text in known]
+    applicable = ((name, text) for name, text in configs.items() if name in entries)
+    return [Setting(name, entries[name].read(text, path=None, where=where), source) for name, text in applicable]
 
 
-def _of_internal(topic: str, layers: list[_Layer]) -> list[Setting]:
-    """What a broker creates an internal topic with (Kafka: ``groupMetadataTopicConfigs`` and others)."""
+def _internal_settings(topic: str, layers: list[_Layer]) -> list[Setting]:
+    """The settings with which a broker creates an internal topic (Kafka: ``groupMetadataTopicConfigs`` and others)."""
     source = Source(Origin.INTERNAL)
-    given: list[Setting] = []
+    settings: list[Setting] = []
     for key, value in _INTERNAL_TOPICS.get(topic, {}).items():
         setting = _broker_setting(value, layers) if isinstance(value, str) else Setting(key, value, source)
-        given.append(Setting(key, setting.value, source if setting.source == DEFAULT else setting.source))
-    return given
+        settings.append(Setting(key, setting.value, source if setting.source == DEFAULT else setting.source))
+    return settings
 
 
 def _topic_setting(name: str, layers: list[_Layer]) -> Setting:
@@ -245,18 +243,18 @@ def _check_strategy(topic: str, config: TopicConfig) -> None:
 
 
 def policy_guess(source: Source, *, unknown: str | None, has_properties: bool) -> str | None:
-    """Why a policy is a guess, and what to do about it; ``None`` if it is known.
+    """The reason that a policy is a guess, with the remedy; ``None`` if it is known.
 
     :param source: of the policy in effect
     :param unknown: why the topic is in no metadata log; ``None`` if it is in one
     :param has_properties: a broker's ``server.properties`` was given
     """
-    if source.origin in _OF_TOPIC:
+    if source.origin in _TOPIC_ORIGINS:
         return None
     if unknown is not None:
-        ways = f"give the cluster's metadata log by --metadata DIR, or the policy by --config (TOML, topic table), {_TO_SAY}"
+        ways = f"give the cluster's metadata log by --metadata DIR, or the policy by --config (TOML, topic table), {_REMEDY}"
         return f"cleanup.policy is unknown: {unknown}; {ways}"
     if source.origin is not Origin.DEFAULT or has_properties:
         return None
     why = "the topic has none of its own, and the broker's default may be set in its server.properties"
-    return f"cleanup.policy is unknown: {why}; give that file by --config, or the policy by {_TO_SAY}"
+    return f"cleanup.policy is unknown: {why}; give that file by --config, or the policy by {_REMEDY}"

@@ -35,9 +35,9 @@ class Origin(enum.Enum):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a value comes from: the name ``key`` in ``line`` (from 1) of the file ``path``, or an option.
+    """The source of a value: the name ``key`` in ``line`` (from 1) of the file ``path``, or an option.
 
-    ``note`` is appended to the text: which directory's metadata log, or that a default is assumed.
+    ``note`` is appended to the text: it names a metadata log, or marks a default as assumed.
     """
 
     origin: Origin
@@ -51,8 +51,8 @@ class Source:
             return f"{self.origin.value} {self.key}"
         if self.path is None:
             return f"{self.origin.value}{self.note}"
-        at = "" if self.line is None else f" line {self.line}"
-        return f"{self.path}{at} ({self.key}){self.note}"
+        line = "" if self.line is None else f" line {self.line}"
+        return f"{self.path}{line} ({self.key}){self.note}"
 
 
 DEFAULT = Source(Origin.DEFAULT)
@@ -106,9 +106,9 @@ def read_sets(arguments: Iterable[str], kafka_version: str | None = None) -> tup
 def require_names(sets: Iterable[Setting], kafka_version: str) -> None:
     """:raises ConfigError: a ``--set`` of a name that this version of Kafka does not have"""
     for setting in sets:
-        having = versions_without(setting.name, kafka_version)
-        if having is not None:
-            message = f"--set: Kafka {kafka_version} has no configuration {setting.name}, which is {having}"
+        versions = versions_without(setting.name, kafka_version)
+        if versions is not None:
+            message = f"--set: Kafka {kafka_version} has no configuration {setting.name}, which is {versions}"
             raise ConfigError(message, hint="leave it out, or give the brokers' version by --kafka-version")
 
 
@@ -121,13 +121,13 @@ def read_properties(entries: Sequence[Property], path: str) -> tuple[Setting, ..
     :raises ConfigError: a bad value
     """
     settings = []
-    for name, given in {given.key: given for given in entries}.items():
-        entry, source = broker_entry(name), Source(Origin.PROPERTIES, name, path, given.line)
-        if "${" in given.value and name in BROKER_ENTRIES:
+    for name, property_ in {property_.key: property_ for property_ in entries}.items():
+        entry, source = broker_entry(name), Source(Origin.PROPERTIES, name, path, property_.line)
+        if "${" in property_.value and name in BROKER_ENTRIES:
             message = f"{where(source)}{name} refers to a configuration provider, which cannot be resolved here"
             raise ConfigError(message, path=path, hint=f"give the value itself, or override it with --set {name}=…")
-        if entry is not None and "${" not in given.value:
-            settings.append(Setting(name, entry.read(given.value, path=path, where=where(source)), source))
+        if entry is not None and "${" not in property_.value:
+            settings.append(Setting(name, entry.read(property_.value, path=path, where=where(source)), source))
     return tuple(settings)
 
 
@@ -142,8 +142,8 @@ def entry_of(name: str, source: Source) -> Entry:
     return entry
 
 
-def unknown_name(name: str, source: Source, known: Iterable[str], hint: str | None = None) -> ConfigError:
-    """The error for a name that is not in ``known``."""
-    near = difflib.get_close_matches(name, list(known), n=1)
+def unknown_name(name: str, source: Source, names: Iterable[str], hint: str | None = None) -> ConfigError:
+    """The error for a name that is not in ``names``."""
+    near = difflib.get_close_matches(name, list(names), n=1)
     hint = hint or (f"did you mean {near[0]}?" if near else "see the topic and broker configurations of Kafka")
     return ConfigError(f"{where(source)}unknown configuration name {name!r}", path=source.path, hint=hint)

@@ -1,9 +1,8 @@
 """Settings from TOML: ``[broker]`` has broker-level names, ``[topics."name"]`` the topic-level names of one topic.
 ``[private-keys]`` has files of private keys by key id.
 
-Nested tables are flattened, so ``segment.bytes = 1048576`` and ``"segment.bytes" = 1048576`` mean the same. A topic name with a
-dot must be quoted. A value may be of TOML's own type or a string,
-which may have a unit (``compaction.config.kinds``).
+Nested tables are flattened, so ``segment.bytes = 1048576`` and ``"segment.bytes" = 1048576`` are equivalent. A topic name with
+a dot must be quoted. A value may be of TOML's own type or a string, which may have a unit (``compaction.config.kinds``).
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ def read_toml(text: str, path: str) -> TomlSettings:
     topics: dict[str, tuple[Setting, ...]] = {}
     keys: dict[str, str] = {}
     for key, table in document.items():
-        at = lines.get((key,))
+        line = lines.get((key,))
         if key not in ("broker", "topics", "private-keys") or not isinstance(table, dict):
-            source = Source(Origin.TOML_BROKER, key, path, at)
+            source = Source(Origin.TOML_BROKER, key, path, line)
             raise unknown_name(key, source, (), hint='settings belong in [broker] and [topics."name"]')
         if key == "private-keys":
             keys = {".".join(name): _text_of(value) for name, value in _leaves(table)}
@@ -77,20 +76,20 @@ def _settings(table: Mapping[str, Any], prefix: _Path, path: str, lines: Mapping
 
 
 def _entry(name: str, source: Source, prefix: _Path) -> Entry:
-    of_topic, of_broker, hint = topic_entry(name), broker_entry(name), None
+    topic_level, broker_level, hint = topic_entry(name), broker_entry(name), None
     if source.origin is Origin.TOML_TOPIC:
-        if of_topic is not None:
-            return of_topic
-        if of_broker is not None:
+        if topic_level is not None:
+            return topic_level
+        if broker_level is not None:
             hint = "broker-level names belong in [broker]"
-        elif any(name.endswith(f".{known}") for known in TOPIC_ENTRIES):
+        elif any(name.endswith(f".{suffix}") for suffix in TOPIC_ENTRIES):
             hint = f'quote a topic name with dots: [topics."{prefix[1]}.…"]'
         raise unknown_name(name, source, TOPIC_ENTRIES, hint)
-    if of_broker is not None:
-        return of_broker
-    if of_topic is not None:
+    if broker_level is not None:
+        return broker_level
+    if topic_level is not None:
         hint = 'topic-level names belong in [topics."name"]'
-        hint += f"; the broker's default for all topics is {of_topic.synonyms[0].name}" if of_topic.synonyms else ""
+        hint += f"; the broker's default for all topics is {topic_level.synonyms[0].name}" if topic_level.synonyms else ""
     raise unknown_name(name, source, BROKER_ENTRIES, hint)
 
 
@@ -122,8 +121,8 @@ def _lines_of(text: str) -> dict[_Path, int]:
             lines.setdefault(table, number)
         elif "=" in stripped:
             parts = stripped.split("=")
-            found = (_keys_in("=".join(parts[:cut]) + "=0") for cut in range(1, len(parts)))
-            keys = next((keys for keys in found if keys), ())
+            candidates = (_keys_in("=".join(parts[:cut]) + "=0") for cut in range(1, len(parts)))
+            keys = next((keys for keys in candidates if keys), ())
             lines.setdefault((*table, *keys), number)
             lines.setdefault((*table, *keys)[:1], number)
     return lines

@@ -20,9 +20,9 @@ class TopicConfig:
     """The configuration in effect for one topic.
 
     ``segment_bytes`` is ``internal.segment.bytes`` if that is set (Kafka: ``LogConfig.segmentSize``). A retention of -1 is
-    unlimited. ``policy_guess`` says why ``cleanup.policy`` is a guess, and what to do (``compaction.config.resolver``);
-    ``None`` if the policy is known. ``compaction_strategy`` is one of ``offset``, ``timestamp`` and ``header``, and
-    ``compaction_strategy_header`` is set if and only if it is ``header``.
+    unlimited. ``policy_guess`` is the reason that ``cleanup.policy`` is a guess, with the remedy
+    (``compaction.config.resolver``); ``None`` if the policy is known. ``compaction_strategy`` is one of ``offset``,
+    ``timestamp`` and ``header``, and ``compaction_strategy_header`` is set if and only if it is ``header``.
     """
 
     cleanup_compact: bool = False
@@ -45,15 +45,15 @@ class TopicConfig:
     policy_guess: str | None = field(default=None, compare=False)
 
     def source(self, name: str) -> Source:
-        """Where the value of a topic-level entry comes from, e.g. of ``min.cleanable.dirty.ratio``."""
+        """The source of the value of a topic-level entry, e.g. of ``min.cleanable.dirty.ratio``."""
         return self.sources.get(name, DEFAULT)
 
     @property
     def configured(self) -> dict[str, dict[str, object]]:
         """The entries that some source sets: each with its ``value`` and its ``source``."""
-        found = {name: source for name, source in self.sources.items() if source.origin is not Origin.DEFAULT}
+        sources = {name: source for name, source in self.sources.items() if source.origin is not Origin.DEFAULT}
         return {
-            name: {"value": getattr(self, name.replace(".", "_")), "source": str(source)} for name, source in found.items()
+            name: {"value": getattr(self, name.replace(".", "_")), "source": str(source)} for name, source in sources.items()
         }
 
     @property
@@ -84,5 +84,5 @@ class BrokerConfig:
     sources: Mapping[str, Source] = field(default_factory=dict, compare=False, repr=False)
 
     def source(self, name: str) -> Source:
-        """Where the value of a broker-level entry comes from, e.g. of ``log.cleaner.dedupe.buffer.size``."""
+        """The source of the value of a broker-level entry, e.g. of ``log.cleaner.dedupe.buffer.size``."""
         return self.sources.get(name, DEFAULT)

@@ -1,6 +1,6 @@
-"""Imported by the process that worker processes are forked from: what their first task would load, they inherit.
+"""Imported by the process that workers are forked from: they inherit the modules that their first task needs.
 
-It reads no file of a log and maps no buffer: a worker that inherited a buffer of direct I/O would write into that of others.
+It reads no file of a log and maps no buffer: workers that inherited a buffer of direct I/O would share it.
 """
 
 from __future__ import annotations

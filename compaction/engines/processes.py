@@ -1,9 +1,9 @@
 """Runs the tasks of ``run.passes.Passes`` in worker processes on this machine, without Java.
 
-What tasks exchange is appended to the spools of the workers; the driver tells each task where its part is. Pass 1 scans slices
-into packed entries of each shard. Pass 2 resolves each shard into survivor entries, which go to the parts by way of the same
-spools, and cleans the parts. A task holds what it would hold on Spark; between tasks everything is in files without a name.
-Small jobs run in this process.
+Tasks exchange values through the spools of the workers; the driver gives each task the positions of its values. Pass 1 scans
+slices into packed entries of each shard. Pass 2 resolves each shard into survivor entries, exchanges them by part through the
+same spools, and cleans the parts. A task needs the same memory as on Spark; between tasks all data is in unnamed files. Small
+jobs run in this process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from itertools import count
 from multiprocessing import forkserver, resource_tracker
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from compaction.engines.worker_tasks import Clean, EachShard, Placed, Resolve, Scan, Spool, call, emitted, joined
+from compaction.engines.worker_tasks import Clean, Placed, Resolve, Scan, ShardWork, Spool, call, emitted, joined
 from compaction.errors import CompactionError
 from compaction.logdir import read_counter
 from compaction.passes.merge import KEYS
@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 #: jobs that read less run in this process: a worker takes as long to start
 INLINE_BYTES = 32 << 20
-#: seconds between two looks at what workers have read
+#: seconds between polls of the bytes that workers have read
 POLL_INTERVAL_S = 0.2
 _SAFE_PATH = "PYTHONSAFEPATH"
 _PRELOADED = "compaction.engines.preloaded"
@@ -46,8 +46,8 @@ _PRELOADED = "compaction.engines.preloaded"
 _numbers = count()
 
 
-class Shown(Protocol):
-    """What shows the progress of passes; see ``compaction.spark.progress.Progress``."""
+class ProgressDisplay(Protocol):
+    """Shows the progress of passes; see ``compaction.spark.progress.Progress``."""
 
     def start(self, pass_name: str, total_bytes: int) -> None: ...
 
@@ -57,7 +57,7 @@ class Shown(Protocol):
 
 
 class _Merged(NamedTuple):
-    """The shards of pass 1 by reducer, and what has read them."""
+    """The shards of pass 1 by reducer."""
 
     reducers: Sequence[Placed]
 
@@ -69,15 +69,17 @@ class ProcessPasses:
     :param progress: shows the bytes that the tasks of each pass have read
     """
 
-    def __init__(self, cores: int | None = None, progress: Shown | None = None, inline_bytes: int = INLINE_BYTES) -> None:
+    def __init__(
+        self, cores: int | None = None, progress: ProgressDisplay | None = None, inline_bytes: int = INLINE_BYTES
+    ) -> None:
         #: number of tasks that run concurrently
         self.cores = cores or _usable_cores()
         self._inline_bytes = inline_bytes
         #: shows the bytes that the tasks of each pass have read
         self.progress = progress
         self._pool: ProcessPoolExecutor | None = None
-        self._before: set[int] = set()
-        #: where workers count the bytes that they read
+        self._earlier_children: set[int] = set()
+        #: directory in which workers count the bytes that they read
         self._counts = ""
 
     def __enter__(self) -> ProcessPasses:
@@ -87,11 +89,11 @@ class ProcessPasses:
         self.close()
 
     def close(self) -> None:
-        """Ends the workers, with what they hold. A task that still runs is ended as well: its result is not wanted any more."""
+        """Ends the workers and removes their spools. Kills running tasks, too: their results are no longer needed."""
         pool, self._pool = self._pool, None
         if pool is not None:
             for worker in multiprocessing.active_children():
-                if worker.pid not in self._before:
+                if worker.pid not in self._earlier_children:
                     worker.kill()
             pool.shutdown(cancel_futures=True)
             shutil.rmtree(self._counts, ignore_errors=True)
@@ -109,14 +111,14 @@ class ProcessPasses:
         join: Callable[[Iterable[Item]], Iterable[R]],
         reducers: int,
     ) -> list[R]:
-        """What ``join`` makes of the items that ``emit`` emits for each of ``tasks``. Whole keys are in no file with a name."""
+        """The results of ``join`` for the items that ``emit`` emits for each of ``tasks``. No named file contains keys."""
         items: list[Placed] = [[] for _ in range(reducers)]
         with self._shown(job):
             for placed in self._map(job, tasks, partial(emitted, emit)):
-                for place, piece in placed:
-                    items[reducer_of(place, reducers)].append((place, piece))
-            found = self._map(job, [item for item in items if item], partial(joined, join), counts=False)
-        return [result for results in found for result in results]
+                for key, piece in placed:
+                    items[reducer_of(key, reducers)].append((key, piece))
+            outputs = self._map(job, [item for item in items if item], partial(joined, join), counts=False)
+        return [result for results in outputs for result in results]
 
     def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
         """Pass 1. The shards stay in the spools of the workers."""
@@ -124,8 +126,8 @@ class ProcessPasses:
         reducers: list[Placed] = [[] for _ in range(tasks)]
         summaries: list[Any] = []
         with self._shown(job):
-            for found, placed in self._map(job, inputs.tasks, Scan(inputs)):
-                summaries += found
+            for task_summaries, placed in self._map(job, inputs.tasks, Scan(inputs)):
+                summaries += task_summaries
                 for key, piece in placed:
                     reducers[(first[key[0]] + key[1]) % tasks].append((key, piece))
         return MapResult(summaries, _Merged(reducers))
@@ -133,8 +135,8 @@ class ProcessPasses:
     def collect_shards(self, job: Job, merged: _Merged, work: Callable[[Key, list[Any]], Iterable[R]]) -> list[R]:
         """The results of ``work`` for each merged shard, in no order."""
         with self._shown(job):
-            found = self._map(job, [reducer for reducer in merged.reducers if reducer], EachShard(work))
-        return [result for results in found for result in results]
+            outputs = self._map(job, [reducer for reducer in merged.reducers if reducer], ShardWork(work))
+        return [result for results in outputs for result in results]
 
     def clean_into_groups(self, job: Job, merged: _Merged, inputs: CleanInputs[R]) -> CleanedParts[R]:
         """Pass 2: resolves each shard into survivor entries, and cleans the parts that these belong to."""
@@ -142,7 +144,7 @@ class ProcessPasses:
         items: list[Placed] = [[] for _ in inputs.tasks]
         with self._shown(job):
             resolved = self._map(job, [reducer for reducer in merged.reducers if reducer], Resolve(inputs), counts=False)
-            for key, piece in (each for placed in resolved for each in placed):
+            for key, piece in (pair for placed in resolved for pair in placed):
                 number, part = key
                 # the count of keys goes to the task of the map's first part
                 items[task_of[inputs.maps[number].ids[0] if part == KEYS else part]].append((key, piece))
@@ -167,7 +169,7 @@ class ProcessPasses:
             self.progress.done(job.name)  # type: ignore[union-attr, arg-type]
 
     def _map(self, job: Job, tasks: Sequence[Any], work: Callable[[Any], R], *, counts: bool = True) -> list[R]:
-        """``work`` of each task, in order. Functions and what they know are pickled once, into memory."""
+        """``work`` of each task, in order. Functions and their data are pickled once, into memory."""
         sizes = job.task_bytes if counts and len(job.task_bytes) == len(tasks) else [0] * len(tasks)
         if self._pool is None and sum(job.task_bytes) < self._inline_bytes:
             return [self._advanced(work(task), size) for task, size in zip(tasks, sizes, strict=True)]
@@ -180,17 +182,17 @@ class ProcessPasses:
             shared.close()
 
     def _begun(self, work: Callable[[Any], R], tasks: Sequence[Any]) -> list[Future[R]]:
-        """Begins tasks, and starts workers where there are none. In a thread, which an interrupt does not reach: a worker that
+        """Begins tasks, and starts the workers if there are none. In a thread, which interrupts do not reach: a worker that
         starts as its driver ends would print a stack trace."""
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(lambda: [self._workers().submit(work, task) for task in tasks]).result()
 
     def _await(self, futures: Mapping[Future[Any], int]) -> None:
-        """Waits for tasks, which read these numbers of bytes, and shows what they have read meanwhile."""
+        """Waits for tasks, given the bytes that each reads, and shows the bytes read so far."""
         remaining, ended, shown, before = set(futures), 0, 0, read_counter.total(self._counts)
         while remaining:
-            done, remaining = wait(remaining, POLL_INTERVAL_S, FIRST_COMPLETED)
-            for future in done:
+            completed, remaining = wait(remaining, POLL_INTERVAL_S, FIRST_COMPLETED)
+            for future in completed:
                 future.result()
                 ended += futures[future]
             reached = min(sum(futures.values()), max(ended, read_counter.total(self._counts) - before))
@@ -209,42 +211,42 @@ class ProcessPasses:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload([_PRELOADED])
             _start_fork_server()
-            self._before = {child.pid for child in multiprocessing.active_children() if child.pid is not None}
+            self._earlier_children = {child.pid for child in multiprocessing.active_children() if child.pid is not None}
             self._counts = tempfile.mkdtemp(prefix="kafka-log-compaction-")
             self._pool = ProcessPoolExecutor(self.cores, context, _begin, (self._counts,))
         return self._pool
 
 
 def _usable_cores() -> int:
-    # only Linux knows which cores a process may use
+    # only Linux reports the cores that a process may use
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def _start_fork_server() -> None:
-    """Starts the process that workers are forked from, which imports no modules from the working directory. Interrupts are for
-    this process: it would die of one while it imports, with a stack trace.
+    """Starts the process that workers are forked from, which imports no modules from the working directory. Interrupts are
+    blocked for it: one during its imports would kill it with a stack trace.
 
     :raises UsageError: others can write to that, and this Python has no switch for it
     """
     require_own_directory()
-    known = os.environ.get(_SAFE_PATH)
+    previous = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
-    # unblocks them when it starts
+    # started first: its start unblocks interrupts
     resource_tracker.ensure_running()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        if known is None:
+        if previous is None:
             del os.environ[_SAFE_PATH]
         else:
-            os.environ[_SAFE_PATH] = known
+            os.environ[_SAFE_PATH] = previous
 
 
 def _begin(counts: str) -> None:
-    """Begins a worker: the driver handles interrupts, and the worker ends with it, even if it is killed."""
+    """Begins a worker: the driver handles interrupts, and the worker ends with the driver, even if that is killed."""
     os.environ[read_counter.VARIABLE] = counts
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_driver, name="end with the driver", daemon=True).start()

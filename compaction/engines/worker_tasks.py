@@ -1,9 +1,8 @@
-"""What a worker process does: a task of one of the passes, whose results for other tasks it puts into its spool.
+"""The tasks of worker processes. A task puts its results for other tasks into the spool of its process.
 
-Values that processes of one run exchange: pickled into a file without a name, which others read while its writer lives.
-
-Nothing of it can be opened by another user, and nothing remains after ``kill -9``: the file ends with its last process. A
-worker appends to one file on the temporary file system; what the driver shares with all tasks stays in memory.
+A spool is an unnamed file of pickled values, which other processes of the run read while its writer runs. Other users cannot
+open it, and nothing remains after ``kill -9``: the file ends with its last process. A worker appends to one file on the
+temporary file system; values that the driver shares with all tasks stay in memory.
 """
 
 from __future__ import annotations
@@ -44,16 +43,16 @@ class Piece(NamedTuple):
 class Spool:
     """A file to append to, of this process alone. On a directory that cannot hold it, errors name that directory."""
 
-    def __init__(self, file: BinaryIO, place: str) -> None:
-        self._file, self._place = file, place
+    def __init__(self, file: BinaryIO, location: str) -> None:
+        self._file, self._location = file, location
         self._end = 0
 
     @classmethod
     def on_disk(cls) -> Spool:
         """:raises StorageError: the temporary directory takes no file"""
-        place = tempfile.gettempdir()
-        with storage_errors(place, "hold intermediate results"):
-            return cls(tempfile.TemporaryFile(buffering=0), place)
+        directory = tempfile.gettempdir()
+        with storage_errors(directory, "hold intermediate results"):
+            return cls(tempfile.TemporaryFile(buffering=0), directory)
 
     @classmethod
     def in_memory(cls) -> Spool:
@@ -66,7 +65,7 @@ class Spool:
         """
         data = memoryview(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
         start = self._end
-        with storage_errors(self._place, "hold intermediate results"):
+        with storage_errors(self._location, "hold intermediate results"):
             while data:
                 written = os.pwrite(self._file.fileno(), data, self._end)
                 self._end, data = self._end + written, data[written:]
@@ -77,62 +76,62 @@ class Spool:
 
 
 @lru_cache(maxsize=1)
-def _of_process(pid: int) -> Spool:
+def _process_spool(pid: int) -> Spool:
     return Spool.on_disk()
 
 
 def put(value: Any) -> Piece:
     """Appends a value to this process's file on the temporary file system; see :meth:`Spool.put`."""
-    return _of_process(os.getpid()).put(value)
+    return _process_spool(os.getpid()).put(value)
 
 
 @lru_cache(maxsize=1)
 def load_shared(number: int, piece: Piece) -> Any:
-    """A value that many tasks share, loaded once. ``number`` tells it from others, as descriptors are used again."""
+    """A value that many tasks share, loaded once. ``number`` distinguishes it from others, as descriptors are reused."""
     return piece.load()
 
 
 def _read(descriptor: int, start: int, size: int) -> bytes:
-    parts, done = [], 0
-    while done < size:
-        data = os.pread(descriptor, size - done, start + done)
+    parts, filled = [], 0
+    while filled < size:
+        data = os.pread(descriptor, size - filled, start + filled)
         if not data:
-            raise EOFError(f"intermediate results end at {start + done}, not at {start + size}")
+            raise EOFError(f"intermediate results end at {start + filled}, not at {start + size}")
         parts.append(data)
-        done += len(data)
+        filled += len(data)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: by key, where its values are
+#: keys with the positions of their values
 Placed = list[tuple[Any, Piece]]
 
 
 def call(number: int, work: Piece, task: Any) -> Any:
-    """Runs a task of job ``number``, whose ``work`` the driver has put where all workers read it."""
+    """Runs a task of job ``number``, whose ``work`` the driver has put into its spool."""
     return load_shared(number, work)(task)
 
 
 def emitted(emit: Callable[[T], Iterable[Item]], task: T) -> Placed:
-    return [(place, put(value)) for place, value in emit(task)]
+    return [(key, put(value)) for key, value in emit(task)]
 
 
 def joined(join: Callable[[Iterable[Item]], Iterable[R]], placed: Placed) -> list[R]:
-    return list(join((place, piece.load()) for place, piece in placed))
+    return list(join((key, piece.load()) for key, piece in placed))
 
 
 class Scan:
-    """A task of pass 1: its summaries, and where its entries are."""
+    """A task of pass 1: returns its summaries, and the positions of its entries."""
 
     def __init__(self, inputs: MapInputs) -> None:
-        self._scan, self._known, self._settings = inputs.scan, inputs.known, inputs.settings
+        self._scan, self._contexts, self._settings = inputs.scan, inputs.known, inputs.settings
 
     def __call__(self, task: Sequence[Any]) -> tuple[list[Any], Placed]:
         summaries: list[Any] = []
         placed: Placed = []
-        for key, values in self._scan(task, self._known, self._settings):
+        for key, values in self._scan(task, self._contexts, self._settings):
             if key[1] == SUMMARY:
                 summaries += values
             else:
@@ -145,12 +144,12 @@ def _merged(placed: Placed) -> Iterator[tuple[Key, list[Any]]]:
     pieces: dict[Key, list[Piece]] = {}
     for key, piece in placed:
         pieces.setdefault(key, []).append(piece)
-    for key, found in pieces.items():
-        yield key, [value for piece in found for value in piece.load()]
+    for key, key_pieces in pieces.items():
+        yield key, [value for piece in key_pieces for value in piece.load()]
 
 
-class EachShard:
-    """Does some work for each shard of pass 1."""
+class ShardWork:
+    """Runs ``work`` for each shard of pass 1."""
 
     def __init__(self, work: Callable[[Key, list[Any]], Iterable[Any]]) -> None:
         self._work = work
@@ -160,21 +159,21 @@ class EachShard:
 
 
 class Resolve:
-    """Between the passes: where the survivor entries of some shards are."""
+    """Resolves shards between the passes: returns the positions of their survivor entries."""
 
     def __init__(self, inputs: CleanInputs[Any]) -> None:
         self._maps, self._load_factor = inputs.maps, inputs.load_factor
 
     def __call__(self, shards: Placed) -> list[tuple[tuple[int, Hashable], Piece]]:
-        return [(key, put(found)) for key, found in resolve_into_parts(_merged(shards), self._maps, self._load_factor)]
+        return [(key, put(entries)) for key, entries in resolve_into_parts(_merged(shards), self._maps, self._load_factor)]
 
 
 class Clean:
     """A task of pass 2."""
 
     def __init__(self, inputs: CleanInputs[Any]) -> None:
-        self._clean, self._known, self._threads = inputs.clean, inputs.known, inputs.threads
+        self._clean, self._contexts, self._threads = inputs.clean, inputs.known, inputs.threads
 
     def __call__(self, task: tuple[Sequence[Any], Placed]) -> CleanedParts[Any]:
         parts, items = task
-        return clean_task(self._clean, self._known, parts, _merged(items), self._threads)
+        return clean_task(self._clean, self._contexts, parts, _merged(items), self._threads)

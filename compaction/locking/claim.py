@@ -174,8 +174,8 @@ class Claim:
         # a run that takes over creates the next number before it removes this one; two stat calls are cheaper than listing
         # thousands of partitions
         if self._fs.stat(_path(self._log_dir, self._number + 1)) is None:
-            found = self._fs.stat(_path(self._log_dir, self._number))
-            file = None if found is None else (found.device, found.inode, found.mtime_ns, found.size)
+            status = self._fs.stat(_path(self._log_dir, self._number))
+            file = None if status is None else (status.device, status.inode, status.mtime_ns, status.size)
             if file is not None and (file == self._file or self._is_own()):
                 self._file = file
                 return
@@ -183,8 +183,8 @@ class Claim:
         raise StorageError("another run has taken over this log directory", path=self._log_dir, hint=hint)
 
     def _is_own(self) -> bool:
-        found = _read(self._fs, self._log_dir, self._number)
-        return found is not None and found.token == self._identity.token
+        identity = _read(self._fs, self._log_dir, self._number)
+        return identity is not None and identity.token == self._identity.token
 
     def release(self) -> None:
         """Remove the claim if it still belongs to this run."""
@@ -225,11 +225,11 @@ def _read(fs: FileSystem, log_dir: str, number: int) -> Identity | None:
     :raises LockedError: the claim is malformed
     """
     path = _path(log_dir, number)
-    found = fs.stat(path)
-    if found is None:
+    status = fs.stat(path)
+    if status is None:
         return None
     try:
-        return _identity_of(json.loads(fs.read_bytes(path, 0, _MAX_BYTES) if found.is_file else b""))
+        return _identity_of(json.loads(fs.read_bytes(path, 0, _MAX_BYTES) if status.is_file else b""))
     except (RecursionError, TypeError, ValueError):
         hint = "make sure that no other run works here, remove it and run again"
         raise LockedError("the claim of another run is malformed", path=path, hint=hint) from None

@@ -30,8 +30,8 @@ def _kinds(path: str) -> set[str]:
         device = os.stat(path).st_dev  # noqa: PTH116
     except OSError:
         return {"unknown"}
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    return {line.partition(" - ")[2].split(" ")[0] for line in _mounts() if line.split(" ")[2] == wanted} or {"unknown"}
+    device_id = f"{os.major(device)}:{os.minor(device)}"
+    return {line.partition(" - ")[2].split(" ")[0] for line in _mounts() if line.split(" ")[2] == device_id} or {"unknown"}
 
 
 def is_mount_point(path: str) -> bool:

@@ -1,11 +1,11 @@
-"""Finishes or undoes what an interrupted run or broker left of a swap, and removes its leftover files.
+"""Finishes or undoes a swap that a run or a broker did not complete, and removes its leftover files.
 
 Mirrors ``LogLoader.removeTempFilesAndCollectSwapFiles`` and ``LogLoader.load`` (Kafka 4.4.0):
 
 1. A swap with a journal is finished group by group, as long as the outputs have the recorded content and the sources are the
    recorded ones. From the first group for which that does not hold, the swap is rolled back.
 2. Without a journal, ``.swap`` files at or above the lowest ``.clean`` or ``.cleaned`` file are removed if the segments that
-   they would replace still exist; files of an attempt (``.clean.<attempt>``) say nothing of a swap. Other ``.swap`` files with
+   they would replace still exist; files of an attempt (``.clean.<attempt>``) do not count. Other ``.swap`` files with
    valid batches are finished: the segments from their base offset up to their next offset are renamed to ``.deleted``, and
    ``.swap`` is removed.
 3. ``.clean``, ``.cleaned``, ``.deleted`` and temporary files are removed.
@@ -41,7 +41,7 @@ from compaction.output.swap import finish_group, finish_swap
 from compaction.screen.amounts import counted
 from compaction.storage.contents import find_mismatch
 from compaction.storage.durable import TMP, remove_temporary, run_alone
-from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.filesystem import FileStat, FileSystem, join
 
 
 def finish_interrupted_swap(fs: FileSystem, location: LogLocation, owner: Owner = NO_OWNER) -> list[str]:
@@ -50,31 +50,31 @@ def finish_interrupted_swap(fs: FileSystem, location: LogLocation, owner: Owner 
     :raises CorruptLogError: a swap can neither be finished nor undone
     """
     path = location.path
-    if not any(map(_is_left_over, fs.listdir(path))):
+    if not any(map(_is_leftover, fs.listdir(path))):
         return []
     journal = read_journal(fs, path)
     actions = [] if journal is None else [_finish_journal(fs, location, journal, owner)]
     return actions + _finish_swap_files(fs, path) + _remove_leftovers(fs, path)
 
 
-def _is_left_over(name: str) -> bool:
-    """Whether a file may be of a swap, or be left of one: a plain file of a segment has no second suffix."""
+def _is_leftover(name: str) -> bool:
+    """Whether a file may belong to a swap: other files of segments have no second suffix."""
     return name == JOURNAL or name.count(".") > 1
 
 
 def _finish_journal(fs: FileSystem, location: LogLocation, journal: Journal, owner: Owner) -> str:
     path, groups = location.path, journal.groups
     owner.require()
-    # what differs is read twice: it may be the read that was wrong
+    # a mismatch is read again: the first read may have been wrong
     resumable = (_is_resumable(fs, path, group) or _is_resumable(fs, path, group) for group in groups)
-    good = next((n for n, is_resumable in enumerate(resumable) if not is_resumable), len(groups))
-    resumed = tuple(_without_lost_indexes(fs, path, group) for group in groups[:good])
+    count = next((n for n, is_resumable in enumerate(resumable) if not is_resumable), len(groups))
+    resumed = tuple(_without_lost_indexes(fs, path, group) for group in groups[:count])
     for group in resumed:
         run_alone(fs, finish_group(fs, path, group))
-    if good == len(groups):
+    if count == len(groups):
         run_alone(fs, finish_swap(fs, location, replace(journal, groups=resumed), CheckpointFiles(fs)))
-        return f"finished an earlier swap of {counted(good, 'segment')}"
-    for group in reversed(groups[good:]):
+        return f"finished an earlier swap of {counted(count, 'segment')}"
+    for group in reversed(groups[count:]):
         roll_back(fs, path, group)
     discard_unfinished(fs, path)
     run_alone(fs, remove_journal(fs, path))
@@ -96,13 +96,17 @@ def _is_resumable(fs: FileSystem, path: str, group: JournalGroup) -> bool:
     for source in group.sources:
         if source.base_offset == group.base_offset and not suffixes[LOG]:
             continue
-        found = fs.stat(join(path, segment_file(source.base_offset, LOG)))
-        if found is None:
+        status = fs.stat(join(path, segment_file(source.base_offset, LOG)))
+        if status is None:
             if suffixes[LOG] == CLEAN:
                 return False
-        elif (found.size, found.mtime_ns) != (source.size_bytes, source.mtime_ns):
+        elif not _is_recorded(status, source):
             return False
     return True
+
+
+def _is_recorded(status: FileStat, source: Source) -> bool:
+    return (status.size, status.mtime_ns) == (source.size_bytes, source.mtime_ns)
 
 
 def _suffix_of(fs: FileSystem, path: str, base_offset: int, kind: str) -> str | None:
@@ -121,11 +125,11 @@ def _without_lost_indexes(fs: FileSystem, path: str, group: JournalGroup) -> Jou
     for written in group.files:
         suffix = _suffix_of(fs, path, group.base_offset, written.kind) or ""
         name = join(path, segment_file(group.base_offset, written.kind, suffix))
-        found = fs.stat(name)
-        if written.kind != LOG and is_final and (found is None or find_mismatch(fs, name, written) is not None):
+        status = fs.stat(name)
+        if written.kind != LOG and is_final and (status is None or find_mismatch(fs, name, written) is not None):
             fs.unlink(name)
         else:
-            kept.append(written if found is None else written._replace(mtime_ns=found.mtime_ns))
+            kept.append(written if status is None else written._replace(mtime_ns=status.mtime_ns))
     return replace(group, files=tuple(kept))
 
 
@@ -222,7 +226,7 @@ def roll_back(fs: FileSystem, path: str, group: JournalGroup) -> None:
     """
     base = group.base_offset
     if _was_final(fs, path, group) or not _can_undo(fs, path, group):
-        # a broker has worked here since, and left the log as it should be
+        # a broker has completed the log since
         return
     # while the output's log is still .clean, no source has been renamed: any .deleted and .swap files are a broker's
     renamed = not exists(fs, path, base, LOG, CLEAN)
@@ -261,8 +265,8 @@ def _was_final(fs: FileSystem, path: str, group: JournalGroup) -> bool:
     sources = {source.inode for source in group.sources}
     log = join(path, segment_file(group.base_offset, LOG))
     for name in (log, log + DELETED):
-        found = fs.stat(name)
-        if found is not None and found.inode not in sources and find_mismatch(fs, name, group.files[0]) is None:
+        status = fs.stat(name)
+        if status is not None and status.inode not in sources and find_mismatch(fs, name, group.files[0]) is None:
             return True
     return False
 
@@ -274,17 +278,17 @@ def _can_undo(fs: FileSystem, path: str, group: JournalGroup) -> bool:
     """
     if any(exists(fs, path, group.base_offset, LOG, suffix) for suffix in (CLEAN, SWAP)):
         return True
-    found = ((fs.stat(join(path, segment_file(s.base_offset, LOG, DELETED))), s) for s in group.sources)
-    return any(stat is not None and (stat.size, stat.mtime_ns) == (s.size_bytes, s.mtime_ns) for stat, s in found)
+    statuses = ((fs.stat(join(path, segment_file(source.base_offset, LOG, DELETED))), source) for source in group.sources)
+    return any(status is not None and _is_recorded(status, source) for status, source in statuses)
 
 
 def _has_source(fs: FileSystem, path: str, source: Source, group: JournalGroup) -> bool:
     """Whether a source's log exists, ``.deleted`` or under its own name."""
     for suffix in (DELETED, ""):
-        found = fs.stat(join(path, segment_file(source.base_offset, LOG, suffix)))
-        if found is not None and (found.size, found.mtime_ns) == (source.size_bytes, source.mtime_ns):
+        status = fs.stat(join(path, segment_file(source.base_offset, LOG, suffix)))
+        if status is not None and _is_recorded(status, source):
             # an output may have its source's size and mtime, but not its inode
-            if suffix or found.inode == source.inode:
+            if suffix or status.inode == source.inode:
                 return True
     # a newer log may have its own name, as long as the swap has not renamed the source
     untouched = any(exists(fs, path, group.base_offset, LOG, suffix) for suffix in (CLEAN, SWAP))

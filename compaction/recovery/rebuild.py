@@ -43,12 +43,12 @@ class IndexBuilder:
         largest = np.maximum.accumulate(stamps)
         grew = np.concatenate(([True], largest[1:] > largest[:-1]))
         holder = owners[np.maximum.accumulate(np.where(grew, np.arange(len(stamps)), 0))]
-        at = int(np.searchsorted(positions, self._last_entry + self._interval_bytes, side="right"))
-        while at < len(rows):
-            self._last_entry = int(positions[at])
-            self._offsets.append((int(lasts[at]), self._last_entry))
-            self._add_time(int(largest[at + 1]), int(holder[at + 1]))
-            at = int(np.searchsorted(positions, self._last_entry + self._interval_bytes, side="right"))
+        row = int(np.searchsorted(positions, self._last_entry + self._interval_bytes, side="right"))
+        while row < len(rows):
+            self._last_entry = int(positions[row])
+            self._offsets.append((int(lasts[row]), self._last_entry))
+            self._add_time(int(largest[row + 1]), int(holder[row + 1]))
+            row = int(np.searchsorted(positions, self._last_entry + self._interval_bytes, side="right"))
         self._largest = (int(largest[-1]), int(holder[-1]))
 
     def finish(self) -> tuple[bytes, bytes]:

@@ -56,7 +56,7 @@ _HINT = "restore this segment from a replica or a backup"
 
 @dataclass
 class RecoveryReport:
-    """What recovery did, one line for each action.
+    """The actions of recovery, one line each.
 
     ``segments`` are the log's, ascending; ``without_producers`` are the base offsets of segments known to hold no batch of a
     producer. ``read_log`` takes both, so that it need not read them again.
@@ -79,7 +79,7 @@ def recover_log(
 ) -> RecoveryReport:
     """Recover one log. Call it with the lock held, before the log directory's checkpoints are read.
 
-    :param disk: where an interrupted swap is finished, if not on ``fs``
+    :param disk: the file system on which an interrupted swap is finished, if it is not ``fs``
     :param state: of the log directory; read if not given
     :raises CorruptLogError: an inactive segment is damaged, or a swap can neither be finished nor undone
     :raises StorageError: the file system refused; the next run continues
@@ -111,12 +111,12 @@ def _repair(fs: FileSystem, location: LogLocation, index_interval_bytes: int, st
         if (damage := states[-1].ignored_damage) is not None:
             comparison = "as a broker does without a clean shutdown"
             _LOG.warning("%s: %s, %s: %s", location.path, report.actions[-1], comparison, damage)
-    segments = tuple(each.segment for each in states)
+    segments = tuple(inspected.segment for inspected in states)
     log_start = state.log_starts.get(location.topic_partition, 0)
     unflushed = _first_unflushed(location, segments, state)
-    wanted = _with_transactions(fs, location, segments, -1 if state.snapshots_may_lack else unflushed)
+    selected = _with_transactions(fs, location, segments, -1 if state.snapshots_may_lack else unflushed)
     limits = ScanRange(log_start, unflushed, index_interval_bytes)
-    scans = scan_headers(fs, location.path, segments, wanted, limits)
+    scans = scan_headers(fs, location.path, segments, selected, limits)
     _repair_unflushed(fs, location.path, states, scans, limits, report, unclean=unclean)
     _repair_txn_indexes(fs, location.path, states, scans, log_start, report)
     return report
@@ -141,8 +141,8 @@ def _repair_segments(
         else:
             states.append(state)
             continue
-        for each in changed:
-            states.append(inspect_segment(fs, path, each, active=active and each == changed[-1], unclean=unclean))
+        for new_base in changed:
+            states.append(inspect_segment(fs, path, new_base, active=active and new_base == changed[-1], unclean=unclean))
     return states
 
 
@@ -192,13 +192,13 @@ def _repair_unflushed(
     unclean: bool,
 ) -> None:
     """Repairs indexes and leader epochs after a broker was killed; ``states`` become those of the repaired segments."""
-    bases, segments = [each.segment.base_offset for each in states], [each.segment for each in states]
+    bases, segments = [inspected.segment.base_offset for inspected in states], [inspected.segment for inspected in states]
     for index, scan in scans.items():
 
-        def again(index: int = index) -> Recovered | None:
+        def rescan(index: int = index) -> Recovered | None:
             return scan_headers(fs, path, segments, [index], limits)[index].recovered
 
-        if scan.recovered is not None and repair_indexes(fs, path, bases[index], scan.recovered, again):
+        if scan.recovered is not None and repair_indexes(fs, path, bases[index], scan.recovered, rescan):
             active = index == len(states) - 1
             states[index] = inspect_segment(fs, path, bases[index], active=active, unclean=unclean)
             report.actions.append(f"rebuilt the indexes of segment {bases[index]}, which was not flushed")
@@ -215,11 +215,11 @@ def _repair_txn_indexes(
     report: RecoveryReport,
 ) -> None:
     """Rebuilds the transaction indexes that are malformed or contradict the log."""
-    segments = tuple(each.segment for each in states)
+    segments = tuple(inspected.segment for inspected in states)
     report.without_producers = frozenset(segments[index].base_offset for index, scan in scans.items() if not scan.producers)
     rows = joined_rows(scans.values())
     broken = contradictions(segments, scans, rows, log_start)
-    broken |= {index: each.txn_problem for index, each in enumerate(states) if each.txn_problem is not None}
+    broken |= {index: inspected.txn_problem for index, inspected in enumerate(states) if inspected.txn_problem is not None}
     bases = {index: segments[index].base_offset for index in sorted(broken)}
     wrong = {base for base in bases.values() if exists(fs, path, base, TXNINDEX, "")}
     report.segments = repair(fs, path, segments, rows, broken, log_start) if broken else segments
@@ -230,7 +230,7 @@ def _repair_txn_indexes(
 
 
 def write_repairs(overlay: OverlayFileSystem, disk: FileSystem, log_path: str, segments: Iterable[Segment]) -> Steps[None]:
-    """Carries out on ``disk`` what recovery did to a log in ``overlay``. New files are durable and read back from the device
+    """Applies the changes of recovery to a log in ``overlay`` to ``disk``. New files are durable and read back from the device
     before they are renamed.
 
     :param segments: all segments of the log, as read through ``overlay``
@@ -266,5 +266,5 @@ def _carry_out(fs: FileSystem, operation: Operation, unnamed: set[str]) -> Steps
             fs.unlink(path)
         case NamesSynced(path):
             yield names_in(path)
-            # from here on the next recovery knows what they are for
+            # the next recovery recognizes these files by their names
             unnamed.clear()

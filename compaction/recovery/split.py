@@ -68,20 +68,20 @@ def split_segment(fs: FileSystem, log_path: str, segment: Segment, interval_byte
 def _split_points(fs: FileSystem, log_path: str, segment: Segment, interval_bytes: int) -> list[_NewSegment]:
     file = SegmentFile.of(fs, log_path, segment)
     scan = file.scan(check_crc=True)
-    found = [_NewSegment(segment.base_offset, 0, 0, IndexBuilder(segment.base_offset, interval_bytes))]
+    parts = [_NewSegment(segment.base_offset, 0, 0, IndexBuilder(segment.base_offset, interval_bytes))]
     for rows in scan:
-        left = rows
-        while len(left):
-            fits = left["last_offset"] - found[-1].base_offset <= MAX_RELATIVE_OFFSET
-            count = len(left) if fits.all() else int(np.argmin(fits))
-            _extend(found[-1], left[:count])
-            left = left[count:]
-            if len(left):
-                base, start = int(left["base_offset"][0]), int(left["position"][0])
-                found.append(_NewSegment(base, start, start, IndexBuilder(base, interval_bytes)))
+        remaining = rows
+        while len(remaining):
+            fits = remaining["last_offset"] - parts[-1].base_offset <= MAX_RELATIVE_OFFSET
+            count = len(remaining) if fits.all() else int(np.argmin(fits))
+            _extend(parts[-1], remaining[:count])
+            remaining = remaining[count:]
+            if len(remaining):
+                base, start = int(remaining["base_offset"][0]), int(remaining["position"][0])
+                parts.append(_NewSegment(base, start, start, IndexBuilder(base, interval_bytes)))
     if not scan.complete:
         raise CorruptLogError(scan.damage() or "segment ends within a batch", path=file.path, position=scan.position)
-    return found
+    return parts
 
 
 def _extend(new: _NewSegment, rows: Rows) -> None:
@@ -96,8 +96,8 @@ def _extend(new: _NewSegment, rows: Rows) -> None:
 
 def _write(fs: FileSystem, log_path: str, new: _NewSegment, source: Segment) -> None:
     log = join(log_path, segment_file(source.base_offset, LOG))
-    found = fs.stat(log)
-    mtime_ns = None if found is None else found.mtime_ns
+    status = fs.stat(log)
+    mtime_ns = None if status is None else status.mtime_ns
     target = join(log_path, segment_file(new.base_offset, LOG, CLEANED))
     copy_verified(fs, fs, FileRange(log, new.start, new.end - new.start), target)
     files = list(zip((INDEX, TIMEINDEX), new.builder.finish(), strict=True))

@@ -1,4 +1,4 @@
-"""Transaction indexes that contradict the log are not used but rebuilt: what the batch headers say decides.
+"""Rebuilds transaction indexes that contradict the batch headers of their log.
 
 A transaction is the data of a producer between two of its markers. With *data* at or past the log start only, an index
 contradicts the log if
@@ -43,7 +43,7 @@ _HINT = "restore this log from a replica or a backup"
 
 
 def _first_open(rows: Rows, log_start_offset: int) -> int:
-    """The first offset of the oldest transaction without a marker in ``rows``, of the data that is left; ``LONG_MAX`` without
+    """The first offset of the oldest transaction without a marker in ``rows``, of the remaining data; ``LONG_MAX`` without
     one."""
     rows = _ordered(rows, log_start_offset)
     producer, count = rows["producer_id"], len(rows)
@@ -77,11 +77,11 @@ class Transactions(NamedTuple):
     def of(cls, rows: Rows, log_start_offset: int) -> Transactions:
         rows = _ordered(rows, log_start_offset)
         producer, last, is_data = rows["producer_id"], rows["last_offset"], rows["kind"] == TxnKind.DATA
-        at = np.arange(len(rows))
+        positions = np.arange(len(rows))
         begins = np.ones(len(rows), np.bool_)
         begins[1:] = (producer[1:] != producer[:-1]) | ~is_data[:-1]
-        first = np.maximum.accumulate(np.where(begins, at, 0))
-        newest_data = np.concatenate(([-1], np.maximum.accumulate(np.where(is_data, at, -1))))
+        first = np.maximum.accumulate(np.where(begins, positions, 0))
+        newest_data = np.concatenate(([-1], np.maximum.accumulate(np.where(is_data, positions, -1))))
         ends = np.flatnonzero(rows["kind"] == TxnKind.ABORT)
         first, before = first[ends], newest_data[first[ends]]
         same = (before >= 0) & (producer[before] == producer[ends])
@@ -92,7 +92,7 @@ class Transactions(NamedTuple):
             np.where(first < ends, last[first], -1),
             np.where(same, last[before], -1),
         )
-        return cls(*(np.concatenate((np.array([-1], np.int64), each)) for each in columns))
+        return cls(*(np.concatenate((np.array([-1], np.int64), column)) for column in columns))
 
 
 def contradictions(segments: Sequence[Segment], scanned: Iterable[int], rows: Rows, log_start_offset: int) -> dict[int, str]:
@@ -106,43 +106,43 @@ def contradictions(segments: Sequence[Segment], scanned: Iterable[int], rows: Ro
     columns = [(index, *txn) for index, segment in enumerate(segments) for txn in segment.aborted_txns]
     entries = np.array(columns, np.int64).reshape(-1, 5)
     entries = entries[entries[:, 3] >= log_start_offset]
-    found = dict.fromkeys(_searches_that_end_early(entries), "a search of its entries ends too early")
+    reasons = dict.fromkeys(_searches_that_end_early(entries), "a search of its entries ends too early")
     read = np.array(sorted(scanned), np.int64)
     entries = entries[np.isin(entries[:, 0], read)]
-    known, at = _matches(entries, txns)
+    matched, txn_rows = _matches(entries, txns)
     lacking = (txns.first_data >= 0) & np.isin(txns.segment, read)
-    lacking[at[known]] = False
+    lacking[txn_rows[matched]] = False
     for row in np.flatnonzero(lacking).tolist():
         message = f"no entry for the transaction that is aborted at offset {txns.marker[row]}"
-        found.setdefault(int(txns.segment[row]), message)
-    first, first_data = entries[:, 2], txns.first_data[at]
-    right = known & (first > txns.data_before[at]) & ((first_data < 0) | (first <= first_data))
-    for row in np.flatnonzero(~right).tolist():
+        reasons.setdefault(int(txns.segment[row]), message)
+    first, first_data = entries[:, 2], txns.first_data[txn_rows]
+    valid = matched & (first > txns.data_before[txn_rows]) & ((first_data < 0) | (first <= first_data))
+    for row in np.flatnonzero(~valid).tolist():
         index, producer, begin, end, _ = entries[row].tolist()
-        found.setdefault(index, f"no transaction of producer {producer} is aborted from offset {begin} to {end}")
-    return found
+        reasons.setdefault(index, f"no transaction of producer {producer} is aborted from offset {begin} to {end}")
+    return reasons
 
 
 def _matches(entries: Int64s, txns: Transactions) -> tuple[Bools, Int64s]:
-    """Which entries end with the marker of a transaction, in its segment, and with which: bool[n], int64[n]."""
-    at = np.minimum(rank(txns.producer, txns.marker, entries[:, 1], entries[:, 3]), len(txns.marker) - 1)
-    known = (txns.producer[at] == entries[:, 1]) & (txns.marker[at] == entries[:, 3]) & (txns.segment[at] == entries[:, 0])
-    return known, at
+    """For each entry, whether it ends with a transaction's marker, in its segment, and the row of that: bool[n], int64[n]."""
+    rows = np.minimum(rank(txns.producer, txns.marker, entries[:, 1], entries[:, 3]), len(txns.marker) - 1)
+    matched = (txns.producer[rows] == entries[:, 1]) & (txns.marker[rows] == entries[:, 3])
+    return matched & (txns.segment[rows] == entries[:, 0]), rows
 
 
 def _searches_that_end_early(entries: Int64s) -> list[int]:
-    """The segments with an entry whose last stable offset is past a later entry's first offset, and all after them: either
-    entry may be wrong."""
-    least = np.minimum.accumulate(entries[::-1, 2])[::-1]
-    early = np.flatnonzero(entries[:-1, 4] > least[1:])
+    """The segments with an entry whose last stable offset is past a later entry's first offset, and all later segments:
+    either entry may be wrong."""
+    lowest = np.minimum.accumulate(entries[::-1, 2])[::-1]
+    early = np.flatnonzero(entries[:-1, 4] > lowest[1:])
     return sorted(set(entries[early[0] :, 0].tolist())) if len(early) else []
 
 
 def repaired_after_scan(fs: FileSystem, view: LogView, rows: Rows, end_offset: int) -> LogView:
-    """``view`` after the transaction indexes that contradict what pass 1 has read were rebuilt; the same object if none does.
+    """``view`` with the transaction indexes rebuilt that contradict the rows of pass 1; the same object if none does.
 
     :param rows: ``TXN_ROW`` summaries of the log's first segments; if a transaction has no marker there, the others are read
-    :param end_offset: all transactions that begin below have ended, as far as the producer snapshots say
+    :param end_offset: all transactions that begin below have ended, by the producer snapshots
     :raises CorruptLogError: one has not ended
     """
     segments, start = view.segments, view.log_start_offset
@@ -151,8 +151,8 @@ def repaired_after_scan(fs: FileSystem, view: LogView, rows: Rows, end_offset: i
     read = range(int(rows["segment_index"].max(initial=-1)) + 1)
     if _first_open(rows, start) < end_offset:
         above = range(len(read), len(segments))
-        found = scan_headers(fs, view.path, segments, above, ScanRange(start)).values()
-        rows, read = np.concatenate([rows, *(scan.rows for scan in found)]), range(len(segments))
+        scans = scan_headers(fs, view.path, segments, above, ScanRange(start)).values()
+        rows, read = np.concatenate([rows, *(scan.rows for scan in scans)]), range(len(segments))
         if (first := _first_open(rows, start)) < end_offset:
             message = f"a transaction is open from offset {first} on, but the producer snapshots do not have it"
             raise CorruptLogError(message, path=view.path, hint="remove the .snapshot files of this log, and run again")
@@ -169,79 +169,79 @@ def repair(
     :raises CorruptLogError: a control batch cannot be read, or no index fits the markers
     """
     for snapshots in (True, False):
-        found, least = list(segments), LONG_MAX
+        repaired, lowest = list(segments), LONG_MAX
         rebuilt = _rebuilt(fs, log_path, segments, sorted(broken), log_start_offset, snapshots=snapshots)
         for index in reversed(range(len(segments))):
             if index in broken:
                 entries = _with_data(rebuilt[index], rows, log_start_offset)
-                found[index] = replace(segments[index], aborted_txns=_bounded(entries, least))
-            least = min([least, *(txn.first_offset for txn in found[index].aborted_txns)])
-        left = contradictions(found, broken, rows, log_start_offset)
-        if not left:
+                repaired[index] = replace(segments[index], aborted_txns=_bounded(entries, lowest))
+            lowest = min([lowest, *(txn.first_offset for txn in repaired[index].aborted_txns)])
+        remaining = contradictions(repaired, broken, rows, log_start_offset)
+        if not remaining:
             break
     else:
-        index, reason = next(iter(left.items()))
+        index, reason = next(iter(remaining.items()))
         path = join(log_path, segment_file(segments[index].base_offset, LOG))
         raise CorruptLogError(f"its {TXNINDEX} cannot be rebuilt: {reason}", path=path, hint=_HINT)
     for index in broken:
-        _write(fs, log_path, found[index])
-    return tuple(found)
+        _write(fs, log_path, repaired[index])
+    return tuple(repaired)
 
 
-def _bounded(entries: Sequence[AbortedTxn], least: int) -> tuple[AbortedTxn, ...]:
-    """Entries whose last stable offsets are not past the first offsets of later entries, of which ``least`` is the lowest in
-    later segments: cleaning may have removed the batch from which replay would know that they were open."""
-    found = []
+def _bounded(entries: Sequence[AbortedTxn], lowest: int) -> tuple[AbortedTxn, ...]:
+    """Entries whose last stable offsets are not past the first offsets of later entries, of which ``lowest`` is the lowest in
+    later segments: cleaning may have removed the batch that shows that they were open."""
+    bounded = []
     for txn in reversed(entries):
-        found.append(txn._replace(last_stable_offset=min(txn.last_stable_offset, least)))
-        least = min(least, txn.first_offset)
-    return tuple(reversed(found))
+        bounded.append(txn._replace(last_stable_offset=min(txn.last_stable_offset, lowest)))
+        lowest = min(lowest, txn.first_offset)
+    return tuple(reversed(bounded))
 
 
 def _rebuilt(
     fs: FileSystem,
     log_path: str,
     segments: Sequence[Segment],
-    wanted: Sequence[int],
+    selected: Sequence[int],
     log_start_offset: int,
     *,
     snapshots: bool,
 ) -> dict[int, tuple[AbortedTxn, ...]]:
-    """The aborted transactions of the segments ``wanted``, by index, ascending."""
-    first, bounds = wanted[0], (log_start_offset, segments[wanted[0]].base_offset)
+    """The aborted transactions of the segments ``selected``, by index, ascending."""
+    first, bounds = selected[0], (log_start_offset, segments[selected[0]].base_offset)
     states = replay_producers(fs, log_path, segments[:first], bounds, _UNEXPIRED, from_snapshots=snapshots)
-    found = {}
-    for index in range(first, wanted[-1] + 1):
-        if index in wanted:
-            found[index] = _aborted_in(fs, log_path, segments[index], states, log_start_offset)
+    rebuilt = {}
+    for index in range(first, selected[-1] + 1):
+        if index in selected:
+            rebuilt[index] = _aborted_in(fs, log_path, segments[index], states, log_start_offset)
         else:
             replay_segment(fs, log_path, segments[index], (log_start_offset, LONG_MAX), states)
-    return found
+    return rebuilt
 
 
 def _aborted_in(
     fs: FileSystem, log_path: str, segment: Segment, states: ProducerStates, log_start_offset: int
 ) -> tuple[AbortedTxn, ...]:
-    file, done = SegmentFile.of(fs, log_path, segment), []
+    file, completed = SegmentFile.of(fs, log_path, segment), []
     for batches in file.scan():
         rows = batches[batches["last_offset"] >= log_start_offset]
         control = np.flatnonzero((rows["attributes"] & CONTROL) != 0)
         for part in np.split(rows, control + 1):
             states.append(part, file.marker_at)
-            done.extend(states.flush())
-    return tuple(txn.index_entry() for txn in done if txn.aborted)
+            completed.extend(states.flush())
+    return tuple(txn.index_entry() for txn in completed if txn.aborted)
 
 
 def _with_data(entries: Iterable[AbortedTxn], rows: Rows, log_start_offset: int) -> tuple[AbortedTxn, ...]:
     """The transactions that end at or past the log start, and of which the log still holds a batch: cleaning removes others."""
     rows = rows[(rows["kind"] == TxnKind.DATA) & (rows["last_offset"] >= log_start_offset)]
     rows = rows[np.lexsort((rows["last_offset"], rows["producer_id"]))]
-    found = np.array(list(entries), np.int64).reshape(-1, 4)
+    table = np.array(list(entries), np.int64).reshape(-1, 4)
     producer, last = rows["producer_id"], rows["last_offset"]
-    below = rank(producer, last, found[:, 0], found[:, 1])
-    up_to_end = rank(producer, last, found[:, 0], found[:, 2], inclusive=True)
-    kept = (up_to_end > below) & (found[:, 2] >= log_start_offset)
-    return tuple(AbortedTxn(*entry) for entry in found[kept].tolist())
+    below = rank(producer, last, table[:, 0], table[:, 1])
+    up_to_end = rank(producer, last, table[:, 0], table[:, 2], inclusive=True)
+    kept = (up_to_end > below) & (table[:, 2] >= log_start_offset)
+    return tuple(AbortedTxn(*entry) for entry in table[kept].tolist())
 
 
 def _write(fs: FileSystem, log_path: str, segment: Segment) -> None:

@@ -1,4 +1,4 @@
-"""Repairs what lies beside the segments that were not flushed when a broker was killed: indexes and leader epochs.
+"""Repairs the indexes and leader epochs of segments that were not flushed when a broker was killed.
 
 Mirrors ``LogLoader.recoverLog``, ``LogSegment.recover`` and ``LeaderEpochFileCache.assign`` (Kafka 4.4.0), of the segments from
 the one that contains the recovery point on:
@@ -40,16 +40,16 @@ _PARALLEL_SCAN_BYTES = 256 * 1024 * 1024
 
 
 def repair_indexes(
-    fs: FileSystem, log_path: str, base_offset: int, found: Recovered, again: Callable[[], Recovered | None]
+    fs: FileSystem, log_path: str, base_offset: int, recovered: Recovered, rescan: Callable[[], Recovered | None]
 ) -> bool:
     """Writes the indexes of a segment if they are not those of its batches; whether any was written.
 
-    :param again: scans the segment once more: the scan of headers verifies no checksum
+    :param rescan: scans the segment once more: the scan of headers verifies no checksum
     :raises CorruptLogError: both scans differ
     """
-    data = {INDEX: found.offset_index, TIMEINDEX: found.time_index}
+    data = {INDEX: recovered.offset_index, TIMEINDEX: recovered.time_index}
     wrong = [kind for kind in data if not _holds(fs, join(log_path, segment_file(base_offset, kind)), data[kind])]
-    if wrong and again() != found:
+    if wrong and rescan() != recovered:
         message = "two reads of its batch headers differ"
         path = join(log_path, segment_file(base_offset, LOG))
         raise CorruptLogError(message, path=path, hint="check the disk, and run again")
@@ -73,7 +73,8 @@ def repair_epochs(fs: FileSystem, log_path: str, bases: Sequence[int], scans: Ma
     :param bases: base offsets of the segments, ascending
     :param scans: of the unflushed segments, by their indexes in ``bases``; others are ignored
     """
-    ranges = [each for index in sorted(scans) if (found := scans[index].recovered) is not None for each in found.epochs]
+    recovered = [scans[index].recovered for index in sorted(scans)]
+    ranges = [batches for files in recovered if files is not None for batches in files.epochs]
     path = join(log_path, LEADER_EPOCHS)
     try:
         text = "" if fs.stat(path) is None else read_small_text(fs, path, "")
@@ -88,7 +89,7 @@ def repair_epochs(fs: FileSystem, log_path: str, bases: Sequence[int], scans: Ma
 
 
 class Recovered(NamedTuple):
-    """What a broker writes when it recovers a segment: the bytes of its indexes, and its batches' leader epochs."""
+    """The results of a broker's recovery of a segment: the bytes of its indexes, and the leader epochs of its batches."""
 
     offset_index: bytes
     time_index: bytes
@@ -96,8 +97,8 @@ class Recovered(NamedTuple):
 
 
 class HeaderScan(NamedTuple):
-    """What the batch headers of a segment say: its ``TXN_ROW`` summary, whether a batch has a producer id, and, if a broker
-    recovers the segment, what it writes."""
+    """The contents of a segment by its batch headers: its ``TXN_ROW`` summary, whether a batch has a producer id, and, if a
+    broker recovers the segment, the results."""
 
     rows: Rows
     producers: bool
@@ -115,27 +116,27 @@ class ScanRange:
 
 
 def scan_headers(
-    fs: FileSystem, log_path: str, segments: Sequence[Segment], wanted: Sequence[int], limits: ScanRange
+    fs: FileSystem, log_path: str, segments: Sequence[Segment], selected: Sequence[int], limits: ScanRange
 ) -> dict[int, HeaderScan]:
     """Reads the batch headers of some segments.
 
-    :param wanted: indexes of these in ``segments``
+    :param selected: indexes of these in ``segments``
     """
 
     def scan(index: int) -> HeaderScan:
         segment, producers = segments[index], False
-        found = [np.empty(0, TXN_ROW)]
+        summaries = [np.empty(0, TXN_ROW)]
         recovering = _Recovering(segment.base_offset, limits)
         for rows in SegmentFile.of(fs, log_path, segment).scan():
             producers = producers or bool((rows["producer_id"] >= 0).any())
-            found.append(summarise(rows[rows["last_offset"] >= limits.log_start_offset], index))
+            summaries.append(summarise(rows[rows["last_offset"] >= limits.log_start_offset], index))
             recovering.add(rows)
-        return HeaderScan(np.concatenate(found), producers, recovering.finish())
+        return HeaderScan(np.concatenate(summaries), producers, recovering.finish())
 
-    if sum(segments[index].size_bytes for index in wanted) < _PARALLEL_SCAN_BYTES:
-        return {index: scan(index) for index in wanted}
+    if sum(segments[index].size_bytes for index in selected) < _PARALLEL_SCAN_BYTES:
+        return {index: scan(index) for index in selected}
     with ThreadPoolExecutor(_SCAN_THREADS) as pool:
-        return dict(zip(wanted, pool.map(scan, wanted), strict=True))
+        return dict(zip(selected, pool.map(scan, selected), strict=True))
 
 
 def joined_rows(scans: Iterable[HeaderScan]) -> Rows:
@@ -144,7 +145,7 @@ def joined_rows(scans: Iterable[HeaderScan]) -> Rows:
 
 
 class _Recovering:
-    """Collects what recovery writes of one segment; of a flushed one, nothing."""
+    """Collects the results of recovery for one segment; none for a flushed one."""
 
     def __init__(self, base_offset: int, limits: ScanRange) -> None:
         unflushed = base_offset >= limits.first_unflushed
@@ -168,4 +169,4 @@ def epoch_ranges(rows: Rows) -> list[EpochRange]:
     starts = np.flatnonzero(np.diff(rows["leader_epoch"], prepend=-1))
     ends = np.append(starts[1:], len(rows)) - 1
     columns = rows["leader_epoch"][starts], rows["base_offset"][starts], rows["last_offset"][ends]
-    return [EpochRange(*each) for each in zip(*(column.tolist() for column in columns), strict=True)]
+    return [EpochRange(*fields) for fields in zip(*(column.tolist() for column in columns), strict=True)]

@@ -123,37 +123,37 @@ class ArrowColumns:
         self._segment = 0
         self._superseded = np.empty(0, np.int64)
         self._makers: dict[str, Callable[[Records, int, pa.DataType], pa.Array]] = {
-            "key": lambda found, n, kind: _bytes(found.columns.keys, n, kind),
-            "value": lambda found, n, kind: _bytes(found.columns.values, n, kind),
+            "key": lambda records, n, kind: _bytes(records.columns.keys, n, kind),
+            "value": lambda records, n, kind: _bytes(records.columns.values, n, kind),
             "headers": _headers,
             "topic": self._topics,
             "partition": lambda _, n, kind: pa.array(np.full(n, self._partition, np.int32)),
             "segment": lambda _, n, kind: pa.array(np.full(n, self._segment, np.int64)),
-            "offset": lambda found, n, kind: pa.array(found.columns.offset),
+            "offset": lambda records, n, kind: pa.array(records.columns.offset),
             "timestamp": _timestamps,
-            "timestampType": lambda found, n, kind: pa.array(np.repeat(_timestamp_types(found.rows), found.counts)),
+            "timestampType": lambda records, n, kind: pa.array(np.repeat(_timestamp_types(records.rows), records.counts)),
             "codec": _codecs,
-            "control": lambda found, n, kind: _flag(found, CONTROL),
-            "transactional": lambda found, n, kind: _flag(found, TRANSACTIONAL),
-            "producerId": lambda found, n, kind: _batch_field(found, "producer_id", np.int64),
-            "producerEpoch": lambda found, n, kind: _batch_field(found, "producer_epoch", np.int32),
-            "leaderEpoch": lambda found, n, kind: _batch_field(found, "leader_epoch", np.int32),
-            "baseOffset": lambda found, n, kind: _batch_field(found, "base_offset", np.int64),
-            "position": lambda found, n, kind: _batch_field(found, "position", np.int64),
-            "superseded": lambda found, n, kind: pa.array(self._superseded),
-            "change": lambda found, n, kind: _CHANGES.take(pa.array((found.columns.value_size < 0).astype(np.int32))),
-            "magic": lambda found, n, kind: _batch_field(found, "magic", np.int32),
+            "control": lambda records, n, kind: _flag(records, CONTROL),
+            "transactional": lambda records, n, kind: _flag(records, TRANSACTIONAL),
+            "producerId": lambda records, n, kind: _batch_field(records, "producer_id", np.int64),
+            "producerEpoch": lambda records, n, kind: _batch_field(records, "producer_epoch", np.int32),
+            "leaderEpoch": lambda records, n, kind: _batch_field(records, "leader_epoch", np.int32),
+            "baseOffset": lambda records, n, kind: _batch_field(records, "base_offset", np.int64),
+            "position": lambda records, n, kind: _batch_field(records, "position", np.int64),
+            "superseded": lambda records, n, kind: pa.array(self._superseded),
+            "change": lambda records, n, kind: _CHANGES.take(pa.array((records.columns.value_size < 0).astype(np.int32))),
+            "magic": lambda records, n, kind: _batch_field(records, "magic", np.int32),
         }
 
-    def batch(self, found: Records, segment: int) -> pa.RecordBatch:
-        n = len(found.columns.offset)
+    def batch(self, records: Records, segment: int) -> pa.RecordBatch:
+        n = len(records.columns.offset)
         self._segment = segment
-        arrays = [self._makers[field.name](found, n, field.type) for field in self._schema]
+        arrays = [self._makers[field.name](records, n, field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def latest(self, found: LatestRecords) -> pa.RecordBatch:
-        self._superseded = found.superseded
-        return self.batch(found.records, found.segment).filter(pa.array(found.newest))
+    def latest(self, latest: LatestRecords) -> pa.RecordBatch:
+        self._superseded = latest.superseded
+        return self.batch(latest.records, latest.segment).filter(pa.array(latest.newest))
 
     def _topics(self, _: Records, n: int, kind: pa.DataType) -> pa.Array:
         size = len(self._topic)
@@ -167,17 +167,17 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     from pyspark.sql.pandas import types
 
     # PySpark 4.2 and newer require the time zone, older releases assume it
-    known: dict[str, Any] = {"timezone": "UTC"}
+    options: dict[str, Any] = {"timezone": "UTC"}
     parameters = inspect.signature(types.to_arrow_schema).parameters
-    return types.to_arrow_schema(schema, **{name: value for name, value in known.items() if name in parameters})
+    return types.to_arrow_schema(schema, **{name: value for name, value in options.items() if name in parameters})
 
 
 def _bytes(column: Bytes, n: int, kind: pa.DataType) -> pa.Array:
-    return pa.Array.from_buffers(kind, n, [pa.py_buffer(each) for each in (column.valid, column.offsets, column.data)])
+    return pa.Array.from_buffers(kind, n, [pa.py_buffer(buffer) for buffer in (column.valid, column.offsets, column.data)])
 
 
-def _headers(found: Records, n: int, kind: pa.DataType) -> pa.Array:
-    columns = found.columns
+def _headers(records: Records, n: int, kind: pa.DataType) -> pa.Array:
+    columns = records.columns
     struct, starts = kind.value_type, columns.header_starts
     rows = int(starts[-1])
     kinds = struct.field(0).type, struct.field(1).type
@@ -187,12 +187,12 @@ def _headers(found: Records, n: int, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, n, [pa.py_buffer(valid), pa.py_buffer(starts)], children=[children])
 
 
-def _timestamps(found: Records, n: int, kind: pa.DataType) -> pa.Array:
+def _timestamps(records: Records, n: int, kind: pa.DataType) -> pa.Array:
     """Microseconds; timestamps beyond the limit become the limit, and are noted."""
-    stamps = np.clip(found.columns.timestamp_ms, -_MAX_TIMESTAMP_MS, _MAX_TIMESTAMP_MS)
-    beyond = np.flatnonzero(stamps != found.columns.timestamp_ms)
+    stamps = np.clip(records.columns.timestamp_ms, -_MAX_TIMESTAMP_MS, _MAX_TIMESTAMP_MS)
+    beyond = np.flatnonzero(stamps != records.columns.timestamp_ms)
     if len(beyond):
-        _note_beyond(int(found.columns.offset[beyond[0]]), int(found.columns.timestamp_ms[beyond[0]]))
+        _note_beyond(int(records.columns.offset[beyond[0]]), int(records.columns.timestamp_ms[beyond[0]]))
     micros = stamps * 1000
     return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(micros)])
 
@@ -211,15 +211,15 @@ def _timestamp_types(rows: NDArray[np.void]) -> NDArray[np.int32]:
     return np.where(rows["magic"] == 0, np.int32(-1), append_time)
 
 
-def _codecs(found: Records, n: int, kind: pa.DataType) -> pa.Array:
-    codes = (found.rows["attributes"] & CODEC).astype(np.int32)
-    return _CODECS.take(pa.array(np.repeat(codes, found.counts)))
+def _codecs(records: Records, n: int, kind: pa.DataType) -> pa.Array:
+    codes = (records.rows["attributes"] & CODEC).astype(np.int32)
+    return _CODECS.take(pa.array(np.repeat(codes, records.counts)))
 
 
-def _flag(found: Records, bit: int) -> pa.Array:
-    rows = found.rows
-    return pa.array(np.repeat(((rows["attributes"] & bit) != 0) & (rows["magic"] >= 2), found.counts))
+def _flag(records: Records, bit: int) -> pa.Array:
+    rows = records.rows
+    return pa.array(np.repeat(((rows["attributes"] & bit) != 0) & (rows["magic"] >= 2), records.counts))
 
 
-def _batch_field(found: Records, name: str, dtype: type[np.generic]) -> pa.Array:
-    return pa.array(np.repeat(found.rows[name].astype(dtype), found.counts))
+def _batch_field(records: Records, name: str, dtype: type[np.generic]) -> pa.Array:
+    return pa.array(np.repeat(records.rows[name].astype(dtype), records.counts))

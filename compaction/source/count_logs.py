@@ -24,7 +24,7 @@ from compaction.task_runner import Item, Job, TaskRunner, pack
 
 #: bytes of a topic whose keys are joined by one task
 PARTITION_BYTES = 96 << 20
-_MOST_PARTITIONS = 4096
+_MAX_PARTITIONS = 4096
 #: bytes that one task reads
 TASK_BYTES = 64 << 20
 
@@ -41,28 +41,28 @@ class CountTask:
 
 
 class TaskCounts(NamedTuple):
-    """The records that a task has read; or in one line, why it could not."""
+    """The counts of the records that a task has read, or its error, in one line."""
 
     log: int
     counts: RecordCounts
     error: str | None = None
 
 
-class KeysOf(NamedTuple):
-    """The keys of one partition of the keys: of a log, or of a topic (``log`` is ``None``)."""
+class KeyPartition(NamedTuple):
+    """The summary of one hash partition of the keys of a log, or of a topic (``log`` is ``None``)."""
 
     topic: int
     log: int | None
     summary: KeySummary
 
 
-#: where counts of records are collected
+#: key of the items with counts of records
 _COUNTS = (-1, 0)
 
 
 @dataclass
 class LogCount:
-    """What was counted in a log, or why it could not be read."""
+    """The counts of a log, or the error if it could not be read."""
 
     location: LogLocation
     counts: RecordCounts = field(default_factory=RecordCounts)
@@ -71,10 +71,10 @@ class LogCount:
     largest: tuple[KeyCount, ...] = ()
     error: str | None = None
 
-    def add_keys(self, found: KeySummary, largest: Largest) -> None:
-        self.keys += found.keys
-        self.deleted_keys += found.deleted
-        self.largest = largest.of([*self.largest, *found.largest])
+    def add_keys(self, summary: KeySummary, largest: Largest) -> None:
+        self.keys += summary.keys
+        self.deleted_keys += summary.deleted
+        self.largest = largest.of([*self.largest, *summary.largest])
 
 
 @dataclass
@@ -108,10 +108,10 @@ class CountPlan(NamedTuple):
     tasks: list[CountTask]
 
 
-def plan_count(found: Iterable[LogLocation], request: ReadRequest) -> CountPlan:
-    """Plan a count of the ``found`` logs. A log that cannot be read has an error, and no tasks."""
+def plan_count(locations: Iterable[LogLocation], request: ReadRequest) -> CountPlan:
+    """Plan a count of the ``locations`` logs. A log that cannot be read has an error, and no tasks."""
     fs = OverlayFileSystem(file_system(request.paths))
-    logs = [LogCount(location) for location in found]
+    logs = [LogCount(location) for location in locations]
     names = sorted({log.location.topic_partition.topic for log in logs})
     topics = [TopicCount(name, [log for log in logs if log.location.topic_partition.topic == name]) for name in names]
     reads: list[tuple[int, int, ReadTask]] = []
@@ -128,7 +128,7 @@ def _tasks(reads: Sequence[tuple[int, int, ReadTask]]) -> list[CountTask]:
     seed, sizes = secrets.randbits(32), dict[int, int]()
     for topic, _, task in reads:
         sizes[topic] = sizes.get(topic, 0) + task.size_bytes
-    parts = {topic: min(_MOST_PARTITIONS, 1 + size // PARTITION_BYTES) for topic, size in sizes.items()}
+    parts = {topic: min(_MAX_PARTITIONS, 1 + size // PARTITION_BYTES) for topic, size in sizes.items()}
     return [CountTask(topic, log, task, parts[topic], seed) for topic, log, task in reads]
 
 
@@ -139,18 +139,18 @@ def count_logs(runner: TaskRunner, plan: CountPlan, largest: Largest) -> None:
     job = Job.sized("count", f"count: read {len(plan.tasks)} byte ranges", sizes)
     parts = {(task.topic, part) for task in plan.tasks for part in range(task.partitions)}
     reducers = max(1, runner.cores, len(parts))
-    for found in runner.exchange(job, packs, _count_tasks, partial(_join_keys, largest=largest), reducers):
-        if isinstance(found, TaskCounts):
-            log = plan.logs[found.log]
-            log.counts.add(found.counts)
-            # tasks end in no order: of several errors always the same one is told
-            log.error = min(filter(None, (log.error, found.error)), default=None)
-        elif found.log is not None:
-            plan.logs[found.log].add_keys(found.summary, largest)
+    for result in runner.exchange(job, packs, _count_tasks, partial(_join_keys, largest=largest), reducers):
+        if isinstance(result, TaskCounts):
+            log = plan.logs[result.log]
+            log.counts.add(result.counts)
+            # tasks end in any order: of several errors always the same one is reported
+            log.error = min(filter(None, (log.error, result.error)), default=None)
+        elif result.log is not None:
+            plan.logs[result.log].add_keys(result.summary, largest)
         else:
-            topic = plan.topics[found.topic]
-            topic.keys += found.summary.keys
-            topic.largest = largest.of([*topic.largest, *found.summary.largest])
+            topic = plan.topics[result.topic]
+            topic.keys += result.summary.keys
+            topic.largest = largest.of([*topic.largest, *result.summary.largest])
 
 
 def _count_tasks(tasks: Iterable[CountTask]) -> Iterator[Item]:
@@ -168,23 +168,23 @@ def _count_tasks(tasks: Iterable[CountTask]) -> Iterator[Item]:
         yield _COUNTS, TaskCounts(task.log, totals.counts, error)
 
 
-def _join_keys(items: Iterable[Item], largest: Largest) -> Iterator[TaskCounts | KeysOf]:
+def _join_keys(items: Iterable[Item], largest: Largest) -> Iterator[TaskCounts | KeyPartition]:
     """Join the tables of keys that tasks have emitted, all of them of each topic and partition."""
     joined: dict[tuple[int, int], dict[int, JoinedTotals]] = {}
-    for place, found in items:
-        if isinstance(found, TaskCounts):
-            yield found
+    for key, value in items:
+        if isinstance(value, TaskCounts):
+            yield value
         else:
-            log, packed = found
-            joined.setdefault(place, {}).setdefault(log, JoinedTotals()).add(packed)
+            log, packed = value
+            joined.setdefault(key, {}).setdefault(log, JoinedTotals()).add(packed)
     for (topic, _), logs in joined.items():
         summaries = {log: totals.summary(largest) for log, totals in logs.items()}
-        yield from (KeysOf(topic, log, summary) for log, summary in summaries.items())
+        yield from (KeyPartition(topic, log, summary) for log, summary in summaries.items())
         # the only log of a topic has all of its keys
-        yield KeysOf(topic, None, _of_topic(logs, summaries, largest))
+        yield KeyPartition(topic, None, _topic_summary(logs, summaries, largest))
 
 
-def _of_topic(logs: Mapping[int, JoinedTotals], summaries: Mapping[int, KeySummary], largest: Largest) -> KeySummary:
+def _topic_summary(logs: Mapping[int, JoinedTotals], summaries: Mapping[int, KeySummary], largest: Largest) -> KeySummary:
     if len(logs) == 1:
         (summary,) = summaries.values()
         return summary

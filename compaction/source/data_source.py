@@ -37,7 +37,7 @@ _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _WORKERS_PYTHON = "spark.sql.execution.pyspark.python"
 _ALREADY_FOUND = "DATA_SOURCE_ALREADY_EXISTS"
 #: the process in which PySpark pushes filters down; elsewhere it refuses a reader that could take filters unless the session
-#: enables the pushdown, which a data source is not told
+#: enables the pushdown, a setting that a data source cannot read
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -60,7 +60,7 @@ def register(spark: SparkSession) -> None:
 
 
 def end_offsets(path: str, **options: str) -> str:
-    """Where a read of logs would end now, in the form of the options ``startingOffsets`` and ``endingOffsets``.
+    """The offsets at which a read of logs would end now, in the form of the options ``startingOffsets`` and ``endingOffsets``.
 
     :param options: those of the read; names with dots need ``**{"isolation.level": ...}``
     """
@@ -89,9 +89,9 @@ class KafkaLogReader(DataSourceReader):
         os.environ.update(self._environment)
         columns = ArrowColumns(self._schema, task.topic_partition)
         if task.latest is not None:
-            for found in read_latest(task.slices, task.spec, task.latest):
-                if found.newest.any():
-                    yield columns.latest(found)
+            for latest in read_latest(task.slices, task.spec, task.latest):
+                if latest.newest.any():
+                    yield columns.latest(latest)
             return
         for part in task.slices:
             for records in read_columns(part.path, part.start, part.end, task.spec):
@@ -115,9 +115,9 @@ class KafkaLogSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        given = {name.lower(): value for name, value in self.options.items()}
-        view = ViewOptions.parse(given).view
-        return source_schema(given.get("columns"), batch_columns=flag(self.options, "batchcolumns"), view=view)
+        options = {name.lower(): value for name, value in self.options.items()}
+        view = ViewOptions.parse(options).view
+        return source_schema(options.get("columns"), batch_columns=flag(self.options, "batchcolumns"), view=view)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         reader = FilteringKafkaLogReader if _is_pushdown_worker() else KafkaLogReader

@@ -45,14 +45,14 @@ class KeySummary(NamedTuple):
 
 @dataclass(frozen=True)
 class Largest:
-    """Which keys are reported: the ``count`` largest by ``by`` (``bytes`` or ``records``)."""
+    """The keys to report: the ``count`` largest by ``by`` (``bytes`` or ``records``)."""
 
     count: int
     by: str
 
-    def of(self, found: Iterable[KeyCount]) -> tuple[KeyCount, ...]:
-        """The largest of ``found``; equal ones by key."""
-        return tuple(sorted(found, key=lambda each: (-getattr(each, self.by), each.key))[: self.count])
+    def of(self, keys: Iterable[KeyCount]) -> tuple[KeyCount, ...]:
+        """The largest of ``keys``; equal ones by key."""
+        return tuple(sorted(keys, key=lambda entry: (-getattr(entry, self.by), entry.key))[: self.count])
 
 
 @dataclass
@@ -80,10 +80,10 @@ class KeyTotals:
         self._grown_bytes = 0
         self.counts = RecordCounts()
 
-    def add(self, found: Records) -> Iterator[tuple[int, bytes]]:
+    def add(self, records: Records) -> Iterator[tuple[int, bytes]]:
         """Count records, which have been read with their keys; emits tables as ``packed`` does if memory is short."""
-        columns, n = found.columns, len(found.columns.offset)
-        buffers = [pa.py_buffer(each) for each in (columns.keys.valid, columns.keys.offsets, columns.keys.data)]
+        columns, n = records.columns, len(records.columns.offset)
+        buffers = [pa.py_buffer(buffer) for buffer in (columns.keys.valid, columns.keys.offsets, columns.keys.data)]
         keys = pa.Array.from_buffers(pa.binary(), n, buffers)
         tombstone = (columns.value_size < 0).astype(np.int64)
         sizes = np.diff(columns.keys.offsets).astype(np.int64) + np.maximum(columns.value_size, 0)
@@ -128,9 +128,9 @@ class JoinedTotals:
     @classmethod
     def of(cls, parts: Iterable[JoinedTotals]) -> JoinedTotals:
         """The keys of several logs."""
-        found = cls()
-        found._tables = [table for part in parts for table in part._tables]
-        return found
+        joined = cls()
+        joined._tables = [table for part in parts for table in part._tables]
+        return joined
 
     def summary(self, largest: Largest) -> KeySummary:
         self._tables = [_join(self._tables)]

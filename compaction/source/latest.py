@@ -29,13 +29,13 @@ from compaction.source.read_columns import ReadSpec, Records, read_columns
 #: memory of a task's table, and of each spool
 TABLE_BYTES = 256 << 20
 _SLOT_BYTES = 48
-_MOST_SHARDS = 4096
+_MAX_SHARDS = 4096
 _SURVIVOR_WORDS = 2
 
 
 @dataclass(frozen=True)
 class Latest:
-    """Which records of the view are read: without ``tombstones``, only those that have a value."""
+    """The records of the view to read: without ``tombstones``, only those that have a value."""
 
     tombstones: bool = True
 
@@ -72,28 +72,29 @@ def read_latest(slices: Sequence[SliceRange], spec: ReadSpec, latest: Latest) ->
         return
     with PartSpool(_SURVIVOR_WORDS, len(slices), TABLE_BYTES) as survivors:
         _find_survivors(slices, spec, latest, survivors)
-        for number, each in enumerate(slices):
+        for number, byte_range in enumerate(slices):
             rows = survivors.read(number)
             if not len(rows):
                 continue
             order = np.argsort(rows[:, 0])
             offsets, counts = rows[order, 0].astype(np.int64), rows[order, 1].astype(np.int64)
-            # pass 1 has verified the checksums; what is read now may differ, so they are verified again
-            for records in read_columns(each.path, each.start, each.end, replace(spec, survivors=offsets)):
-                at = np.minimum(np.searchsorted(offsets, records.columns.offset), len(offsets) - 1)
-                newest = offsets[at] == records.columns.offset
-                yield LatestRecords(records, newest, counts[at] - 1, each.segment)
+            # pass 1 has verified the checksums; this read may return other bytes, so they are verified again
+            for records in read_columns(byte_range.path, byte_range.start, byte_range.end, replace(spec, survivors=offsets)):
+                index = np.minimum(np.searchsorted(offsets, records.columns.offset), len(offsets) - 1)
+                newest = offsets[index] == records.columns.offset
+                yield LatestRecords(records, newest, counts[index] - 1, byte_range.segment)
 
 
 def _find_survivors(slices: Sequence[SliceRange], spec: ReadSpec, latest: Latest, survivors: PartSpool) -> None:
     """Pass 1: adds offsets and numbers of records of the newest records, by slice."""
     first = max(spec.bounds.first_offset, slices[0].first_offset)
     span = max(1, min(spec.bounds.last_offset + 1, slices[-1].end_offset) - first)
-    bounds = np.array([each.first_offset for each in slices[1:]], np.int64)
+    bounds = np.array([byte_range.first_offset for byte_range in slices[1:]], np.int64)
     throttle = Throttle(UNLIMITED)
     with _NewestSink(spec, first, span) as sink:
-        for number, each in enumerate(slices):
-            slice_ = Slice(0, number, each.path, each.first_offset, each.end_offset, each.start, each.end, 0)
+        for number, byte_range in enumerate(slices):
+            offset_range = byte_range.first_offset, byte_range.end_offset
+            slice_ = Slice(0, number, byte_range.path, *offset_range, byte_range.start, byte_range.end, 0)
             try:
                 finish(scan(slice_, [sink], spec.files, throttle))
             except LogError as error:
@@ -115,7 +116,7 @@ class _NewestSink:
         self.begin = self._source.begin
         keys = TABLE_BYTES // _SLOT_BYTES
         self._table = SlotTable.of_keys(NEWEST, min(span, keys))
-        self._shards = int(min(_MOST_SHARDS, -(-span // keys)))
+        self._shards = int(min(_MAX_SHARDS, -(-span // keys)))
         self._spool = PartSpool(NEWEST.words, self._shards, 0)
         self._spilled_any = False
         # an offset word is (offset + 1) << OFFSET_SHIFT with flags
@@ -124,10 +125,10 @@ class _NewestSink:
     def take(self, decoded: Decoded) -> Iterable[Emitted]:
         for entries, _ in self._source.of(decoded):
             entries = entries[entries[:, 2] < self._end_word]
-            at = self._table.put(entries)
-            while at < len(entries):
+            next_entry = self._table.put(entries)
+            while next_entry < len(entries):
                 self._spill()
-                at = self._table.put(entries, at)
+                next_entry = self._table.put(entries, next_entry)
         return ()
 
     def _spill(self) -> None:

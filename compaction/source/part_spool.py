@@ -41,14 +41,14 @@ class PartSpool:
 
     def read(self, part: int) -> NDArray[np.uint64]:
         """The rows of a part, uint64[n, words], in the order in which they were added."""
-        found = [np.empty((0, self._words), np.uint64)]
+        blocks = [np.empty((0, self._words), np.uint64)]
         for first, starts in self._additions:
             start, end = int(starts[part]), int(starts[part + 1])
             if start < end:
                 self._file.seek((first + start) * self._words * _WORD_BYTES)
                 data = self._file.read((end - start) * self._words * _WORD_BYTES)
-                found.append(np.frombuffer(data, np.uint64).reshape(-1, self._words))
-        return np.concatenate(found)
+                blocks.append(np.frombuffer(data, np.uint64).reshape(-1, self._words))
+        return np.concatenate(blocks)
 
     def __enter__(self) -> PartSpool:
         return self

@@ -25,7 +25,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "GreaterThanOrEqual": operator.ge,
     "LessThan": operator.lt,
     "LessThanOrEqual": operator.le,
-    "In": lambda found, values: found in values,
+    "In": lambda value, values: value in values,
     "StringStartsWith": str.startswith,
     "StringEndsWith": str.endswith,
     "StringContains": operator.contains,
@@ -42,8 +42,8 @@ class LogFilter:
     negated: bool
 
     def takes(self, name: TopicPartition) -> bool:
-        found = name.topic if self.column == "topic" else name.partition
-        return _COMPARE[self.kind](found, self.value) is not self.negated
+        value = name.topic if self.column == "topic" else name.partition
+        return _COMPARE[self.kind](value, self.value) is not self.negated
 
 
 @dataclass(frozen=True)
@@ -63,21 +63,21 @@ def push_filters(filters: Iterable[Any], *, logs_only: bool = False) -> tuple[Pu
     :param logs_only: only topic and partition: of a view, other filters select rows of the result
     """
     pushed, rest = PushedFilters(), []
-    for each in filters:
-        part, exact = _push(each)
+    for filter_ in filters:
+        part, exact = _push(filter_)
         if logs_only and not (part is not None and part.logs):
-            rest.append(each)
+            rest.append(filter_)
             continue
         if part is not None:
             pushed = PushedFilters(pushed.logs + part.logs, pushed.bounds.within(part.bounds))
         if not exact:
-            rest.append(each)
+            rest.append(filter_)
     return pushed, rest
 
 
-def _push(each: Any) -> tuple[PushedFilters | None, bool]:
-    negated = type(each).__name__ == "Not"
-    inner = each.child if negated else each
+def _push(filter_: Any) -> tuple[PushedFilters | None, bool]:
+    negated = type(filter_).__name__ == "Not"
+    inner = filter_.child if negated else filter_
     kind, path = type(inner).__name__, inner.attribute
     if len(path) != 1:
         return None, False
@@ -85,7 +85,7 @@ def _push(each: Any) -> tuple[PushedFilters | None, bool]:
     if kind == "IsNotNull" and not negated and column in _NEVER_NULL:
         return None, True
     value = getattr(inner, "value", None)
-    if value is None or kind not in _COMPARE or (kind == "In" and any(one is None for one in value)):
+    if value is None or kind not in _COMPARE or (kind == "In" and any(item is None for item in value)):
         return None, False
     if column in ("topic", "partition"):
         return PushedFilters(logs=(LogFilter(column, kind, value, negated),)), True
@@ -96,9 +96,9 @@ def _push(each: Any) -> tuple[PushedFilters | None, bool]:
 
 def _narrow(column: str, kind: str, value: Any) -> tuple[PushedFilters | None, bool]:
     values = value if kind == "In" else (value,)
-    given = [_micros(one) if column == "timestamp" else one for one in values]
-    units = [one for one in given if isinstance(one, int)]
-    if not units or len(units) < len(given):
+    numbers = [_micros(item) if column == "timestamp" else item for item in values]
+    units = [item for item in numbers if isinstance(item, int)]
+    if not units or len(units) < len(numbers):
         return None, False
     step = 1000 if column == "timestamp" else 1
     first, last = MIN_LONG, MAX_LONG

@@ -1,7 +1,7 @@
 """Reads the records of a byte range of a segment as columns, as a consumer sees them.
 
 Mirrors ``CompletedFetch.nextFetchedRecord``: control records are skipped (unless requested), and with
-``read_committed`` aborted data too. The bounds of the read exclude what is past the last stable offset.
+``read_committed`` aborted data too. The bounds of the read exclude records past the last stable offset.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ class Bounds:
 
     def as_array(self) -> NDArray[np.int64]:
         """int64[4] for the kernels."""
-        each = (self.first_offset, self.last_offset, self.first_timestamp_ms, self.last_timestamp_ms)
-        return np.array([min(max(bound, MIN_LONG), MAX_LONG) for bound in each], np.int64)
+        bounds = (self.first_offset, self.last_offset, self.first_timestamp_ms, self.last_timestamp_ms)
+        return np.array([min(max(bound, MIN_LONG), MAX_LONG) for bound in bounds], np.int64)
 
 
 @dataclass(frozen=True)
 class ReadSpec:
     """How a log is read.
 
-    ``wanted``: the columns of variable size, as bits of ``kernels.reading.columns``. ``aborted``: data to skip. ``control``:
+    ``requested``: the columns of variable size, as bits of ``kernels.reading.columns``. ``aborted``: data to skip. ``control``:
     whether control records are read. ``survivors``: int64[], ascending; batches without one of these offsets are not read.
     """
 
     bounds: Bounds
-    wanted: int
+    requested: int
     aborted: AbortedRanges | None = None
     control: bool = False
     check_crcs: bool = True
@@ -89,43 +89,43 @@ def read_columns(path: str, start: int, end: int, spec: ReadSpec) -> Iterator[Re
     with SegmentFile(spec.files, path).reader(start, end) as reader:
         for block in reader.blocks(check_crc=spec.check_crcs):
             for part in decoder.as_v2(block):
-                wanted = _wanted(part.rows, spec)
-                if wanted.any():
-                    for decoded in decoder.decode(part, wanted):
-                        yield from _columns(decoded, wanted, spec)
+                selected = _selected(part.rows, spec)
+                if selected.any():
+                    for decoded in decoder.decode(part, selected):
+                        yield from _columns(decoded, selected, spec)
 
 
-def _wanted(rows: NDArray[np.void], spec: ReadSpec) -> NDArray[np.bool_]:
-    """Which batches may contain records to read, by their headers: bool[b]."""
+def _selected(rows: NDArray[np.void], spec: ReadSpec) -> NDArray[np.bool_]:
+    """Whether each batch may contain records to read, by its header: bool[b]."""
     bounds = spec.bounds
     v2 = rows["magic"] >= MAGIC
     lasts = last_record_offsets(rows)
-    wanted = (rows["base_offset"] <= bounds.last_offset) & (lasts >= bounds.first_offset)
-    wanted &= ~v2 | (rows["max_timestamp"] >= bounds.first_timestamp_ms)
+    selected = (rows["base_offset"] <= bounds.last_offset) & (lasts >= bounds.first_offset)
+    selected &= ~v2 | (rows["max_timestamp"] >= bounds.first_timestamp_ms)
     if not spec.control:
-        wanted &= ~(v2 & ((rows["attributes"] & CONTROL) != 0))
+        selected &= ~(v2 & ((rows["attributes"] & CONTROL) != 0))
     if spec.aborted is not None and len(spec.aborted):
         data = v2 & ((rows["attributes"] & (TRANSACTIONAL | CONTROL)) == TRANSACTIONAL)
-        wanted &= ~(data & spec.aborted.contains(rows["producer_id"], rows["last_offset"]))
+        selected &= ~(data & spec.aborted.contains(rows["producer_id"], rows["last_offset"]))
     if spec.survivors is not None:
         first = np.searchsorted(spec.survivors, rows["base_offset"])
-        wanted &= np.searchsorted(spec.survivors, lasts, "right") > first
-    found: NDArray[np.bool_] = wanted
-    return found
+        selected &= np.searchsorted(spec.survivors, lasts, "right") > first
+    result: NDArray[np.bool_] = selected
+    return result
 
 
-def _columns(decoded: Decoded, wanted: NDArray[np.bool_], spec: ReadSpec) -> Iterator[Records]:
+def _columns(decoded: Decoded, selected: NDArray[np.bool_], spec: ReadSpec) -> Iterator[Records]:
     block, rows, first = decoded.block, decoded.rows, decoded.first_row
     spans = decoded.spans.copy()
-    spans[~wanted[first : first + len(rows)]] = 0, -1, 0
+    spans[~selected[first : first + len(rows)]] = 0, -1, 0
     bounds = spec.bounds.as_array()
     counts, sizes = np.empty(len(rows), np.int32), np.zeros(6, np.int64)
-    at, error = measure_records(block.raw, decoded.scratch, rows, spans, bounds, spec.wanted, counts, sizes)
+    row, error = measure_records(block.raw, decoded.scratch, rows, spans, bounds, spec.requested, counts, sizes)
     if error != OK:
-        position = int(rows[at]["position"])
+        position = int(rows[row]["position"])
         raise CorruptLogError(RECORD_ERRORS[error], path=block.path, position=position, hint="restore this segment")
     if counts.any():
-        columns = new_columns(sizes, spec.wanted)
-        fill_columns(block.raw, decoded.scratch, rows, spans, bounds, spec.wanted, columns)
+        columns = new_columns(sizes, spec.requested)
+        fill_columns(block.raw, decoded.scratch, rows, spans, bounds, spec.requested, columns)
         # SegmentReader reuses its rows for the next block
         yield Records(rows.copy(), counts, columns)

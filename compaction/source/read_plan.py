@@ -103,36 +103,36 @@ class ReadRequest:
 
         :raises UsageError: an unknown option, a bad value, or no directory
         """
-        given = {name.lower(): value for name, value in options.items()}
-        for name in given:
+        values = {name.lower(): value for name, value in options.items()}
+        for name in values:
             if name not in OPTIONS:
                 raise UsageError(f"kafka_log has no option {name!r}", hint="it has: " + ", ".join(OPTIONS))
-        paths = json.loads(given["paths"]) if "paths" in given else [given["path"]] if "path" in given else []
+        paths = json.loads(values["paths"]) if "paths" in values else [values["path"]] if "path" in values else []
         if not paths:
             raise UsageError("no log directory given", hint="load(DIR)")
-        level = given.get("isolation.level", READ_UNCOMMITTED)
+        level = values.get("isolation.level", READ_UNCOMMITTED)
         if level not in (READ_UNCOMMITTED, READ_COMMITTED):
             raise UsageError(f"isolation.level {level!r} is neither {READ_UNCOMMITTED} nor {READ_COMMITTED}")
-        view = ViewOptions.parse(given)
+        view = ViewOptions.parse(values)
         bounds = Bounds(
-            number(given, "startingoffset", MIN_LONG, least=0),
-            number(given, "endingoffset", MAX_LONG + 1, least=0) - 1,
-            number(given, "startingtimestamp", MIN_LONG, least=MIN_LONG),
-            number(given, "endingtimestamp", MAX_LONG + 1, least=MIN_LONG) - 1,
+            number(values, "startingoffset", MIN_LONG, minimum=0),
+            number(values, "endingoffset", MAX_LONG + 1, minimum=0) - 1,
+            number(values, "startingtimestamp", MIN_LONG, minimum=MIN_LONG),
+            number(values, "endingtimestamp", MAX_LONG + 1, minimum=MIN_LONG) - 1,
         )
         roots = tuple(parse_uri(path, "path") for path in paths)
-        for root in roots if "tail" in given else ():
-            add_tail(root, parse_uri(given["tail"], "tail"))
-        add_private_keys([each for each in given.get("privatekeys", "").split(",") if each])
+        for root in roots if "tail" in values else ():
+            add_tail(root, parse_uri(values["tail"], "tail"))
+        add_private_keys([key for key in values.get("privatekeys", "").split(",") if key])
         return cls(
             roots,
-            Selector.parse(given.get("topic", "").split(), given.get("partition", "").split(), "partition"),
+            Selector.parse(values.get("topic", "").split(), values.get("partition", "").split(), "partition"),
             level == READ_COMMITTED or view.view is not None,
             bounds,
-            flag(given, "includecontrol"),
-            flag(given, "includeunreplicated"),
-            flag(given, "check.crcs", default=True),
-            number(given, "slicebytes", SLICE_BYTES, least=1),
+            flag(values, "includecontrol"),
+            flag(values, "includeunreplicated"),
+            flag(values, "check.crcs", default=True),
+            number(values, "slicebytes", SLICE_BYTES, minimum=1),
             view,
         )
 
@@ -144,7 +144,7 @@ class ReadTask:
     topic_partition: TopicPartition
     slices: tuple[SliceRange, ...]
     spec: ReadSpec
-    #: the task reads a complete log, of which only the newest records are wanted
+    #: the task reads only the newest records of a complete log
     latest: Latest | None = None
 
     @property
@@ -152,7 +152,7 @@ class ReadTask:
         return sum(map(_size, self.slices))
 
 
-def plan_read(request: ReadRequest, pushed: PushedFilters, wanted: int) -> list[ReadTask]:
+def plan_read(request: ReadRequest, pushed: PushedFilters, requested: int) -> list[ReadTask]:
     """The tasks, ordered by log and offset; consecutive small slices of a log are one task.
 
     :raises UsageError: a directory is missing or a live broker holds it, or the selectors match nothing
@@ -160,18 +160,18 @@ def plan_read(request: ReadRequest, pushed: PushedFilters, wanted: int) -> list[
     """
     fs, bounds = OverlayFileSystem(file_system(request.paths)), request.bounds.within(pushed.bounds)
     logs = _locations(fs, request)
-    found = (log for log in logs if not bounds.empty and pushed.takes(log.topic_partition))
-    return [task for location in found for task in plan_log(fs, location, replace(request, bounds=bounds), wanted)]
+    selected = (log for log in logs if not bounds.empty and pushed.takes(log.topic_partition))
+    return [task for location in selected for task in plan_log(fs, location, replace(request, bounds=bounds), requested)]
 
 
-def plan_log(fs: FileSystem, location: LogLocation, request: ReadRequest, wanted: int) -> list[ReadTask]:
+def plan_log(fs: FileSystem, location: LogLocation, request: ReadRequest, requested: int) -> list[ReadTask]:
     """The tasks of one log, ordered by offset.
 
     :param fs: an overlay, in which the log is recovered
     :raises LogError: it cannot be read
     """
     view = _view(fs, location, request)
-    spec = _read_spec(view, request, request.bounds.within(request.view.bounds_of(view.topic_partition)), wanted)
+    spec = _read_spec(view, request, request.bounds.within(request.view.bounds_of(view.topic_partition)), requested)
     if request.view.view is not None:
         slices = tuple(_slices(fs, view, spec.bounds, request.slice_bytes))
         return [ReadTask(view.topic_partition, slices, spec, Latest(request.view.tombstones))] if slices else []
@@ -189,7 +189,7 @@ def end_offsets(request: ReadRequest) -> dict[TopicPartition, int]:
 
 
 class ReadEnd(NamedTuple):
-    """Where the read of a log ends (exclusive), its log end offset, why these differ, and what to do about it."""
+    """The end of a log's read (exclusive), its log end offset, the reason for a difference, and the remedy."""
 
     offset: int
     log_end_offset: int
@@ -198,7 +198,7 @@ class ReadEnd(NamedTuple):
 
 
 def read_ends(request: ReadRequest) -> dict[TopicPartition, ReadEnd]:
-    """Where the reads of the selected logs would end, and why. Errors are those of ``end_offsets``."""
+    """The ends of the reads of the selected logs. Errors are those of ``end_offsets``."""
     fs = OverlayFileSystem(file_system(request.paths))
     logs = _locations(fs, request)
     return {location.topic_partition: _read_end(_view(fs, location, request), request) for location in logs}
@@ -223,7 +223,7 @@ def _locations(fs: FileSystem, request: ReadRequest) -> Sequence[LogLocation]:
     result = read_locations(fs, request.paths, request.selector)
     if result or not request.allow_empty:
         require_topics(result, request.selector, request.paths)
-    request.view.require_partitions({each.topic_partition for each in result})
+    request.view.require_partitions({location.topic_partition for location in result})
     return result
 
 
@@ -232,20 +232,20 @@ def _view(fs: FileSystem, location: LogLocation, request: ReadRequest) -> LogVie
     if request.committed:
         # a snapshot lacks expired producers: every segment is searched for aborted transactions
         state = state._replace(snapshots_may_lack=True)
-    found = recover_log(fs, location, state=state)
+    report = recover_log(fs, location, state=state)
     checkpoints = read_checkpoints(fs, location.log_dir)
     # now_ms=0: only producers expire by the clock, and a read does not need them
-    return read_log(fs, location, checkpoints, ReadOptions(now_ms=0), segments=found.segments)
+    return read_log(fs, location, checkpoints, ReadOptions(now_ms=0), segments=report.segments)
 
 
-def _read_spec(view: LogView, request: ReadRequest, bounds: Bounds, wanted: int) -> ReadSpec:
+def _read_spec(view: LogView, request: ReadRequest, bounds: Bounds, requested: int) -> ReadSpec:
     end = view.log_end_offset if request.unreplicated else view.high_watermark
     aborted = None
     if request.committed:
         end = min(end, view.last_stable_offset)
         aborted = join_aborted([txn for segment in view.segments for txn in segment.aborted_txns])
     visible = Bounds(view.log_start_offset, end - 1)
-    return ReadSpec(bounds.within(visible), wanted, aborted, request.control, request.check_crcs)
+    return ReadSpec(bounds.within(visible), requested, aborted, request.control, request.check_crcs)
 
 
 def join_aborted(txns: Iterable[AbortedTxn]) -> AbortedRanges:
@@ -270,9 +270,9 @@ def _slices(fs: FileSystem, view: LogView, bounds: Bounds, slice_bytes: int) -> 
         for cut in cut_segment(fs, view.path, segment, slice_bytes):
             first, last = max(start, cut.start), min(end, cut.end)
             if first < last:
-                at = file_range.start
+                base = file_range.start
                 offsets = cut.first_offset, cut.end_offset
-                yield SliceRange(file_range.path, at + first, at + last, segment.base_offset, *offsets)
+                yield SliceRange(file_range.path, base + first, base + last, segment.base_offset, *offsets)
 
 
 def _in_segment(fs: FileSystem, log_path: str, segment: Segment, bounds: Bounds) -> Bounds | None:
@@ -294,18 +294,18 @@ def read_locations(fs: FileSystem, paths: Sequence[str], selector: Selector) -> 
     :raises LockedError: a live broker holds a directory
     """
     single = [path for path in paths if _is_partition(fs, path)]
-    found: dict[str, LogLocation] = {}
+    locations: dict[str, LogLocation] = {}
     for path in map(resolved, single):
         name = parse_partition_dir(base_name(path))
         _require_at_rest(parent(path))
         if name is not None and selector.matches(name):
-            found[path] = LogLocation(name, parent(path), path)
+            locations[path] = LogLocation(name, parent(path), path)
     log_dirs = check_log_dirs(fs, [path for path in paths if path not in single])
     for log_dir in log_dirs:
         _require_at_rest(log_dir)
     if log_dirs or not single:
-        found |= {location.path: location for location in discover(fs, log_dirs, selector)}
-    logs = list(found.values())
+        locations |= {location.path: location for location in discover(fs, log_dirs, selector)}
+    logs = list(locations.values())
     require_one_directory(fs, logs)
     return logs
 
@@ -336,25 +336,25 @@ def first_offset_since(fs: FileSystem, log_path: str, segment: Segment, timestam
 
 def positions_of(fs: FileSystem, log_path: str, segment: Segment, first_offset: int, last_offset: int) -> tuple[int, int]:
     """Bytes ``[start, end)`` of the segment that contain all records with offsets in ``[first_offset, last_offset]``."""
-    whole = 0, segment.size_bytes
+    full_range = 0, segment.size_bytes
     if first_offset <= segment.base_offset and last_offset >= segment.next_offset - 1:
-        return whole
+        return full_range
     try:
         data = fs.read_bytes(join(log_path, segment_file(segment.base_offset, INDEX)))
         entries = read_offset_index(data, segment.base_offset)
     except (StorageError, ValueError):
-        return whole
+        return full_range
     # an entry has its batch's last offset: start at the last entry below the range, end at the second entry past it
     before = int(np.searchsorted(entries["offset"], first_offset, side="right")) - 1
     after = int(np.searchsorted(entries["offset"], last_offset, side="left")) + 1
     start = _batch_at(fs, log_path, segment, entries, before) if before >= 0 else 0
     end = _batch_at(fs, log_path, segment, entries, after) if after < len(entries) else segment.size_bytes
     if start is None or end is None:
-        return whole
+        return full_range
     return start, end
 
 
-def _batch_at(fs: FileSystem, log_path: str, segment: Segment, entries: NDArray[np.void], at: int) -> int | None:
+def _batch_at(fs: FileSystem, log_path: str, segment: Segment, entries: NDArray[np.void], index: int) -> int | None:
     """The position of an index entry, ``None`` if it does not point to a batch with its last offset."""
-    position = int(entries["position"][at])
-    return position if SegmentFile.of(fs, log_path, segment).ends_with(position, int(entries["offset"][at])) else None
+    position = int(entries["position"][index])
+    return position if SegmentFile.of(fs, log_path, segment).ends_with(position, int(entries["offset"][index])) else None

@@ -29,29 +29,29 @@ class ViewOptions:
     ending: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> ViewOptions:
+    def parse(cls, options: Mapping[str, str]) -> ViewOptions:
         """From the options of a read, with names in lower case.
 
         :raises UsageError: a value is not valid, or options contradict each other
         """
-        view = given.get("view")
+        view = options.get("view")
         if view not in (None, LATEST, CHANGES):
             raise UsageError(f"view {view!r} is neither {LATEST} nor {CHANGES}")
-        tombstones = given.get("tombstones", "keep")
+        tombstones = options.get("tombstones", "keep")
         if tombstones not in ("keep", "drop"):
             raise UsageError(f"tombstones {tombstones!r} is neither keep nor drop")
-        if "tombstones" in given and view != LATEST:
+        if "tombstones" in options and view != LATEST:
             raise UsageError(f"tombstones is an option of view={LATEST}", hint=f"in view={CHANGES} they are the deletes")
-        for one, many in (("startingoffset", "startingoffsets"), ("endingoffset", "endingoffsets")):
-            if one in given and many in given:
-                raise UsageError(f"{one} and {many} are both given", hint="give one of them")
+        for single, plural in (("startingoffset", "startingoffsets"), ("endingoffset", "endingoffsets")):
+            if single in options and plural in options:
+                raise UsageError(f"{single} and {plural} are both given", hint="give one of them")
         if view is not None:
-            _check_view(given)
+            _check_view(options)
         return cls(
             view,
             tombstones == "keep",
-            _offsets(given, "startingoffsets", "earliest"),
-            _offsets(given, "endingoffsets", "latest"),
+            _offsets(options, "startingoffsets", "earliest"),
+            _offsets(options, "endingoffsets", "latest"),
         )
 
     def bounds_of(self, name: TopicPartition) -> Bounds:
@@ -67,32 +67,32 @@ class ViewOptions:
                 raise UsageError(f"{option}: {missing[0]} is not among the selected logs", hint="leave it out, or select it")
 
 
-def _check_view(given: Mapping[str, str]) -> None:
-    refused = [name for name in _NO_VIEW_OPTIONS if name in given]
+def _check_view(options: Mapping[str, str]) -> None:
+    refused = [name for name in _NO_VIEW_OPTIONS if name in options]
     if refused:
         raise UsageError(f"{refused[0]} cannot be combined with a view", hint="filter the rows of the view")
-    if given.get("isolation.level", READ_COMMITTED) != READ_COMMITTED:
+    if options.get("isolation.level", READ_COMMITTED) != READ_COMMITTED:
         raise UsageError("a view has no aborted data: its isolation.level is read_committed")
 
 
-def _offsets(given: Mapping[str, str], option: str, word: str) -> dict[TopicPartition, int]:
+def _offsets(options: Mapping[str, str], option: str, word: str) -> dict[TopicPartition, int]:
     """``{"orders": {"0": 23, "1": -2}}``; ``word`` stands for all partitions, as does -2 (start) or -1 (end) for one."""
-    text = given.get(option, word)
+    text = options.get(option, word)
     if text == word:
         return {}
     special = _EARLIEST_OFFSET if word == "earliest" else _LATEST_OFFSET
     try:
-        given_offsets = {
+        offsets = {
             TopicPartition(topic, int(partition)): offset
             for topic, partitions in json.loads(text).items()
             for partition, offset in partitions.items()
         }
     except (ValueError, AttributeError, RecursionError):
-        given_offsets = {TopicPartition("", 0): None}
-    if any(type(offset) is not int or (offset < 0 and offset != special) for offset in given_offsets.values()):
+        offsets = {TopicPartition("", 0): None}
+    if any(type(offset) is not int or (offset < 0 and offset != special) for offset in offsets.values()):
         hint = f'e.g. {{"orders": {{"0": 23, "1": {special}}}}}, or {word}'
         raise UsageError(f"{option} {text!r} has no offsets of partitions", hint=hint)
-    return given_offsets
+    return offsets
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
@@ -106,8 +106,8 @@ def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> boo
     return value == "true"
 
 
-def number(options: Mapping[str, str], name: str, default: int, *, least: int) -> int:
-    """A whole number from ``least`` to the largest of 64 bits.
+def number(options: Mapping[str, str], name: str, default: int, *, minimum: int) -> int:
+    """A whole number from ``minimum`` to the largest of 64 bits.
 
     :raises UsageError: the value is none
     """
@@ -116,8 +116,8 @@ def number(options: Mapping[str, str], name: str, default: int, *, least: int) -
         return default
     if not re.fullmatch(r"-?[0-9]{1,19}", value):
         raise UsageError(f"option {name} is {value!r}, expected a whole number")
-    if not least <= int(value) <= MAX_LONG:
-        raise UsageError(f"option {name} is {value}, expected a number from {least} to {MAX_LONG}")
+    if not minimum <= int(value) <= MAX_LONG:
+        raise UsageError(f"option {name} is {value}, expected a number from {minimum} to {MAX_LONG}")
     return int(value)
 
 

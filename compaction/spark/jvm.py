@@ -1,11 +1,10 @@
-"""Starts Spark's JVM, and passes on what it writes to standard error.
+"""Starts Spark's JVM, relays its standard error, and creates private directories for the temporary files of a session.
 
-Private directories for the temporary files of a session. Everyone may read what Spark writes to its own, and it remains if a
-run is killed: it is what is shuffled, which for some commands are whole keys.
-
-So Spark is given directories that nobody else may enter; this package's own files are in such directories, too. A lock says
-that the run has not ended. The next run of the same user removes directories that nobody has locked. Links, directories of
-others, and all where others could have renamed directories of this user, are left alone.
+Spark's default directories can be read by everyone and remain if a run is killed; they contain shuffled data, which for some
+commands includes complete keys. Spark is therefore given directories that nobody else may enter; this package's own files are
+in such directories, too. A lock shows that the run has not ended. The next run of the same user removes directories that
+nobody has locked. It does not touch links, directories of others, and parents in which others could have renamed directories
+of this user.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ def _private_dir(parent: Path) -> str:
     new = Path(tempfile.mkdtemp(prefix=".kafka-log-compaction-", dir=parent))
     # the descriptor is never closed: it holds the lock
     _locked(new)
-    # locked before another run could take it for abandoned
+    # renamed once it is locked: other runs remove unlocked directories of this name
     path = new.rename(parent / f"{_PREFIX}{new.name.rpartition('-')[2]}")
     atexit.register(_remove, path, os.getpid())
     return str(path)
 
 
 def _remove(path: Path, pid: int) -> None:
-    # forks of this process are not its end
+    # not in forks of this process
     if os.getpid() == pid:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -79,8 +78,8 @@ def _locked(directory: Path) -> int | None:
     except OSError:
         return None
     try:
-        found = os.fstat(opened)
-        if found.st_uid == os.geteuid() and not found.st_mode & _OTHERS:
+        status = os.fstat(opened)
+        if status.st_uid == os.geteuid() and not status.st_mode & _OTHERS:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return opened
     except OSError:
@@ -96,7 +95,7 @@ LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 _DRIVER_PYTHON = "PYSPARK_DRIVER_PYTHON"
 #: "WARNING: Using incubator modules: jdk.incubator.vector", which Spark uses for linear algebra
 _MODULE_WARNING = "Using incubator modules"
-_LAST_WORDS_S = 5.0
+_RELAY_TIMEOUT_S = 5.0
 #: option of a command's JVM: code of the second compiler does not pay off in its short life
 C1_ONLY = "-XX:TieredStopAtLevel=1"
 _LOG_FILE = Path(__file__).with_name("log4j2.properties")
@@ -106,23 +105,23 @@ _silent = threading.Event()
 
 
 def start_jvm() -> None:
-    """Starts the JVM, and copies what it writes to standard error, except for its warning about a module that Spark's launcher
-    adds: no option suppresses that. It looks for data sources with this Python, unless the user chose one."""
+    """Starts the JVM, and relays its standard error, except for its warning about a module that Spark's launcher adds: no
+    option suppresses that. It looks for data sources with this Python, unless the user chose one."""
     read_end, write_end = os.pipe()
     relay = threading.Thread(target=_relay_errors, args=(read_end,), name="standard error of the JVM", daemon=True)
     relay.start()
     try:
-        with _environment({**_of_local_jvm(), **_own_python()}):
+        with _environment({**_local_jvm_variables(), **_own_python()}):
             gateway = launch_gateway(popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
     finally:
         os.close(write_end)
         if SparkContext._gateway is None:
-            # it has not started: it has said why
-            relay.join(_LAST_WORDS_S)
+            # the JVM failed to start: relay its errors
+            relay.join(_RELAY_TIMEOUT_S)
 
 
-def _of_local_jvm() -> dict[str, str]:
+def _local_jvm_variables() -> dict[str, str]:
     settings = protection.configured(os.environ)
     if not protection.is_local(settings.get(protection.MASTER, protection.LOCAL_MASTER)):
         return {}
@@ -140,14 +139,14 @@ def _own_python() -> dict[str, str]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    known = dict(os.environ)
+    previous = dict(os.environ)
     os.environ.update(variables)
     try:
         yield
     finally:
         for name in variables:
-            if name in known:
-                os.environ[name] = known[name]
+            if name in previous:
+                os.environ[name] = previous[name]
             else:
                 del os.environ[name]
 

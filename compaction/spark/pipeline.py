@@ -83,7 +83,7 @@ class SparkPasses:
         join: Callable[[Iterable[Item]], Iterable[R]],
         reducers: int,
     ) -> list[R]:
-        """What ``join`` makes of the items that ``emit`` emits for each of ``tasks``; these are in shuffle files."""
+        """The results of ``join`` for the items that ``emit`` emits for each of ``tasks``; these are in shuffle files."""
 
         def emit_all(tasks: Iterable[T]) -> Iterator[Item]:
             freeze_gc()
@@ -95,7 +95,7 @@ class SparkPasses:
             return join(items)
 
         emitted = self._sc.parallelize(tasks, max(1, len(tasks))).mapPartitions(emit_all)
-        shuffled = emitted.partitionBy(reducers, lambda place: reducer_of(place, reducers))
+        shuffled = emitted.partitionBy(reducers, lambda key: reducer_of(key, reducers))
         with self._shown(job):
             return shuffled.mapPartitions(join_all).collect()
 
@@ -127,13 +127,13 @@ class SparkPasses:
     def collect_shards(self, job: Job, merged: Any, work: Callable[[Key, list[Any]], Iterable[R]]) -> list[R]:
         """The results of ``work`` for each merged shard, in no order."""
 
-        def each_shard(items: Iterable[tuple[Key, list[Any]]]) -> Iterator[R]:
+        def map_shards(items: Iterable[tuple[Key, list[Any]]]) -> Iterator[R]:
             for key, packed in items:
                 if key[1] != SUMMARY:
                     yield from work(key, packed)
 
         with self._shown(job):
-            result: list[R] = merged.mapPartitions(each_shard).collect()
+            result: list[R] = merged.mapPartitions(map_shards).collect()
         return result
 
     def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
@@ -152,8 +152,8 @@ class SparkPasses:
 
         def run_task(task: int, items: Iterable[tuple[tuple[int, Hashable], list[Any]]]) -> Iterator[CleanedParts[R]]:
             freeze_gc()
-            known, tasks = shared.value
-            yield clean_task(clean, known, tasks[task], items, threads)
+            contexts, tasks = shared.value
+            yield clean_task(clean, contexts, tasks[task], items, threads)
 
         survivors = merged.mapPartitions(resolve).reduceByKey(merge_lists, len(inputs.tasks), partition)
         with self._shown(job):
@@ -185,4 +185,4 @@ def _await_tasks(sc: SparkContext) -> None:
 
 
 def _summaries(items: Iterable[tuple[Key, list[Any]]]) -> list[Any]:
-    return [summary for _, found in items for summary in found]
+    return [summary for _, values in items for summary in values]

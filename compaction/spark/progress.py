@@ -41,11 +41,11 @@ class _Pass:
 class _Display(Protocol):
     """Displays passes; :class:`Progress` calls it under its lock."""
 
-    def begin(self, each: _Pass) -> None: ...
+    def begin(self, pass_: _Pass) -> None: ...
 
-    def update(self, each: _Pass) -> None: ...
+    def update(self, pass_: _Pass) -> None: ...
 
-    def finish(self, each: _Pass) -> None: ...
+    def finish(self, pass_: _Pass) -> None: ...
 
     def close(self) -> None: ...
 
@@ -174,7 +174,7 @@ class _StageWatch:
         self._reach(self._bytes_up_to[tasks])
 
     def _reach(self, done_bytes: int) -> None:
-        # what Spark runs again is read again
+        # tasks that Spark runs again also read again
         done_bytes = min(done_bytes, self._bytes_up_to[-1])
         if done_bytes > self._done_bytes:
             self._advance(done_bytes - self._done_bytes)
@@ -197,26 +197,27 @@ class _Bar:
     def __init__(self, status: StatusLine, lines: _Lines, now: Callable[[], float]) -> None:
         self._status, self._lines, self._now = status, lines, now
 
-    def begin(self, each: _Pass) -> None:
-        self._status.show(lambda: self._drawn(each))
+    def begin(self, pass_: _Pass) -> None:
+        self._status.show(lambda: self._drawn(pass_))
 
-    def update(self, each: _Pass) -> None:
+    def update(self, pass_: _Pass) -> None:
         """The status line is redrawn by itself."""
 
-    def finish(self, each: _Pass) -> None:
+    def finish(self, pass_: _Pass) -> None:
         self._status.clear()
-        self._lines.finish(each)
+        self._lines.finish(pass_)
 
     def close(self) -> None:
         self._status.clear()
 
-    def _drawn(self, each: _Pass) -> str:
-        share = each.done_bytes / each.total_bytes if each.total_bytes else 1.0
-        elapsed_s = self._now() - each.started_s
+    def _drawn(self, pass_: _Pass) -> str:
+        share = pass_.done_bytes / pass_.total_bytes if pass_.total_bytes else 1.0
+        elapsed_s = self._now() - pass_.started_s
         remaining = f", {elapsed(elapsed_s * (1 - share) / share)} left" if share else ""
         full = round(share * _BAR_CELLS)
         bar = "\u2501" * full + "\u2500" * (_BAR_CELLS - full)
-        return f"{each.name}  {bar}  {share:4.0%} of {size(each.total_bytes)}, {_rate(each.done_bytes, elapsed_s)}{remaining}"
+        amount = f"{share:4.0%} of {size(pass_.total_bytes)}"
+        return f"{pass_.name}  {bar}  {amount}, {_rate(pass_.done_bytes, elapsed_s)}{remaining}"
 
 
 class _Lines:
@@ -227,25 +228,25 @@ class _Lines:
         self._now = now
         self._next_line_s = 0.0
 
-    def begin(self, each: _Pass) -> None:
-        self._next_line_s = each.started_s + LINE_INTERVAL_S
+    def begin(self, pass_: _Pass) -> None:
+        self._next_line_s = pass_.started_s + LINE_INTERVAL_S
 
-    def update(self, each: _Pass) -> None:
+    def update(self, pass_: _Pass) -> None:
         now_s = self._now()
-        if now_s < self._next_line_s or each.done_bytes == each.total_bytes:
+        if now_s < self._next_line_s or pass_.done_bytes == pass_.total_bytes:
             return
         self._next_line_s = now_s + LINE_INTERVAL_S
-        elapsed_s = now_s - each.started_s
-        share = each.done_bytes / each.total_bytes
-        left_s = elapsed_s * (1 - share) / share if share else None
-        remaining = "" if left_s is None else f", {elapsed(left_s)} left"
-        amount = f"{size(each.done_bytes)} of {size(each.total_bytes)} ({share:.0%})"
-        self._print(f"{each.name}: {amount}, {_rate(each.done_bytes, elapsed_s)}{remaining}")
+        elapsed_s = now_s - pass_.started_s
+        share = pass_.done_bytes / pass_.total_bytes
+        remaining_s = elapsed_s * (1 - share) / share if share else None
+        remaining = "" if remaining_s is None else f", {elapsed(remaining_s)} left"
+        amount = f"{size(pass_.done_bytes)} of {size(pass_.total_bytes)} ({share:.0%})"
+        self._print(f"{pass_.name}: {amount}, {_rate(pass_.done_bytes, elapsed_s)}{remaining}")
 
-    def finish(self, each: _Pass) -> None:
-        elapsed_s = self._now() - each.started_s
-        rate = _rate(each.total_bytes, elapsed_s)
-        self._print(f"{each.name}: {size(each.total_bytes)} in {elapsed(elapsed_s)}, {rate}")
+    def finish(self, pass_: _Pass) -> None:
+        elapsed_s = self._now() - pass_.started_s
+        rate = _rate(pass_.total_bytes, elapsed_s)
+        self._print(f"{pass_.name}: {size(pass_.total_bytes)} in {elapsed(elapsed_s)}, {rate}")
 
     def close(self) -> None:
         self._stream.flush()

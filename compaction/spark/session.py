@@ -69,7 +69,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
 
 
 class Session(Protocol):
-    """What a command needs of a ``SparkSession`` or :class:`PlainSession`."""
+    """The part of a ``SparkSession`` or :class:`PlainSession` that commands use."""
 
     @property
     def sparkContext(self) -> SparkContext:  # noqa: N802
@@ -135,8 +135,8 @@ def ship_package(session: Session) -> None:
     """
     sc = session.sparkContext
     if is_local(sc.getConf().get(MASTER)):
-        known = sc.environment.get("PYTHONPATH")
-        sc.environment["PYTHONPATH"] = os.pathsep.join(path for path in (str(_ROOT), known) if path)
+        existing = sc.environment.get("PYTHONPATH")
+        sc.environment["PYTHONPATH"] = os.pathsep.join(path for path in (str(_ROOT), existing) if path)
         if read_counter.VARIABLE not in sc.environment:
             counts = tempfile.mkdtemp(prefix="kafka-log-compaction-")
             atexit.register(shutil.rmtree, counts, ignore_errors=True)
@@ -181,7 +181,7 @@ def _user_conf(*jvm_options: str) -> SparkConf:
 
 
 def submitted_settings() -> dict[str, str]:
-    """What ``spark-submit``, which has started this process, was told of masters and of what keeps others out."""
+    """The settings of ``spark-submit``, which has started this process, for the master and the protection of the session."""
     SparkContext._ensure_initialized()
     return _settings_of_protection(SparkConf())
 
@@ -192,7 +192,7 @@ def _settings_of_protection(conf: SparkConf) -> dict[str, str]:
 
 
 def warn_of_exposures(session: Session) -> None:
-    """Logs what others can do to a session, if its settings allow them anything."""
+    """Logs the access that a session's settings give to other users, if any."""
     jvm: Any = SparkContext._jvm
     settings = _settings_of_protection(session.sparkContext.getConf())
     for message, remedy in protection.exposures(settings, jvm.System.getenv(protection.LOCAL_ADDRESS)):
@@ -207,15 +207,15 @@ def _warn(text: str) -> None:
 def _share_kernel_cache(conf: SparkConf) -> None:
     """Local workers use the kernel cache of this process, or none; other executors choose their own. Each process checks that
     no other user can write to it."""
-    chosen = (process_cache_dir() or NO_CACHE) if is_local(conf.get(MASTER)) else os.environ.get(CACHE_DIR)
-    if chosen:
-        conf.setIfMissing(_EXECUTOR_CACHE_DIR, str(chosen))
+    directory = (process_cache_dir() or NO_CACHE) if is_local(conf.get(MASTER)) else os.environ.get(CACHE_DIR)
+    if directory:
+        conf.setIfMissing(_EXECUTOR_CACHE_DIR, str(directory))
 
 
 def _use_this_package(conf: SparkConf) -> None:
     if not conf.contains(_EXECUTOR_ENVIRONMENT + "PYTHONPATH"):
-        known = os.environ.get("PYTHONPATH")
-        conf.set(_EXECUTOR_ENVIRONMENT + "PYTHONPATH", os.pathsep.join(path for path in (str(_ROOT), known) if path))
+        existing = os.environ.get("PYTHONPATH")
+        conf.set(_EXECUTOR_ENVIRONMENT + "PYTHONPATH", os.pathsep.join(path for path in (str(_ROOT), existing) if path))
 
 
 def _use_this_python(conf: SparkConf) -> None:

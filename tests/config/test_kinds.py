@@ -67,5 +67,5 @@ def test_text_of_another_kind_is_refused(text: str, kind: Kind) -> None:
     ],
 )
 def test_a_validator_refuses_values_out_of_bounds(validator: Validator, good: list[Value], bad: list[Value]) -> None:
-    assert [validator.complaint(value) for value in good] == [None] * len(good)
-    assert all(validator.complaint(value) for value in bad)
+    assert [validator.violation(value) for value in good] == [None] * len(good)
+    assert all(validator.violation(value) for value in bad)
