@@ -42,12 +42,10 @@ from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
 
 
-def compare_with(
-    start: Callable[[], Passes], request: ComparisonRequest, task_sizes: Sizes | None = None
-) -> Comparison:
+def compare_with(start: Callable[[], Passes], request: ComparisonRequest, task_sizes: Sizes | None = None) -> Comparison:
     """Compare the policies of ``request``.
 
-    :param start: starts what runs the tasks, if there is work
+    :param start: starts the task runner, if there is work
     :param task_sizes: sizes of the tasks, by default chosen by the amount of data; they do not change the result
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
@@ -57,15 +55,15 @@ def compare_with(
         step(f"measuring {counted(len(logs), 'log')} under {len(request.policies)} policies")
         results = _run_passes(start, request, logs, task_sizes)
         warn_of_changes(held.in_use, _log_views(logs))
-    found = tuple(compared(log, results) for log in logs)
+    compared_logs = tuple(compared(log, results) for log in logs)
     names = tuple(policy.name for policy in request.policies)
     seconds = time.monotonic() - started
     used = versions_used(log.cases[0].settings.kafka for log in logs if log.cases)
-    return Comparison(uuid.uuid4().hex, request.base.as_of_ms, names, found, AGE_BOUNDS_MS, seconds, used)
+    return Comparison(uuid.uuid4().hex, request.base.as_of_ms, names, compared_logs, AGE_BOUNDS_MS, seconds, used)
 
 
 def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:
-    """What each policy would do to each log and why, without figures. Reads only indexes and batch headers."""
+    """The effect of each policy on each log with its reasons, without figures. Reads only indexes and batch headers."""
     with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as held:
         logs = _cases(request, _views_by_policy(request, None))
         warn_of_changes(held.in_use, _log_views(logs))
@@ -84,26 +82,26 @@ class PolicyView(NamedTuple):
 
 
 def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> list[PolicyView]:
-    """One view per policy. Policies whose settings do not change what is read share a view; all whose logs needed no recovery
-    share a file system."""
+    """One view per policy. Policies share a view if their settings have no effect on reading, and a file system if no log
+    needed recovery."""
     distinct: list[PolicyView] = []
     views = []
     for policy in request.policies:
         base = replace(request.base, resolver=request.base.resolver.with_policy(policy.settings))
-        view = next((shared for each in distinct if (shared := _with_settings(each, base)) is not None), None)
+        view = next((shared for candidate in distinct if (shared := _with_settings(candidate, base)) is not None), None)
         if view is None:
             fs = OverlayFileSystem(file_system(base.log_dirs))
             view = PolicyView(fs, read_logs(LogAccess(fs, fs), base, read))
             distinct.append(view)
         views.append(view)
     first = views[0].fs
-    return [each if each.fs.changed or first.changed else each._replace(fs=first) for each in views]
+    return [view if view.fs.changed or first.changed else view._replace(fs=first) for view in views]
 
 
 def _with_settings(view: PolicyView, request: CompactionRequest) -> PolicyView | None:
-    """The view with another policy's settings, ``None`` if these change what is read."""
-    found = read_settings(view.fs, [log.location for log in view.logs], request)
-    logs = tuple(_log_with_settings(log, settings) for log, settings in zip(view.logs, found, strict=True))
+    """The view with another policy's settings, ``None`` if these have an effect on reading."""
+    settings_of_logs = read_settings(view.fs, [log.location for log in view.logs], request)
+    logs = tuple(_log_with_settings(log, settings) for log, settings in zip(view.logs, settings_of_logs, strict=True))
     pairs = zip(view.logs, logs, strict=True)
     same = all(_read_settings_of(old.settings) == _read_settings_of(new.settings) for old, new in pairs)
     return PolicyView(view.fs, logs) if same else None
@@ -125,12 +123,12 @@ def _cases(request: ComparisonRequest, views: Sequence[PolicyView]) -> list[LogC
     logs: dict[LogLocation, LogCases] = {}
     for policy, view in zip(request.policies, views, strict=True):
         for log in view.logs:
-            known = logs.get(log.location, LogCases(log.location))
+            log_cases = logs.get(log.location, LogCases(log.location))
             case = _case(request, policy.name, view.fs, log)
             if isinstance(case, str):
-                logs[log.location] = replace(known, error=known.error or case)
+                logs[log.location] = replace(log_cases, error=log_cases.error or case)
             else:
-                logs[log.location] = replace(known, cases=(*known.cases, case))
+                logs[log.location] = replace(log_cases, cases=(*log_cases.cases, case))
     return list(logs.values())
 
 
@@ -191,13 +189,13 @@ class _SharedRun:
             if number in passes.described:
                 results.counts[path] = passes.described[number]
         numbers = {key: number for number, key in enumerate(plans)}
-        keys = {number: each.keys for number, each in enumerate(cleaned) if each.error is None}
+        keys = {number: cleaning.keys for number, cleaning in enumerate(cleaned) if cleaning.error is None}
         pairs = {(numbers[case.key], case.most_keys) for case in to_clean}
         rounds = passes.broker_rounds([pair for pair in pairs if pair[0] in keys], keys)
         for key, number in numbers.items():
             rounds_by_keys = {most: count for (log, most), count in rounds.items() if log == number}
-            gone = passes.dropped.get(number, Tally.empty())
-            results.plans[key] = PlanResult(cleaned[number], gone, self._refusals.get(id(plans[key])), rounds_by_keys)
+            dropped = passes.dropped.get(number, Tally.empty())
+            results.plans[key] = PlanResult(cleaned[number], dropped, self._refusals.get(id(plans[key])), rounds_by_keys)
 
     def _clean(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[LogCleaning]:
         logs = [_to_measure(plan) for plan in plans]

@@ -35,7 +35,7 @@ class Comparison(Result):
         if any(log.fails for log in self.logs):
             return RunStatus.FAILED
         outcomes = [outcome for log in self.logs for outcome in log.outcomes]
-        worked = any(each.run.status is LogStatus.CLEANED or each.run.expired_segments for each in outcomes)
+        worked = any(outcome.run.status is LogStatus.CLEANED or outcome.run.expired_segments for outcome in outcomes)
         return RunStatus.DONE if worked else RunStatus.NOTHING_TO_DO
 
     @property
@@ -78,7 +78,7 @@ class Comparison(Result):
         return comparison_lines(self, style or Style(), all_rows=all_rows, details=details)
 
     def summary(self) -> str:
-        """How many logs and policies, and what failed."""
+        """The number of logs and failures, and the bytes that each policy frees."""
         return comparison_summary(self)
 
     def _repr_html_(self) -> str:

@@ -19,7 +19,7 @@ from compaction.compare.comparison import Comparison
 from compaction.compare.figures import ComparedLog, LogTotals, Outcome
 from compaction.metrics import Metric, document
 
-_WHAT = (("bytes", "bytes"), ("records", ""), ("segments", ""), ("tombstones", ""))
+_UNITS = (("bytes", "bytes"), ("records", ""), ("segments", ""), ("tombstones", ""))
 
 
 def comparison_metrics(comparison: Comparison) -> str:
@@ -40,7 +40,7 @@ def _of_policies(comparison: Comparison) -> Iterator[Metric]:
     by_status = ((total.policy, status, count) for total in totals for status, count in total.statuses.items())
     counts = [({"policy": policy, "status": status}, count) for policy, status, count in by_status]
     yield Metric("policy_logs", "Logs by their status under a policy.", "", counts)
-    for name, unit in _WHAT:
+    for name, unit in _UNITS:
         samples = [
             (_labels(log) | {"policy": outcome.policy, "state": state}, int(getattr(totals, name)))
             for log, outcome in pairs

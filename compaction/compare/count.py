@@ -69,13 +69,13 @@ class Tally:
         :raises CorruptLogError: a record is not well-formed
         """
         rows, first = decoded.rows, decoded.first_row
-        actions, verdicts = (each[first : first + len(rows)] for each in decided[:2])
-        at, error = tally(
+        actions, verdicts = (column[first : first + len(rows)] for column in decided[:2])
+        row, error = tally(
             decoded.block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, survivors, decided.limits, frame,
             np.array(AGE_BOUNDS_MS, np.int64), self.positions, self.ages,
         )  # fmt: skip
         if error:
-            raise corrupt_record(error, rows[at], decoded.block.path)
+            raise corrupt_record(error, rows[row], decoded.block.path)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Source:
 
 @dataclass(frozen=True)
 class SharedSummary:
-    """What pass 1 found in a slice, besides map entries; ``tally`` counts all of its records."""
+    """Pass 1's summary of a slice; ``tally`` counts all of its records."""
 
     summary: SliceSummary
     tally: Tally
@@ -108,33 +108,33 @@ def counts_of(source: int) -> int:
 
 
 def scan_shared(
-    slices: Iterable[Slice], known: tuple[Mapping[int, MapContext], Mapping[int, Source]], settings: MapSettings
+    slices: Iterable[Slice], contexts: tuple[Mapping[int, MapContext], Mapping[int, Source]], settings: MapSettings
 ) -> Iterator[Emitted]:
     """Packed map entries by variant and shard, packed key counts by source and shard, and one ``SharedSummary`` per slice.
 
     The summary of an unreadable slice has an error.
 
     :param slices: ``maps`` are the key counts of the source, and the variants
-    :param known: the variants, and the sources
+    :param contexts: the variants, and the sources
     """
-    variants, sources = known
+    variants, sources = contexts
     for source, group in groupby(slices, key=lambda each: each.log):
         of_source = list(group)
-        numbers = sorted({number for each in of_source for number in each.maps})
+        numbers = sorted({number for slice_ in of_source for number in slice_.maps})
         shared = replace(settings, map_bytes=settings.map_bytes // len(numbers))
         sinks: dict[int, OffsetMapSink | _KeyCountSink] = {}
         for number in numbers:
-            of_map = [each for each in of_source if number in each.maps]
+            of_map = [slice_ for slice_ in of_source if number in slice_.maps]
             if number < 0:
                 sinks[number] = _KeyCountSink(number, sources[source].shards, shared, dirty_records(of_map, 0))
             else:
                 records = dirty_records(of_map, variants[number].first_dirty_offset)
                 sinks[number] = OffsetMapSink(number, variants[number], shared, records, Arena())
         throttle = Throttle(settings.bytes_per_second)
-        for each in of_source:
+        for slice_ in of_source:
             tallies = _TallySink(sources[source].frame)
             summary = yield from scan_records_of(
-                each, [sinks[number] for number in each.maps or (source,)], [tallies], settings, throttle
+                slice_, [sinks[number] for number in slice_.maps or (source,)], [tallies], settings, throttle
             )
             tally_of_slice = tallies.tally if summary.error is None else Tally.empty()
             yield (source, SUMMARY), [SharedSummary(summary, tally_of_slice)]
@@ -152,11 +152,11 @@ class _KeyCountSink:
 
     def take(self, decoded: Decoded) -> Iterator[Emitted]:
         for entries, _ in self._source.of(decoded):
-            at = self._table.put(entries)
-            while at < len(entries):
+            position = self._table.put(entries)
+            while position < len(entries):
                 yield from spilled(self.number, self._table.slots, self._shards)
                 self._table.clear()
-                at = self._table.put(entries, at)
+                position = self._table.put(entries, position)
 
     def result(self) -> Iterator[Emitted]:
         """All remaining counts, by shard."""

@@ -58,7 +58,7 @@ def _added(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class RepetitionRange:
-    """How many keys occur how often."""
+    """The keys whose number of records is in a range."""
 
     #: the least number of records that such a key has
     at_least: int
@@ -78,16 +78,16 @@ class KeyFigures:
     distinct: int = 0
     #: the number of records of the most frequent key
     most_repeated: int = 0
-    #: how many keys occur how often
+    #: keys by the number of their records
     repetition: tuple[RepetitionRange, ...] = ()
 
 
 class OutcomeStatus(str, enum.Enum):
-    """What a policy would do to a log.
+    """The effect of a policy on a log.
 
-    ``refused``: a run would fail and require ``--allow-keyless``; the figures of the log are those with it, but in totals it is
-    unchanged. ``policy_unknown``: the log's
-    ``cleanup.policy`` is not known; a run would not change the log, and the figures are those of the unchanged log.
+    ``refused``: a run would fail and require ``--allow-keyless``. The log's figures assume this option; in totals the log is
+    unchanged. ``policy_unknown``: the log's ``cleanup.policy`` is not known. A run would not change the log, and the figures
+    are those of the unchanged log.
     """
 
     #: a run would clean it
@@ -113,15 +113,15 @@ class Outcome:
 
     #: the policy
     policy: str
-    #: what a run would do to the log, see the reason codes
+    #: the effect of a run on the log, see the reason codes
     status: OutcomeStatus
     #: why, in a sentence
     reason: str
     #: the report of a real run
     run: LogReport
-    #: what remains of the log
+    #: the log after the run
     after: LogTotals = LogTotals()
-    #: what the delete policy removes
+    #: the segments that the delete policy removes
     expired: LogTotals = LogTotals()
     #: the removed records
     gone: Distribution = Distribution()
@@ -142,7 +142,7 @@ class Outcome:
 
     @property
     def fails(self) -> bool:
-        """Whether a run would fail the log. If it would refuse it under a policy that is only considered, that is an answer."""
+        """Whether a run would fail the log. A refusal under a policy that is only compared is a result, not a failure."""
         refused = self.status is OutcomeStatus.REFUSED and self.policy == CONFIGURED
         return refused or self.status is OutcomeStatus.FAILED
 
@@ -184,7 +184,7 @@ class ComparedLog:
         return self.error is not None or any(outcome.fails for outcome in self.outcomes)
 
     def remaining(self, policy: int) -> LogTotals:
-        """What a run with a policy leaves, by the number of the policy: all of the log if it fails or is refused."""
+        """The log after a run with a policy, by the policy's number: unchanged if the run fails or refuses it."""
         if self.error is not None or not self.outcomes[policy].changes:
             return self.before
         return self.outcomes[policy].after
@@ -198,9 +198,9 @@ class PolicyTotals:
     policy: str
     #: the logs as they are
     before: LogTotals
-    #: what remains of them
+    #: the logs after the run
     after: LogTotals
-    #: what the delete policy removes
+    #: the segments that the delete policy removes
     expired: LogTotals
     #: the removed records
     gone: Distribution

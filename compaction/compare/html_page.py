@@ -70,7 +70,9 @@ def _log(log: ComparedLog, explained: bool) -> dict[str, Any]:
         "ages": log.spread.by_age,
         "places": log.spread.by_place,
         "keys": [log.keys.distinct, log.keys.most_repeated],
-        "repeats": [[each.at_least, each.at_most, each.keys, each.records] for each in log.keys.repetition],
+        "repeats": [
+            [repetition.at_least, repetition.at_most, repetition.keys, repetition.records] for repetition in log.keys.repetition
+        ],
         "outcomes": [_outcome(outcome, explained) for outcome in log.outcomes],
     }
 

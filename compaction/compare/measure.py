@@ -74,27 +74,25 @@ class _CaseSink:
 
 
 class MeasureContext(NamedTuple):
-    """What pass 2 knows: by variant, its numbered cases; the sources."""
+    """The data that all tasks of pass 2 share: numbered cases by variant, sources by number."""
 
     cases: Mapping[int, Sequence[tuple[int, CleanContext]]]
     sources: Mapping[int, Source]
 
 
-def measure_shared(slices: PartsToClean, known: MeasureContext) -> list[Measured]:
+def measure_shared(slices: PartsToClean, context: MeasureContext) -> list[Measured]:
     """Measure some slices; see ``_measure_slice``."""
-    return [measured for slice_, survivors in slices for measured in _measure_slice(slice_, survivors, known)]
+    return [measured for slice_, survivors in slices for measured in _measure_slice(slice_, survivors, context)]
 
 
-def _measure_slice(slice_: Slice, survivors: Mapping[int, Sequence[Packed]], known: MeasureContext) -> list[Measured]:
+def _measure_slice(slice_: Slice, survivors: Mapping[int, Sequence[Packed]], context: MeasureContext) -> list[Measured]:
     """Measure a slice in each case.
 
     :param survivors: by variant, survivor entries from any number of shards, uint64[n] in no order
     """
-    logs = [(variant, number, log) for variant in slice_.maps for number, log in known.cases.get(variant, ())]
-    frame = known.sources[slice_.log].frame
-    cases = [
-        _CaseSink(number, Rewriter(log, survivors.get(variant, ())), slice_, frame) for variant, number, log in logs
-    ]
+    logs = [(variant, number, log) for variant in slice_.maps for number, log in context.cases.get(variant, ())]
+    frame = context.sources[slice_.log].frame
+    cases = [_CaseSink(number, Rewriter(log, survivors.get(variant, ())), slice_, frame) for variant, number, log in logs]
     throttle = Throttle(min(log.bytes_per_second for _, _, log in logs))
     try:
         finish(scan(slice_, cases, logs[0][2].files, throttle, check_crc=False))
@@ -106,7 +104,7 @@ def _measure_slice(slice_: Slice, survivors: Mapping[int, Sequence[Packed]], kno
 
 @dataclass(frozen=True)
 class Repetition:
-    """How often keys occur: numbers of keys and of their records, int64[64] each, by power of two (see ``REPETITIONS``)."""
+    """Numbers of keys and of their records, int64[64] each, by records per key in powers of two (see ``REPETITIONS``)."""
 
     keys: NDArray[np.int64]
     records: NDArray[np.int64]
@@ -123,8 +121,8 @@ def resolve_counts(key: Key, packed: Sequence[Packed]) -> list[tuple[int, Repeti
         return []
     expected = sum(map(len, packed))
     total = SlotTable.of_keys(COUNTS, expected)
-    for each in packed:
-        total.put(each, of_records=False)
+    for packed_counts in packed:
+        total.put(packed_counts, of_records=False)
     counts = total.slots[:, 2]
     counts = counts[counts != 0].astype(np.int64)
     powers = np.ceil(np.log2(counts)).astype(np.int64)
@@ -145,22 +143,22 @@ class _RoundSink:
 
     def take(self, decoded: Decoded) -> Iterable[Emitted]:
         for entries, _ in self._source.of(decoded):
-            at = self._table.put(entries)
-            while at < len(entries):
+            position = self._table.put(entries)
+            while position < len(entries):
                 self._table.clear()
                 self.rounds += 1
-                at = self._table.put(entries, at)
+                position = self._table.put(entries, position)
         return ()
 
 
 def count_rounds(work: tuple[Sequence[Slice], MapContext], settings: MapSettings, most_keys: int) -> int:
-    """How many rounds Kafka's cleaner needs for a log if its map holds ``most_keys``.
+    """The number of rounds that Kafka's cleaner needs for a log if its map holds ``most_keys``.
 
     :param work: all slices of a variant, in the order of offsets
     :raises LogError: a slice cannot be read
     """
     slices, log = work
     sink, throttle = _RoundSink(log, settings, most_keys), Throttle(settings.bytes_per_second)
-    for each in slices:
-        finish(scan(each, [sink], settings.files, throttle))
+    for slice_ in slices:
+        finish(scan(slice_, [sink], settings.files, throttle))
     return sink.rounds

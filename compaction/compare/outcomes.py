@@ -20,12 +20,12 @@ from compaction.run.log_reports import cleaned_report
 class PlanResult:
     """The result of one plan in the shared passes.
 
-    ``gone``: the records that it drops. ``refusal``: why a run would refuse without ``--allow-keyless``. ``rounds``: a broker's
-    rounds, by the number of keys that its offset map takes.
+    ``dropped``: the records that it drops. ``refusal``: why a run would refuse without ``--allow-keyless``. ``rounds``: a
+    broker's rounds, by the number of keys that its offset map takes.
     """
 
     cleaned: LogCleaning
-    gone: Tally
+    dropped: Tally
     refusal: str | None
     rounds: Mapping[int, int]
 
@@ -63,9 +63,9 @@ def compared(log: LogCases, results: PassResults) -> ComparedLog:
 
 def _outcome(case: PolicyCase, result: PlanResult | None, counts: LogCounts, total: Tally) -> Outcome:
     status = case.status
-    expired, gone = _expired(case, counts)
+    expired, dropped = _expired(case, counts)
     report = replace(case.report, expired_records=expired.records) if case.report.expired_segments else case.report
-    expired_by_age = _distribution(gone).by_age
+    expired_by_age = _distribution(dropped).by_age
     view = case.plan.compaction.view
     after_bytes, after_segments, rounds = view.size_bytes, len(view.segments), 0
     if case.cleans and result is not None:
@@ -74,7 +74,7 @@ def _outcome(case: PolicyCase, result: PlanResult | None, counts: LogCounts, tot
             return Outcome(case.policy, OutcomeStatus.FAILED, failed.reason, _failed_report(failed), why=case.why)
         # policies with the same output share the result, but each has its own reason
         report = replace(cleaned_report(case.plan, result.cleaned), expired_records=report.expired_records)
-        gone += result.gone
+        dropped += result.dropped
         stats, plan = result.cleaned.stats, case.plan.compaction
         after_bytes -= stats.bytes_read - stats.bytes_kept
         after_segments -= len(plan.segments) - len(plan.groups)
@@ -87,9 +87,9 @@ def _outcome(case: PolicyCase, result: PlanResult | None, counts: LogCounts, tot
         status,
         report.reason,
         report,
-        after=_log_totals(after_bytes, after_segments, total - gone),
+        after=_log_totals(after_bytes, after_segments, total - dropped),
         expired=expired,
-        gone=_distribution(gone),
+        gone=_distribution(dropped),
         expired_by_age=expired_by_age,
         broker_rounds=rounds,
         why=case.why,

@@ -56,7 +56,7 @@ class PolicyCase:
 
     @property
     def most_keys(self) -> int:
-        """How many keys fit into the offset map of one cleaner thread of the broker (``Cleaner.buildOffsetMap``)."""
+        """The number of keys that fit into the offset map of one cleaner thread of the broker (``Cleaner.buildOffsetMap``)."""
         broker = self.settings.broker
         slots = min(broker.dedupe_buffer_bytes // max(broker.cleaner_threads, 1), 2**31 - 1) // ENTRY_BYTES
         return int(slots * broker.load_factor)
@@ -69,7 +69,7 @@ class PolicyCase:
 
     @property
     def status(self) -> OutcomeStatus:
-        """What a run would do to the log, unless it fails or is refused."""
+        """The effect of a run on the log, unless it fails or is refused."""
         if self.settings.topic.policy_guess is not None:
             return OutcomeStatus.POLICY_UNKNOWN
         return OutcomeStatus.CLEANED if self.cleans or self.report.expired_segments else OutcomeStatus.SKIPPED

@@ -73,15 +73,15 @@ class SharedPasses:
 
     def read_transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
         """The transaction summary of each slice; equal byte ranges are read once."""
-        ranges = list(dict.fromkeys(_byte_range(each) for each in slices))
-        found = self._plain.read_transactions([self._slices[each] for each in ranges], files)
-        by_range = dict(zip(ranges, found, strict=True))
+        ranges = list(dict.fromkeys(_byte_range(slice_) for slice_ in slices))
+        summaries = self._plain.read_transactions([self._slices[byte_range] for byte_range in ranges], files)
+        by_range = dict(zip(ranges, summaries, strict=True))
         return [_for_plan(part, self._shared(part), by_range[_byte_range(part)]) for part in slices]
 
     def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
-        """None: the policies' dirty sections differ."""
+        """No filters: the policies' dirty sections differ."""
         return {}
 
     def build_offset_map(
@@ -92,28 +92,32 @@ class SharedPasses:
         self._variants = self._group(slices, logs)
         members: dict[SliceId, list[int]] = {part.id: [counts_of(part.log)] for part in self._slices.values()}
         for number, variant in self._variants.items():
-            for each in variant.slices:
-                members[each.id].append(number)
-        self._slices = {key: replace(each, maps=tuple(members[each.id])) for key, each in self._slices.items()}
+            for slice_ in variant.slices:
+                members[slice_.id].append(number)
+        self._slices = {key: replace(slice_, maps=tuple(members[slice_.id])) for key, slice_ in self._slices.items()}
         scans = {number: variant.scan for number, variant in self._variants.items()}
         shards = {number: scan.shards for number, scan in scans.items()}
         shards |= {counts_of(number): source.shards for number, source in self._sources.items()}
         bounds = {number: (count, count * self._sizes.shard_entries) for number, count in shards.items()}
         tasks = pack(list(self._slices.values()), size_of, self._sizes.scan_bytes)
         description = f"pass 1: scan {len(self._slices)} slices for {len(scans)} maps"
-        found = self._plain.scan(description, MapInputs(tasks, scan_shared, (scans, self._sources), settings, bounds))
-        by_id = {each.summary.slice_id: each for each in found}
+        shared_summaries = self._plain.scan(
+            description, MapInputs(tasks, scan_shared, (scans, self._sources), settings, bounds)
+        )
+        by_id = {summary.summary.slice_id: summary for summary in shared_summaries}
         self.described = self._describe(by_id)
         variant_of = {log: number for number, variant in self._variants.items() for log in variant.logs}
-        summaries = (_for_plan(each, self._shared(each), by_id[self._shared(each).id].summary) for each in slices)
-        return [replace(own, unranked={own.log: own.unranked.get(variant_of[own.log], 0)}) for own in summaries]
+        summaries = (_for_plan(slice_, self._shared(slice_), by_id[self._shared(slice_).id].summary) for slice_ in slices)
+        return [
+            replace(summary, unranked={summary.log: summary.unranked.get(variant_of[summary.log], 0)}) for summary in summaries
+        ]
 
     def measure(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
         """Pass 2 over the slices of ``parts``."""
         cases = {
-            number: found
+            number: contexts
             for number, variant in self._variants.items()
-            if (found := [(log, logs[log]) for log in variant.logs if log in logs])
+            if (contexts := [(log, logs[log]) for log in variant.logs if log in logs])
         }
         slices = [part for part in self._slices.values() if any(number in cases for number in part.maps)]
         maps = {
@@ -145,19 +149,20 @@ class SharedPasses:
             works = [(variant.slices, variant.scan) for variant in variants]
             job = Job.reading("rounds", f"count a broker's rounds over {len(works)} logs", [slices for slices, _ in works])
             count = partial(count_rounds, settings=self._settings, most_keys=most)
-            for variant, found in zip(variants, self._passes.run(job, works, count), strict=True):
-                rounds.update({(log, most): found for log in variant.logs if (log, most) in rounds})
+            for variant, round_count in zip(variants, self._passes.run(job, works, count), strict=True):
+                rounds.update({(log, most): round_count for log in variant.logs if (log, most) in rounds})
         return rounds
 
     def _group(self, slices: Sequence[Slice], logs: Mapping[int, MapContext]) -> dict[int, Variant]:
         read: dict[int, list[Slice]] = {log: [] for log in logs}
         for part in slices:
             read[part.log].append(self._shared(part))
-        found: dict[object, list[int]] = {}
+        plans_by_map: dict[object, list[int]] = {}
         for log, scan in logs.items():
-            found.setdefault((tuple(each.id for each in read[log]), _map_identity(scan)), []).append(log)
+            plans_by_map.setdefault((tuple(slice_.id for slice_ in read[log]), _map_identity(scan)), []).append(log)
         return {
-            number: Variant(logs[plans[0]], tuple(read[plans[0]]), tuple(plans)) for number, plans in enumerate(found.values())
+            number: Variant(logs[plans[0]], tuple(read[plans[0]]), tuple(plans))
+            for number, plans in enumerate(plans_by_map.values())
         }
 
     def _shared(self, slice_: Slice) -> Slice:
@@ -165,8 +170,8 @@ class SharedPasses:
 
     def _describe(self, summaries: Mapping[SliceId | None, SharedSummary]) -> dict[int, LogCounts]:
         repetitions: dict[int, Repetition] = {}
-        for number, found in self._plain.collect_shards("count how often keys occur", resolve_counts):
-            repetitions[number] = repetitions[number] + found if number in repetitions else found
+        for number, repetition in self._plain.collect_shards("count how often keys occur", resolve_counts):
+            repetitions[number] = repetitions[number] + repetition if number in repetitions else repetition
         by_segment: dict[int, dict[int, Tally]] = {source: {} for source in self._sources}
         errors: dict[int, str] = {}
         for part in self._slices.values():
@@ -182,14 +187,14 @@ class SharedPasses:
 
     def _results(self, measured: Iterable[Measured], parts: Sequence[OutputPart]) -> Iterable[PartResult]:
         """One result per output part; adds the dropped records of its slices to ``dropped``."""
-        by_slice = {(each.case, each.slice_id): each for each in measured}
+        by_slice = {(result.case, result.slice_id): result for result in measured}
         for part in parts:
             output, stats, error = part.output, CleanStats(), None
-            for each in part.slices:
-                found = by_slice[output.log, self._shared(each).id]
-                stats += found.stats
-                error = error or found.error
-                self.dropped[output.log] = self.dropped.get(output.log, Tally.empty()) + found.dropped
+            for slice_ in part.slices:
+                result = by_slice[output.log, self._shared(slice_).id]
+                stats += result.stats
+                error = error or result.error
+                self.dropped[output.log] = self.dropped.get(output.log, Tally.empty()) + result.dropped
             yield PartResult(output.log, output.group, part.number, stats, None, error)
 
 
@@ -203,7 +208,7 @@ def _map_identity(scan: MapContext) -> object:
     return scan.first_dirty_offset, scan.shards, ranges, scan.ranking
 
 
-def _for_plan(slice_: Slice, shared: Slice, found: SliceSummary) -> SliceSummary:
-    rows = found.txn_rows.copy()
+def _for_plan(slice_: Slice, shared: Slice, summary: SliceSummary) -> SliceSummary:
+    rows = summary.txn_rows.copy()
     rows["segment_index"] += slice_.segment_index - shared.segment_index
-    return replace(found, log=slice_.log, slice_id=slice_.id, txn_rows=rows)
+    return replace(summary, log=slice_.log, slice_id=slice_.id, txn_rows=rows)

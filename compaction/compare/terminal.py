@@ -1,7 +1,7 @@
 """A comparison as text: a line per log or topic with what each policy frees, the legend, and the totals; and explanations.
 
-Policies have letters, as on the page, because their names are long. A cell is how much smaller the log would be, or the reason
-in a word why it would not be changed.
+Policies have letters, as on the page, because their names are long. A cell is the share that the policy frees, or the reason,
+in a word, why the log would not change.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 #: outcomes without figures
 _WITHOUT_FIGURES = (OutcomeStatus.FAILED, OutcomeStatus.POLICY_UNKNOWN)
-#: cells that are a reason in place of a figure, and what they mean
+#: reasons that are shown in place of a figure, and their meanings
 _MEANINGS = {
     "failed": "it cannot be read or cleaned",
     "refused": "many of its records have no key: a run needs --allow-keyless",
     "unknown": "no source has its cleanup.policy",
     "ratio": "too little is dirty for min.cleanable.dirty.ratio",
     "clean": "nothing was appended since it was cleaned",
-    "active": "what is dirty is in the active segment: --include-active for an export",
-    "held": "what is dirty is in an open transaction, or above the high watermark",
+    "active": "all dirty records are in the active segment; for an export, --include-active cleans it",
+    "held": "all dirty records are in an open transaction, or above the high watermark",
     "lag": "min.compaction.lag.ms has not passed",
     "empty": "it has no bytes",
     "policy": "its policy neither compacts nor deletes",
@@ -45,15 +45,15 @@ _TOTALS_CELLS = 40
 def comparison_lines(comparison: Comparison, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
     """Each log under each policy, and the totals."""
     shown = _Shown(style, all_rows, details)
-    found = [line for block in _blocks(comparison, style) for line in _table(comparison, block, shown)]
+    rows = [line for block in _blocks(comparison, style) for line in _table(comparison, block, shown)]
     versions = [line for kafka_version in comparison.kafka_versions for line in wrapped(str(kafka_version), style)]
     last = wrapped(comparison_summary(comparison), style)
     head, totals = _legend(comparison, style), _totals(comparison, style)
-    return [*head, *found, *_meanings(comparison, style), *totals, Line(""), *versions, *last]
+    return [*head, *rows, *_meanings(comparison, style), *totals, Line(""), *versions, *last]
 
 
 class _Shown(NamedTuple):
-    """How the table is laid out, whether it has every log, and whether the details of each."""
+    """The layout of the table; whether it has every log, and details of each."""
 
     style: Style
     all_rows: bool
@@ -90,7 +90,7 @@ def _legend(comparison: Comparison, style: Style) -> list[Line]:
 
 
 def _blocks(comparison: Comparison, style: Style) -> list[range]:
-    """The policies of each table: as many as fit the width."""
+    """The policies of each table, as many as fit the width."""
     most = max(1, (style.width - _OTHER_CELLS) // _POLICY_CELLS)
     count = len(comparison.policies)
     return [range(first, min(first + most, count)) for first in range(0, count, most)]
@@ -99,7 +99,7 @@ def _blocks(comparison: Comparison, style: Style) -> list[range]:
 def _table(comparison: Comparison, policies: range, shown: _Shown) -> list[Line]:
     logs = comparison.logs
     names = [(log.topic, log.partition) for log in logs]
-    top = top_rows(names, lambda row: _rank([logs[each] for each in row]), shown.style.ellipsis, all_rows=shown.all_rows)
+    top = top_rows(names, lambda row: _rank([logs[number] for number in row]), shown.style.ellipsis, all_rows=shown.all_rows)
     columns = [Column(top.title, right=False), Column("on disk"), Column("records", rank=2), Column("keys", rank=1)]
     columns += [Column(f"{letter(number)} freed") for number in policies]
     total = _row(f"total, {counted(len(logs), 'log')}", logs, policies, "bold", ())
@@ -109,9 +109,11 @@ def _table(comparison: Comparison, policies: range, shown: _Shown) -> list[Line]
 
 def _rows(top: TopRows, logs: Sequence[ComparedLog], policies: range, shown: _Shown) -> Iterator[Row]:
     for name, numbers in top.rows:
-        found = [logs[number] for number in numbers]
-        details = [text for log in found for text in _details(log, policies, named=len(found) > 1)] if shown.details else []
-        yield _row(name, found, policies, "bold red" if _failed(found) else "", details)
+        row_logs = [logs[number] for number in numbers]
+        details = (
+            [text for log in row_logs for text in _details(log, policies, named=len(row_logs) > 1)] if shown.details else []
+        )
+        yield _row(name, row_logs, policies, "bold red" if _failed(row_logs) else "", details)
 
 
 def _row(name: str, logs: Sequence[ComparedLog], policies: range, colour: str, details: Sequence[str]) -> Row:
@@ -124,7 +126,7 @@ def _row(name: str, logs: Sequence[ComparedLog], policies: range, colour: str, d
 
 
 def _cell(logs: Sequence[ComparedLog], number: int) -> str:
-    """How much smaller the logs would be, or why they would not be changed."""
+    """The share that the policy frees, or the reason why none of the logs would change."""
     before = sum(log.before.bytes for log in logs)
     after = sum(log.remaining(number).bytes for log in logs)
     reasons = {_reason(log, number) for log in logs}
@@ -156,7 +158,7 @@ def _failed(logs: Iterable[ComparedLog]) -> bool:
 
 
 def _details(log: ComparedLog, policies: range, *, named: bool) -> Iterator[str]:
-    """What each policy would do, and why."""
+    """The effect of each policy, with its reason."""
     prefix = f"{log.name}: " if named else ""
     if log.error is not None:
         yield f"{prefix}failed: {log.error}"
@@ -164,11 +166,11 @@ def _details(log: ComparedLog, policies: range, *, named: bool) -> Iterator[str]
     for number in policies:
         outcome = log.outcomes[number]
         rounds = f", {outcome.broker_rounds} rounds of a broker" if outcome.broker_rounds > 1 else ""
-        remaining = "" if outcome.status in _WITHOUT_FIGURES else f": {_left(outcome)}{rounds}"
+        remaining = "" if outcome.status in _WITHOUT_FIGURES else f": {_remaining(outcome)}{rounds}"
         yield f"{prefix}{letter(number)} {outcome.status.would}{remaining}; {outcome.reason}"
 
 
-def _left(outcome: Outcome) -> str:
+def _remaining(outcome: Outcome) -> str:
     after = outcome.after
     parts = (counted(after.segments, "segment"), counted(after.records, "record"), counted(after.tombstones, "tombstone"))
     return f"{size(after.bytes)} in {', '.join(parts)} remaining"
@@ -194,8 +196,8 @@ def _totals(comparison: Comparison, style: Style) -> list[Line]:
     if in_rows:
         columns.append(Column("logs would be", right=False))
     rows = []
-    for number, each in enumerate(comparison.totals()):
-        before, after = each.before.bytes, each.after.bytes
+    for number, total in enumerate(comparison.totals()):
+        before, after = total.before.bytes, total.after.bytes
         figures = [size(before), size(after), share_freed(before, after)]
         more = [would[number]] if in_rows else []
         rows.append(Row([letter(number), *figures, *more], details=() if in_rows else [f"logs would be: {would[number]}"]))
@@ -203,17 +205,17 @@ def _totals(comparison: Comparison, style: Style) -> list[Line]:
 
 
 def _would(comparison: Comparison, number: int) -> str:
-    """How many logs have each outcome."""
-    found = Counter(log.outcomes[number].words for log in comparison.logs if log.error is None)
+    """The number of logs by outcome."""
+    counts = Counter(log.outcomes[number].words for log in comparison.logs if log.error is None)
     failed = sum(log.error is not None for log in comparison.logs)
     if failed:
-        found["failed"] += failed
-    return ", ".join(f"{count} {words}" for words, count in found.most_common())
+        counts["failed"] += failed
+    return ", ".join(f"{count} {words}" for words, count in counts.most_common())
 
 
 def comparison_summary(comparison: Comparison) -> str:
     totals = enumerate(comparison.totals())
-    policies = [f"{letter(number)} {change(each.before.bytes, each.after.bytes)}" for number, each in totals]
+    policies = [f"{letter(number)} {change(total.before.bytes, total.after.bytes)}" for number, total in totals]
     failed = sum(_failed([log]) for log in comparison.logs)
     tail = f", {failed} failed" if failed else ""
     logs = counted(len(comparison.logs), "log")
