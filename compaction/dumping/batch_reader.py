@@ -42,7 +42,7 @@ _INT_BYTES = 4
 Longs = NDArray[np.int64]
 
 
-class BatchAt(NamedTuple):
+class LocatedBatch(NamedTuple):
     """A batch: its position, its size in bytes with the header, and its header; a message (v0, v1) as a batch of one record."""
 
     position: int
@@ -96,15 +96,15 @@ class Message(NamedTuple):
         key_at, key_size = self.field(self.key_at)
         return key_at, key_size, *self.field(key_at + max(key_size, 0))
 
-    def field(self, at: int) -> tuple[int, int]:
-        """Start and size of the field whose size is at ``at``; a negative size means null.
+    def field(self, position: int) -> tuple[int, int]:
+        """Start and size of the field whose size is at ``position``; a negative size means null.
 
         :raises FormatError: the message ends before its start
         """
-        start = at + _INT_BYTES
+        start = position + _INT_BYTES
         if start > len(self.data):
             raise FormatError(NOT_WELL_FORMED)
-        return start, int.from_bytes(self.data[at:start], "big", signed=True)
+        return start, int.from_bytes(self.data[position:start], "big", signed=True)
 
 
 class BatchReader:
@@ -112,10 +112,10 @@ class BatchReader:
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs, self._path = fs, path
-        found = fs.stat(path)
-        if found is None:
+        status = fs.stat(path)
+        if status is None:
             raise CorruptLogError("the segment's log is missing", path=path, hint="put the log next to its indexes")
-        self.size = found.size
+        self.size = status.size
         self._window = b""
         self._window_at = 0
 
@@ -130,7 +130,7 @@ class BatchReader:
                 raise self.error("file was truncated while it was read", position, "run again when nothing writes to it")
         return memoryview(self._window)[start : start + size]
 
-    def batch_at(self, position: int, end: int) -> BatchAt | None:
+    def batch_at(self, position: int, end: int) -> LocatedBatch | None:
         """The batch at ``position``; ``None`` if it is not complete before ``end``, or only (preallocated) zeros follow.
 
         :raises CorruptLogError: its size is impossible, or the file ends inside its header
@@ -148,28 +148,28 @@ class BatchReader:
         if magic >= MAGIC:
             if len(head) < HEADER.size:
                 raise self.error("file ends within a batch header", position)
-            return BatchAt(position, LOG_OVERHEAD_BYTES + size, HEADER.unpack(head))
+            return LocatedBatch(position, LOG_OVERHEAD_BYTES + size, HEADER.unpack(head))
         time = HEADER_V1.get(head, "timestamp") if magic else -1
         header = BatchHeader(offset, size, -1, magic, crc, attributes, 0, time, time, -1, -1, -1, 1)
-        return BatchAt(position, LOG_OVERHEAD_BYTES + size, header)
+        return LocatedBatch(position, LOG_OVERHEAD_BYTES + size, header)
 
-    def batches(self, position: int, end: int) -> Iterator[BatchAt]:
+    def batches(self, position: int, end: int) -> Iterator[LocatedBatch]:
         """The batches from ``position`` on that are complete before ``end``."""
         while (batch := self.batch_at(position, end)) is not None:
             yield batch
             position = batch.end
 
-    def data(self, batch: BatchAt) -> memoryview:
+    def data(self, batch: LocatedBatch) -> memoryview:
         """The bytes of a batch, with the header.
 
         :raises UnsupportedLogError: it is too large to be read; a damaged length field may be up to 2 GiB
         """
         if batch.size > MAX_BATCH_BYTES:
-            what = f"batch of {batch.size} bytes, more than {MAX_BATCH_BYTES} are not supported"
-            raise UnsupportedLogError(what, path=self._path, position=batch.position, hint=RESTORE_HINT)
+            message = f"batch of {batch.size} bytes, more than {MAX_BATCH_BYTES} are not supported"
+            raise UnsupportedLogError(message, path=self._path, position=batch.position, hint=RESTORE_HINT)
         return self._bytes(batch.position, batch.size)
 
-    def largest_timestamp(self, batch: BatchAt) -> int:
+    def largest_timestamp(self, batch: LocatedBatch) -> int:
         """The largest timestamp of a batch's records, -1 without records.
 
         :raises CorruptLogError: the records cannot be read
@@ -188,18 +188,18 @@ class BatchReader:
             raise self.error(error.message, batch.position) from None
         return largest
 
-    def error(self, what: str, position: int, hint: str = RESTORE_HINT) -> CorruptLogError:
-        return CorruptLogError(what, path=self._path, position=position, hint=hint)
+    def error(self, message: str, position: int, hint: str = RESTORE_HINT) -> CorruptLogError:
+        return CorruptLogError(message, path=self._path, position=position, hint=hint)
 
 
-def is_valid(batch: BatchAt, data: memoryview) -> bool:
+def is_valid(batch: LocatedBatch, data: memoryview) -> bool:
     """Whether the stored checksum of a batch with the bytes ``data`` is right."""
     if batch.magic >= MAGIC:
         return len(data) >= HEADER.size and crc32c(data[CRC_START:]) == batch.header.crc
     return crc32(data[message_set.CRC_START :]) == batch.header.crc
 
 
-def plain_records(batch: BatchAt, data: memoryview) -> bytes:
+def plain_records(batch: LocatedBatch, data: memoryview) -> bytes:
     """The decompressed records of a v2 batch with the bytes ``data``; empty if it has none.
 
     :raises FormatError: they cannot be decompressed
@@ -220,21 +220,21 @@ def record_tables(records: bytes, header: BatchHeader) -> Iterator[Longs]:
     :raises FormatError: after the last table, a record is malformed; or before the last record, bytes follow it
     """
     data = np.frombuffer(records, np.uint8)
-    at, count = 0, header.record_count
+    position, count = 0, header.record_count
     table = np.empty((min(count, TABLE_RECORDS), COLUMNS), np.int64)
     while count:
-        found, at = locate_fields(data, at, count, header.base_offset, header.base_timestamp, table)
-        count -= found
-        remaining = not count and at != len(data)
-        if found - remaining:
-            yield table[: found - remaining]
+        count_read, position = locate_fields(data, position, count, header.base_offset, header.base_timestamp, table)
+        count -= count_read
+        remaining = not count and position != len(data)
+        if count_read - remaining:
+            yield table[: count_read - remaining]
         if remaining:
             raise FormatError("batch holds more bytes than its declared number of records")
-        if at < 0:
+        if position < 0:
             raise FormatError(NOT_WELL_FORMED)
 
 
-def messages(batch: BatchAt, data: memoryview) -> Iterator[Message]:
+def messages(batch: LocatedBatch, data: memoryview) -> Iterator[Message]:
     """The message of a batch of magic 0 or 1 with the bytes ``data``, or the messages in a wrapper.
 
     :raises FormatError: the wrapper cannot be decompressed, has no messages or one of an impossible size or offset; or after

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from compaction.dumping.batch_reader import RESTORE_HINT
 from compaction.dumping.findings import Findings
 from compaction.dumping.index_dump import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
-from compaction.dumping.index_lookup import Found, find_timestamp, may_hold, segments_with, start_position
+from compaction.dumping.index_lookup import TimestampMatch, find_timestamp, may_hold, segments_with, start_position
 from compaction.dumping.json_lines import JsonSegmentDump, Row
 from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.spool import PairSpool
@@ -59,21 +59,26 @@ class Output(Protocol):
 
 
 class Dump:
-    """Dumps the files of a request; text goes to ``out``, lines of findings to ``tell``, errors to ``fail``."""
+    """Dumps the files of a request: text to ``out``, findings line by line to ``print_finding``, errors to ``print_error``."""
 
     def __init__(
-        self, fs: FileSystem, request: DumpRequest, out: Output, tell: Callable[[str], None], fail: Callable[[str], None]
+        self,
+        fs: FileSystem,
+        request: DumpRequest,
+        out: Output,
+        print_finding: Callable[[str], None],
+        print_error: Callable[[str], None],
     ) -> None:
         self._fs, self._request = fs, request
-        self._out, self._tell, self._fail = out, tell, fail
+        self._out, self._print_finding, self._print_error = out, print_finding, print_error
         self._findings = Findings()
         self._line_open = False
 
     def run(self, working_dir: str) -> bool:
-        """Whether all files could be read and are valid.
+        """Dump all files; whether all could be read and are valid.
 
         :param working_dir: the directory of relative paths
-        :raises UsageError: a file does not exist, or its name does not tell how to dump it
+        :raises UsageError: a file does not exist, or its name does not determine its kind
         """
         targets = self._targets(working_dir)
         valid = True
@@ -84,25 +89,25 @@ class Dump:
             except LogError as error:
                 valid = False
                 self._end_line()
-                self._fail(error.describe())
+                self._print_error(error.describe())
         for path, row in self._findings.rows():
             if not self._request.jsonl:
-                self._tell(row.text)
+                self._print_finding(row.text)
             elif row.type:
                 self._text(f"{row.json(path)}\n")
         self._findings.close()
-        for each in self._findings.errors:
-            self._fail(each.describe())
+        for finding in self._findings.errors:
+            self._print_error(finding.describe())
         return valid and not self._findings.errors
 
     def _targets(self, working_dir: str) -> list[Target]:
         targets = []
         for path in self._request.files:
-            found = self._fs.stat(path)
-            if found is None:
+            status = self._fs.stat(path)
+            if status is None:
                 raise UsageError("no such file or directory", path=path, hint="separate paths by spaces or commas")
-            if found.is_dir:
-                targets += self._narrow([Target.of(each, working_dir) for each in self._directory(path)])
+            if status.is_dir:
+                targets += self._narrow([Target.of(file, working_dir) for file in self._directory(path)])
             else:
                 targets.append(Target.of(path, working_dir))
         for target in targets:
@@ -158,7 +163,7 @@ class Dump:
         elif kind is Kind.SNAPSHOT:
             self._rows(target, dump_snapshot(self._fs, target))
         else:
-            self._tell(f"Ignoring unknown file {target.shown}")
+            self._print_finding(f"Ignoring unknown file {target.shown}")
 
     def _log(self, target: Target) -> None:
         self._row(target, _log_heading(target))
@@ -180,31 +185,33 @@ class Dump:
             self._note_invalid(target, dump)
         if view.complete and dump.position < dump.size:
             invalid = dump.size - dump.position
-            said = f"Found {invalid} invalid bytes at the end of {target.name}"
-            self._row(target, Row("invalidBytes", {"position": dump.position, "size": invalid}, said))
+            text = f"Found {invalid} invalid bytes at the end of {target.name}"
+            self._row(target, Row("invalidBytes", {"position": dump.position, "size": invalid}, text))
             self._note_damage(target, dump.position)
 
     def _view(self, target: Target) -> SegmentView | None:
-        """What to print of a log, ``None`` for nothing; prints the result of a lookup."""
+        """The selection from a log, ``None`` for nothing; prints the result of a lookup."""
         view, offsets = self._request.segment, self._request.offsets
         if offsets is not None:
             start = start_position(self._fs, target, offsets.first)
             last = "" if offsets.last is None else offsets.last
-            said = f"Looking for offsets {offsets.first}:{last} from position: {start}"
-            self._row(target, Row("lookup", {**offsets._asdict(), "position": start}, said))
+            text = f"Looking for offsets {offsets.first}:{last} from position: {start}"
+            self._row(target, Row("lookup", {**offsets._asdict(), "position": start}, text))
             return replace(view, start=start, first_offset=offsets.first, last_offset=offsets.last)
         if self._request.timestamp is None:
             return view
-        found = find_timestamp(self._fs, target, self._request.timestamp)
-        self._row(target, _found_row(self._request.timestamp, found))
-        if found is None:
+        record = find_timestamp(self._fs, target, self._request.timestamp)
+        self._row(target, _found_row(self._request.timestamp, record))
+        if record is None:
             return None
-        return replace(view, start=found.position, first_offset=found.offset, last_offset=found.offset)
+        return replace(view, start=record.position, first_offset=record.offset, last_offset=record.offset)
 
     def _note_invalid(self, target: Target, dump: SegmentDump) -> None:
         if dump.invalid:
-            what = "1 batch fails its CRC" if dump.invalid == 1 else f"{dump.invalid} batches fail their CRC; this is the first"
-            error = CorruptLogError(what, path=target.path, position=dump.first_invalid, hint=RESTORE_HINT)
+            message = (
+                "1 batch fails its CRC" if dump.invalid == 1 else f"{dump.invalid} batches fail their CRC; this is the first"
+            )
+            error = CorruptLogError(message, path=target.path, position=dump.first_invalid, hint=RESTORE_HINT)
             self._findings.errors.append(error)
 
     def _note_damage(self, target: Target, position: int) -> None:
@@ -228,16 +235,16 @@ class Dump:
 
     def _texts(self, texts: Iterable[str]) -> None:
         """Prints texts, also those before an error, a buffer at a time."""
-        held, size = [], 0
+        pending, size = [], 0
         try:
             for text in texts:
-                held.append(text)
+                pending.append(text)
                 size += len(text)
                 if size > _BUFFER_CHARACTERS:
-                    self._text("".join(held))
-                    held, size = [], 0
+                    self._text("".join(pending))
+                    pending, size = [], 0
         finally:
-            self._text("".join(held))
+            self._text("".join(pending))
 
     def _text(self, text: str) -> None:
         if text:
@@ -258,26 +265,26 @@ def _file_fields(target: Target) -> dict[str, object]:
 
 
 def _log_heading(target: Target) -> Row:
-    """What only the text says: in JSON it is in the line of the file."""
+    """The heading of a log in text; JSON has these fields in the line of the file."""
     if target.kind is Kind.LOG:
-        said = f"Log starting offset: {target.base_offset}"
+        text = f"Log starting offset: {target.base_offset}"
     elif target.snapshot_id is None:
-        said = "KRaft bootstrap snapshot"
+        text = "KRaft bootstrap snapshot"
     else:
-        said = "Snapshot end offset: {}, epoch: {}".format(*target.snapshot_id)
-    return Row("", {}, said)
+        text = "Snapshot end offset: {}, epoch: {}".format(*target.snapshot_id)
+    return Row("", {}, text)
 
 
-def _found_row(timestamp: int, found: Found | None) -> Row:
+def _found_row(timestamp: int, record: TimestampMatch | None) -> Row:
     """The result of a lookup of a timestamp."""
-    if found is None:
+    if record is None:
         return Row("lookup", {"since": timestamp, "offset": None}, f"No record at or after timestamp {timestamp}")
-    said = (
-        f"First record at or after timestamp {timestamp}: offset: {found.offset} timestamp: {found.timestamp}"
-        f" position: {found.position} (searched from position: {found.start})"
+    text = (
+        f"First record at or after timestamp {timestamp}: offset: {record.offset} timestamp: {record.timestamp}"
+        f" position: {record.position} (searched from position: {record.start})"
     )
-    return Row("lookup", {"since": timestamp, "offset": found.offset, "timestamp": found.timestamp,
-                          "position": found.position}, said)  # fmt: skip
+    return Row("lookup", {"since": timestamp, "offset": record.offset, "timestamp": record.timestamp,
+                          "position": record.position}, text)  # fmt: skip
 
 
 def _encoded(text: str) -> bytes:

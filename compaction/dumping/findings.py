@@ -56,10 +56,10 @@ class Findings:
         """All findings but ``errors`` with their path; texts and order are those that Kafka's tool writes to standard error.
         A heading, which only the text has, has no type."""
         mismatches = {path: sorted(offsets.items(), reverse=True) for path, offsets in self.mismatches.items()}
-        found: tuple[Mapping[str, Iterable[tuple[int, int]]], ...] = (
+        findings_of_kinds: tuple[Mapping[str, Iterable[tuple[int, int]]], ...] = (
             mismatches, self.timestamps, self.out_of_order, self.not_found, self.gaps,
         )  # fmt: skip
-        for (kind, heading, text, names), by_path in zip(_KINDS, found, strict=True):
+        for (kind, heading, text, names), by_path in zip(_KINDS, findings_of_kinds, strict=True):
             for path, pairs in java_order(by_path):
                 yield path, Row("", {}, heading.format(path))
                 yield from ((path, Row(kind, dict(zip(names, pair, strict=True)), text.format(*pair))) for pair in pairs)
@@ -86,6 +86,6 @@ def _spread(text: str) -> int:
     """``HashMap.hash`` of a string."""
     code = 0
     raw = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(raw), 2):
-        code = (31 * code + int.from_bytes(raw[at : at + 2], "big")) % _INT
+    for position in range(0, len(raw), 2):
+        code = (31 * code + int.from_bytes(raw[position : position + 2], "big")) % _INT
     return code ^ (code >> 16)

@@ -36,9 +36,9 @@ _TOKEN = re.compile(r"[\[\]{},?]|[^\s\[\]{},?]+")
 class MessageError(FormatError):
     """A malformed message. ``java`` is the message of Java's exception."""
 
-    def __init__(self, what: str, position: int | None = None, java: str | None = None) -> None:
-        super().__init__(what, position)
-        self.java = what if java is None else java
+    def __init__(self, message: str, position: int | None = None, java: str | None = None) -> None:
+        super().__init__(message, position)
+        self.java = message if java is None else java
 
 
 class Versions(NamedTuple):
@@ -134,19 +134,19 @@ class _FieldParser:
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
 
-    def _take(self, *wanted: str) -> bool:
-        if self._tokens and self._tokens[0] in wanted:
+    def _take(self, *tokens: str) -> bool:
+        if self._tokens and self._tokens[0] in tokens:
             del self._tokens[0]
             return True
         return False
 
     def fields(self, end: str) -> tuple[Field, ...]:
         """Fields up to ``end``: a bracket, or empty for the end of the text."""
-        found: list[Field] = []
+        parsed: list[Field] = []
         while self._tokens and self._tokens[0] != end:
-            found.append(self._field(self._tokens.pop(0)))
+            parsed.append(self._field(self._tokens.pop(0)))
             self._take(",")
-        return tuple(found)
+        return tuple(parsed)
 
     def _field(self, name: str) -> Field:
         field = self._type(name)._replace(nullable=self._take("?"))
@@ -181,10 +181,10 @@ class _Reader:
         self.pos = 0
 
     def structure(self, fields: tuple[Field, ...]) -> Values:
-        wanted = [field for field in fields if field.versions.has(self._version)]
-        values = {field.name: self._value(field) for field in wanted if not field.is_tagged(self._version)}
+        present = [field for field in fields if field.versions.has(self._version)]
+        values = {field.name: self._value(field) for field in present if not field.is_tagged(self._version)}
         if self._flexible:
-            by_tag = {field.tag: field for field in wanted if field.is_tagged(self._version)}
+            by_tag = {field.tag: field for field in present if field.is_tagged(self._version)}
             for _ in range(self._unsigned()):
                 tag, size = self._unsigned(), self._unsigned()
                 if tag in by_tag:
@@ -214,10 +214,10 @@ class _Reader:
                 raise MessageError(f"non-nullable field {field.name} was serialized as null", self.pos)
             return None
         if field.kind == "[":
-            left = len(self._data) - self.pos
-            if length > left:
-                what = f"Tried to allocate a collection of size {length}, but there are only {left} bytes remaining."
-                raise MessageError(what, self.pos)
+            available = len(self._data) - self.pos
+            if length > available:
+                message = f"Tried to allocate a collection of size {length}, but there are only {available} bytes remaining."
+                raise MessageError(message, self.pos)
             return [self._value(field.parts[0]) for _ in range(length)]
         if field.kind == "string" and length > _LONGEST_STRING:
             raise MessageError(f"string field {field.name} had invalid length {length}", self.pos)
@@ -238,9 +238,9 @@ class _Reader:
         return value - (1 << 32) if value >> 31 else value
 
     def _array(self, size: int) -> bytes:
-        left = len(self._data) - self.pos
-        if size > left:
-            raise MessageError(f"Error reading byte array of {size} byte(s): only {left} byte(s) available", self.pos)
+        available = len(self._data) - self.pos
+        if size > available:
+            raise MessageError(f"Error reading byte array of {size} byte(s): only {available} byte(s) available", self.pos)
         return self._take(size)
 
     def _take(self, size: int) -> bytes:
@@ -254,7 +254,7 @@ def _java_reason(varint: bytes) -> str:
     """The message of Java's exception for a malformed unsigned varint: none if the buffer ends within it."""
     if len(varint) < 5:
         return "null"
-    value = sum((byte & 0x7F) << 7 * at for at, byte in enumerate(varint[:4])) | varint[4] << 28
+    value = sum((byte & 0x7F) << 7 * index for index, byte in enumerate(varint[:4])) | varint[4] << 28
     return f"Varint is too long, the most significant bit in the 5th byte is set, converted value: {value & 0xFFFFFFFF:x}"
 
 

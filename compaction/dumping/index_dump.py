@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.dumping.batch_reader import BatchAt, BatchReader
+from compaction.dumping.batch_reader import BatchReader, LocatedBatch
 from compaction.dumping.findings import Findings
 from compaction.dumping.json_lines import Row
 from compaction.dumping.segment_dump import optional_long
@@ -119,8 +119,8 @@ def dump_txn_index(fs: FileSystem, target: Target) -> Iterator[Row]:
     versions = [(entry[0] >> 8, number) for number, entry in enumerate(entries)]
     for version, number in versions:
         if version > 0:
-            what, position = f"entry has the unknown version {version}", number * TXN_ENTRY.size
-            raise CorruptLogError(what, path=target.path, position=position, hint=REBUILD_HINT)
+            message, position = f"entry has the unknown version {version}", number * TXN_ENTRY.size
+            raise CorruptLogError(message, path=target.path, position=position, hint=REBUILD_HINT)
     for (version, _), (_, *values) in zip(versions, entries, strict=True):
         yield Row("abortedTransaction", {"version": version, **dict(zip(_ABORTED_FIELDS, values, strict=True))})
 
@@ -170,7 +170,7 @@ class _Positions:
         self._start, self._offset = -1, 0
         self._position = 0
 
-    def find(self, relative: int, base: int) -> BatchAt | None:
+    def find(self, relative: int, base: int) -> LocatedBatch | None:
         """The batch; ``None`` if all end before the offset."""
         slot = lower_slot(self._offsets, relative)
         start = 0 if slot < 0 else int(self._positions[slot])
@@ -206,22 +206,22 @@ def lower_slot(offsets: NDArray[np.int32], relative: int) -> int:
         return -1
     while low < high:
         middle = (low + high + 1) >> 1
-        found = offsets[middle]
-        if found == relative:
+        offset = offsets[middle]
+        if offset == relative:
             return middle
-        low, high = (low, middle - 1) if found > relative else (middle, high)
+        low, high = (low, middle - 1) if offset > relative else (middle, high)
     return low
 
 
 def _verify_time(
-    batches: BatchReader, batch: BatchAt | None, entry: tuple[int, int, int], place: tuple[Target, Findings]
+    batches: BatchReader, batch: LocatedBatch | None, entry: tuple[int, int, int], destination: tuple[Target, Findings]
 ) -> bool:
     """Whether an entry (timestamp, offset, timestamp of the previous entry) agrees with its batch; adds findings."""
     timestamp, offset, before = entry
-    target, findings = place
+    target, findings = destination
     if batch is None or batch.last_offset != offset:
-        found = -1 if batch is None else batch.last_offset
-        findings.not_found.setdefault(target.absolute, []).append((offset, found))
+        last_offset = -1 if batch is None else batch.last_offset
+        findings.not_found.setdefault(target.absolute, []).append((offset, last_offset))
         return False
     largest = batches.largest_timestamp(batch)
     if largest != timestamp:
@@ -231,7 +231,7 @@ def _verify_time(
     return largest == timestamp > before
 
 
-def _batch_of_entry(batches: BatchReader, target: Target, entry: tuple[int, int], max_bytes: int) -> BatchAt:
+def _batch_of_entry(batches: BatchReader, target: Target, entry: tuple[int, int], max_bytes: int) -> LocatedBatch:
     number, position = entry
     if 0 <= position <= batches.size:
         batch = batches.batch_at(position, min(batches.size, position + max_bytes))
@@ -257,8 +257,8 @@ def _time_problem(entries: NDArray[np.void]) -> str:
 
 
 def _check(fs: FileSystem, target: Target, entry_bytes: int, problem: str) -> None:
-    found = fs.stat(target.path)
-    size = 0 if found is None else found.size
+    status = fs.stat(target.path)
+    size = 0 if status is None else status.size
     if not problem and size % entry_bytes:
         problem = f"its size of {size} bytes is not a multiple of {entry_bytes}"
     if problem:
@@ -266,14 +266,14 @@ def _check(fs: FileSystem, target: Target, entry_bytes: int, problem: str) -> No
 
 
 def _is_unused(entries: NDArray[np.void]) -> bool:
-    """Whether an index is preallocated, as of an active segment, and has no entry yet. Kafka's tool, for which it has one of
-    zeros, lists that as a finding; no broker reads it."""
+    """Whether an index is preallocated, as of an active segment, and has no entry yet. Kafka's tool reads an entry of zeros and
+    reports it; no broker reads it."""
     return not np.frombuffer(entries.tobytes(), np.uint8).any()
 
 
-def _note(findings: Findings, target: Target, wrong: list[int], entry_bytes: int, what: str) -> None:
+def _note(findings: Findings, target: Target, wrong: list[int], entry_bytes: int, problem: str) -> None:
     if wrong:
-        text = f"{len(wrong)} of the index's entries {what}; this is the first"
+        text = f"{len(wrong)} of the index's entries {problem}; this is the first"
         findings.errors.append(CorruptLogError(text, path=target.path, position=wrong[0] * entry_bytes, hint=REBUILD_HINT))
 
 

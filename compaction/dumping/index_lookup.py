@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.dumping.batch_reader import BatchAt, BatchReader
+from compaction.dumping.batch_reader import BatchReader, LocatedBatch
 from compaction.dumping.targets import Target
 from compaction.errors import CorruptLogError
 from compaction.formats.indexes import read_offset_index, read_time_index
@@ -25,7 +25,7 @@ from compaction.storage.filesystem import FileSystem
 from compaction.storage.text_files import MAX_INDEX_BYTES, read_small
 
 
-class Found(NamedTuple):
+class TimestampMatch(NamedTuple):
     """The first record at or after a timestamp: start position of the scan, position of its batch, its offset and timestamp."""
 
     start: int
@@ -35,7 +35,7 @@ class Found(NamedTuple):
 
 
 def start_position(fs: FileSystem, target: Target, offset: int) -> int:
-    """The position from which to scan the log for ``offset``: that of the last index entry at or below it, else 0."""
+    """The position at which a scan for ``offset`` starts: that of the last index entry at or below it, else 0."""
     base = target.base_offset or 0
     rows = _index(fs, target, INDEX, base)
     slot = int(np.searchsorted(rows["offset"], offset, "right")) - 1 if len(rows) else -1
@@ -50,7 +50,7 @@ def start_position(fs: FileSystem, target: Target, offset: int) -> int:
     return position if batch is not None and batch.last_offset == entry_offset else 0
 
 
-def find_timestamp(fs: FileSystem, target: Target, timestamp: int) -> Found | None:
+def find_timestamp(fs: FileSystem, target: Target, timestamp: int) -> TimestampMatch | None:
     """The first record at or after ``timestamp``; ``None`` if all are earlier.
 
     :raises CorruptLogError: a scanned batch cannot be read
@@ -63,9 +63,9 @@ def find_timestamp(fs: FileSystem, target: Target, timestamp: int) -> Found | No
         if not 0 <= batch.magic <= MAGIC:
             raise reader.error("batch has an unknown magic", batch.position)
         if batch.header.max_timestamp >= timestamp:
-            found = _first_record(reader, batch, timestamp)
-            if found is not None:
-                return Found(start, batch.position, *found)
+            record = _first_record(reader, batch, timestamp)
+            if record is not None:
+                return TimestampMatch(start, batch.position, *record)
     return None
 
 
@@ -86,7 +86,7 @@ def segments_with(logs: Sequence[Target], first_offset: int, last_offset: int | 
     return list(logs[first : max(end, first)])
 
 
-def _first_record(reader: BatchReader, batch: BatchAt, timestamp: int) -> tuple[int, int] | None:
+def _first_record(reader: BatchReader, batch: LocatedBatch, timestamp: int) -> tuple[int, int] | None:
     data = reader.data(batch)
     try:
         parsed: RecordBatch | MessageEntry = parse_batch(data) if batch.magic == MAGIC else parse_message_entry(data)

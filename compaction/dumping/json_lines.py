@@ -1,7 +1,7 @@
 """A dump as JSON lines: one object a line, each with its ``type`` and ``file``. ``docs/dump-jsonl.md`` defines the fields.
 
 Names are those of Kafka's dump tool where it prints the field. Keys, values and header values are objects with one member that
-says how they are encoded: ``text`` for valid UTF-8, ``base64`` for other bytes, ``json`` for a decoded message. The output is
+names their encoding: ``text`` for valid UTF-8, ``base64`` for other bytes, ``json`` for a decoded message. The output is
 ASCII.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from json.encoder import encode_basestring_ascii as quote
 from typing import NamedTuple
 
-from compaction.dumping.batch_reader import NOT_WELL_FORMED, BatchAt, Longs, Message
+from compaction.dumping.batch_reader import NOT_WELL_FORMED, LocatedBatch, Longs, Message
 from compaction.dumping.record_decoders import MESSAGE_DECODERS, control_record, decode_text
 from compaction.dumping.segment_dump import NO_HEADERS, SegmentDump, SegmentView, headers_at, sequence_of, time_label, v2_fields
 from compaction.formats.codecs import Codec
@@ -27,21 +27,21 @@ _NO_V2_FIELDS: Mapping[str, int | None] = dict.fromkeys(
      "partitionLeaderEpoch", "isTransactional", "isControl", "deleteHorizonMs"),
 )  # fmt: skip
 
-#: what a line says: field -> value
+#: the fields of a line with their values
 Fields = Mapping[str, object]
 
 
 class Row(NamedTuple):
-    """One line of a dump: the type of its JSON object, the fields of this, and the text if it is not made of these."""
+    """One line of a dump: the type and fields of its JSON object, and the text, ``None`` if it consists of the fields."""
 
     type: str
     fields: Fields
-    said: str | None = None
+    wording: str | None = None
 
     @property
     def text(self) -> str:
         """As Kafka's tool prints it."""
-        return " ".join(f"{name}: {value}" for name, value in self.fields.items()) if self.said is None else self.said
+        return " ".join(f"{name}: {value}" for name, value in self.fields.items()) if self.wording is None else self.wording
 
     def json(self, path: str) -> str:
         """As a JSON object without its line end, of the file at the absolute ``path``."""
@@ -51,13 +51,11 @@ class Row(NamedTuple):
 class JsonSegmentDump(SegmentDump):
     """A segment's batches and records as JSON objects of ``file``, each with its line end."""
 
-    def __init__(
-        self, file: str, fs: FileSystem, path: str, view: SegmentView, note_gap: Callable[[int, int], object]
-    ) -> None:
+    def __init__(self, file: str, fs: FileSystem, path: str, view: SegmentView, note_gap: Callable[[int, int], object]) -> None:
         super().__init__(fs, path, view, note_gap)
         self._file = file
 
-    def _batch(self, batch: BatchAt, data: memoryview) -> Iterator[str]:
+    def _batch(self, batch: LocatedBatch, data: memoryview) -> Iterator[str]:
         header, valid = batch.header, self._checked(batch, data)
         fields = v2_fields(batch) if batch.magic >= MAGIC else {**_NO_V2_FIELDS, "lastOffset": batch.last_offset}
         common = {
@@ -67,7 +65,7 @@ class JsonSegmentDump(SegmentDump):
         }  # fmt: skip
         yield Row("batch", {**fields, **common}).json(self._file) + "\n"
 
-    def _table(self, batch: BatchAt, records: bytes, table: Longs, texts: list[str]) -> None:
+    def _table(self, batch: LocatedBatch, records: bytes, table: Longs, texts: list[str]) -> None:
         append_time, control = batch.append_time, batch.header.attributes & CONTROL
         view, before = self._view, f'{{"type":"record","file":{quote(self._file)},'
         label = f'"timestampType":"{time_label(batch)}"'
@@ -93,7 +91,7 @@ class JsonSegmentDump(SegmentDump):
                 members.append(_control(key, value) if control else self._pair(key, value, offset))
             texts.append(f"{before}{','.join(members)}}}\n")
 
-    def _message(self, message: Message, batch: BatchAt) -> Iterator[str]:
+    def _message(self, message: Message, batch: LocatedBatch) -> Iterator[str]:
         view, offset = self._view, message.offset
         if view.skip_metadata and not view.contents:
             self._follow(offset)
@@ -147,7 +145,7 @@ def _bytes(raw: bytes | None) -> str:
 
 
 def _decoded_message(text: str | None, raw: bytes | None) -> str:
-    """A message as ``json``, or as ``text`` why it cannot be read."""
+    """A message as ``json``, or the reason why it cannot be read as ``text``."""
     if raw is None or text is None:
         return "null"
     if text.startswith("{"):
@@ -156,5 +154,5 @@ def _decoded_message(text: str | None, raw: bytes | None) -> str:
 
 
 def _decoded_text(text: str | None, raw: bytes | None) -> str:
-    """A number as ``text``; a string like that of no decoder."""
+    """A number as ``text``; a string as without a decoder."""
     return _bytes(raw) if raw is None or text is None or text == java_text(raw) else f'{{"text":{quote(text)}}}'

@@ -36,25 +36,6 @@ _MARKERS = ("ABORT", "COMMIT")
 _COORDINATOR_EPOCH = "coordinatorEpoch"
 _PARTITION = "{id}:{name}-{partition}"
 
-#: version and type; version and coordinator epoch
-_CONTROL_KEY, _MARKER_VALUE = struct.Struct(">hh"), struct.Struct(">hi")
-_SIGN_BIT = 0x80
-#: by type
-_MARKERS = ("ABORT", "COMMIT")
-_COORDINATOR_EPOCH = "coordinatorEpoch"
-_PARTITION = "{id}:{name}-{partition}"
-_SEGMENT_STATES = ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED")
-_PARTITION_STATES = ("DELETE_PARTITION_MARKED", "DELETE_PARTITION_STARTED", "DELETE_PARTITION_FINISHED")
-#: by record, the fields in the ``toString`` of its class
-_REMOTE_LOG_TEXTS = {
-    "RemoteLogSegmentMetadata": "remoteLogSegmentId startOffset endOffset brokerId maxTimestampMs eventTimestampMs"
-    " segmentLeaderEpochs segmentSizeInBytes customMetadata state txnIdxEmpty",
-    "RemoteLogSegmentMetadataUpdate": "remoteLogSegmentId customMetadata state eventTimestampMs brokerId",
-    "RemotePartitionDeleteMetadata": "topicPartition state eventTimestampMs brokerId",
-    "RemoteLogSegmentMetadataSnapshot": "segmentId startOffset endOffset maxTimestampMs segmentLeaderEpochs"
-    " segmentSizeInBytes customMetadata state txnIdxEmpty",
-}
-
 _table = lru_cache(maxsize=None)(read_table)
 
 
@@ -89,7 +70,7 @@ def control_record(key: bytes | None, value: bytes | None) -> tuple[str, dict[st
         if value is None or len(value) < _MARKER_VALUE.size or value[0] & _SIGN_BIT:
             raise FormatError("end-of-transaction marker has a malformed value")
         return _MARKERS[kind], {_COORDINATOR_EPOCH: _MARKER_VALUE.unpack_from(value)[1]}
-    message = next((each for each in _table(message_schemas.CONTROL_RECORDS).values() if each.type == kind), None)
+    message = next((schema for schema in _table(message_schemas.CONTROL_RECORDS).values() if schema.type == kind), None)
     if message is None:
         return f"UNKNOWN({kind})", None
     if value is None:
@@ -130,7 +111,7 @@ def decode_remote_log(_key: bytes | None, value: bytes | None, offset: int) -> t
     return None, f"{message.name}{{{', '.join(f'{name}={shown[name]}' for name in fields)}}}"
 
 
-#: those whose messages are JSON
+#: the decoders whose messages are JSON
 MESSAGE_DECODERS = (decode_offsets, decode_transactions, decode_share_state, decode_metadata)
 
 
@@ -161,7 +142,7 @@ def _check_offsets(start: int, end: int) -> None:
 
 
 def _leader_epochs(values: Values) -> str:
-    epochs = {each["leaderEpoch"]: each["offset"] for each in values["segmentLeaderEpochs"]}
+    epochs = {entry["leaderEpoch"]: entry["offset"] for entry in values["segmentLeaderEpochs"]}
     if not epochs:
         raise FormatError("segmentLeaderEpochs can not be null or empty")
     return f"{{{', '.join(f'{epoch}={epochs[epoch]}' for epoch in sorted(epochs))}}}"
@@ -183,7 +164,7 @@ def _metadata_form(value: bytes) -> Json:
 
 def _framed(value: bytes, table: str) -> tuple[Message, Values, int]:
     """A metadata record: three unsigned varints (frame version, type, version) and the message; its values and version."""
-    pos, frame = 0, []
+    pos, numbers = 0, []
     for name in ("frame version", "type", "version"):
         try:
             number, pos = decode_unsigned(value, pos)
@@ -195,9 +176,9 @@ def _framed(value: bytes, table: str) -> tuple[Message, Values, int]:
         number = (number & _SHORT_BITS) - ((number & _SHORT_SIGN) << 1)
         if name == "frame version" and number != _FRAME_VERSION:
             raise FormatError(_unknown_frame(number))
-        frame.append(number)
-    _, kind, version = frame
-    message = next((each for each in _table(table).values() if each.type == kind), None)
+        numbers.append(number)
+    _, kind, version = numbers
+    message = next((schema for schema in _table(table).values() if schema.type == kind), None)
     if message is None:
         raise FormatError(f"org.apache.kafka.common.errors.UnsupportedVersionException: Unknown metadata id {kind}")
     try:
@@ -279,13 +260,13 @@ def _coordinator_value(table: str, kind: int, value: bytes) -> str:
     return json_text({"version": str(version), "data": form})
 
 
-def _read(message: Message, data: bytes, version: int, said: int) -> Values:
-    """The message after a version number; ``said`` is the version in Kafka's error message."""
+def _read(message: Message, data: bytes, version: int, version_in_error: int) -> Values:
+    """The message after a version number; ``version_in_error`` is the version in Kafka's error message."""
     try:
         return message.read(data[_SHORT_BYTES:], version)[0]
     except MessageError as error:
-        what = f"Could not read record with version {said} from {message.name}'s buffer due to: {error.java}."
-        raise FormatError(what) from None
+        reason = f"Could not read record with version {version_in_error} from {message.name}'s buffer due to: {error.java}."
+        raise FormatError(reason) from None
 
 
 def _show_members(forms: Json, members: Json | bytes) -> None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from compaction.dumping.batch_reader import (
     NOT_WELL_FORMED,
-    BatchAt,
     BatchReader,
+    LocatedBatch,
     Longs,
     Message,
     is_valid,
@@ -40,7 +40,7 @@ NO_HEADERS = 1
 
 @dataclass(frozen=True)
 class SegmentView:
-    """What to print of a segment.
+    """The selection from a segment.
 
     ``decoder`` formats keys and values. ``start`` is the byte position of the first batch, ``max_bytes`` the end position.
     ``first_offset`` and ``last_offset`` (inclusive) select the batches and records of a range.
@@ -101,7 +101,7 @@ class SegmentDump:
             if batch.last_offset >= self._last:
                 return
 
-    def _batch(self, batch: BatchAt, data: memoryview) -> Iterator[str]:
+    def _batch(self, batch: LocatedBatch, data: memoryview) -> Iterator[str]:
         header = batch.header
         yield _v2_text(batch) if batch.magic >= MAGIC else f"offset: {header.base_offset}"
         valid = self._checked(batch, data)
@@ -110,7 +110,7 @@ class SegmentDump:
             f" compresscodec: {Codec.of(header.attributes).name.lower()} crc: {header.crc} isvalid: {_java_bool(valid)}\n"
         )
 
-    def _checked(self, batch: BatchAt, data: memoryview) -> bool:
+    def _checked(self, batch: LocatedBatch, data: memoryview) -> bool:
         """Whether a batch passes its CRC; counts those that do not.
 
         :raises FormatError: its magic or codec is unknown
@@ -124,7 +124,7 @@ class SegmentDump:
             self.invalid += 1
         return valid
 
-    def _records(self, batch: BatchAt, data: memoryview) -> Iterator[str]:
+    def _records(self, batch: LocatedBatch, data: memoryview) -> Iterator[str]:
         """The lines of the records of a v2 batch."""
         records = plain_records(batch, data)
         if Codec.of(batch.header.attributes) is not Codec.NONE:
@@ -138,7 +138,7 @@ class SegmentDump:
             finally:
                 yield "".join(texts)
 
-    def _table(self, batch: BatchAt, records: bytes, table: Longs, texts: list[str]) -> None:
+    def _table(self, batch: LocatedBatch, records: bytes, table: Longs, texts: list[str]) -> None:
         """Appends the lines of records."""
         header, view, append_time, label = batch.header, self._view, batch.append_time, time_label(batch)
         for offset, time, key_at, key_size, value_at, value_size, after_value, end in table.tolist():
@@ -161,13 +161,13 @@ class SegmentDump:
                     texts.append(control_text(key, value))
             texts.append("\n")
 
-    def _messages(self, batch: BatchAt, data: memoryview) -> Iterator[str]:
+    def _messages(self, batch: LocatedBatch, data: memoryview) -> Iterator[str]:
         """The lines of a message, or of those in a wrapper."""
         for message in messages(batch, data):
             if self._first <= message.offset <= self._last:
                 yield from self._message(message, batch)
 
-    def _message(self, message: Message, batch: BatchAt) -> Iterator[str]:
+    def _message(self, message: Message, batch: LocatedBatch) -> Iterator[str]:
         view, offset = self._view, message.offset
         if view.skip_metadata and not view.contents:
             self._follow(offset)
@@ -190,7 +190,7 @@ class SegmentDump:
         yield "\n"
 
     def _decoded(self, key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
-        """What the decoder makes of key and value."""
+        """Key and value as text of the decoder."""
         try:
             return self._view.decoder(key, value, offset)
         except FormatError as error:
@@ -210,7 +210,7 @@ class SegmentDump:
             self._note_gap(previous, offset)
 
 
-def v2_fields(batch: BatchAt) -> dict[str, int | bool | None]:
+def v2_fields(batch: LocatedBatch) -> dict[str, int | bool | None]:
     """The fields that only v2 batches have, named as Kafka prints them."""
     header = batch.header
     sequence, flags = header.base_sequence, header.attributes
@@ -229,7 +229,7 @@ def v2_fields(batch: BatchAt) -> dict[str, int | bool | None]:
     }
 
 
-def _v2_text(batch: BatchAt) -> str:
+def _v2_text(batch: LocatedBatch) -> str:
     *fields, (horizon, time) = v2_fields(batch).items()
     shown = [f"{name}: {_java_bool(value) if isinstance(value, bool) else value}" for name, value in fields]
     return " ".join([*shown, f"{horizon}: {optional_long(time)}"])
@@ -240,7 +240,7 @@ def optional_long(value: int | None) -> str:
     return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
 
 
-def time_label(batch: BatchAt) -> str:
+def time_label(batch: LocatedBatch) -> str:
     """The batch's type of timestamps."""
     if not batch.magic:
         return "NoTimestampType"
@@ -251,7 +251,7 @@ def _java_bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def sequence_of(batch: BatchAt, offset: int) -> int:
+def sequence_of(batch: LocatedBatch, offset: int) -> int:
     """The sequence number of the record at an offset of a v2 batch, -1 for none."""
     first = batch.header.base_sequence
     return _increment(first, offset - batch.header.base_offset) if first >= 0 else -1
@@ -268,17 +268,17 @@ def _java_int(value: int) -> int:
     return (value + 2**31) % 2**32 - 2**31
 
 
-def headers_at(records: bytes, at: int) -> list[tuple[bytes, bytes | None]]:
+def headers_at(records: bytes, position: int) -> list[tuple[bytes, bytes | None]]:
     """Names and values of the well-formed headers at ``records[at:]``."""
-    count, at = decode_varint(records, at)
+    count, position = decode_varint(records, position)
     headers = []
     for _ in range(count):
-        size, start = decode_varint(records, at)
+        size, start = decode_varint(records, position)
         value_size, value_at = decode_varint(records, start + size)
-        at = value_at + max(value_size, 0)
-        headers.append((records[start : start + size], None if value_size < 0 else records[value_at:at]))
+        position = value_at + max(value_size, 0)
+        headers.append((records[start : start + size], None if value_size < 0 else records[value_at:position]))
     return headers
 
 
-def _header_names(records: bytes, at: int) -> str:
-    return ",".join(java_text(name) for name, _ in headers_at(records, at))
+def _header_names(records: bytes, position: int) -> str:
+    return ",".join(java_text(name) for name, _ in headers_at(records, position))
