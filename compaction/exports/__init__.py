@@ -1,4 +1,4 @@
-"""Layouts of exports, each one module or package with reader and writer, and what they share to write."""
+"""Layouts of exports, each one module or package with reader and writer; the modules here write for several layouts."""
 
 #: by name, as an entry point gives them; see ``compaction.storage.export_layout``
 LAYOUTS = {

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from compaction.exports.segment_content import SegmentContent
     from compaction.exports.uploads import TopicLog, Upload
 
-#: what the name of a segment's leader epochs ends with
+#: the suffix of a segment's leader epochs
 EPOCHS = ".leader_epoch_checkpoint"
 _REQUIRED = (LOG, INDEX, TIMEINDEX, SNAPSHOT, EPOCHS)
 _DIRECTORY = re.compile(TOPIC_AND_ID.replace("-(?P<id>", r"-(?P<partition>0|[1-9][0-9]{0,9})-(?P<id>"))
@@ -56,10 +56,10 @@ class LocalTieredReader:
 
     @cached_property
     def _directories(self) -> dict[TopicPartition, list[re.Match[str]]]:
-        found: dict[TopicPartition, list[re.Match[str]]] = {}
+        directories: dict[TopicPartition, list[re.Match[str]]] = {}
         for match in matching_directories(self._files, self._place, _DIRECTORY, self._prefix):
-            found.setdefault(TopicPartition(match["topic"], int(match["partition"])), []).append(match)
-        return found
+            directories.setdefault(TopicPartition(match["topic"], int(match["partition"])), []).append(match)
+        return directories
 
     def stored(self, log: TopicPartition) -> StoredLog:
         own = self._directories.get(log, [])
@@ -72,10 +72,10 @@ class LocalTieredReader:
         for match in match_of(_FILE, listed):
             segments.setdefault(f"{match['start']}-{match['segment']}", {})[match["kind"]] = match[0]
         complete = [name for name, kinds in segments.items() if all(kind in kinds for kind in _REQUIRED)]
-        found = in_parallel(lambda name: self._segment(path, name, segments[name], listed), complete)
-        left = len(segments) - len(complete)
-        ignored = (counted(left, "incomplete upload"),) if left else ()
-        return StoredLog(tuple(found), own[0]["id"], ignored)
+        stored_segments = in_parallel(lambda name: self._segment(path, name, segments[name], listed), complete)
+        incomplete = len(segments) - len(complete)
+        ignored = (counted(incomplete, "incomplete upload"),) if incomplete else ()
+        return StoredLog(tuple(stored_segments), own[0]["id"], ignored)
 
     def _segment(self, path: str, name: str, kinds: Mapping[str, str], listed: Mapping[str, FileStat]) -> StoredSegment:
         files = {kind: _log_file(join(path, kinds[kind]), listed[kinds[kind]]) for kind in kinds if kind != EPOCHS}
@@ -104,7 +104,7 @@ class LocalTieredForm:
     """Each file of a segment is a file."""
 
     def directory(self, log: TopicLog) -> str:
-        """Of a log's segments, in the export."""
+        """The directory of a log's segments in the export."""
         return f"{log.name}-{log.topic_id}"
 
     def write(self, export: NewExport, upload: Upload, content: SegmentContent) -> None:
@@ -117,13 +117,13 @@ class LocalTieredForm:
 
 
 def _target(options: TargetOptions) -> ExportTarget:
-    # with what it imports, it is needed to write only
+    # only writing needs these modules
     from compaction.exports.tiered_writer import tiered_source, tiered_target
 
     source = tiered_source(options)
     if source is not None and source.encrypts and options.accepted is None:
-        what = "LocalTieredStorage has no encryption: encrypted segments would be written as plain text"
-        raise UsageError(what, hint="give --accept-loss to write it nevertheless, or --output-layout aiven")
+        problem = "LocalTieredStorage has no encryption: encrypted segments would be written as plain text"
+        raise UsageError(problem, hint="give --accept-loss to write it nevertheless, or --output-layout aiven")
     return tiered_target("local-tiered", options, lambda _: LocalTieredForm())
 
 

@@ -1,8 +1,8 @@
 """Writes a new export, complete or not at all.
 
 On a disk it is written in a hidden directory beside its final name, and renamed. In a store the marker of unfinished outputs is
-written first and removed last: no command reads or overwrites a prefix that has it. What a failed run has written is removed,
-and nothing else; what a killed run leaves there has the marker. Of two runs that begin at once, at most one goes on
+written first and removed last: no command reads or overwrites a prefix that has it. A failed run removes only its own objects;
+those of a killed run keep the marker. Of two runs that begin at the same time, at most one continues
 (``compaction.storage.prefix_marks``).
 """
 
@@ -32,24 +32,24 @@ from compaction.storage.streams import ObjectOutput
 _GROUP, _OTHERS = 0o070, 0o007
 
 
-class Like(NamedTuple):
-    """A directory and a file of the logs that are written, whose modes and owners an export on a disk takes: of several, those
-    that the fewest may read."""
+class Permissions(NamedTuple):
+    """The directory and the file of the source from which an export on a disk takes mode and owner: those with the fewest
+    readers."""
 
     directory: str | None = None
     file: str | None = None
 
     @classmethod
-    def of(cls, log_dir: str) -> Like:
-        """Those of a log directory on a disk."""
+    def of(cls, log_dir: str) -> Permissions:
+        """The permissions of a log directory on a disk."""
         files = LocalFileSystem()
-        logs = [each.path for each in discover(files, [log_dir], Selector())]
+        logs = [location.path for location in discover(files, [log_dir], Selector())]
         segments = [join(path, name) for path in logs for name in files.listdir(path) if name.endswith(LOG)]
         return cls(_most_private(files, [log_dir, *logs]), _most_private(files, segments))
 
 
 def _most_private(files: ReadableFileSystem, paths: Iterable[str]) -> str | None:
-    modes = {path: found.mode for path in paths if (found := files.stat(path)) is not None}
+    modes = {path: status.mode for path in paths if (status := files.stat(path)) is not None}
     return min(modes, key=lambda path: (modes[path] & _OTHERS, modes[path] & _GROUP), default=None)
 
 
@@ -62,13 +62,13 @@ class NewExport(NamedTuple):
     files: FileSystem
     place: str
     create: Callable[[str], Output]
-    like: Like = Like()
+    permissions: Permissions = Permissions()
 
     def mkdir(self, path: str) -> None:
         """Make a directory in ``place``, and those above it."""
         if path != self.place:
             self.mkdir(parent(path))
-        self.files.mkdir(path, self.like.directory)
+        self.files.mkdir(path, self.permissions.directory)
 
     def write(self, path: str, blocks: Iterable[Chunk]) -> int:
         """Write a file, durable on return, and read it back; returns its size.
@@ -87,32 +87,32 @@ class NewExport(NamedTuple):
 
 
 def require_empty(path: str) -> None:
-    """:raises UsageError: something is there"""
+    """:raises UsageError: the target is not empty"""
     files = LocalFileSystem() if storage_of(path).renames else OutputFileSystem()
     if files.stat(path) is not None and files.listdir(path):
         raise UsageError("--output-dir exists and is not empty", path=path, hint="name a new directory")
 
 
 def new_export(path: str, log_dir: str | None = None) -> AbstractContextManager[NewExport]:
-    """An export that is complete when the block ends, and is not there if it fails.
+    """An export that is complete when the block ends, and removed if the block fails.
 
-    :param log_dir: has the logs that are written, on a disk: what is written may be read by those who may read them
+    :param log_dir: the source on a disk, whose permissions the export takes
     :raises UsageError: the target is not empty
     :raises LockedError: another run writes to the same target
     """
     require_empty(path)
     if storage_of(path).renames:
-        return _new_directory(path, Like() if log_dir is None else Like.of(log_dir))
+        return _new_directory(path, Permissions() if log_dir is None else Permissions.of(log_dir))
     return _new_objects(path)
 
 
 @contextmanager
-def _new_directory(path: str, like: Like) -> Iterator[NewExport]:
+def _new_directory(path: str, permissions: Permissions) -> Iterator[NewExport]:
     files = LocalFileSystem()
     with staging_directory(files, path) as staging:
         place = join(staging, "export")
-        files.mkdir(place, like.directory)
-        yield NewExport(files, place, lambda name: files.create(name, like.file), like)
+        files.mkdir(place, permissions.directory)
+        yield NewExport(files, place, lambda name: files.create(name, permissions.file), permissions)
         files.fsync_dir(place)
         files.rename(place, path)
         files.fsync_dir(parent(path))
@@ -149,10 +149,10 @@ def _remove(files: FileSystem, path: str, made: Iterable[str]) -> None:
 
 def _prune(files: FileSystem, path: str) -> bool:
     """Remove a directory that has no files; returns whether it had none."""
-    found = files.stat(path)
-    if found is None or not found.is_dir:
-        return found is None
-    left = [name for name in files.listdir(path) if not _prune(files, join(path, name))]
-    if not left:
+    status = files.stat(path)
+    if status is None or not status.is_dir:
+        return status is None
+    remaining = [name for name in files.listdir(path) if not _prune(files, join(path, name))]
+    if not remaining:
         files.remove_tree(path)
-    return not left
+    return not remaining

@@ -1,8 +1,8 @@
 """The records that a copy of a log has in the offsets of one uploaded segment, with their indexes.
 
 A compacted segment may have lost its last batches. Brokers then search in the next one, since Kafka 3.8 (KAFKA-15388), and a
-plugin may not be able to read a segment without bytes at all. So a segment ends with a batch of its last offset: if it has
-none, an empty one is added, like those that the cleaner leaves (``DefaultRecordBatch.writeEmptyHeader``).
+plugin may not be able to read a segment without bytes at all. So a segment ends with a batch of its last offset: without one,
+an empty batch is added, like those of the cleaner (``DefaultRecordBatch.writeEmptyHeader``).
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class SegmentContent:
         return self._starts[-1] + len(self.end)
 
     def ranges(self, start: int, end: int) -> Iterator[FileRange]:
-        """Where the bytes ``[start, end)`` are, as far as they are in parts."""
+        """The file ranges of the bytes ``[start, end)``, without those of ``end``."""
         while start < min(end, self._starts[-1]):
-            at = bisect_right(self._starts, start) - 1
-            part, before = self.parts[at], start - self._starts[at]
+            number = bisect_right(self._starts, start) - 1
+            part, before = self.parts[number], start - self._starts[number]
             size = min(part.size - before, end - start)
             yield FileRange(part.path, part.start + before, size)
             start += size
@@ -70,8 +70,8 @@ class SegmentContent:
     def read(self, start: int, length: int) -> bytes:
         """Up to ``length`` bytes of the log file from ``start``."""
         end, after = min(self.size, start + length), self._starts[-1]
-        found = [self.files.read_bytes(*part) for part in self.ranges(start, end)]
-        return b"".join([*found, self.end[max(0, start - after) : max(0, end - after)]])
+        chunks = [self.files.read_bytes(*part) for part in self.ranges(start, end)]
+        return b"".join([*chunks, self.end[max(0, start - after) : max(0, end - after)]])
 
     def blocks(self, block_bytes: int = READ_BYTES) -> Iterator[bytes]:
         """The log file in blocks of ``block_bytes``; the last may be shorter."""
@@ -87,11 +87,11 @@ class CopiedLog:
         bases = segment_bases(files, path)
         #: base offsets, and those of the next segments
         self._segments = list(pairwise([*bases, _LONG_MAX])) if bases else []
-        #: what the contents consist of; several threads append to it
+        #: the parts of all contents; several threads append to it
         self._used: list[FileRange] = []
 
     def content(self, upload: Upload) -> SegmentContent:
-        """What the log has in the offsets of an upload.
+        """The log's records in the offsets of an upload.
 
         :raises CorruptLogError: a batch has offsets on both sides of its start or end
         """
@@ -113,12 +113,12 @@ class CopiedLog:
         """The offset of the first batch that is in no content; ``None`` if every byte of the log is in one."""
         used = sorted(self._used)
         for base, _ in self._segments:
-            path, at = self._file(base, LOG), 0
+            path, position = self._file(base, LOG), 0
             for part in used[bisect_left(used, (path,)) : bisect_left(used, (path, _LONG_MAX))]:
-                at = max(at, part.start + part.size) if part.start <= at else at
+                position = max(position, part.start + part.size) if part.start <= position else position
             data = view(self._files, path)
-            if at < len(data):
-                return next((batch.base_offset for batch in batches_from(data, path, at)), base)
+            if position < len(data):
+                return next((batch.base_offset for batch in batches_from(data, path, position)), base)
         return None
 
     def _file(self, base: int, kind: str) -> str:
@@ -132,24 +132,22 @@ class CopiedLog:
         """The batches of a segment with these offsets."""
         path, index = self._file(base, LOG), self._read(base, INDEX)
         data = view(self._files, path)
-        first, after = (
-            position_of(data, path, indexed_position(index, base, offset, data), offset) for offset in (start, end)
-        )
+        first, after = (position_of(data, path, indexed_position(index, base, offset, data), offset) for offset in (start, end))
         return FileRange(path, first, after - first)
 
     def _last_end(self, base: int, part: FileRange) -> int:
         """The offset after the batches of a part."""
         data = view(self._files, part.path)[: part.start + part.size]
-        at = indexed_position(self._read(base, INDEX), base, _LONG_MAX, data)
-        return end_offset_of(data, part.path, max(at, part.start), 0)
+        position = indexed_position(self._read(base, INDEX), base, _LONG_MAX, data)
+        return end_offset_of(data, part.path, max(position, part.start), 0)
 
     def _whole_indexes(self, parts: dict[int, FileRange], start: int) -> dict[str, bytes] | None:
-        """The indexes of a segment that is used as a whole; ``None`` if they must be rebuilt."""
+        """The indexes of a completely copied segment; ``None`` if they must be rebuilt."""
         if list(parts) != [start]:
             return None
-        found = self._files.stat(self._file(start, LOG))
+        status = self._files.stat(self._file(start, LOG))
         paths = {kind: self._file(start, kind) for kind in (INDEX, TIMEINDEX)}
-        if found is None or parts[start].size != found.size or any(self._files.stat(path) is None for path in paths.values()):
+        if status is None or parts[start].size != status.size or any(self._files.stat(path) is None for path in paths.values()):
             return None
         return {kind: self._files.read_bytes(path) for kind, path in paths.items()}
 

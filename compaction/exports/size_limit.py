@@ -1,8 +1,8 @@
 """No upload that is written again becomes larger than its source.
 
-Plugins read no more bytes of a segment than the cluster's metadata says. Cleaning makes a batch larger if it sets its delete
-horizon, from which the timestamps of records are then encoded. If that makes a segment larger, the source's own batches are
-written in place of these: their tombstones and markers are retained longer.
+Plugins read no more bytes of a segment than the cluster's metadata states. Cleaning makes a batch larger if it sets its delete
+horizon, from which the timestamps of records are then encoded. If a segment becomes larger in this way, the source's batches
+are written in place of these: their tombstones and markers are retained longer.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def limited(content: SegmentContent, upload: Upload) -> SegmentContent:
     if content.size > log.size > 0 and isinstance(log.content, FileRange):
         content = _without_horizons(content, upload, view_of(content.files, path, log), log.content)
     if content.size > log.size:
-        what = f"has {content.size} bytes after this run, before it {log.size}: plugins read no more than the metadata says"
-        raise UnsupportedLogError(what, path=path, hint="leave this topic out")
+        problem = f"has {content.size} bytes after this run, before it {log.size}: plugins read no more than the metadata says"
+        raise UnsupportedLogError(problem, path=path, hint="leave this topic out")
     return content
 
 
 def _without_horizons(content: SegmentContent, upload: Upload, data: View, source: FileRange) -> SegmentContent:
-    """The content, with the source's batches in place of those that have nothing but a new delete horizon."""
+    """The content, with the source's batches in place of those whose only change is a new delete horizon."""
     rows, own = _batches(View(upload.name, content.read, content.size)), _batches(data)
     own = own[np.minimum(np.searchsorted(own["last_offset"], rows["last_offset"]), len(own) - 1)]
     taken = (rows["magic"] >= _V2) & (rows["attributes"] == own["attributes"] | DELETE_HORIZON)
@@ -59,13 +59,13 @@ def _without_horizons(content: SegmentContent, upload: Upload, data: View, sourc
 def _parts(
     content: SegmentContent, rows: NDArray[np.void], own: NDArray[np.void], taken: NDArray[np.bool_], source: FileRange
 ) -> Iterator[FileRange]:
-    at = 0
+    copied_end = 0
     for number in np.flatnonzero(taken):
         position = int(rows["position"][number])
-        yield from content.ranges(at, position)
+        yield from content.ranges(copied_end, position)
         yield FileRange(source.path, source.start + int(own["position"][number]), int(own["size"][number]))
-        at = position + int(rows["size"][number])
-    yield from content.ranges(at, content.size)
+        copied_end = position + int(rows["size"][number])
+    yield from content.ranges(copied_end, content.size)
 
 
 def _batches(data: View) -> NDArray[np.void]:

@@ -1,6 +1,6 @@
 """A hidden directory beside an output on a disk, which only its owner may enter.
 
-It is locked as long as a run uses it. What killed runs left is removed by the next run with the same output.
+It is locked while a run uses it. The next run with the same output removes the directories of killed runs.
 """
 
 from __future__ import annotations

@@ -30,13 +30,13 @@ Uploads = Mapping[TopicPartition, StoredLog | LogError]
 
 
 class Form(Protocol):
-    """How a layout stores segments."""
+    """The form in which a layout stores segments."""
 
     def directory(self, log: TopicLog) -> str:
-        """Of a log's segments, in the export."""
+        """The directory of a log's segments in the export."""
 
     def write(self, export: NewExport, upload: Upload, content: SegmentContent) -> None:
-        """Write one segment; what makes it complete for a plugin, last."""
+        """Write one segment; the file that makes it complete for a plugin is written last."""
 
 
 class _Log(NamedTuple):
@@ -49,10 +49,9 @@ class _Log(NamedTuple):
 class TieredTarget:
     """A target in a layout of tiered storage.
 
-    :param form: of a time: how segments are stored that are written then
+    :param form: from the time of writing to the form of the segments
     :param source: the export of tiered storage whose uploads are written again, if any
-    :param uploads: those of its logs, as they were listed before the logs were read: one that was uploaded later has no
-        records in the copy
+    :param uploads: the uploads of its logs, as listed before the logs were read: later uploads have no records in the copy
     """
 
     path: str
@@ -69,7 +68,7 @@ class TieredTarget:
             for directory in directories:
                 export.mkdir(directory)
             with ThreadPoolExecutor(_THREADS) as pool:
-                sizes = list(pool.map(lambda each: _write(export, form, *each), work))
+                sizes = list(pool.map(lambda segment_and_log: _write(export, form, *segment_and_log), work))
             self._require_all_written(logs)
             for directory in {*directories, *map(parent, directories)}:
                 export.files.fsync_dir(directory)
@@ -90,42 +89,44 @@ class TieredTarget:
             yield _Log(log, CopiedLog(files, path), tuple(uploads))
 
     def _require_all_written(self, logs: Sequence[_Log]) -> None:
-        """:raises CorruptLogError: a batch of the copy is in no upload, such as one of an upload during the run"""
+        """:raises CorruptLogError: a batch of the copy is in no upload, because it was uploaded during the run"""
         for log in logs:
             offset = log.copied.unused_from()
             if offset is not None:
-                what = f"{log.name}: offset {offset} of the output is in no segment that was there when the run began"
-                raise CorruptLogError(what, path=self.source, hint=_HINT)
+                problem = f"{log.name}: offset {offset} of the output is in no segment that was there when the run began"
+                raise CorruptLogError(problem, path=self.source, hint=_HINT)
 
     def _stored(self, log: TopicPartition) -> StoredLog:
-        found = self.uploads.get(log)
-        if found is None:
-            what = "was not uploaded when the run began"
-            raise CorruptLogError(what, path=join(str(self.source), str(log)), hint=_HINT)
-        if isinstance(found, LogError):
-            raise found
-        return found
+        stored = self.uploads.get(log)
+        if stored is None:
+            problem = "was not uploaded when the run began"
+            raise CorruptLogError(problem, path=join(str(self.source), str(log)), hint=_HINT)
+        if isinstance(stored, LogError):
+            raise stored
+        return stored
 
 
-def _require_same(listed: StoredLog, now: StoredLog, path: str) -> None:
-    """Check that what was read is that which was listed before: a segment's records are written under its listed id and epochs.
+def _require_same(listed: StoredLog, relisted: StoredLog, path: str) -> None:
+    """Check that uploads have not changed since they were listed: records are written under the listed segment ids and epochs.
 
-    Uploads after the end of those that were listed may have come, if their leader continues the log.
+    New uploads after the listed end are permitted if their leader continues the log.
 
-    :raises CorruptLogError: an upload has come that may have changed the listed offsets, or one has changed or is gone
+    :raises CorruptLogError: a listed upload was changed or removed, or a new one may have changed the listed offsets
     """
-    before, after = ({segment.path: _identity(segment) for segment in each.segments} for each in (listed, now))
+    before, after = ({segment.path: _identity(segment) for segment in log.segments} for log in (listed, relisted))
     start = min((segment.start_offset for segment in listed.segments), default=0)
     end = max((segment.end_offset for segment in listed.segments), default=0)
-    for segment in now.segments:
+    for segment in relisted.segments:
         if segment.path not in before and segment.start_offset < end:
             raise CorruptLogError("was uploaded while the logs were read", path=segment.path, hint=_HINT)
-    for gone in sorted(before.keys() - after.keys()) + [name for name in after if before.get(name, after[name]) != after[name]]:
-        raise CorruptLogError("was removed or changed while the logs were read", path=gone, hint=_HINT)
-    lineages = (newest_lineage(each.segments) for each in (listed, now))
-    if listed.topic_id != now.topic_id or len({within(lineage, start, end) for lineage in lineages}) > 1:
-        what = "a new leader, or a topic that was created again, has uploaded while the logs were read"
-        raise CorruptLogError(what, path=path, hint=_HINT)
+    for changed_path in sorted(before.keys() - after.keys()) + [
+        name for name in after if before.get(name, after[name]) != after[name]
+    ]:
+        raise CorruptLogError("was removed or changed while the logs were read", path=changed_path, hint=_HINT)
+    lineages = (newest_lineage(log.segments) for log in (listed, relisted))
+    if listed.topic_id != relisted.topic_id or len({within(lineage, start, end) for lineage in lineages}) > 1:
+        problem = "a new leader, or a topic that was created again, has uploaded while the logs were read"
+        raise CorruptLogError(problem, path=path, hint=_HINT)
 
 
 def _identity(segment: StoredSegment) -> tuple[object, ...]:
@@ -140,21 +141,21 @@ def _write(export: NewExport, form: Form, upload: Upload, log: CopiedLog) -> int
 
 
 def listed_uploads(source: str, selected: Callable[[TopicPartition], bool]) -> Uploads:
-    """The uploads of an export, by log; in place of those that cannot be listed, the error. None if the export is not there.
+    """The uploads of an export by log, or the error of a log that cannot be listed; empty if the export does not exist.
 
     :raises StorageError: the export cannot be listed
     """
     files = MixedFileSystem()
-    found: dict[TopicPartition, StoredLog | LogError] = {}
+    uploads: dict[TopicPartition, StoredLog | LogError] = {}
     if files.stat(layout_path(source).place) is None:
-        return found
+        return uploads
     layout = reader_at(files, source)
     for log in filter(selected, layout.logs()):
         try:
-            found[log] = layout.stored(log)
+            uploads[log] = layout.stored(log)
         except LogError as error:
-            found[log] = error
-    return found
+            uploads[log] = error
+    return uploads
 
 
 def tiered_source(options: TargetOptions) -> ExportLayout | None:
@@ -170,8 +171,8 @@ def tiered_target(name: str, options: TargetOptions, form: Callable[[int], Form]
     """
     source = None if tiered_source(options) is None else options.source
     if source is not None and TAIL in options_of(layout_path(source).root):
-        what = "the local tail cannot be written in a layout of tiered storage: its brokers have it"
-        raise UsageError(what, hint=f"leave out --tail; then --output-layout {name} has what is uploaded")
+        problem = "the local tail cannot be written in a layout of tiered storage: its brokers have it"
+        raise UsageError(problem, hint=f"leave out --tail; then --output-layout {name} has what is uploaded")
     require_empty(options.path)
     uploads = {} if source is None or options.dry_run else listed_uploads(source, options.selected)
     return TieredTarget(options.path, form, source, uploads)

@@ -1,9 +1,9 @@
 """The segments that are written in a layout of tiered storage.
 
-If the source is tiered storage, each complete upload of it is written again, under its topic id, segment id and offsets, with
-the records that the copy has of these offsets: what the cluster's metadata says of it is still true, but for sizes. This holds
-also for uploads of which another one has the same offsets: which of them the metadata names is not known. Otherwise the
-segments of the copy are written, under new ids.
+If the source is tiered storage, each of its complete uploads is written again, under its topic id, segment id and offsets, with
+the copy's records of these offsets: the cluster's metadata stays valid, except for sizes. Uploads with the same offsets as
+others are written as well, because only the metadata knows which one is in use. Otherwise the segments of the copy are written,
+under new ids.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Upload:
 
     :param name: ``<start offset>-<segment id>``, as its files are named
     :param epochs: the leader epochs of its batches, ascending; the first starts at ``start_offset``
-    :param lineage: reads the leader epochs of the log up to its end
+    :param lineage: reads the leader epochs of the log up to the segment's end
     :param snapshot: reads the producer snapshot at its end
-    :param source: what the source has of it; ``None`` if the source is not tiered storage
-    :param truncated: a later leader has truncated all of it, so that brokers do not read it: it is written without records
+    :param source: the segment in the source; ``None`` if the source is not tiered storage
+    :param truncated: a later leader has truncated all of it and brokers do not read it: it is written without records
     """
 
     log: TopicLog
@@ -92,14 +92,14 @@ def uploads_again(files: ReadableFileSystem, log: TopicPartition, stored: Stored
 
 
 def new_uploads(files: FileSystem, log: TopicPartition, path: str) -> Iterator[Upload]:
-    """The segments of a log's directory, but for an empty last one."""
+    """The segments of a log's directory, except for an empty last one."""
     stored = local_log(files, path) or StoredLog(())
     segments = [segment for segment in stored.segments if segment.end_offset > segment.start_offset]
     owner = TopicLog(log, stored.topic_id or _id("topic", log.topic))
     snapshots = _Snapshots(files, path)
     for segment in segments:
         lineage = tuple(() if segment.lineage is None else segment.lineage()) or _NO_EPOCHS
-        begun = [each for each in lineage if each.start_offset < segment.end_offset] or [lineage[0]]
+        begun = [entry for entry in lineage if entry.start_offset < segment.end_offset] or [lineage[0]]
         begun[0] = begun[0]._replace(start_offset=min(begun[0].start_offset, segments[0].start_offset))
         own = segment.epochs or begun[-1:]
         name = _id("segment", owner.topic_id, log.partition, segment.start_offset, segment.end_offset)
@@ -115,25 +115,25 @@ def new_uploads(files: FileSystem, log: TopicPartition, path: str) -> Iterator[U
 
 
 class _Snapshots:
-    """The producers at the ends of a log's segments, as a broker would have stored them; for several threads.
+    """The producer snapshots at the ends of a log's segments, as a broker would have stored them; for several threads.
 
-    Those that are not stored are replayed when the first of them is read, and kept until they are: segments are written log by
-    log, so that those of few logs are in memory.
+    Missing snapshots are replayed when the first of them is read, and held until each is read. Segments are written log by log,
+    so snapshots of only few logs are in memory.
     """
 
     def __init__(self, files: FileSystem, path: str) -> None:
         self._files, self._path = files, path
-        #: base offsets of the segments without a stored one
-        self._wanted: set[int] = set()
+        #: base offsets of the segments without a stored snapshot
+        self._to_replay: set[int] = set()
         self._replayed: dict[int, bytes] = {}
         self._lock = Lock()
 
     def at_end_of(self, segment: StoredSegment) -> Callable[[], bytes]:
-        """Reads those after a segment."""
+        """Reads the snapshot after a segment."""
         stored = segment.files.get(SNAPSHOT)
         if stored is not None:
             return partial(read_file, self._files, stored)
-        self._wanted.add(segment.start_offset)
+        self._to_replay.add(segment.start_offset)
         return partial(self._read, segment.start_offset)
 
     def _read(self, base_offset: int) -> bytes:
@@ -143,17 +143,17 @@ class _Snapshots:
             return self._replayed.pop(base_offset)
 
     def _replay(self) -> dict[int, bytes]:
-        """The producers after each segment, by its base offset: from all batches, whatever their age."""
-        states, found = ProducerStates(), {}
+        """The producers after each segment, by base offset; from all batches, also of expired producers."""
+        states, snapshots = ProducerStates(), {}
         for segment in read_segments(self._files, self._path):
             replay_segment(self._files, self._path, segment, (0, LONG_MAX), states)
-            if segment.base_offset in self._wanted:
-                found[segment.base_offset] = write_snapshot(SnapshotEntry(*entry) for entry in states.entries())
-        return found
+            if segment.base_offset in self._to_replay:
+                snapshots[segment.base_offset] = write_snapshot(SnapshotEntry(*entry) for entry in states.entries())
+        return snapshots
 
 
 def _id(*parts: object) -> str:
-    """A random-looking id that the same parts always have, as Kafka writes ids. Kafka begins none with ``-``."""
+    """An id that depends on the parts only, in Kafka's text form. Like Kafka's ids, it never begins with ``-``."""
     for attempt in range(1 << 10):
         digest = hashlib.sha256("\0".join(map(str, (*parts, attempt))).encode()).digest()
         text = base64.urlsafe_b64encode(uuid.UUID(bytes=digest[:16], version=4).bytes).decode().rstrip("=")

@@ -9,7 +9,7 @@ from compaction.storage.export_layout import METADATA_ELSEWHERE, ExportLayout, E
 
 
 def _target(options: TargetOptions) -> ExportTarget:
-    # with what it imports, it is needed to write only
+    # only writing needs these modules
     from compaction.exports.aiven.writer import AivenForm
     from compaction.exports.tiered_writer import tiered_source, tiered_target
 

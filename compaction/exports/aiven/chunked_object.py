@@ -1,7 +1,7 @@
 """An object whose chunks are compressed, encrypted or both: decoded chunk by chunk, from ranged reads of the object.
 
 A chunk is zstd of the log's bytes, then a 12-byte IV and AES-256-GCM of that with a 16-byte tag. A process keeps a few decoded
-chunks, whatever the number and the sizes of the objects.
+chunks; their number does not depend on the objects.
 """
 
 from __future__ import annotations
@@ -53,25 +53,25 @@ class KeptChunks:
                 self._chunks.popitem(last=False)
 
 
-#: of this process
+#: the chunks of this process
 KEPT = KeptChunks()
 _LARGE = Lock()
 
 
 class ChunkCoding(NamedTuple):
-    """How chunks are encoded: ``key`` and ``aad`` for decryption, if they are encrypted; and whether they are compressed."""
+    """The encoding of chunks: whether they are compressed, and ``key`` and ``aad`` if they are encrypted."""
 
     compressed: bool
     key: bytes | None = None
     aad: bytes = b""
 
 
-def decrypted(data: bytes | memoryview, coding: ChunkCoding, path: str, start: int, what: str) -> bytes:
+def decrypted(data: bytes | memoryview, coding: ChunkCoding, path: str, start: int, description: str) -> bytes:
     """The bytes before encryption.
 
-    :param path: of the object that has ``data`` from byte ``start``
-    :param what: what it is, for errors
-    :raises CorruptLogError: it is not what was encrypted with this key
+    :param path: the object, which has ``data`` at byte ``start``
+    :param description: names the data in errors
+    :raises CorruptLogError: the data was not encrypted with this key, or has changed
     """
     if coding.key is None:
         return bytes(data)
@@ -81,9 +81,9 @@ def decrypted(data: bytes | memoryview, coding: ChunkCoding, path: str, start: i
 
     if len(data) >= IV_BYTES + TAG_BYTES:
         with suppress(InvalidTag):
-            found: bytes = AESGCM(coding.key).decrypt(data[:IV_BYTES], data[IV_BYTES:], coding.aad)
-            return found
-    problem = f"{what}, {_bytes(start, start + len(data))}: the authentication tag does not match"
+            plain: bytes = AESGCM(coding.key).decrypt(data[:IV_BYTES], data[IV_BYTES:], coding.aad)
+            return plain
+    problem = f"{description}, {_bytes(start, start + len(data))}: the authentication tag does not match"
     raise CorruptLogError(problem, path=path, position=start, hint=_HINT)
 
 
@@ -95,8 +95,8 @@ def encrypted(data: bytes, coding: ChunkCoding) -> bytes:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     iv = secrets.token_bytes(IV_BYTES)
-    found: bytes = AESGCM(coding.key).encrypt(iv, data, coding.aad)
-    return iv + found
+    sealed: bytes = AESGCM(coding.key).encrypt(iv, data, coding.aad)
+    return iv + sealed
 
 
 def encoded(data: bytes, coding: ChunkCoding) -> bytes:
@@ -105,7 +105,7 @@ def encoded(data: bytes, coding: ChunkCoding) -> bytes:
 
 
 class Scratch:
-    """Memory for the stored bytes of one chunk after the other."""
+    """Memory for the stored bytes of a chunk, reused for the next one."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -118,11 +118,9 @@ class Scratch:
 
 
 class ChunkedObject:
-    """An object, decoded. ``size`` is that of the decoded bytes.
+    """A decoded object; ``size`` is the number of decoded bytes.
 
-    :param path: of the object
-    :param stat: of the object
-    :raises CorruptLogError: the object has another size than its manifest says
+    :raises CorruptLogError: the object's size differs from its manifest
     """
 
     def __init__(self, files: ReadableFileSystem, path: str, stat: FileStat, index: ChunkIndex, coding: ChunkCoding) -> None:
@@ -160,33 +158,33 @@ class ChunkedObject:
 
     def _decoded(self, chunk: Chunk, source: ByteSource, scratch: Scratch) -> bytes:
         stored = self._stored(chunk, source, scratch)
-        what = f"chunk {chunk.number}"
+        name = f"chunk {chunk.number}"
         data: bytes | memoryview = stored
         if self._coding.key is not None:
-            data = decrypted(stored, self._coding, self._path, chunk.stored_start, what)
+            data = decrypted(stored, self._coding, self._path, chunk.stored_start, name)
         expected = chunk.end - chunk.start
-        where = f"{what}, {_bytes(chunk.stored_start, chunk.stored_end)}"
+        where = f"{name}, {_bytes(chunk.stored_start, chunk.stored_end)}"
         if self._coding.compressed:
             data = self._decompressed(data, expected, where, chunk)
         if len(data) != expected:
-            found = f"{where}: has {len(data)} bytes of the log, the manifest says {expected}"
-            raise CorruptLogError(found, path=self._path, position=chunk.stored_start, hint=_HINT)
+            problem = f"{where}: has {len(data)} bytes of the log, the manifest says {expected}"
+            raise CorruptLogError(problem, path=self._path, position=chunk.stored_start, hint=_HINT)
         return bytes(data)
 
     def _stored(self, chunk: Chunk, source: ByteSource, scratch: Scratch) -> memoryview:
-        size, at = chunk.stored_end - chunk.stored_start, 0
+        size, filled = chunk.stored_end - chunk.stored_start, 0
         view = scratch.view(size)
-        while at < size:
-            n = source.read_into(view[at:], chunk.stored_start + at, chunk.stored_start)
-            if not n:
-                end = chunk.stored_start + at
-                what = f"chunk {chunk.number}, {_bytes(chunk.stored_start, chunk.stored_end)}: the object ends at byte {end}"
-                raise CorruptLogError(what, path=self._path, position=end, hint=_HINT)
-            at += n
+        while filled < size:
+            count = source.read_into(view[filled:], chunk.stored_start + filled, chunk.stored_start)
+            if not count:
+                end = chunk.stored_start + filled
+                problem = f"chunk {chunk.number}, {_bytes(chunk.stored_start, chunk.stored_end)}: the object ends at byte {end}"
+                raise CorruptLogError(problem, path=self._path, position=end, hint=_HINT)
+            filled += count
         return view
 
     def _decompressed(self, data: bytes | memoryview, expected: int, where: str, chunk: Chunk) -> bytes:
-        """The bytes before compression; a frame that says it has others is not decompressed."""
+        """The bytes before compression; a frame with another content size is not decompressed."""
         try:
             size = zstandard.frame_content_size(data)
             if size in (-1, expected):
@@ -200,9 +198,7 @@ class ChunkedObject:
 class _ChunkReader:
     """Reads sequentially; holds one decoded chunk."""
 
-    def __init__(
-        self, size: int, index: ChunkIndex, decode: Callable[[Chunk], bytes], close: Callable[[], None]
-    ) -> None:
+    def __init__(self, size: int, index: ChunkIndex, decode: Callable[[Chunk], bytes], close: Callable[[], None]) -> None:
         self._size, self._index, self._decode, self.close = size, index, decode, close
         self._chunk: Chunk | None = None
         self._data = memoryview(b"")
@@ -223,10 +219,10 @@ class _ChunkReader:
 
 
 def require_size(path: str, stat: FileStat, expected: int) -> None:
-    """:raises CorruptLogError: an object has another size than its manifest says"""
+    """:raises CorruptLogError: the object's size differs from its manifest"""
     if stat.size != expected:
-        what = f"has {stat.size} bytes, its manifest lists {expected}"
-        raise CorruptLogError(what, path=path, position=min(stat.size, expected), hint=_HINT)
+        problem = f"has {stat.size} bytes, its manifest lists {expected}"
+        raise CorruptLogError(problem, path=path, position=min(stat.size, expected), hint=_HINT)
 
 
 def _bytes(start: int, end: int) -> str:

@@ -23,7 +23,7 @@ from compaction.formats.checkpoints import EpochEntry
 _HINT = "restore the manifest from another copy"
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
-#: a task decodes a chunk as a whole
+#: bounds memory: a task decodes a complete chunk
 MAX_CHUNK_BYTES = 256 << 20
 #: the limit of the plugin for the decoded list of chunk sizes
 _MAX_SIZES_BYTES = 10 << 20
@@ -73,8 +73,8 @@ class ChunkIndex:
             return 0
         if self._ends is not None:
             return int(self._ends[number])
-        each, last = self._fixed or (0, 0)
-        return number * each + (last if number == self.count - 1 else each)
+        full_chunk, last = self._fixed or (0, 0)
+        return number * full_chunk + (last if number == self.count - 1 else full_chunk)
 
 
 class Encryption(NamedTuple):
@@ -133,8 +133,8 @@ def _read(root: _Fields) -> AivenManifest:
         raise indexes.error(missing, "a section")
     encryption = None
     if root.has("encryption"):
-        given = root.below("encryption")
-        encryption = Encryption(given.get("dataKey", str), given.binary("aad"))
+        fields = root.below("encryption")
+        encryption = Encryption(fields.get("dataKey", str), fields.binary("aad"))
     start, end = segment.number("startOffset", _LONG_MAX), segment.number("endOffset", _LONG_MAX) + 1
     if end <= start:
         raise segment.error("endOffset", f"at least {start}")
@@ -164,17 +164,17 @@ def _section(fields: _Fields) -> Section:
 
 def _epochs(fields: _Fields, start_offset: int) -> tuple[EpochEntry, ...]:
     try:
-        found = sorted((int(epoch), max(fields.number(epoch, _LONG_MAX), start_offset)) for epoch in fields.names)
+        entries = sorted((int(epoch), max(fields.number(epoch, _LONG_MAX), start_offset)) for epoch in fields.names)
     except ValueError:
         raise fields.error(fields.names[0], "an offset by leader epoch") from None
-    return tuple(EpochEntry(epoch, offset) for epoch, offset in found)
+    return tuple(EpochEntry(epoch, offset) for epoch, offset in entries)
 
 
 def _chunks(fields: _Fields) -> ChunkIndex:
     index = _chunk_index(fields)
     if min(index.size, index.chunk_bytes) > MAX_CHUNK_BYTES:
-        what = f"has chunks of {index.chunk_bytes} bytes, at most {MAX_CHUNK_BYTES} are supported"
-        raise UnsupportedLogError(what, path=fields.path, hint="upload the segments with a smaller chunk.size")
+        problem = f"has chunks of {index.chunk_bytes} bytes, at most {MAX_CHUNK_BYTES} are supported"
+        raise UnsupportedLogError(problem, path=fields.path, hint="upload the segments with a smaller chunk.size")
     return index
 
 
@@ -182,15 +182,15 @@ def _chunk_index(fields: _Fields) -> ChunkIndex:
     size, chunk_bytes = fields.number("originalFileSize", _INT_MAX), fields.number("originalChunkSize", _INT_MAX, least=1)
     kind = fields.get("type", str)
     if kind == "fixed":
-        each = fields.number("transformedChunkSize", _INT_MAX)
-        return ChunkIndex(size, chunk_bytes, (each, fields.number("finalTransformedChunkSize", _INT_MAX)))
+        full_chunk = fields.number("transformedChunkSize", _INT_MAX)
+        return ChunkIndex(size, chunk_bytes, (full_chunk, fields.number("finalTransformedChunkSize", _INT_MAX)))
     if kind != "variable":
         raise fields.error("type", "fixed or variable")
     sizes = _sizes(fields)
     index = ChunkIndex(size, chunk_bytes, sizes)
     if len(sizes) != index.count and (size or len(sizes) > 1):
-        what = f"{index.count} chunks for {size} bytes in chunks of {chunk_bytes}, it lists {len(sizes)}"
-        raise fields.error("transformedChunks", what)
+        problem = f"{index.count} chunks for {size} bytes in chunks of {chunk_bytes}, it lists {len(sizes)}"
+        raise fields.error("transformedChunks", problem)
     return index
 
 
@@ -273,6 +273,6 @@ class _Fields:
 
     def error(self, name: str, expected: str) -> CorruptLogError:
         shown = repr(self._value.get(name))
-        found = f"{shown[:60]}…" if len(shown) > 60 else shown
-        what = f"{f'{self._name}.{name}'.lstrip('.')} is {found}, expected {expected}"
-        return CorruptLogError(what, path=self.path, hint=_HINT)
+        value = f"{shown[:60]}…" if len(shown) > 60 else shown
+        problem = f"{f'{self._name}.{name}'.lstrip('.')} is {value}, expected {expected}"
+        return CorruptLogError(problem, path=self.path, hint=_HINT)

@@ -2,7 +2,7 @@
 
 ``.log`` has the segment in chunks, each compressed, encrypted, both or neither; ``.indexes`` has the offset index, the time
 index, the producer snapshot, the leader epochs and the transaction index, each encrypted if the segment is; ``.rsm-manifest``
-says where all of these are, and is written last. Objects without a manifest are an unfinished upload, or partly deleted, and
+has the positions of all these, and is written last. Objects without a manifest are an unfinished upload, or partly deleted, and
 are ignored. Mirrors ``ObjectKeyFactory`` and ``KafkaRemoteStorageManager``, whose ``key.prefix`` may end within a name.
 """
 
@@ -44,7 +44,7 @@ from compaction.storage.layouts.stored_objects import (
 from compaction.storage.stored_log import LogFile, Place, StoredLog, StoredSegment
 from compaction.storage.text_files import MAX_INDEX_BYTES
 
-#: what the names of a segment's objects end with, beside ``.log``
+#: the suffixes of a segment's objects beside ``.log``
 INDEXES, MANIFEST = ".indexes", ".rsm-manifest"
 _DIRECTORY = re.compile(TOPIC_AND_ID)
 _FILE = re.compile(r"(?P<name>\d{20}-[A-Za-z0-9_-]{22})(?P<suffix>\.log|\.indexes|\.rsm-manifest)")
@@ -53,7 +53,7 @@ _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 SECTION_FILES = {"offset": INDEX, "timestamp": TIMEINDEX, "producerSnapshot": SNAPSHOT, "transaction": TXNINDEX}
 EPOCHS = "leaderEpoch"
 _HINT = "restore the object from another copy"
-#: planning reads the indexes of all segments, in order: they are fetched this many at a time
+#: number of indexes that are fetched at a time; planning reads those of all segments in order
 _FETCHED_INDEXES = 32
 _KEPT_BYTES = 32 << 20
 
@@ -66,7 +66,7 @@ class _Upload(NamedTuple):
     stats: Mapping[str, FileStat]
 
     def coding(self) -> ChunkCoding:
-        """:raises UnsupportedLogError: the private key of its data key was not given"""
+        """:raises UnsupportedLogError: the private key for its data key is missing"""
         encryption = self.manifest.encryption
         if encryption is None:
             return ChunkCoding(self.manifest.compressed)
@@ -81,20 +81,20 @@ class AivenReader:
         self._indexes = _Indexes(place.files)
 
     def logs(self) -> Sequence[TopicPartition]:
-        found = []
+        logs = []
         for topic, matches in self._directories.items():
             for match in matches:
                 names = directories(self._files, join(self._place, self._prefix + match[0]))
-                found += [TopicPartition(topic, int(name)) for name in names if _PARTITION.fullmatch(name)]
-        return sorted(set(found))
+                logs += [TopicPartition(topic, int(name)) for name in names if _PARTITION.fullmatch(name)]
+        return sorted(set(logs))
 
     @cached_property
     def _directories(self) -> dict[str, list[re.Match[str]]]:
         """The directories of each topic, without the prefix."""
-        found: dict[str, list[re.Match[str]]] = {}
+        directories_by_topic: dict[str, list[re.Match[str]]] = {}
         for match in matching_directories(self._files, self._place, _DIRECTORY, self._prefix):
-            found.setdefault(match["topic"], []).append(match)
-        return found
+            directories_by_topic.setdefault(match["topic"], []).append(match)
+        return directories_by_topic
 
     def stored(self, log: TopicPartition) -> StoredLog:
         partition = str(log.partition)
@@ -113,22 +113,22 @@ class AivenReader:
         for match in match_of(_FILE, listed):
             uploads.setdefault(match["name"], {})[match["suffix"]] = listed[match[0]]
         named = [name for name, stats in uploads.items() if MANIFEST in stats]
-        found = in_parallel(lambda name: self._upload(join(path, name), uploads[name]), named)
-        self._indexes.follow({upload.path + INDEXES: upload.stats[INDEXES].size for upload in found})
-        left = len(uploads) - len(named)
-        ignored = (counted(left, "upload") + " without a manifest",) if left else ()
-        segments = tuple(self._segment(upload, within) for upload in found)
+        complete = in_parallel(lambda name: self._upload(join(path, name), uploads[name]), named)
+        self._indexes.follow({upload.path + INDEXES: upload.stats[INDEXES].size for upload in complete})
+        incomplete = len(uploads) - len(named)
+        ignored = (counted(incomplete, "upload") + " without a manifest",) if incomplete else ()
+        segments = tuple(self._segment(upload, within) for upload in complete)
         return StoredLog(segments, own[0]["id"], ignored)
 
     def _upload(self, path: str, stats: Mapping[str, FileStat]) -> _Upload:
         manifest = parse_manifest(read_object(self._files, path + MANIFEST), path + MANIFEST)
         if f"{self._prefix}{manifest.name}" != "/".join(path.split("/")[-3:]):
-            what = f"is the manifest of another segment, {manifest.name}"
-            raise CorruptLogError(what, path=path + MANIFEST, hint="restore the manifest from another copy")
+            problem = f"is the manifest of another segment, {manifest.name}"
+            raise CorruptLogError(problem, path=path + MANIFEST, hint="restore the manifest from another copy")
         for suffix in (LOG, INDEXES):
             if suffix not in stats:
-                what = f"is missing, and its manifest is there; it has offsets {manifest.start_offset} to"
-                raise CorruptLogError(f"{what} {manifest.end_offset - 1}", path=path + suffix, hint=_HINT)
+                problem = f"is missing, and its manifest is there; it has offsets {manifest.start_offset} to"
+                raise CorruptLogError(f"{problem} {manifest.end_offset - 1}", path=path + suffix, hint=_HINT)
         end = max(section.position + section.size for section in manifest.sections.values())
         require_size(path + INDEXES, stats[INDEXES], end)
         require_size(path + LOG, stats[LOG], manifest.chunks.stored_size)
@@ -181,21 +181,21 @@ class AivenReader:
 
         :raises LogError: it cannot be read
         """
-        return self._segment(self._at(within), within.rpartition("/")[0])
+        return self._segment(self._upload_at(within), within.rpartition("/")[0])
 
     def open(self, within: str) -> ChunkedObject:
-        upload = self._at(within)
+        upload = self._upload_at(within)
         return ChunkedObject(self._files, upload.path + LOG, upload.stats[LOG], upload.manifest.chunks, upload.coding())
 
-    def _at(self, within: str) -> _Upload:
+    def _upload_at(self, within: str) -> _Upload:
         """The upload whose log has this path."""
         path = join(self._place, within)
         stem = path.removesuffix(LOG)
         stats = {suffix: self._files.stat(stem + suffix) for suffix in (LOG, INDEXES)}
-        found = {suffix: stat for suffix, stat in stats.items() if stat is not None}
-        if stem == path or LOG not in found:
+        present = {suffix: stat for suffix, stat in stats.items() if stat is not None}
+        if stem == path or LOG not in present:
             raise StorageError("no such object", path=path, hint=_HINT)
-        return self._upload(stem, found)
+        return self._upload(stem, present)
 
 
 def _decrypted_size(section: Section, upload: _Upload) -> int:
@@ -205,7 +205,7 @@ def _decrypted_size(section: Section, upload: _Upload) -> int:
 
 
 class _Indexes:
-    """The ``.indexes`` objects of a log, fetched together with those that follow, as planning reads all of them."""
+    """The ``.indexes`` objects of a log. Planning reads all of them, so each is fetched with the following ones."""
 
     def __init__(self, files: ReadableFileSystem) -> None:
         self._files = files
@@ -218,8 +218,8 @@ class _Indexes:
         paths = list(sizes)
         for number, path in enumerate(paths):
             later = paths[number : number + _FETCHED_INDEXES]
-            within = accumulate(sizes[each] for each in later)
-            few = [each for each, end in zip(later, within, strict=True) if end <= _KEPT_BYTES // 2]
+            within = accumulate(sizes[following] for following in later)
+            few = [following for following, end in zip(later, within, strict=True) if end <= _KEPT_BYTES // 2]
             self._order[path] = few or [path]
 
     def _fetched(self, path: str) -> bytes:
@@ -229,7 +229,7 @@ class _Indexes:
         """All bytes of an object."""
         with self._lock:
             if path not in self._kept:
-                wanted = [each for each in self._order.get(path, [path]) if each not in self._kept]
+                wanted = [name for name in self._order.get(path, [path]) if name not in self._kept]
                 self._kept.update(zip(wanted, in_parallel(self._fetched, wanted), strict=True))
                 while sum(map(len, self._kept.values())) > _KEPT_BYTES and next(iter(self._kept)) != path:
                     self._kept.popitem(last=False)

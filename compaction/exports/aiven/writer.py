@@ -1,7 +1,7 @@
 """Writes segments in the layout of Aiven's tiered storage plugin; see ``reader``.
 
-A segment that the plugin has uploaded is written as it was: with its chunk size, compressed if it was, and encrypted if it was,
-with a new data key that is wrapped for the same private key. What its manifest says of the segment itself is kept. Any other
+A segment that the plugin has uploaded is written in the form of the upload: with its chunk size, compression and encryption,
+and a new data key that is wrapped for the same private key. The new manifest takes over the segment's metadata. Any other
 segment is written plain. The manifest is written last.
 
 Mirrors ``KafkaRemoteStorageManager.copyLogSegmentData``, ``TransformFinisher`` and ``ChunkSizesBinaryCodec`` (commit 8fb1581).
@@ -47,7 +47,7 @@ _PLAIN = ChunkCoding(compressed=False)
 
 
 class _Style(NamedTuple):
-    """How a segment is written. ``document`` has what is kept of a manifest."""
+    """The form of a segment. ``document`` has the fields that the new manifest takes over."""
 
     document: dict[str, Any]
     chunk_bytes: int
@@ -66,7 +66,7 @@ class _Written(NamedTuple):
 class AivenForm:
     """Chunks in ``.log``, sections in ``.indexes``, and a manifest.
 
-    :param like_source: the uploads that are written again are in this layout, too
+    :param like_source: the source has this layout, too
     """
 
     def __init__(self, now_ms: int, *, like_source: bool) -> None:
@@ -125,9 +125,9 @@ def encode_sizes(sizes: Sequence[int]) -> bytes:
 
 
 def _require_readable(export: NewExport, within: str, written: _Written) -> None:
-    """Read a segment back as a reader does: by its manifest, with the key that this has wrapped.
+    """Read a segment back as a reader does: by its manifest, with the data key in it.
 
-    :raises StorageError: it is not what was written
+    :raises StorageError: it differs from the written segment
     """
     try:
         problem = _difference(AivenReader(Place(export.files, "", export.place)), within, written)
@@ -138,36 +138,38 @@ def _require_readable(export: NewExport, within: str, written: _Written) -> None
 
 
 def _difference(layout: AivenReader, within: str, written: _Written) -> str | None:
-    """How the layout's reader reads another segment than was written."""
-    upload, size, found = written.upload, written.content.size, layout.segment(within)
-    if (found.start_offset, found.end_offset, found.files[LOG].size) != (upload.start_offset, upload.end_offset, size):
-        return f"its manifest has offsets {found.start_offset} to {found.end_offset - 1} and {found.files[LOG].size} bytes"
+    """The difference between the written segment and the one that the layout's reader reads; ``None`` if they are equal."""
+    upload, size, segment = written.upload, written.content.size, layout.segment(within)
+    if (segment.start_offset, segment.end_offset, segment.files[LOG].size) != (upload.start_offset, upload.end_offset, size):
+        return (
+            f"its manifest has offsets {segment.start_offset} to {segment.end_offset - 1} and {segment.files[LOG].size} bytes"
+        )
     log = layout.open(within)
-    # plain bytes have been read back: whether the last chunk is where the manifest says
+    # plain bytes were read back already: check only that the last chunk is at the manifest's position
     start = 0 if written.decoded is not None else max(0, size - CHUNK_BYTES)
     expected = written.decoded or xxhash.xxh3_128_hexdigest(written.content.read(start, size - start))
     if _decoded(log, start) != expected:
         return "it is decoded to other bytes than were encoded"
     for name, kind in SECTION_FILES.items():
-        file = found.files.get(kind)
+        file = segment.files.get(kind)
         if (None if file is None else file.load()) != written.sections[name]:
             return f"section {name} has other bytes than were encoded"
-    lineage = () if found.lineage is None else found.lineage()
+    lineage = () if segment.lineage is None else segment.lineage()
     return None if format_leader_epochs(lineage).encode() == written.sections[EPOCHS] else "it has other leader epochs"
 
 
 def _decoded(log: ChunkedObject, start: int) -> str:
     """The content hash of a log from a byte on."""
-    content, buffer, at = xxhash.xxh3_128(), memoryview(bytearray(READ_BYTES)), start
+    content, buffer, position = xxhash.xxh3_128(), memoryview(bytearray(READ_BYTES)), start
     with closing(log.reader(start, log.size)) as source:
-        while count := source.read_into(buffer, at, at):
+        while count := source.read_into(buffer, position, position):
             content.update(buffer[:count])
-            at += count
+            position += count
     return content.hexdigest()
 
 
 def _chunks(content: SegmentContent, style: _Style, sizes: list[int], digest: xxhash.xxh3_128) -> Iterator[bytes]:
-    """The stored chunks; their sizes are appended to ``sizes``, and ``digest`` gets what is in them."""
+    """The stored chunks; appends their sizes to ``sizes`` and adds the plain bytes to ``digest``."""
     for block in content.blocks(style.chunk_bytes):
         digest.update(block)
         chunk = encoded(block, style.coding)
@@ -187,22 +189,22 @@ def _chunk_index(size: int, style: _Style, sizes: Sequence[int]) -> dict[str, An
 
 def _sections(upload: Upload, content: SegmentContent) -> dict[str, bytes | None]:
     """The sections of ``.indexes`` by name; ``None`` without a transaction index. None is compressed."""
-    found: dict[str, bytes | None] = {name: content.indexes.get(kind) for name, kind in SECTION_FILES.items()}
-    found |= {"producerSnapshot": upload.snapshot(), EPOCHS: format_leader_epochs(upload.lineage()).encode()}
-    return {name: found[name] for name in SECTIONS}
+    contents: dict[str, bytes | None] = {name: content.indexes.get(kind) for name, kind in SECTION_FILES.items()}
+    contents |= {"producerSnapshot": upload.snapshot(), EPOCHS: format_leader_epochs(upload.lineage()).encode()}
+    return {name: contents[name] for name in SECTIONS}
 
 
 def _positions(sections: dict[str, bytes | None]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    at = 0
+    positions: dict[str, Any] = {}
+    position = 0
     for name, data in sections.items():
-        found[name] = None if data is None else {"position": at, "size": len(data)}
-        at += len(data or b"")
-    return found
+        positions[name] = None if data is None else {"position": position, "size": len(data)}
+        position += len(data or b"")
+    return positions
 
 
 def _new_manifest(upload: Upload, content: SegmentContent, now_ms: int) -> dict[str, Any]:
-    """What is kept of the manifest of a segment that the plugin did not upload."""
+    """The fields of the manifest of a segment that the plugin did not upload."""
     log, topic_id = upload.log
     times = read_time_index(content.indexes[TIMEINDEX], upload.start_offset)
     partition = {"topicId": topic_id, "topicPartition": {"topic": log.topic, "partition": log.partition}}

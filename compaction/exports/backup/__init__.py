@@ -9,7 +9,7 @@ _SET_IS_WHOLE = "a backup set has a manifest of all its segments, and no backup 
 
 
 def _target(options: TargetOptions) -> ExportTarget:
-    # with what it imports, it is needed to write only
+    # only writing needs this module
     from compaction.exports.backup.writer import backup_target
 
     return backup_target(options)

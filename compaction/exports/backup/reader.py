@@ -1,9 +1,9 @@
 """The layout of kafka-backup: ``manifest.json`` and ``topics/<topic>/partition=<n>/segment-<start offset>.bin[.zst|.lz4]``.
 
-The log of a partition is what a restore of the set would write, at the offsets of the source: batches without producers and
-leader epochs. Offsets that the manifest does not say anything about, in sets before version 0.25, and those that it says are
-lost or pruned, are holes of the log, as after a compaction; other holes are missing segments. Every segment is inactive.
-Objects that the manifest does not name are ignored, as by a restore.
+The log of a partition has the records that a restore of the set would write, at the offsets of the source, in batches without
+producers and leader epochs. Offsets that the manifest does not mention (sets before version 0.25) or lists as lost or pruned
+are holes of the log, as after a compaction; other holes are missing segments. Every segment is inactive. Objects that the
+manifest does not name are ignored, as by a restore.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.exports.backup.segment_spool import SegmentSpool
-from compaction.exports.backup.set_objects import HINT, Stored, read_manifest, stored_segment
+from compaction.exports.backup.set_objects import HINT, SegmentObject, read_manifest, stored_segment
 from compaction.formats.backup_manifest import (
     READ_COMMITTED,
     BackupManifest,
@@ -44,8 +44,8 @@ class BackupReader:
     def _manifest(self) -> BackupManifest:
         manifest = read_manifest(self._files, self._place)
         if manifest.isolation_level != READ_COMMITTED:
-            what = "the set was not read with isolation_level read_committed"
-            _LOGGER.warning("%s: %s; aborted data and markers of transactions in it are plain records", self._place, what)
+            warning = "the set was not read with isolation_level read_committed"
+            _LOGGER.warning("%s: %s; aborted data and markers of transactions in it are plain records", self._place, warning)
         return manifest
 
     def logs(self) -> Sequence[TopicPartition]:
@@ -62,9 +62,9 @@ class BackupReader:
         rows = zip(partition.segments, objects, spooled, bounds, strict=True)
         return StoredLog(tuple(self._segment(*row) for row in rows))
 
-    def _segment(self, segment: BackupSegment, stored: Stored, spooled: str, bounds: tuple[int, int]) -> StoredSegment:
-        found = _LOCAL.stat(spooled)
-        size = 0 if found is None else found.size
+    def _segment(self, segment: BackupSegment, stored: SegmentObject, spooled: str, bounds: tuple[int, int]) -> StoredSegment:
+        status = _LOCAL.stat(spooled)
+        size = 0 if status is None else status.size
         content = FileRange(join(self._root, segment.key), 0, size)
         return StoredSegment(stored.path, *bounds, {LOG: LogFile(size, stored.mtime_ns, content)})
 
@@ -82,8 +82,8 @@ class SpooledContent:
 
     def __init__(self, path: str, mtime_ns: int) -> None:
         self._path, self.mtime_ns = path, mtime_ns
-        found = _LOCAL.stat(path)
-        self.size = 0 if found is None else found.size
+        status = _LOCAL.stat(path)
+        self.size = 0 if status is None else status.size
 
     def read(self, start: int, length: int) -> bytes:
         return _LOCAL.read_bytes(self._path, start, length)
@@ -96,24 +96,24 @@ def _require_binary(place: str, partition: BackupPartition) -> None:
     """:raises UnsupportedLogError: the partition has segments of the first versions, which were JSON"""
     for segment in partition.segments:
         if ".json" in segment.key.rpartition("/")[2]:
-            what = "segments in JSON, of kafka-backup's first versions, are not supported"
-            raise UnsupportedLogError(what, path=join(place, segment.key), hint="back the topic up again")
+            problem = "segments in JSON, of kafka-backup's first versions, are not supported"
+            raise UnsupportedLogError(problem, path=join(place, segment.key), hint="back the topic up again")
 
 
 def _bounds(partition: BackupPartition) -> list[tuple[int, int]]:
-    """Per segment, the offsets ``[start, end)`` that it and a legitimate hole after it account for."""
-    found = [segment.covered or (segment.start_offset, segment.end_offset + 1) for segment in partition.segments]
+    """Per segment, the offsets ``[start, end)`` of its records and of a legitimate hole after them."""
+    covered = [segment.covered or (segment.start_offset, segment.end_offset + 1) for segment in partition.segments]
     ends = []
-    for (before, (_, end)), (after, (start, _)) in pairwise(zip(partition.segments, found, strict=True)):
-        known = before.covered is None or after.covered is None or _is_absent(partition, end, start)
-        ends.append(start if known else end)
-    if found:
-        ends.append(max(found[-1][1], partition.end_offset))
-    return [(start, end) for (start, _), end in zip(found, ends, strict=True)]
+    for (before, (_, end)), (after, (start, _)) in pairwise(zip(partition.segments, covered, strict=True)):
+        is_hole = before.covered is None or after.covered is None or _is_absent(partition, end, start)
+        ends.append(start if is_hole else end)
+    if covered:
+        ends.append(max(covered[-1][1], partition.end_offset))
+    return [(start, end) for (start, _), end in zip(covered, ends, strict=True)]
 
 
 def _is_absent(partition: BackupPartition, start: int, end: int) -> bool:
-    """Whether the manifest says that the set does not have the offsets ``[start, end)``."""
+    """Whether the manifest lists all offsets ``[start, end)`` as absent."""
     for low, high in sorted(partition.absent):
         if low <= start < high:
             start = high

@@ -1,9 +1,9 @@
 """Temporary files with the segments of a backup set as record batches.
 
-The size of a segment as batches is not known until it is converted, and its one compressed stream cannot be entered in the
-middle. So each segment is converted once, a few megabytes at a time, into a file of the run's spool directory, which the
-processes of a run share. The bytes depend on the segment only: a process on another machine converts it again to the same
-file. The process that chose the directory removes it; where it cannot, the next run does (``spool_directory``).
+The size of a segment as batches is not known before it is converted, and its compressed stream has no entry points. So each
+segment is converted once, a few megabytes at a time, into a file of the run's spool directory, which the processes of a run
+share. The bytes depend on the segment only: a process on another machine converts it again to the same file. The process that
+chose the directory removes it; if it was killed, the next run does (``spool_directory``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, StorageError
-from compaction.exports.backup.set_objects import HINT, Stored, check_header, damaged
+from compaction.exports.backup.set_objects import HINT, SegmentObject, check_header, damaged
 from compaction.formats.backup_segment import Compression, SegmentStream
 from compaction.formats.primitives import FormatError
 from compaction.kernels.reading.backup_records import (
@@ -42,10 +42,10 @@ BATCH_BYTES = 64 * 1024
 _STEP_BYTES = 4 << 20
 #: bounds memory: no broker accepts a larger record
 _MAX_RECORD_BYTES = 256 << 20
-#: one part in so many of the file system is left free, or less of a large one
+#: the reciprocal of the share of the file system that remains free, at most ``_MAX_RESERVE_BYTES``
 _RESERVE = 100
 _MAX_RESERVE_BYTES = 1 << 30
-#: an lz4 segment is in memory as a whole, compressed and not: so many of them at a time
+#: limits concurrent lz4 segments, each of which is completely in memory, compressed and uncompressed
 _IN_MEMORY = threading.BoundedSemaphore(2)
 _OTHER_DIRECTORY = "free some space, or name another directory by ?spool=DIR in the address"
 
@@ -59,12 +59,12 @@ class SegmentSpool:
     def __init__(self, directory: str) -> None:
         self._directory = directory
 
-    def path_of(self, stored: Stored) -> str:
+    def path_of(self, stored: SegmentObject) -> str:
         """The file of a segment."""
         return f"{self._directory}/{hashlib.sha256(stored.path.encode()).hexdigest()[:32]}.log"
 
-    def converted(self, files: ReadableFileSystem, stored: Stored) -> str:
-        """The file of a segment, which is converted if no process has done so.
+    def converted(self, files: ReadableFileSystem, stored: SegmentObject) -> str:
+        """The file of a segment; converts it unless another process has done so.
 
         :raises CorruptLogError: the segment is malformed, or differs from the manifest
         :raises StorageError: it cannot be read, or there is no space for it
@@ -77,39 +77,39 @@ class SegmentSpool:
             use(self._directory)
             with storage_errors(path, "write a temporary file"):
                 size = self._write(attempt, convert(files, stored), stored.path)
-                if (found := attempt.stat().st_size) != size:
-                    what = f"temporary file has {found} bytes, {size} were written"
-                    raise StorageError(what, path=path, hint=_OTHER_DIRECTORY)
+                if (written := attempt.stat().st_size) != size:
+                    problem = f"temporary file has {written} bytes, {size} were written"
+                    raise StorageError(problem, path=path, hint=_OTHER_DIRECTORY)
                 attempt.rename(path)
         finally:
             attempt.unlink(missing_ok=True)
         return path
 
-    def _write(self, attempt: Path, blocks: Iterator[memoryview], of: str) -> int:
-        """Write a new file; returns the number of bytes. Unlike a raw file's, a buffered one's ``write`` writes all of them."""
+    def _write(self, attempt: Path, blocks: Iterator[memoryview], source_path: str) -> int:
+        """Write a new file, buffered, because a raw file's ``write`` may write fewer bytes; returns their number."""
         size = 0
         with attempt.open("xb") as file:
             for block in blocks:
-                self._require_more(len(block), of)
+                self._require_more(len(block), source_path)
                 size += file.write(block)
         return size
 
     def _require_more(self, size: int, path: str) -> None:
         """:raises StorageError: a write of this size would leave less free than the reserve"""
-        found = free_space(self._directory)
-        if found.free_bytes - size < min(found.total_bytes // _RESERVE, _MAX_RESERVE_BYTES):
-            what = f"its records would fill {self._directory}, which has {found.free_bytes} bytes free"
-            raise StorageError(what, path=path, hint=_OTHER_DIRECTORY)
+        space = free_space(self._directory)
+        if space.free_bytes - size < min(space.total_bytes // _RESERVE, _MAX_RESERVE_BYTES):
+            problem = f"its records would fill {self._directory}, which has {space.free_bytes} bytes free"
+            raise StorageError(problem, path=path, hint=_OTHER_DIRECTORY)
 
     def require_space(self, plain_bytes: int, path: str) -> None:
         """:raises StorageError: the file system of the directory has less free space"""
         free = free_space(self._directory).free_bytes
         if free < plain_bytes:
-            what = f"its records take about {plain_bytes} bytes in {self._directory}, which has {free} free"
-            raise StorageError(what, path=path, hint=_OTHER_DIRECTORY)
+            problem = f"its records take about {plain_bytes} bytes in {self._directory}, which has {free} free"
+            raise StorageError(problem, path=path, hint=_OTHER_DIRECTORY)
 
 
-def convert(files: ReadableFileSystem, stored: Stored) -> Iterator[memoryview]:
+def convert(files: ReadableFileSystem, stored: SegmentObject) -> Iterator[memoryview]:
     """The batches of a segment.
 
     :raises CorruptLogError: the segment is malformed, or differs from the manifest
@@ -125,20 +125,21 @@ def convert(files: ReadableFileSystem, stored: Stored) -> Iterator[memoryview]:
                     yield from conversion.add(plain)
             conversion.end(stream.header.record_count, stream.header.end_offset)
         except FormatError:
-            # bytes that differ from those that were written explain any other error
+            # a wrong checksum explains any other error
             stream.check_end()
             raise
         digest = stream.check_end()
     except FormatError as error:
         raise damaged(stored, error) from error
     if stored.sha256 and stored.sha256 != digest:
-        what = f"segment has SHA-256 {digest}, {stored.sha256} in the manifest"
-        raise CorruptLogError(what, path=stored.path, hint=HINT)
+        problem = f"segment has SHA-256 {digest}, {stored.sha256} in the manifest"
+        raise CorruptLogError(problem, path=stored.path, hint=HINT)
 
 
 def _limited(blocks: Iterator[memoryview], plain_bytes: int) -> Iterator[memoryview]:
-    """The blocks; 0 bytes: any number of them.
+    """The blocks.
 
+    :param plain_bytes: the limit, 0 for none
     :raises FormatError: there are more bytes
     """
     size = 0
@@ -150,7 +151,7 @@ def _limited(blocks: Iterator[memoryview], plain_bytes: int) -> Iterator[memoryv
 
 
 class _Conversion:
-    """Backup records, as they arrive, into batches."""
+    """Converts backup records into batches as they arrive."""
 
     def __init__(self, start_offset: int) -> None:
         self._data: NDArray[np.uint8] = np.empty(2 * _STEP_BYTES, np.uint8)
@@ -165,32 +166,32 @@ class _Conversion:
         :raises FormatError: a record is malformed
         """
         state = self._state
-        left = self._end - int(state[POSITION])
-        if left + len(plain) > _MAX_RECORD_BYTES:
+        unread_bytes = self._end - int(state[POSITION])
+        if unread_bytes + len(plain) > _MAX_RECORD_BYTES:
             raise FormatError(f"record of more than {_MAX_RECORD_BYTES} bytes", self._position)
         rest = self._data[int(state[POSITION]) : self._end]
-        if left + len(plain) > len(self._data):
-            self._data = np.empty(2 * (left + len(plain)), np.uint8)
-        self._data[:left] = rest.copy()
-        self._data[left : left + len(plain)] = np.frombuffer(plain, np.uint8)
+        if unread_bytes + len(plain) > len(self._data):
+            self._data = np.empty(2 * (unread_bytes + len(plain)), np.uint8)
+        self._data[:unread_bytes] = rest.copy()
+        self._data[unread_bytes : unread_bytes + len(plain)] = np.frombuffer(plain, np.uint8)
         self._position += int(state[POSITION])
-        state[POSITION], self._end = 0, left + len(plain)
+        state[POSITION], self._end = 0, unread_bytes + len(plain)
         while True:
             outcome = batches_of_backup(self._data, self._end, BATCH_BYTES, self._out, state)
             yield memoryview(self._out[: int(state[USED])])
             if outcome == COMPLETE:
                 return
             if outcome != NO_SPACE:
-                what = f"{BACKUP_ERRORS[outcome]}, after {state[COUNT]} records"
-                raise FormatError(what, self._position + int(state[POSITION]))
+                problem = f"{BACKUP_ERRORS[outcome]}, after {state[COUNT]} records"
+                raise FormatError(problem, self._position + int(state[POSITION]))
             if not state[USED]:
                 self._out = np.empty(2 * len(self._out), np.uint8)
 
     def end(self, record_count: int, end_offset: int) -> None:
-        """:raises FormatError: not all bytes were records, or these are not those of the header"""
-        left = self._end - int(self._state[POSITION])
-        if left:
-            raise FormatError(f"{left} bytes left after {self._state[COUNT]} records")
+        """:raises FormatError: bytes remain after the last record, or the records differ from the header"""
+        unread_bytes = self._end - int(self._state[POSITION])
+        if unread_bytes:
+            raise FormatError(f"{unread_bytes} bytes left after {self._state[COUNT]} records")
         if self._state[COUNT] != record_count or self._state[FLOOR] != end_offset + 1:
-            found = f"{self._state[COUNT]} records up to offset {self._state[FLOOR] - 1}"
-            raise FormatError(f"segment has {found}, {record_count} up to {end_offset} in its header")
+            records = f"{self._state[COUNT]} records up to offset {self._state[FLOOR] - 1}"
+            raise FormatError(f"segment has {records}, {record_count} up to {end_offset} in its header")

@@ -1,4 +1,4 @@
-"""The objects of a backup set: the manifest, and what is stored of a segment, compared with it."""
+"""The objects of a backup set: the manifest, and the segments' objects, which are compared with it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MAX_MANIFEST_BYTES = 1 << 30
 HINT = "restore the object from another copy of the set"
 
 
-class Stored(NamedTuple):
-    """A segment's object, with its size and what the manifest says of it."""
+class SegmentObject(NamedTuple):
+    """A segment's object: its size, and its entry in the manifest."""
 
     path: str
     size: int
@@ -47,23 +47,23 @@ def read_manifest(files: ReadableFileSystem, place: str) -> BackupManifest:
         raise CorruptLogError(error.message, path=path, position=error.position, hint=HINT) from error
 
 
-def stored_segment(files: ReadableFileSystem, place: str, segment: BackupSegment) -> Stored:
+def stored_segment(files: ReadableFileSystem, place: str, segment: BackupSegment) -> SegmentObject:
     """The object of a segment.
 
     :raises CorruptLogError: it is missing, or its size is not the manifest's
     """
     path = join(place, segment.key)
     offsets = f"offsets {segment.start_offset} to {segment.end_offset}"
-    found = files.stat(path)
-    if found is None:
+    status = files.stat(path)
+    if status is None:
         raise CorruptLogError(f"segment is missing; the manifest says that it has {offsets}", path=path, hint=HINT)
-    if segment.compressed_size and found.size != segment.compressed_size:
-        what = f"segment of {offsets} has {found.size} bytes, {segment.compressed_size} in the manifest"
-        raise CorruptLogError(what, path=path, hint=HINT)
-    return Stored(
+    if segment.compressed_size and status.size != segment.compressed_size:
+        problem = f"segment of {offsets} has {status.size} bytes, {segment.compressed_size} in the manifest"
+        raise CorruptLogError(problem, path=path, hint=HINT)
+    return SegmentObject(
         path,
-        found.size,
-        found.mtime_ns,
+        status.size,
+        status.mtime_ns,
         segment.start_offset,
         segment.end_offset,
         segment.record_count,
@@ -72,16 +72,16 @@ def stored_segment(files: ReadableFileSystem, place: str, segment: BackupSegment
     )
 
 
-def check_header(stored: Stored, header: SegmentHeader) -> None:
+def check_header(stored: SegmentObject, header: SegmentHeader) -> None:
     """:raises FormatError: the header and the manifest differ"""
-    found = (header.record_count, header.start_offset, header.end_offset)
-    said = (stored.record_count, stored.start_offset, stored.end_offset)
-    if found != said:
+    in_header = (header.record_count, header.start_offset, header.end_offset)
+    in_manifest = (stored.record_count, stored.start_offset, stored.end_offset)
+    if in_header != in_manifest:
         text = "{} records at offsets {} to {}"
-        raise FormatError(f"segment has {text.format(*found)}, {text.format(*said)} in the manifest", 8)
+        raise FormatError(f"segment has {text.format(*in_header)}, {text.format(*in_manifest)} in the manifest", 8)
 
 
-def damaged(stored: Stored, error: FormatError) -> CorruptLogError:
+def damaged(stored: SegmentObject, error: FormatError) -> CorruptLogError:
     """The error of a segment, with its offsets. Positions behind the header count from the first record's plain bytes."""
-    what = f"{error.message}; the segment has offsets {stored.start_offset} to {stored.end_offset}"
-    return CorruptLogError(what, path=stored.path, position=error.position, hint=HINT)
+    problem = f"{error.message}; the segment has offsets {stored.start_offset} to {stored.end_offset}"
+    return CorruptLogError(problem, path=stored.path, position=error.position, hint=HINT)

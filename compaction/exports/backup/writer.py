@@ -1,9 +1,8 @@
 """Writes the records of a log directory as a backup set of kafka-backup.
 
-The set has what a consumer with ``isolation.level=read_committed`` is served, at the same offsets. It is complete or not at
-all (``new_export``), and the manifest, without which there is no set, is written last.
-Every file is read back before that. Its segments cover all offsets of the logs, as a backup's do, so that a later backup of
-the source continues it.
+The set has the records that a consumer with ``isolation.level=read_committed`` would read, at the same offsets. It is complete
+or not at all (``new_export``): every file is read back, then the manifest is written. Its segments cover all offsets of the
+logs, as those of a backup do, and a later backup of the source continues it.
 
 A log that has records after its committed end (the lower of high watermark and last stable offset) is an error by default:
 a transaction that nobody ends holds back all that was committed after it.
@@ -45,7 +44,7 @@ from compaction.storage.filesystem import base_name, join
 from compaction.storage.mixed import file_system
 from compaction.storage.uri import is_layout, layout_path
 
-#: what Kafka keeps and a set has not, after "no"
+#: properties of a log that a set does not have, for a sentence with "no"
 LOST = (
     "producer ids and sequence numbers, transactions (only committed records are written, without their markers), leader"
     " epochs, timestamp types, and delete horizons: the time until tombstones may be dropped starts again with each compaction"
@@ -57,7 +56,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class SetWritten(NamedTuple):
-    """What was written, and the number of offsets that were left out since they are not committed."""
+    """The size of a written set, and the number of offsets that were left out because they are not committed."""
 
     segments: int
     records: int
@@ -66,10 +65,10 @@ class SetWritten(NamedTuple):
 
 @dataclass(frozen=True)
 class BackupTarget:
-    """Where a set is written, and how.
+    """The target of a set.
 
-    :param base: the set that the logs were made from, if any, as it was before they were read
-    :param source: where that is
+    :param base: the manifest of the set that is the source of the logs, if any, as it was before they were read
+    :param source: the place of this set
     :param selected: the logs of ``base`` that the new set has, if they have no records
     :param committed_only: a log with records after its committed end is written without these
     """
@@ -85,8 +84,8 @@ class BackupTarget:
     def write(self, log_dir: str, now_ms: int) -> str:
         """See ``ExportTarget``."""
         written = write_set(log_dir, self, now_ms)
-        what = f"{counted(written.records, 'record')} in {counted(written.segments, 'segment')}"
-        return what + (f", without {counted(written.left_out, 'offset')} not committed" if written.left_out else "")
+        summary = f"{counted(written.records, 'record')} in {counted(written.segments, 'segment')}"
+        return summary + (f", without {counted(written.left_out, 'offset')} not committed" if written.left_out else "")
 
     def selects(self, topic: str) -> bool:
         """Whether a topic without partitions is selected."""
@@ -96,7 +95,7 @@ class BackupTarget:
 def backup_target(options: TargetOptions) -> BackupTarget:
     """The target of a command.
 
-    :raises UsageError: what a set does not have was not accepted, or the target is not empty
+    :raises UsageError: the losses of a backup set were not accepted, or the target is not empty
     """
     if options.accepted is None:
         raise UsageError(f"a backup set has no {LOST}", hint="give --accept-loss to write it without these")
@@ -106,20 +105,20 @@ def backup_target(options: TargetOptions) -> BackupTarget:
         return BackupTarget(options.path, committed_only=committed_only)
     place = layout_path(options.source).place
     base = read_manifest(file_system([place]), place)
-    known = Compression.__members__.get(str(base.document.get("compression")).upper(), Compression.ZSTD)
-    return BackupTarget(options.path, known, base, place, options.selected, committed_only)
+    compression = Compression.__members__.get(str(base.document.get("compression")).upper(), Compression.ZSTD)
+    return BackupTarget(options.path, compression, base, place, options.selected, committed_only)
 
 
 def write_set(log_dir: str, target: BackupTarget, now_ms: int) -> SetWritten:
     """Write the logs of a log directory as a set.
 
     :raises UsageError: the target is not empty
-    :raises CorruptLogError: the set that the logs were made from has changed since
-    :raises LogError: a log cannot be read, or has records that a set cannot have; or the file system refused. Nothing is left
+    :raises CorruptLogError: the source is a set that has changed since the logs were read
+    :raises LogError: a log cannot be read, has records that a set cannot have, or the file system refused; nothing remains
     """
     if target.source is not None and read_manifest(file_system([target.source]), target.source) != target.base:
-        what, hint = "this backup set has changed while it was read", "run the command again while nothing is written to it"
-        raise CorruptLogError(what, path=target.source, hint=hint)
+        problem, hint = "this backup set has changed while it was read", "run the command again while nothing is written to it"
+        raise CorruptLogError(problem, path=target.source, hint=hint)
     with new_export(target.path, log_dir) as export:
         return _write(log_dir, target, export, now_ms)
 
@@ -157,20 +156,20 @@ def _check_ends(ends: Mapping[TopicPartition, ReadEnd], *, committed_only: bool)
     left_out = 0
     for log, end in ends.items():
         count = end.log_end_offset - end.offset
-        what = f"{log}: {count} offsets from {end.offset} to {end.log_end_offset - 1} are not committed: {end.bound}"
+        gap = f"{log}: {count} offsets from {end.offset} to {end.log_end_offset - 1} are not committed: {end.bound}"
         if count > 0 and not committed_only:
             hint = f"{end.remedy}, or give --accept-loss uncommitted to write the set without them"
-            raise UnsupportedLogError(what, hint=hint)
+            raise UnsupportedLogError(gap, hint=hint)
         if count > 0:
-            _LOGGER.warning("%s; the set does not have them", what)
+            _LOGGER.warning("%s; the set does not have them", gap)
             left_out += count
     return left_out
 
 
 def _without_records(target: BackupTarget) -> dict[TopicPartition, BackupPartition]:
-    """The partitions of the old set that have no segments: what it says of their offsets is kept."""
+    """The partitions of the old set that have no segments; the new set takes their offsets from it."""
     old = {} if target.base is None else target.base.partitions
-    return {log: each for log, each in old.items() if not each.segments and target.selected(log)}
+    return {log: partition for log, partition in old.items() if not partition.segments and target.selected(log)}
 
 
 @dataclass
@@ -207,22 +206,22 @@ class _LogWriter:
         return BackupPartition(tuple(self._done), (), end - 1 if end else None)
 
     def _add(self, columns: Columns) -> None:
-        at, n = 0, len(columns.offset)
-        while at < n:
+        row, row_count = 0, len(columns.offset)
+        while row < row_count:
             segment = self._open
-            after, used, error = put_backup_records(columns, at, segment.out[segment.used :])
-            if after > at:
-                segment.offsets += [int(columns.offset[at]), int(columns.offset[after - 1])]
-                segment.times += [int(columns.timestamp_ms[at]), int(columns.timestamp_ms[after - 1])]
-            segment.used, segment.count = segment.used + int(used), segment.count + int(after) - at
-            at = int(after)
+            after, used, error = put_backup_records(columns, row, segment.out[segment.used :])
+            if after > row:
+                segment.offsets += [int(columns.offset[row]), int(columns.offset[after - 1])]
+                segment.times += [int(columns.timestamp_ms[row]), int(columns.timestamp_ms[after - 1])]
+            segment.used, segment.count = segment.used + int(used), segment.count + int(after) - row
+            row = int(after)
             if error == COMPLETE:
                 return
             if error != NO_SPACE:
-                what = f"{BACKUP_ERRORS[error]}, which a backup set cannot have: offset {columns.offset[at]}"
-                raise UnsupportedLogError(what, path=str(self._log), hint="leave this topic out")
+                problem = f"{BACKUP_ERRORS[error]}, which a backup set cannot have: offset {columns.offset[row]}"
+                raise UnsupportedLogError(problem, path=str(self._log), hint="leave this topic out")
             if segment.count:
-                self._finish(int(columns.offset[at]))
+                self._finish(int(columns.offset[row]))
             else:
                 segment.out = np.empty(2 * len(segment.out), np.uint8)
 
