@@ -1,6 +1,6 @@
-"""The end of an erasure that is certified: the result is judged first, then what it replaced is removed.
+"""The end of a certified erasure: the result is certified first, then the replaced segments are removed.
 
-What the certificate says must also hold once the run has ended: it is written again if a replaced segment cannot be removed.
+The certificate must still hold when the run has ended: it is written again if a replaced segment cannot be removed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _LEFT = f"; the replaced segments remain as .deleted files: {_COPY_AWAY}"
 
 
 class ErasedLog(NamedTuple):
-    """A log of the run: its cleaner checkpoint when it was planned, and why it failed, if it did. ``resumed``: the run removed
-    segments that an earlier run, which may have been killed before its certificate, or a broker had replaced. ``refused``: the
-    run does not erase from it."""
+    """A log of the run: its cleaner checkpoint when it was planned, and its error if it failed. ``resumed``: the run removed
+    segments that a broker had replaced, or an earlier run, possibly killed before its certificate. ``refused``: the run does
+    not erase from it."""
 
     location: LogLocation
     checkpoint: int | None = None
@@ -44,9 +44,9 @@ Errors = Mapping[LogLocation, str]
 
 
 class Certification(NamedTuple):
-    """The ``status`` of a certificate; ``errors``: why the result of a log that did not fail is not what it must be;
-    ``notes``: where records of the keys remain. ``amend`` writes it again with logs that have failed since, and returns its
-    status then."""
+    """The ``status`` of a certificate; ``errors``: the violations in logs that the run did not fail; ``notes``: the places
+    where records of the keys remain. ``amend`` writes the certificate again with logs that failed since, and returns its
+    status."""
 
     status: str
     errors: Errors
@@ -55,7 +55,7 @@ class Certification(NamedTuple):
 
 
 class Certified(NamedTuple):
-    """The reports of the logs, the status of their certificate, and its notes (``None``: there is none)."""
+    """The reports of the logs, the status of their certificate (``None`` without one), and its notes."""
 
     reports: list[LogReport]
     status: str | None = None
@@ -67,7 +67,7 @@ Certify = Callable[[Sequence[ErasedLog]], Certification]
 
 @dataclass(frozen=True)
 class Certifier:
-    """Certifies the run of ``request``, whose result is at ``output`` if it is in place. ``failed`` are the logs that could not
+    """Certifies the run of ``request``; ``output`` is its destination if it is in place. ``failed`` are the logs that could not
     be planned, ``resumed`` as in ``ErasedLog``."""
 
     request: CompactionRequest
@@ -77,19 +77,19 @@ class Certifier:
     resumed: frozenset[LogLocation]
 
     def judge(self, logs: Sequence[LogCleaning], reports: Sequence[LogReport]) -> Certified:
-        """The reports after the certificate is made, and the sources of an erasure in place are removed."""
+        """Makes the certificate, then removes the sources of an erasure in place; returns the reports."""
         step("certifying the result")
-        made = self._certify([*map(self._erased, logs), *self.failed])
+        certification = self._certify([*map(self._erased, logs), *self.failed])
         for log in logs:
-            if log.location in made.errors:
-                log.error = made.errors[log.location] + (_LEFT if self.output is not None and log.groups else "")
+            if log.location in certification.errors:
+                log.error = certification.errors[log.location] + (_LEFT if self.output is not None and log.groups else "")
         kept = self._remove(logs)
-        status = made.amend(kept) if kept else made.status
+        status = certification.amend(kept) if kept else certification.status
         judged = [
             report if log.error is None else failed_report(log.location, log.error, log.plan)
             for log, report in zip(logs, reports, strict=True)
         ]
-        return Certified(judged, status, made.notes)
+        return Certified(judged, status, certification.notes)
 
     def _erased(self, log: LogCleaning) -> ErasedLog:
         plan = log.compaction
@@ -97,20 +97,21 @@ class Certifier:
         return ErasedLog(log.location, plan.view.cleaner_checkpoint, log.error, log.location in self.resumed, refused)
 
     def _certify(self, run: Sequence[ErasedLog]) -> Certification:
-        """If the certificate cannot be made, all logs fail; if it holds, a copy is recorded as the call's finished output."""
+        """Makes the certificate. If it cannot be made, all logs fail; if it holds, a copy is recorded as the call's finished
+        output."""
         base = self.request
         try:
-            made = self.certify(run)
-            if made.status == HOLDS and base.output_dir is not None and base.call is not None:
+            certification = self.certify(run)
+            if certification.status == HOLDS and base.output_dir is not None and base.call is not None:
                 record_request(base.output_dir, base.call)
         except Exception as error:
             message = error.describe() if isinstance(error, CompactionError) else f"{type(error).__name__}: {error}"
             line = CompactionError(f"certificate: it could not be made ({message})").describe()
             return Certification(NOT_MADE, {log.location: line for log in run if log.error is None}, (), lambda _: NOT_MADE)
-        return made
+        return certification
 
     def _remove(self, logs: Sequence[LogCleaning]) -> Errors:
-        """Removes what a certified result replaced; why that failed."""
+        """Removes the segments that certified results replaced; returns errors by log."""
         if self.output is None:
             return {}
         certified = [log for log in logs if log.error is None]

@@ -45,9 +45,9 @@ _INTERNAL = "__"
 
 @dataclass(frozen=True)
 class ErasureRequest:
-    """``base`` selects the logs; ``erasure`` says what is erased from them. ``internal``: the internal topics that the call
-    names. ``certify`` is called with all logs, in place before the sources are removed; it writes the file ``certificate``.
-    ``places``: where the keys of ``erasure`` were given."""
+    """``base`` selects the logs, ``erasure`` the records to erase. ``internal``: the internal topics that the call names.
+    ``certify`` is called with all logs, in place before the sources are removed; it writes the file ``certificate``.
+    ``places``: the files and lines of the keys of ``erasure``."""
 
     base: CompactionRequest
     erasure: Erasure
@@ -93,7 +93,7 @@ class _KeyErasure(Command):
             self._replaced = frozenset(log for log in self._base.logs if has_replaced_segments(files, log.path))
 
     def plan(self, view: LogView, settings: Settings) -> PolicyPlan:
-        # the policy does not matter; the sources of a log are removed once it is certified
+        # the policy has no effect; the sources of a log are removed after its certification
         delay_ms = max(1, settings.topic.file_delete_delay_ms)
         config = replace(settings.topic, policy_guess=None, file_delete_delay_ms=delay_ms)
         plan = plan_erasure(view, config, settings.kafka.rules, include_active=self._base.include_active)
@@ -134,8 +134,8 @@ class _KeyErasure(Command):
         return self._certified.reports
 
     def document(self, reports: Sequence[LogReport]) -> dict[str, Any]:
-        request, of_waves = self._request, [eraser.all_keys() for eraser in self._erasers]
-        erased, keys = (FoundKeys.joined(found) for found in (zip(*of_waves, strict=True) if of_waves else ((), ())))
+        request, keys_of_waves = self._request, [eraser.all_keys() for eraser in self._erasers]
+        erased, keys = (FoundKeys.joined(parts) for parts in (zip(*keys_of_waves, strict=True) if keys_of_waves else ((), ())))
         certified, files = self._certified or Certified([]), left_files(self._base)
         notes = [*notes_of(self._base, reports, files), *certified.notes]
         document = erasure_document(request.erasure, erased, self._resumed, notes)

@@ -1,7 +1,7 @@
 """The method of an erasure: **find the matches**, then **clean** the segments that have some.
 
-Each segment is a group of its own: its output has its base offset, and other segments are not written. Nothing is shuffled:
-pass 1 returns the offsets of matches to the driver, compressed, and pass 2 gets those of its parts.
+Each segment is a group: its output has its base offset, and other segments are not written. Nothing is shuffled: pass 1 returns
+the offsets of matches to the driver, compressed, and pass 2 gets those of its parts.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _NO_HORIZON_MS = -(2**62)
 class Eraser:
     """Erases from logs; pass 1 narrows their plans to segments with matches.
 
-    :ivar keys: the keys that each log has, where it is erased from
+    :ivar keys: the erased keys of each log
     :ivar records: the number of erased records of each log
-    :ivar remaining: the keys in the last segment of each log, which is not erased from
+    :ivar remaining: the keys in the last segment of each log, from which nothing is erased
     """
 
     erasure: Erasure
@@ -42,9 +42,9 @@ class Eraser:
     keys: dict[LogLocation, FoundKeys] = field(default_factory=dict)
     records: dict[LogLocation, int] = field(default_factory=dict)
     remaining: dict[LogLocation, FoundKeys] = field(default_factory=dict)
-    #: of each slice with matches, the compressed survivor entries
+    #: compressed survivor entries by slice, if it has matches
     _matches: dict[SliceId, list[bytes]] = field(default_factory=dict)
-    #: of each log, the number of distinct keys that it has
+    #: the number of distinct keys by log
     _key_counts: dict[int, int] = field(default_factory=dict)
 
     def scan(self, cleaner: Cleaner) -> None:
@@ -64,7 +64,7 @@ class Eraser:
         cleaner.each(lambda log: self._narrow(log, matches_of[log.number]))
 
     def _narrow(self, log: LogCleaning, matches: Sequence[SliceMatches]) -> None:
-        """Keeps the segments with matches that may be erased from.
+        """Narrows the plan to the segments with matches below the end offset.
 
         :raises CorruptLogError: reads of a segment, one for each shard, differ
         """
@@ -103,7 +103,7 @@ class Eraser:
         return f"{total} of {counted(log.keys, 'key')} {done}, in {len(records)} of {examined}"
 
     def resolve(self, cleaner: Cleaner, log: LogCleaning) -> None:
-        """As if all of the log were clean: a record survives unless it is listed."""
+        """Treats the whole log as clean: a record survives unless it is listed."""
         plan, view = log.compaction, log.compaction.view
         log.txn_index = tuple(group.segments[0].aborted_txns for group in plan.groups)
         log.context = CleanContext(
@@ -129,7 +129,7 @@ class Eraser:
     def _clean(
         self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool
     ) -> CleanedParts[PartResult]:
-        matched = [(part, [packed for each in part.slices for packed in self._matches.get(each.id, ())]) for part in parts]
+        matched = [(part, [packed for slice_ in part.slices for packed in self._matches.get(slice_.id, ())]) for part in parts]
         tasks = pack(matched, lambda task: task[0].size_bytes, self.slice_bytes)
         job = pass_2(parts, [[part for part, _ in task] for task in tasks], writes=writes)
         results = self.runner.run(job, tasks, partial(_clean_parts, logs=dict(logs), dry_run=not writes))

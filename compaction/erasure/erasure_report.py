@@ -1,4 +1,4 @@
-"""What the report of an erasure says besides the figures of each log. It never contains a key.
+"""The part of an erasure's report besides the figures of each log. It never contains a key.
 
 | field of ``erasure`` | meaning |
 | --- | --- |
@@ -47,8 +47,8 @@ DROP, TOMBSTONE = "drop", "tombstone"
 
 
 def erased_report(log: LogCleaning, records: int, remaining: int) -> LogReport:
-    """A log from which ``records`` records were erased, or would be, or that has none of the keys; ``remaining`` are in its
-    last segment, which is not erased from."""
+    """The report of a log from which ``records`` records were erased, or would be; ``remaining`` records are in its last
+    segment, from which nothing is erased."""
     plan = log.compaction
     tiered = " (tiered: what is in remote storage is not erased)" if plan.config.remote_storage_enable else ""
     if plan.verdict is Verdict.SKIP:
@@ -67,17 +67,15 @@ def erased_report(log: LogCleaning, records: int, remaining: int) -> LogReport:
     )
 
 
-def erasure_document(
-    erasure: Erasure, found: FoundKeys, resumed: Sequence[LogLocation], notes: Sequence[str]
-) -> dict[str, Any]:
-    """The ``erasure`` of a run's report, but for its certificate, ``left_files``, and what was not found."""
-    listed = zip(found.hashes[:MOST_LISTED].tolist(), found.records[:MOST_LISTED].tolist(), strict=True)
+def erasure_document(erasure: Erasure, keys: FoundKeys, resumed: Sequence[LogLocation], notes: Sequence[str]) -> dict[str, Any]:
+    """The ``erasure`` of a run's report, without its certificate, ``left_files``, and the fields of ``missing_document``."""
+    listed = zip(keys.hashes[:MOST_LISTED].tolist(), keys.records[:MOST_LISTED].tolist(), strict=True)
     return {
         "on_match": TOMBSTONE if erasure.tombstones else DROP,
         "salt": erasure.salt.hex(),
         "keys_given": len(erasure.criteria.keys),
         "patterns_given": len(erasure.criteria.patterns),
-        "keys_found": len(found.hashes),
+        "keys_found": len(keys.hashes),
         "keys": [{"sha256": hashed.ljust(HASHED.itemsize, b"\0").hex(), "records": records} for hashed, records in listed],
         "resumed": [str(log.topic_partition) for log in resumed],
         "notes": [*map(_resumed_note, resumed), *notes],
@@ -85,15 +83,15 @@ def erasure_document(
 
 
 def missing_document(erasure: Erasure, keys: FoundKeys, places: KeyPlaces | None) -> dict[str, Any]:
-    """The keys of the lists that are not among ``keys``, which some record has; without ``places`` they are only counted. They
-    are named by their lines in the given files, never by value: a mistyped key may be that of another person.
+    """The keys of the lists that are not among ``keys``, the keys of records. They are named by file and line, or only counted
+    without ``places``, and never by value: a mistyped key may belong to another person.
     """
-    given = erasure.criteria.keys
-    hashes = np.array([salted_digest(erasure.salt, key) for key in given.to_pylist()], HASHED)
+    listed_keys = erasure.criteria.keys
+    hashes = np.array([salted_digest(erasure.salt, key) for key in listed_keys.to_pylist()], HASHED)
     missing = ~np.isin(hashes, keys.hashes)
-    lines = () if places is None else places.only(missing).by_file()
-    listed = [{"file": path, "line": line} for path, of_file in lines for line in of_file]
-    return {"keys_not_found": int(missing.sum()), "not_found": listed[:MOST_LISTED]}
+    lines_by_file = () if places is None else places.only(missing).by_file()
+    not_found = [{"file": path, "line": line} for path, lines_of_file in lines_by_file for line in lines_of_file]
+    return {"keys_not_found": int(missing.sum()), "not_found": not_found[:MOST_LISTED]}
 
 
 def _resumed_note(log: LogLocation) -> str:
@@ -101,16 +99,16 @@ def _resumed_note(log: LogLocation) -> str:
     return f"{log.path}: {earlier}; what was erased then is in no report or certificate of this run"
 
 
-def notes_of(request: CompactionRequest, logs: Sequence[LogReport], left: Sequence[str] = ()) -> list[str]:
-    return list(_notes(request, logs, left))
+def notes_of(request: CompactionRequest, logs: Sequence[LogReport], other_files: Sequence[str] = ()) -> list[str]:
+    return list(_notes(request, logs, other_files))
 
 
-def _notes(request: CompactionRequest, logs: Sequence[LogReport], left: Sequence[str]) -> Iterator[str]:
+def _notes(request: CompactionRequest, logs: Sequence[LogReport], other_files: Sequence[str]) -> Iterator[str]:
     remaining = [log.remaining_records for log in logs if log.remaining_records]
     if remaining:
-        where = f"the last segment of {counted(len(remaining), 'log')}"
+        segments = f"the last segment of {counted(len(remaining), 'log')}"
         remain = "remains" if sum(remaining) == 1 else "remain"
-        yield f"{counted(sum(remaining), 'record')} of these keys {remain} in {where}: --include-active erases from it, too"
+        yield f"{counted(sum(remaining), 'record')} of these keys {remain} in {segments}: --include-active erases from it, too"
     if request.dry_run:
         return
     if request.output_dir is not None:
@@ -125,16 +123,16 @@ def _notes(request: CompactionRequest, logs: Sequence[LogReport], left: Sequence
     for log_dir in request.log_dirs:
         for name in marked_dirs_of(files.listdir(log_dir), names):
             yield f"{log_dir}/{name} is a copy of a log that is being moved or deleted, and was not changed"
-    if left:
-        more = f", and {len(left) - _MOST_NAMED:,} more" if left[_MOST_NAMED:] else ""
+    if other_files:
+        more = f", and {len(other_files) - _MOST_NAMED:,} more" if other_files[_MOST_NAMED:] else ""
         done = "changed" if request.output_dir is None else "copied"
-        were = "was" if len(left) == 1 else "were"
-        message = f"{counted(len(left), 'other file')}, which no broker loads, {were} not examined and not {done}"
-        yield f"{message}: {', '.join(left[:_MOST_NAMED])}{more}"
+        verb = "was" if len(other_files) == 1 else "were"
+        message = f"{counted(len(other_files), 'other file')}, which no broker loads, {verb} not examined and not {done}"
+        yield f"{message}: {', '.join(other_files[:_MOST_NAMED])}{more}"
 
 
 def left_files(request: CompactionRequest) -> list[str]:
-    """The files of the log directories that a run neither erases from nor copies, beside logs that are moved or deleted."""
+    """The files of the log directories that a run neither examines nor copies, except for logs that are moved or deleted."""
     if request.dry_run:
         return []
     names = {log.topic_partition for log in request.logs}

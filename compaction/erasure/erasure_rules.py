@@ -1,6 +1,6 @@
-"""Which records and batches survive an erasure. This is the normative statement.
+"""The rules by which records and batches survive an erasure. This is the normative statement.
 
-Rule: a record is erased iff its key is meant (``compaction.formats.key_criteria``), wherever it is in the erased segments:
+Rule: a record is erased iff its key is selected (``compaction.formats.key_criteria``), anywhere in the erased segments:
 clean or dirty, committed, aborted or of an open transaction, below the log start or at the log end. No other rule of record
 retention applies: superseded records, tombstones, aborted data, markers and records without a key are retained, and no batch
 gets or loses a delete horizon.
@@ -15,11 +15,11 @@ gets or loses a delete horizon.
    producers' sequences, the last stable offset and the log end remain. One of magic 0 or 1 becomes a v2 batch then.
 5. *Transaction indexes* keep their entries, as the markers remain.
 6. With ``tombstones`` no record is dropped: each loses its value and its headers, which may hold parts of the value. It keeps
-   key, offset and timestamp. Batches of magic 0 and 1 become v2. A record without value and headers is left as it is.
-7. The *cleaner checkpoint* is not moved: dirty records are as dirty as before, and later rounds of cleaning still reach them.
+   key, offset and timestamp. Batches of magic 0 and 1 become v2. A record without value and headers is unchanged.
+7. The *cleaner checkpoint* is not moved: dirty records stay dirty, and later rounds clean them.
 
-4 is that of ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``, except for open transactions, which Kafka's
-cleaner does not reach, and for the end of the segments, which it retains since 3.9.2 (KAFKA-17076).
+Rule 4 is that of ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``, except for open transactions, which Kafka's cleaner does
+not reach, and for the end of the segments, which it retains since 3.9.2 (KAFKA-17076).
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class ErasureRules(RoundRules):
 
     @classmethod
     def of(cls, plan: LogPlan, *, tombstones: bool) -> ErasureRules:
-        none, producers = np.empty(0, np.int64), plan.view.producers
+        no_offsets, producers = np.empty(0, np.int64), plan.view.producers
         kafka = replace(plan.rules, tombstone_retention=Retention.DELETE_HORIZON)
         first_offsets = [producer.current_txn_first_offset for producer in producers if producer.current_txn_first_offset >= 0]
         return cls(
-            AbortedRanges(none, none, none),
-            none,
+            AbortedRanges(no_offsets, no_offsets, no_offsets),
+            no_offsets,
             ActiveProducers.of(producers),
             plan.first_uncleanable_offset,
             _NO_TIME_MS,
@@ -74,8 +74,8 @@ class ErasureRules(RoundRules):
 
 
 def plan_erasure(view: LogView, config: TopicConfig, rules: KafkaRules, *, include_active: bool) -> LogPlan:
-    """The plan to examine a log: all segments, each a group of its own. Those at or past its first uncleanable offset are not
-    erased from: without ``include_active`` the last one."""
+    """The plan to examine a log: all segments, each as a group. Nothing is erased at or after the first uncleanable offset:
+    without ``include_active``, that of the last segment."""
     examined = tuple(segment for segment in view.segments if segment.size_bytes > 0)
     return LogPlan(
         view=view,

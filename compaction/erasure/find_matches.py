@@ -1,7 +1,7 @@
-"""The first pass of an erasure: checks every batch of some slices, and finds the records whose keys are meant.
+"""The first pass of an erasure: checks every batch of some slices, and finds the records with selected keys.
 
-Keys do not leave a task: it returns offsets, and salted hashes of the keys that it found. A large set of keys is divided into
-shards, each as large as a task's map may be, and the logs are read once for each shard.
+Keys do not leave a task: it returns offsets, and salted hashes of matching keys. A large set of keys is divided into shards of
+at most the size of a task's map, and the logs are read once for each shard.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from compaction.passes.scan import Emitted, RecordCounts, finish, in_portions, s
 from compaction.passes.tasks import MapSettings, Packed, Slice, SliceSummary
 
 _LOCATED = 1 << 14
-#: the keys that were found are counted when they take this much memory
+#: matching keys are counted when they take this much memory
 _FOUND_BYTES = 32 << 20
-#: the bytes of a salted hash: half as many as in hexadecimal. The driver holds one for each slice in which a key is found.
-#: numpy compares all bytes, but leaves out zeros at the end when it returns one
+#: a salted hash as bytes, which take half of its hexadecimal form: the driver holds one for each slice that has the key.
+#: numpy compares all bytes, but omits trailing zeros of a returned value
 HASHED = np.dtype("S32")
 _NO_KEYS = pa.array([], pa.binary())
 
 
 @dataclass(frozen=True)
 class Erasure:
-    """What is erased, and how: ``tombstones`` retains each record without its value. The ``salt`` is drawn for each run."""
+    """The records to erase: ``tombstones`` retains each of them without its value. The ``salt`` is drawn for each run."""
 
     criteria: KeyCriteria
     salt: bytes
@@ -46,7 +46,7 @@ class Erasure:
 
 @dataclass(frozen=True, eq=False)
 class Matcher:
-    """One shard of the keys, as tasks get it; the first one also has the patterns."""
+    """One shard of the keys, for tasks; the first shard also has the patterns."""
 
     keys: KeySet = field(repr=False)
     patterns: tuple[KeyPattern, ...]
@@ -54,7 +54,7 @@ class Matcher:
     tombstones: bool
 
     def match(self, located: NDArray[np.uint64], settings: MapSettings) -> NDArray[np.bool_]:
-        """bool[n]: which of ``located`` (uint64[n, 3]) are to be erased."""
+        """bool[n]: whether to erase each of ``located`` (uint64[n, 3])."""
         matched = np.zeros(len(located), np.bool_)
         if self.patterns:
             matched |= KeyCriteria(_NO_KEYS, self.patterns).matching(keys_at(located, ~matched))
@@ -65,19 +65,19 @@ class Matcher:
 
 
 def matchers(erasure: Erasure, settings: MapSettings) -> list[Matcher]:
-    """A matcher for each shard of the keys. No record is found by two of them."""
+    """A matcher for each shard of the keys. No record matches two of them."""
     criteria = erasure.criteria
     keys = criteria.keys
     if criteria.patterns and len(keys):
         keys = keys.filter(pa.array(~KeyCriteria(_NO_KEYS, criteria.patterns).matching(keys)))
-    found = []
+    shard_matchers = []
     for number, shard in enumerate(shards(keys, settings.map_bytes, BYTES_PER_KEY)):
         _, offsets, data = shard.buffers() if len(shard) else (None, None, None)
         starts = np.frombuffer(offsets, np.int32, len(shard) + 1, shard.offset * 4) if offsets else np.zeros(1, np.int32)
         blob = np.frombuffer(data or b"", np.uint8)[starts[0] : starts[-1]]
-        held = KeySet.of((starts - starts[0]).astype(np.int64), blob.copy(), settings.secret)
-        found.append(Matcher(held, () if number else criteria.patterns, erasure.salt, erasure.tombstones))
-    return found
+        key_set = KeySet.of((starts - starts[0]).astype(np.int64), blob.copy(), settings.secret)
+        shard_matchers.append(Matcher(key_set, () if number else criteria.patterns, erasure.salt, erasure.tombstones))
+    return shard_matchers
 
 
 def keys_at(located: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> pa.Array:
@@ -88,17 +88,17 @@ def keys_at(located: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> pa.Array:
 
 
 class FoundKeys(NamedTuple):
-    """Salted hashes of distinct keys (``HASHED[n]``, ascending), and how many records each has, int64[n]."""
+    """Salted hashes of distinct keys (``HASHED[n]``, ascending), and the number of records of each, int64[n]."""
 
     hashes: NDArray[np.bytes_]
     records: NDArray[np.int64]
 
     @classmethod
     def joined(cls, parts: Iterable[FoundKeys]) -> FoundKeys:
-        """The sum of several."""
-        found = list(parts)
-        hashes = np.concatenate([np.empty(0, HASHED), *(each.hashes for each in found)])
-        records = np.concatenate([np.empty(0, np.int64), *(each.records for each in found)])
+        """The sum."""
+        summands = list(parts)
+        hashes = np.concatenate([np.empty(0, HASHED), *(keys.hashes for keys in summands)])
+        records = np.concatenate([np.empty(0, np.int64), *(keys.records for keys in summands)])
         distinct, row_of = np.unique(hashes, return_inverse=True)
         totals = np.zeros(len(distinct), np.int64)
         np.add.at(totals, row_of, records)
@@ -122,27 +122,27 @@ class SliceMatches:
 
 def unpacked(packed: Iterable[bytes]) -> Packed:
     """The survivor entries, ``DROPPED``, of several ``SliceMatches.packed``: uint64[n]."""
-    parts = [np.cumsum(np.frombuffer(zlib.decompress(each), np.uint64), dtype=np.uint64) for each in packed]
+    parts = [np.cumsum(np.frombuffer(zlib.decompress(part), np.uint64), dtype=np.uint64) for part in packed]
     words: Packed = np.concatenate([np.empty(0, np.uint64), *parts])
     return words
 
 
 def match_slices(slices: Sequence[Slice], settings: MapSettings, matcher: Matcher) -> list[SliceMatches]:
     throttle, matches = Throttle(settings.bytes_per_second), []
-    for each in slices:
-        sink = _MatchSink(each.log, settings, matcher)
-        summary = finish(scan_records_of(each, [sink], (), settings, throttle))
+    for slice_ in slices:
+        sink = _MatchSink(slice_.log, settings, matcher)
+        summary = finish(scan_records_of(slice_, [sink], (), settings, throttle))
         matches.append(sink.result(summary))
     return matches
 
 
 class _MatchSink:
-    """Collects the matches of one slice. Aborted data is examined as any other."""
+    """Collects the matches of one slice, also in aborted data."""
 
     def __init__(self, number: int, settings: MapSettings, matcher: Matcher) -> None:
         self.number, self.counts = number, RecordCounts()
         self._settings, self._matcher = settings, matcher
-        self._wanted = np.empty(0, np.bool_)
+        self._data_batches = np.empty(0, np.bool_)
         self._words = [np.empty(0, np.uint64)]
         self._keys: list[pa.Array] = []
         self._keys_bytes = 0
@@ -154,19 +154,19 @@ class _MatchSink:
 
     def begin(self, block: Block) -> NDArray[np.bool_]:
         rows = block.rows
-        self._wanted = ((rows["attributes"] & CONTROL) == 0) | (rows["magic"] < MAGIC)
-        return self._wanted
+        self._data_batches = ((rows["attributes"] & CONTROL) == 0) | (rows["magic"] < MAGIC)
+        return self._data_batches
 
     def take(self, decoded: Decoded) -> Iterable[Emitted]:
         rows, first = decoded.rows, decoded.first_row
-        wanted, keyless = self._wanted[first : first + len(rows)], np.zeros(len(rows), np.int32)
+        wanted, keyless = self._data_batches[first : first + len(rows)], np.zeros(len(rows), np.int32)
 
-        def read(at: int) -> tuple[int, int, NDArray[np.uint64]]:
-            next_at, n, error = locate_keys(
-                decoded.block.raw, decoded.scratch, rows, decoded.spans, wanted, at, self._located, keyless,
+        def read(row: int) -> tuple[int, int, NDArray[np.uint64]]:
+            next_row, count, error = locate_keys(
+                decoded.block.raw, decoded.scratch, rows, decoded.spans, wanted, row, self._located, keyless,
                 self.counts.counters,
             )  # fmt: skip
-            return next_at, error, self._located[:n]
+            return next_row, error, self._located[:count]
 
         for located in in_portions(decoded, read, self._enlarge):
             self._match(located)
