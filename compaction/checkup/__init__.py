@@ -1,1 +1,1 @@
-"""What stands in the way of a run: the machine, the log directories, and logs whose cleaner has died."""
+"""Checks before a run: the machine, the log directories, and logs whose cleaner has died."""

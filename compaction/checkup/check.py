@@ -1,4 +1,4 @@
-"""The checks of ``doctor``, and what they found."""
+"""The checks of ``doctor`` with their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME_WIDTH = 14
 
 
 class State(enum.Enum):
-    """Whether a run can do its work: ``NOTE`` is worth knowing, ``BAD`` needs to be fixed."""
+    """The result of a check: ``NOTE`` does not prevent a run, ``BAD`` needs to be fixed."""
 
     OK = "ok"
     NOTE = "note"
@@ -25,7 +25,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """What was checked (``area``: the machine, a log directory or a log), what was found, and what to do about it."""
+    """A check of ``area`` (the machine, a log directory or a log): its result and the remedy."""
 
     area: str
     name: str
@@ -35,7 +35,7 @@ class Check:
 
 
 def check_lines(check: Check, area_before: str | None) -> list[str]:
-    """A check as lines of text, with its area if that is another one than that of the check before."""
+    """A check as lines of text, with its area if it differs from that of the previous check."""
     head = [printable(check.area)] if check.area != area_before else []
     fix = [printable(f"        fix: {check.fix}")] if check.fix else []
     return [*head, printable(f"  {check.state.value:<5} {check.name:<{_NAME_WIDTH}} {check.found}"), *fix]
@@ -49,12 +49,12 @@ class Checkup(Result):
 
     @property
     def problems(self) -> int:
-        """How many need to be fixed."""
+        """The number of ``BAD`` checks."""
         return sum(check.state is State.BAD for check in self.checks)
 
     @property
     def notes(self) -> int:
-        """How many are worth knowing."""
+        """The number of ``NOTE`` checks."""
         return sum(check.state is State.NOTE for check in self.checks)
 
     @property
@@ -73,9 +73,9 @@ class Checkup(Result):
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """See ``Result``."""
         areas = [None, *(check.area for check in self.checks)]
-        found = [text for check, area in zip(self.checks, areas, strict=False) for text in check_lines(check, area)]
-        return map(Line, [*found, self.summary()])
+        lines = [text for check, area in zip(self.checks, areas, strict=False) for text in check_lines(check, area)]
+        return map(Line, [*lines, self.summary()])
 
     def summary(self) -> str:
-        """How many problems and notes."""
+        """The number of problems and notes."""
         return f"{counted(self.problems, 'problem')}, {counted(self.notes, 'note')}"

@@ -4,11 +4,11 @@ A broker keeps in memory which partitions it cannot clean. At rest there are thr
 (``checkup.broker_log``); a batch in the cleanable range is damaged; and a log was cleanable long before the broker stopped. The
 last two are signs, not proofs: a broker's cleaner does not verify checksums, and ``log.cleaner.enable`` may have been false.
 
-``read_broker_log`` finds in a broker's log which partitions its cleaner gave up, and whether cleaner threads ended.
+``read_broker_log`` finds uncleanable partitions and dead cleaner threads in a broker's log.
 
 Since Kafka 1.1 a cleaner marks a partition uncleanable when cleaning fails, keeps that in memory only, and writes one warning
 (``LogCleaner.CleanerThread``, the same words from 2.8 to 4.4). Before, the thread ended with the first error. A restart of the
-broker forgets both, and so does its start in this file: what precedes the last start does not count.
+broker forgets both, so lines before its last start in this file are ignored.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from compaction.storage.overlay import OverlayFileSystem
 
 _MARKED = re.compile(r"Marking its partition \((?P<name>[^)]+)\) as uncleanable")
 _ENDED = re.compile(r"kafka-log-cleaner-thread-(?P<number>\d+)\]?: (?:Error due to|Stopped)")
-#: a thread that a shutdown stops is none that died
+#: a thread that ends in a shutdown has not died
 _SHUTDOWN = re.compile(r"Shutting down the log cleaner")
 _STARTED = re.compile(r"Starting the log cleaner")
 _CAUSE = re.compile(r"^(?:Caused by: )?(?P<cause>[\w.$]+(?:Exception|Error)\b.*)")
-#: lines of a stack trace after the warning, among which its cause is
+#: lines of a stack trace after the warning that are searched for its cause
 _CAUSE_LINES = 60
 _CAUSE_CHARACTERS = 300
 
@@ -58,27 +58,27 @@ class CleanerLog:
 
 
 def read_broker_log(lines: Iterable[str]) -> CleanerLog:
-    """What the lines of ``log-cleaner.log`` or ``server.log`` say about the broker's last run."""
-    found, marked, remaining, stopping = CleanerLog(), None, 0, False
+    """The cleaner's state in the broker's last run, by the lines of ``log-cleaner.log`` or ``server.log``."""
+    cleaner, marked, remaining, stopping = CleanerLog(), None, 0, False
     for line in lines:
         match = _MARKED.search(line)
         if match is not None:
             marked, remaining = parse_partition_dir(match["name"]), _CAUSE_LINES
             if marked is not None:
-                found.uncleanable[marked] = ""
+                cleaner.uncleanable[marked] = ""
             continue
         cause = _CAUSE.match(line.strip())
         if cause is not None and marked is not None and remaining > 0:
-            # the last one of a chain is the first cause
-            found.uncleanable[marked] = cause["cause"][:_CAUSE_CHARACTERS]
+            # the last line of a chain is the root cause
+            cleaner.uncleanable[marked] = cause["cause"][:_CAUSE_CHARACTERS]
         remaining -= 1
         if _STARTED.search(line):
-            found, marked, stopping = CleanerLog(), None, False
+            cleaner, marked, stopping = CleanerLog(), None, False
         stopping = stopping or _SHUTDOWN.search(line) is not None
         ended = _ENDED.search(line)
         if ended is not None and not stopping:
-            found.dead_threads.add(int(ended["number"]))
-    return found
+            cleaner.dead_threads.add(int(ended["number"]))
+    return cleaner
 
 
 #: a broker's cleaner looks for work every 15 seconds; longer than any queue
@@ -89,7 +89,7 @@ PROGRAM = "kafka-log-compaction"
 
 
 class Leftovers(NamedTuple):
-    """Names of files that an interrupted cleaning left, and the bytes of ``.deleted`` files."""
+    """Files of an interrupted cleaning, and the bytes of ``.deleted`` files."""
 
     interrupted: list[str]
     deleted_bytes: int
@@ -100,7 +100,7 @@ class Leftovers(NamedTuple):
 def check_log_dirs(request: CompactionRequest, cleaner: CleanerLog | None, *, quick: bool) -> Iterator[Check]:
     """The checks of the log directories of a request, and of its logs.
 
-    :param cleaner: what the broker's log says, if it is given
+    :param cleaner: the state by the broker's log, if given
     :param quick: do not read the cleanable ranges for damage
     """
     files = file_system(request.log_dirs)
@@ -145,7 +145,7 @@ def _directory(files: DiskFileSystem, log_dir: str, logs: Sequence[PreparedLog[L
 
 
 def _space(log_dir: str, logs: Sequence[PreparedLog[LogPlan]]) -> Iterator[Check]:
-    """A run in place needs room for the output of one log at a time, which is at most its cleanable range."""
+    """A run in place needs free space for the output of one log at a time, at most the size of its cleanable range."""
     free = free_space(log_dir).free_bytes
     plans = [log.plan for log in logs if log.plan is not None and log.plan.groups]
     most = max(plans, key=lambda plan: plan.clean_bytes + plan.dirty_bytes, default=None)
@@ -174,9 +174,7 @@ def _leftovers(files: FileSystem, logs: Sequence[PreparedLog[LogPlan]]) -> Lefto
     return Leftovers(interrupted, deleted, newest_ms, newest)
 
 
-def _log(
-    fs: FileSystem, log: PreparedLog[LogPlan], files: FileSystem | None, cleaner: CleanerLog | None
-) -> Iterator[Check]:
+def _log(fs: FileSystem, log: PreparedLog[LogPlan], files: FileSystem | None, cleaner: CleanerLog | None) -> Iterator[Check]:
     name, path, plan = log.location.topic_partition, log.location.path, log.plan
     damage = _damage(fs, log, None if files is None else plan)
     if damage is not None:
@@ -195,22 +193,22 @@ def _log(
 
 
 def _damage(fs: FileSystem, log: PreparedLog[LogPlan], plan: LogPlan | None) -> Check | None:
-    """Why the log cannot be read, or what is damaged in the cleanable range of ``plan``."""
+    """The reason why the log cannot be read, or the first damage in the cleanable range of ``plan``."""
     if log.error is not None:
         error = CompactionError(log.error.message, path=log.error.path, position=log.error.position)
         fix = log.error.hint or "restore the log from a replica or a backup"
         return Check(log.location.path, "readable", State.BAD, error.describe(), fix)
-    found = None if plan is None or not plan.config.cleanup_compact else first_damage(fs, plan)
-    if found is None:
+    batch_error = None if plan is None or not plan.config.cleanup_compact else first_damage(fs, plan)
+    if batch_error is None:
         return None
-    message = f"{found}; compact refuses it, and a broker's cleaner fails there or copies it"
+    message = f"{batch_error}; compact refuses it, and a broker's cleaner fails there or copies it"
     fix = f"restore that segment from a replica or a backup, then {_compact(log)}"
     return Check(log.location.path, "damage in the cleanable range", State.BAD, message, fix)
 
 
 def _compact(log: PreparedLog[Any]) -> str:
-    where = log.location
-    return f"{PROGRAM} compact --log-dir {where.log_dir} --partition {where.topic_partition} (first with --dry-run)"
+    location = log.location
+    return f"{PROGRAM} compact --log-dir {location.log_dir} --partition {location.topic_partition} (first with --dry-run)"
 
 
 def first_damage(fs: FileSystem, plan: LogPlan) -> str | None:
@@ -229,8 +227,8 @@ def first_damage(fs: FileSystem, plan: LogPlan) -> str | None:
 
 
 def overdue_ms(plan: LogPlan) -> int:
-    """For how long a log that is due for cleaning was so when its newest segment was written: since its oldest dirty segment,
-    which is inactive, was complete. 0 if it is not due."""
+    """For a log that is due for cleaning, the time between the last writes to its oldest dirty segment, which is inactive, and
+    to its newest segment. 0 if it is not due."""
     dirty = segments_between(plan.view.segments, plan.first_dirty_offset, plan.first_uncleanable_offset)
     if not plan.groups or not dirty:
         return 0
@@ -238,13 +236,13 @@ def overdue_ms(plan: LogPlan) -> int:
 
 
 def _broker_log(cleaner: CleanerLog, logs: Sequence[PreparedLog[LogPlan]]) -> Iterator[Check]:
-    here = {log.location.topic_partition for log in logs}
+    names = {log.location.topic_partition for log in logs}
     for name, cause in sorted(cleaner.uncleanable.items()):
-        if name not in here:
-            found = f"{name} is uncleanable: {cause or 'no cause found'}"
-            yield Check("broker log", "uncleanable", State.BAD, found, "give the --log-dir that has this partition")
+        if name not in names:
+            message = f"{name} is uncleanable: {cause or 'no cause found'}"
+            yield Check("broker log", "uncleanable", State.BAD, message, "give the --log-dir that has this partition")
     for number in sorted(cleaner.dead_threads):
-        found = f"cleaner thread {number} ended: nothing is cleaned by it until the broker is restarted"
-        yield Check("broker log", "cleaner thread", State.BAD, found, f"{PROGRAM} compact, then restart the broker")
+        message = f"cleaner thread {number} ended: nothing is cleaned by it until the broker is restarted"
+        yield Check("broker log", "cleaner thread", State.BAD, message, f"{PROGRAM} compact, then restart the broker")
     if not cleaner.uncleanable and not cleaner.dead_threads:
         yield Check("broker log", "cleaner", State.OK, "no partition given up, no cleaner thread ended since the last start")

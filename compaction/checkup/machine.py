@@ -1,6 +1,4 @@
-"""Checks of the machine: Java, Python's packages, memory, free space for shuffle files, what other users can do to a run, the
-clock.
-"""
+"""Checks of the machine: Java, Python's packages, memory, free space for shuffle files, access of other users, the clock."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ _AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB", re.MULTILINE)
 def check_machine(now_ms: int, settings: Mapping[str, str]) -> Iterator[Check]:
     """The checks of this machine.
 
-    :param settings: the user's, of Spark
+    :param settings: the user's Spark settings
     """
     yield Check(MACHINE, "Python", State.OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield _java()
@@ -64,19 +62,19 @@ def _java() -> Check:
 
 def _packages() -> Iterator[Check]:
     for name, least in PACKAGES.items():
-        wanted = ".".join(map(str, least))
+        oldest = ".".join(map(str, least))
         try:
-            found = version(name)
+            installed = version(name)
         except PackageNotFoundError:
-            yield Check(MACHINE, name, State.BAD, "not installed", f"pip install '{name}>={wanted}'")
+            yield Check(MACHINE, name, State.BAD, "not installed", f"pip install '{name}>={oldest}'")
             continue
-        numbers = tuple(int(number) for number in re.findall(r"\d+", found)[: len(least)])
-        old = numbers < least
-        yield Check(MACHINE, name, State.BAD if old else State.OK, found, f"pip install '{name}>={wanted}'" if old else "")
+        release = tuple(int(number) for number in re.findall(r"\d+", installed)[: len(least)])
+        old = release < least
+        yield Check(MACHINE, name, State.BAD if old else State.OK, installed, f"pip install '{name}>={oldest}'" if old else "")
 
 
 def available_memory() -> int | None:
-    """Bytes that processes can still allocate here, within the limit of the container; ``None`` if the system does not say."""
+    """Bytes that processes can still allocate here, within the limit of the container; ``None`` if unknown."""
     try:
         match = _AVAILABLE.search(_MEMORY.read_text())
     except OSError:
@@ -106,18 +104,20 @@ def _shuffle_place() -> str:
 
 
 def _other_users(settings: Mapping[str, str]) -> Iterator[Check]:
-    # a console command, which starts its JVM itself, has its pages on loopback
+    # a console command starts its JVM with its pages on loopback
     default = None if "PYSPARK_GATEWAY_PORT" in os.environ else protection.LOOPBACK
     address = os.environ.get(protection.LOCAL_ADDRESS, default)
-    found = [*protection.exposures(protection.in_effect(settings), address)]
+    exposures = [*protection.exposures(protection.in_effect(settings), address)]
     with suppress(OSError):
         reason = why_not_private(Path(_shuffle_place()), shared=True)
         if reason:
             message = f"{reason}: they could replace what a run shuffles"
-            found.append(protection.Exposure(message, "set SPARK_LOCAL_DIRS to a directory of your own, or set its sticky bit"))
-    for message, remedy in found:
+            exposures.append(
+                protection.Exposure(message, "set SPARK_LOCAL_DIRS to a directory of your own, or set its sticky bit")
+            )
+    for message, remedy in exposures:
         yield Check(MACHINE, "other users", State.NOTE, message, remedy)
-    if not found:
+    if not exposures:
         yield Check(MACHINE, "other users", State.OK, "authenticated, no pages open to the network, private files")
 
 
