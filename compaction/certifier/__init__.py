@@ -1,1 +1,1 @@
-"""Judges the result of a cleaning against its source, sharing no rule with the cleaner: no record lost, none changed."""
+"""Verifies the result of a cleaning against its source: no record lost, none changed. Shares no rule with the cleaner."""

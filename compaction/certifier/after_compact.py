@@ -1,4 +1,4 @@
-"""What ``compact --verify`` certifies: the logs of the run, each against its source."""
+"""The requests of ``compact --verify``: each log of the run against its source."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def require_sources(request: CompactionRequest) -> None:
     for location, settings in zip(request.logs, read_settings(fs, request.logs, request), strict=True):
         if isinstance(settings, Settings) and settings.topic.file_delete_delay_ms == 0:
             source = settings.topic.source("file.delete.delay.ms")
-            what = f"{location.topic_partition} has file.delete.delay.ms=0 ({source}), which deletes the sources at once"
-            raise UsageError(f"--verify: {what}", hint="set another delay, or write to --output-dir")
+            problem = f"{location.topic_partition} has file.delete.delay.ms=0 ({source}), which deletes the sources at once"
+            raise UsageError(f"--verify: {problem}", hint="set another delay, or write to --output-dir")
 
 
 def requests(request: CompactionRequest, report: RunReport) -> Iterator[VerifyRequest]:

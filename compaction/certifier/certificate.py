@@ -5,14 +5,14 @@ The JSON document has ``schema_version`` 1:
 | field | meaning |
 | --- | --- |
 | ``as_of_ms`` | the time against which delete horizons were checked |
-| ``status`` | the worst of logs and directories: ``violated``, ``failed`` (could not be judged), ``incomplete``, ``holds`` |
+| ``status`` | the worst of logs and directories: ``violated``, ``failed`` (cannot be verified), ``incomplete``, ``holds`` |
 | ``totals`` | logs by status, and sums of the record counts |
-| ``kafka_versions`` | how many logs were judged by the rules of which version, and why by that one |
+| ``kafka_versions`` | versions whose rules applied, with the reason: the number of logs of each |
 | ``logs`` | one object a log: the fields of ``LogCertificate`` |
 | ``directories`` | of the copied log directories with a violation, ``log_dir`` and ``violations`` (text) |
-| ``certificate`` | only with one of an erasure: its ``path``, and whether all logs are what it says (``matches``) |
+| ``certificate`` | only with one of an erasure: its ``path``, and whether all logs match it (``matches``) |
 | ``elsewhere`` | only of an erasure: files that it did not reach, with the records of its keys (``find_remains``) |
-| ``tool``, ``command``, ``options``, ``settings`` | what ran, and how it was called (``compaction.api.provenance``) |
+| ``tool``, ``command``, ``options``, ``settings`` | the call and its environment (``compaction.api.provenance``) |
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SCHEMA_VERSION = 1
 REASONS = ("superseded", "tombstone", "aborted", "marker", "invalid", "below_log_start", "expired", ERASED)
 _WORDS = {"tombstone": "tombstones", "marker": "markers", "invalid": "without a key", "below_log_start": "below the log start"}
 #: retained records that could have been dropped
-LEFT = ("superseded_left", "aborted_left", "invalid_left")
+RETAINED_COUNTS = ("superseded_left", "aborted_left", "invalid_left")
 
 
 class Status(str, enum.Enum):
@@ -51,14 +51,14 @@ class Status(str, enum.Enum):
     VIOLATED = "violated"
     #: the log cannot be verified
     FAILED = "failed"
-    #: in place: the last run replaced nothing of the log, or what it replaced is gone
+    #: in place: the last run replaced no segments of the log, or the replaced ones were removed
     NOT_COMPARED = "not_compared"
-    #: nothing was lost or changed, but records of erased keys remain where the run did not erase
+    #: nothing was lost or changed, but records of erased keys remain in places that the run does not erase from
     INCOMPLETE = "incomplete"
 
     @property
     def words(self) -> str:
-        """As people read it."""
+        """The status in words."""
         return self.value.replace("_", " ")
 
 
@@ -66,9 +66,9 @@ class Status(str, enum.Enum):
 _RANKED = (Status.VIOLATED, Status.FAILED, Status.INCOMPLETE, Status.HOLDS)
 
 
-def worst(found: Collection[Status]) -> Status:
-    """The status of several."""
-    return next((status for status in _RANKED if status in found), Status.HOLDS)
+def worst(statuses: Collection[Status]) -> Status:
+    """The worst of several statuses."""
+    return next((status for status in _RANKED if status in statuses), Status.HOLDS)
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class LogCertificate:
 
     ``missing``: records of ``before`` that ``after`` lacks, by reason; ``lost``: those without a reason. ``left``: retained
     records that could have been dropped, which is no violation. ``violations`` are the first of ``violation_count``, by offset.
-    ``reason``: why a log could not be judged, or was not compared. ``erased``: by base offset of the segment, the records that
-    were erased because of their keys; ``remaining``: the records of such keys that are left where nothing was to be erased, in
-    the last segment for example.
+    ``reason``: why a log cannot be verified, or was not compared. ``erased``: the number of records erased because of their
+    keys, by base offset of the segment; ``remaining``: records of such keys in places that are not erased from, for example the
+    last segment.
     """
 
     topic: str
@@ -108,13 +108,13 @@ class LogCertificate:
 
     @classmethod
     def failed(cls, name: TopicPartition, reason: str) -> LogCertificate:
-        """The certificate of a log that could not be judged."""
+        """The certificate of a log that cannot be verified."""
         return cls(name.topic, name.partition, Status.FAILED, reason)
 
     @classmethod
-    def violated(cls, name: TopicPartition, offset: int, what: str) -> LogCertificate:
+    def violated(cls, name: TopicPartition, offset: int, message: str) -> LogCertificate:
         """The certificate of a log with one violation."""
-        return cls(name.topic, name.partition, Status.VIOLATED, violation_count=1, violations=(Violation(offset, what),))
+        return cls(name.topic, name.partition, Status.VIOLATED, violation_count=1, violations=(Violation(offset, message),))
 
     @classmethod
     def of(cls, name: TopicPartition, findings: Findings, counts: Counter[str]) -> LogCertificate:
@@ -129,16 +129,20 @@ class LogCertificate:
             records_after=counts["records_after"],
             missing=missing,
             lost=counts["missing"] - sum(missing.values()),
-            left={kind: counts[kind] for kind in LEFT},
+            left={kind: counts[kind] for kind in RETAINED_COUNTS},
             violation_count=findings.count,
             violations=tuple(findings.named),
-            erased={int(name.removeprefix(ERASED_IN)): n for name, n in counts.items() if name.startswith(ERASED_IN) and n},
+            erased={
+                int(name.removeprefix(ERASED_IN)): count
+                for name, count in counts.items()
+                if name.startswith(ERASED_IN) and count
+            },
             remaining=counts[REMAINING],
         )
 
     @property
     def left_text(self) -> str:
-        """How many records of erased keys remain."""
+        """The number of remaining records of erased keys, in a sentence."""
         remain = "remains" if self.remaining == 1 else "remain"
         return f"{counted(self.remaining, 'record')} of the erased keys {remain}, where the run did not erase"
 
@@ -150,23 +154,21 @@ class LogCertificate:
         """The result as lines of text, with the violations by topic, partition and offset."""
         if self.status in (Status.FAILED, Status.NOT_COMPARED):
             return [f"{self.name} {self.status.words}: {self.reason}"]
-        why = ", ".join(f"{n} {_WORDS.get(reason, reason)}" for reason, n in self.missing.items() if n)
+        why = ", ".join(f"{count} {_WORDS.get(reason, reason)}" for reason, count in self.missing.items() if count)
         lost = f", {self.lost} LOST" if self.lost else ""
         lines = [f"{self.name} {self.status.value}: {self.records_before} -> {self.records_after} records{lost}"]
         lines += [f"    missing: {why}"] if why else []
         lines += [f"    {self.left_text}"] if self.remaining else []
-        lines += [f"    {self.name}:{each.offset}: {each.what}" for each in self.violations]
+        lines += [f"    {self.name}:{violation.offset}: {violation.what}" for violation in self.violations]
         more = self.violation_count - len(self.violations)
         return lines + ([f"    and {more} more violations"] if more else [])
 
 
 @dataclass(frozen=True)
 class VerifyReport(Result):
-    """The results for all logs; ``elsewhere``: the files that an erasure did not reach;
-    ``certificate``: the file with which its results were compared.
-    ``kafka_versions``: the number of logs that were judged by the rules of each version;
-    ``origin``: how the command was called, see ``compaction.api.provenance``;
-    ``directories``: the log directories with a violation."""
+    """The results for all logs; ``elsewhere``: the files that an erasure did not reach; ``certificate``: the file with which
+    its results were compared; ``kafka_versions``: the number of logs by version whose rules applied; ``origin``: see
+    ``compaction.api.provenance``; ``directories``: the log directories with a violation."""
 
     as_of_ms: int
     logs: tuple[LogCertificate, ...]
@@ -180,8 +182,8 @@ class VerifyReport(Result):
     @property
     def status(self) -> Status:
         """The worst of all logs and directories; an erasure is also incomplete if a file elsewhere has its keys."""
-        found = {log.status for log in self.logs} | ({Status.VIOLATED} if self.directories else set())
-        return worst(found | {Status.INCOMPLETE for each in self.elsewhere if each.records})
+        statuses = {log.status for log in self.logs} | ({Status.VIOLATED} if self.directories else set())
+        return worst(statuses | {Status.INCOMPLETE for file in self.elsewhere if file.records})
 
     @property
     def exit_code(self) -> int:
@@ -194,7 +196,9 @@ class VerifyReport(Result):
             "records_before": sum(log.records_before for log in self.logs),
             "records_after": sum(log.records_after for log in self.logs),
             "lost": sum(log.lost for log in self.logs),
-            "violations": sum([log.violation_count for log in self.logs] + [len(each.violations) for each in self.directories]),
+            "violations": sum(
+                [log.violation_count for log in self.logs] + [len(directory.violations) for directory in self.directories]
+            ),
             "missing": {reason: sum(log.missing.get(reason, 0) for log in self.logs) for reason in REASONS},
         }
         return {
@@ -205,27 +209,27 @@ class VerifyReport(Result):
             "totals": {"logs": len(self.logs), **self._by_status(), **sums, "seconds": round(self.seconds, 3)},
             "kafka_versions": dict(self.kafka_versions),
             "logs": [log.document() for log in self.logs],
-            "directories": [each.document() for each in self.directories],
+            "directories": [directory.document() for directory in self.directories],
             **({} if self.certificate is None else {"certificate": {"path": self.certificate, "matches": self.matches}}),
-            **({"elsewhere": [each._asdict() for each in self.elsewhere]} if self.elsewhere else {}),
+            **({"elsewhere": [file._asdict() for file in self.elsewhere]} if self.elsewhere else {}),
         }
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """See ``Result``: each log with its violations by topic, partition and offset, then directories and totals."""
         logs = [line for log in self.logs for line in log.lines()]
-        directories = [line for each in self.directories for line in each.lines()]
-        found = [*logs, *directories, *self.elsewhere_lines(), *self.versions(), *self.certificate_lines(), self.summary()]
-        return map(Line, found)
+        directories = [line for directory in self.directories for line in directory.lines()]
+        lines = [*logs, *directories, *self.elsewhere_lines(), *self.versions(), *self.certificate_lines(), self.summary()]
+        return map(Line, lines)
 
     def elsewhere_lines(self) -> list[str]:
-        """The files that an erasure did not reach, as lines of text; first those that have records of its keys."""
-        found = sorted(self.elsewhere, key=lambda each: (not each.records, each.path))
-        lines = [f"    {printable(str(each))}" for each in found[:MOST_NAMED]]
-        return lines + ([f"    and {counted(len(found) - MOST_NAMED, 'more file')}"] if found[MOST_NAMED:] else [])
+        """The files that an erasure did not reach, as lines of text; files with records of its keys come first."""
+        files = sorted(self.elsewhere, key=lambda file: (not file.records, file.path))
+        lines = [f"    {printable(str(file))}" for file in files[:MOST_NAMED]]
+        return lines + ([f"    and {counted(len(files) - MOST_NAMED, 'more file')}"] if files[MOST_NAMED:] else [])
 
     @property
     def matches(self) -> bool:
-        """Whether all logs are what the certificate says."""
+        """Whether all logs match the certificate."""
         return all(log.status in (Status.HOLDS, Status.INCOMPLETE) for log in self.logs)
 
     def certificate_lines(self) -> list[str]:
@@ -234,14 +238,16 @@ class VerifyReport(Result):
         return [] if self.certificate is None else [f"certificate {matches}: {printable(self.certificate)}"]
 
     def versions(self) -> list[str]:
-        """Whose rules applied, as lines of text."""
-        return [f"rules of {version} for {counted(n, 'log')}" for version, n in self.kafka_versions.items()]
+        """The versions whose rules applied, as lines of text."""
+        return [f"rules of {version} for {counted(count, 'log')}" for version, count in self.kafka_versions.items()]
 
     def summary(self) -> str:
         """The totals in one line."""
-        # statuses that not every command can give are shown where they are
+        # statuses that not every command has are shown only if they occur
         rare = ("not_compared", "incomplete")
-        counts = ", ".join(f"{n} {Status(name).words}" for name, n in self._by_status().items() if n or name not in rare)
+        counts = ", ".join(
+            f"{count} {Status(name).words}" for name, count in self._by_status().items() if count or name not in rare
+        )
         return f"{counted(len(self.logs), 'log')}: {counts}; {self.status.value} ({self.seconds:.1f} s)"
 
     def _by_status(self) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """Binds the certificate of an erasure to its keys: its ``seal`` is an HMAC-SHA256 of all its other fields, under a secret that
-only the same keys and patterns give.
+is derived from the keys and patterns.
 
-Digests of what an erasure left can be computed again; what it was asked to do, and the state before it, can not. The seal shows
-whether any of this was changed by somebody who does not have the keys.
+Digests of an erasure's result can be computed again; its request and the state before it cannot. The seal detects changes by
+anyone who does not have the keys.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SEAL = "seal"
 def sealed(fields: Mapping[str, Any], secret: bytes) -> str:
     """The certificate as JSON: the fields, and their seal.
 
-    :param secret: that of the keys, under the certificate's salt
+    :param secret: the secret of the keys, under the certificate's salt
     """
-    # as a reader finds them: bytes of names that are not UTF-8 are escaped
+    # the fields as a reader sees them: bytes of names that are not UTF-8 are escaped
     written = json.loads(printable_json(json.dumps(fields, ensure_ascii=False)))
     document = {**written, _SEAL: _seal(written, secret)}
     return printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
@@ -33,18 +33,18 @@ def sealed(fields: Mapping[str, Any], secret: bytes) -> str:
 
 def require_sealed(certificate: Mapping[str, Any], criteria: KeyCriteria, path: str) -> None:
     """:raises UsageError: the certificate is of other keys
-    :raises CompactionError: it is not what was written
+    :raises CompactionError: the certificate has changed since it was written
     """
     salt = bytes.fromhex(certificate["salt"])
     if criteria.fingerprint(salt) != certificate["keys_sha256"]:
-        what = "--certificate: it is of other keys than those given"
-        raise UsageError(what, path=path, hint="give the same --keys and --where as to erase")
+        problem = "--certificate: it is of other keys than those given"
+        raise UsageError(problem, path=path, hint="give the same --keys and --where as to erase")
     if _seal(certificate, criteria.secret(salt)) != certificate.get(_SEAL):
-        what = "--certificate: it was changed after it was written: its seal does not match its fields"
-        raise CompactionError(what, path=path, hint="take the file that erase --certificate has written")
+        problem = "--certificate: it was changed after it was written: its seal does not match its fields"
+        raise CompactionError(problem, path=path, hint="take the file that erase --certificate has written")
 
 
 def _seal(fields: Mapping[str, Any], secret: bytes) -> str:
-    rest = {name: value for name, value in fields.items() if name != _SEAL}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    other_fields = {name: value for name, value in fields.items() if name != _SEAL}
+    text = json.dumps(other_fields, sort_keys=True, separators=(",", ":"))
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()

@@ -1,14 +1,15 @@
 """Certifies logs: walk all segments, compare all ranges of offsets, join the keys, conclude.
 
-What is proved for each log:
+The proof for each log:
 
-1. every record of ``after`` equals that of ``before`` at its offset, except for what a rewrite may change (``batch_checks``);
+1. every record of ``after`` equals that of ``before`` at its offset, except for fields that a rewrite may change
+(``batch_checks``);
 2. every missing record has a reason (``record_checks``, ``key_tables``): superseded by a later record of its key that is below
    the cleaner checkpoint and not aborted, a tombstone past its delete horizon, aborted, a marker, without a key (Kafka:
    invalid), below the log start, or expired;
 3. start and end offsets, checkpoints, indexes, transactions and the active segment are consistent (``log_checks``,
    ``index_checks``, ``txn_checks``);
-4. what lies beside the records is that of before, or in place agrees with the log (``kept_files``).
+4. the files beside the records equal those of before, or in place agree with the log (``kept_files``).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ Walks = tuple[list[SegmentWalk], list[SegmentWalk]]
 def certify(start: Callable[[], TaskRunner], request: VerifyRequest) -> VerifyReport:
     """Certify the requested logs.
 
-    :param start: starts what runs the tasks
+    :param start: starts the task runner
     :raises UsageError: a partition that the request names does not exist
     """
     pairs = find_pairs(request)
@@ -66,7 +67,7 @@ def certify_pairs(
 ) -> VerifyReport:
     """Certify all logs, in order, and their log directories. A log that could not be paired already has its certificate.
 
-    :param erased: the logs were not cleaned: these keys were erased from them
+    :param erased: the keys, if the logs were not cleaned but these keys were erased from them
     """
     started = time.monotonic()
     step(f"verifying {counted(len(pairs), 'log')}")
@@ -77,13 +78,13 @@ def certify_pairs(
     tasks: list[RangeTask] = []
     kept = check_logs({log: _walked(pair, walks[log][0]) for log, pair in logs.items()})
     for log, pair in logs.items():
-        error, found = next((walk.error for walk in walks[log][0] if walk.error is not None), None), kept[log]
-        if isinstance(found, StorageError):
-            error, found = error or str(found), Findings()
+        error, log_findings = next((walk.error for walk in walks[log][0] if walk.error is not None), None), kept[log]
+        if isinstance(log_findings, StorageError):
+            error, log_findings = error or str(log_findings), Findings()
         if error is not None:
             certificates[log] = LogCertificate.failed(pair.topic_partition, error)
             continue
-        findings[log] = found
+        findings[log] = log_findings
         tasks += _check_walks(log, pair, walks[log], findings[log], range_bytes)
     results = compare_ranges(runner, tasks, {log: logs[log].rules.strict for log in findings}, erased)
     certificates |= _conclude(logs, findings, results)
@@ -94,26 +95,28 @@ def certify_pairs(
 
 
 def _walked(pair: LogPair, before: Sequence[SegmentWalk]) -> WalkedLog:
-    return WalkedLog(pair, log_end(before), tuple(each for walk in before for each in walk.epochs))
+    return WalkedLog(pair, log_end(before), tuple(epoch for walk in before for epoch in walk.epochs))
 
 
 def walk_logs(runner: TaskRunner, logs: Mapping[int, LogPair]) -> dict[int, Walks]:
     """Walk all segments of the logs."""
     walks: dict[int, Walks] = {log: ([], []) for log in logs}
-    for found in walk_segments(runner, [task for log, pair in logs.items() for task in _walk_tasks(log, pair)]):
-        walks[found.task.log][found.task.is_after].append(found)
+    for walk in walk_segments(runner, [task for log, pair in logs.items() for task in _walk_tasks(log, pair)]):
+        walks[walk.task.log][walk.task.is_after].append(walk)
     return walks
 
 
 def _walk_tasks(log: int, pair: LogPair) -> Iterator[WalkTask]:
-    twins = {each.base_offset: each for each in pair.before.segments}
+    sources = {segment.base_offset: segment for segment in pair.before.segments}
     erases = pair.rules.erases
-    yield from (WalkTask(log, each, is_after=False, producers=erases) for each in pair.before.segments)
-    yield from (WalkTask(log, each, True, twins.get(each.base_offset), producers=erases) for each in pair.after.segments)
+    yield from (WalkTask(log, segment, is_after=False, producers=erases) for segment in pair.before.segments)
+    yield from (
+        WalkTask(log, segment, True, sources.get(segment.base_offset), producers=erases) for segment in pair.after.segments
+    )
 
 
 def _check_walks(log: int, pair: LogPair, walks: Walks, findings: Findings, range_bytes: int) -> Iterator[RangeTask]:
-    """Check everything that shows without records, and cut the log into ranges."""
+    """Make all checks that need no records, and cut the log into ranges."""
     before, after = walks
     check_log(pair, before, after, findings)
     txns_before, txns_after = Transactions.of(before), Transactions.of(after)
@@ -136,14 +139,16 @@ def _conclude(
         findings[result.log].join(result.findings)
         counts[result.log].update(result.counts)
         if result.error is not None:
-            # results come in no order: of several errors always the same one is told
+            # results arrive in no order: of several errors, always report the same one
             errors[result.log] = min(errors.get(result.log, result.error), result.error)
     certificates = {}
-    for log, found in findings.items():
+    for log, log_findings in findings.items():
         name, count = logs[log].topic_partition, counts[log]
         balance = count["records_before"] - count["missing"] - count["records_after"]
-        if balance and not found.count:
-            found.add(logs[log].after.log_start_offset, f"record counts do not balance: {balance} more before than after")
+        if balance and not log_findings.count:
+            log_findings.add(
+                logs[log].after.log_start_offset, f"record counts do not balance: {balance} more before than after"
+            )
         failed = log in errors
-        certificates[log] = LogCertificate.failed(name, errors[log]) if failed else LogCertificate.of(name, found, count)
+        certificates[log] = LogCertificate.failed(name, errors[log]) if failed else LogCertificate.of(name, log_findings, count)
     return certificates

@@ -1,11 +1,12 @@
-"""The certificate of an erasure, as JSON: what was erased from each log, and that nothing else was changed and no key is left.
+"""The certificate of an erasure, as JSON: the erased records of each log, and the proof that nothing else was changed and no
+selected key remains.
 
 | field | meaning |
 | --- | --- |
 | ``schema_version``, ``kind`` | 1, ``erasure`` |
 | ``as_of_ms``, ``on_match``, ``include_active`` | how keys were erased |
-| ``keys_given``, ``patterns_given`` | how many |
-| ``salt``, ``keys_sha256`` | SHA-256 of a secret that only the same keys and patterns give (``KeyCriteria.secret``) |
+| ``keys_given``, ``patterns_given`` | their numbers |
+| ``salt``, ``keys_sha256`` | SHA-256 of a secret that is derived from the keys and patterns (``KeyCriteria.secret``) |
 | ``status`` | ``violated`` or ``failed`` if a log is, ``failed`` also without any; else ``incomplete`` if records of the keys
   remain in a log or ``elsewhere``; else ``holds`` |
 | ``logs`` | one object a log, as below |
@@ -17,17 +18,17 @@
 | --- | --- |
 | ``topic``, ``partition`` | the log |
 | ``status`` | ``holds``: everything else is byte-equal, and a full scan finds no key; ``incomplete``: it finds some only
-  where nothing was to be erased, as in the last segment; else ``violated``, ``failed`` |
-| ``reason`` | why the log could not be erased from, or not be judged; then it has no segments and none of the following |
+  in places that are not erased from, for example the last segment; else ``violated``, ``failed`` |
+| ``reason`` | why erasure or verification failed; then the log has no segments and none of the following |
 | ``log_start_offset``, ``records_before``, ``records_after`` | of the log |
 | ``records_erased``, ``bytes_erased`` | records, and bytes of ``.log`` files |
 | ``erased_from``, ``records_remaining`` | whether the run erased from this log at all; the records of the keys that it has |
 | ``sha256_before``, ``sha256_after`` | over a line for each segment: base offset, bytes and SHA-256 of its ``.log`` file |
-| ``resumed`` | the run removed segments that an earlier run, possibly killed, or a broker had replaced: not judged here |
+| ``resumed`` | the run removed segments that an earlier run, possibly killed, or a broker had replaced: not verified here |
 | ``segments`` | each with base offset, erased records, bytes and SHA-256 before and after |
 
-It is signed by nothing, but reproducible: ``compare`` says in which fields another run's differs. What cannot be computed
-again, or was not, is bound by the seal: without the keys no field can be changed unnoticed.
+It has no signature, but is reproducible: ``compare`` names the fields in which another run's certificate differs. The seal
+binds the fields that cannot be computed again: without the keys no field can be changed unnoticed.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ SCHEMA_VERSION, KIND = 1, "erasure"
 DROP, TOMBSTONE = "drop", "tombstone"
 _READ_BYTES = 8 << 20
 _THREADS = 4
-#: what only the state before the erasure shows
+#: fields that need the state before the erasure
 _OF_BEFORE = ("sha256_before", "bytes_before", "records_before", "records_erased", "bytes_erased")
 
 
@@ -70,12 +71,12 @@ class Certified(NamedTuple):
 
 
 def erasure_pairs(request: VerifyRequest, erased: ErasedKeys) -> list[LogPair | LogCertificate]:
-    """Both sides of each log. Without a copy of the state before, and not recorded by the run, its cleaner checkpoint counts as
-    unchanged."""
-    found: list[LogPair | LogCertificate] = []
+    """Both sides of each log. The cleaner checkpoint counts as unchanged without a copy of the state before and without a
+    record of the run."""
+    pairs: list[LogPair | LogCertificate] = []
     for pair in find_pairs(request, unreplaced=True):
         if isinstance(pair, LogCertificate):
-            found.append(pair)
+            pairs.append(pair)
             continue
         before = pair.before
         if not request.before:
@@ -83,15 +84,13 @@ def erasure_pairs(request: VerifyRequest, erased: ErasedKeys) -> list[LogPair | 
         # up to Kafka 3.9 batches of magic 0 and 1 keep it, but tombstones are written as v2
         keeps_magic = pair.rules.keeps_magic and not erased.tombstones
         refused = pair.topic_partition in request.refused
-        rules = replace(
-            pair.rules, erases=True, refused=refused, deletes=False, keeps_magic=keeps_magic, mtime_only=False
-        )
-        found.append(replace(pair, before=before, rules=rules))
-    return found
+        rules = replace(pair.rules, erases=True, refused=refused, deletes=False, keeps_magic=keeps_magic, mtime_only=False)
+        pairs.append(replace(pair, before=before, rules=rules))
+    return pairs
 
 
 def certify_erasure(start: Callable[[], TaskRunner], request: VerifyRequest, erased: ErasedKeys) -> Certified:
-    """The certificates of logs from which keys were erased; ``start`` starts what runs the tasks."""
+    """The certificates of logs from which keys were erased; ``start`` starts the task runner."""
     pairs, runner = erasure_pairs(request, erased), start()
     return _elsewhere(runner, request, erased, certify_erased(runner, pairs, erased, request.now_ms))
 
@@ -104,27 +103,27 @@ def certify_erased(runner: TaskRunner, pairs: Sequence[LogPair | LogCertificate]
     return Certified(report, tuple(logs))
 
 
-def _elsewhere(runner: TaskRunner, request: VerifyRequest, erased: ErasedKeys, found: Certified) -> Certified:
-    """``found`` with the other files of the directories: those that have records of the keys, or may have."""
-    logs = {log.topic_partition for log in found.report.logs} | request.failed
+def _elsewhere(runner: TaskRunner, request: VerifyRequest, erased: ErasedKeys, certified: Certified) -> Certified:
+    """``certified`` with the other files of the directories that have, or may have, records of the keys."""
+    logs = {log.topic_partition for log in certified.report.logs} | request.failed
     files = [
         (log_dir, path)
         for log_dir in request.after
         for path in unreached(log_dir, logs, request.failed, replaced=not request.sources_remain)
     ]
-    elsewhere = tuple(each for each in search_files(runner, files, erased) if each.records != 0) if files else ()
-    return found._replace(report=replace(found.report, elsewhere=elsewhere))
+    elsewhere = tuple(file for file in search_files(runner, files, erased) if file.records != 0) if files else ()
+    return certified._replace(report=replace(certified.report, elsewhere=elsewhere))
 
 
 def failed_log(name: TopicPartition, reason: str) -> dict[str, Any]:
-    """The object of a log that could not be erased from."""
+    """The object of a log whose erasure failed."""
     return _log(LogCertificate.failed(name, reason), LogCertificate.failed(name, reason), {})
 
 
 def status_of(logs: Sequence[Mapping[str, Any]], elsewhere: Sequence[Remains] = ()) -> Status:
     """The status of a certificate."""
-    found = {Status(log["status"]) for log in logs} or {Status.FAILED}
-    return worst(found | {Status.INCOMPLETE for each in elsewhere if each.records})
+    statuses = {Status(log["status"]) for log in logs} or {Status.FAILED}
+    return worst(statuses | {Status.INCOMPLETE for file in elsewhere if file.records})
 
 
 def document(
@@ -147,7 +146,7 @@ def document(
         "keys_sha256": erased.criteria.fingerprint(salt),
         "status": status_of(logs, elsewhere).value,
         "logs": list(logs),
-        "elsewhere": [each._asdict() for each in elsewhere],
+        "elsewhere": [file._asdict() for file in elsewhere],
     }
     return sealed(fields, erased.criteria.secret(salt))
 
@@ -155,27 +154,27 @@ def document(
 def read_certificate(text: str, path: str) -> dict[str, Any]:
     """The certificate in a file.
 
-    :raises UsageError: it is not one
+    :raises UsageError: the file is not a certificate
     """
     try:
-        found = json.loads(text)
-        if found["kind"] == KIND and found["schema_version"] == SCHEMA_VERSION:
-            bytes.fromhex(found["salt"])
+        parsed = json.loads(text)
+        if parsed["kind"] == KIND and parsed["schema_version"] == SCHEMA_VERSION:
+            bytes.fromhex(parsed["salt"])
             types = {"as_of_ms": int, "keys_sha256": str, "include_active": bool}
-            valid = all(type(found[name]) is kind for name, kind in types.items()) and found["on_match"] in (DROP, TOMBSTONE)
-            if found["logs"] and valid and all(map(_is_log, found["logs"])):
-                certificate: dict[str, Any] = found
+            valid = all(type(parsed[name]) is kind for name, kind in types.items()) and parsed["on_match"] in (DROP, TOMBSTONE)
+            if parsed["logs"] and valid and all(map(_is_log, parsed["logs"])):
+                certificate: dict[str, Any] = parsed
                 return certificate
     except (KeyError, TypeError, ValueError, RecursionError):
         pass
-    what = "--certificate: is not a certificate of an erasure, or has no logs"
-    raise UsageError(what, path=path, hint="give the file that erase --certificate has written")
+    problem = "--certificate: is not a certificate of an erasure, or has no logs"
+    raise UsageError(problem, path=path, hint="give the file that erase --certificate has written")
 
 
 def _is_log(log: Mapping[str, Any]) -> bool:
-    """:raises KeyError, TypeError: it is not one"""
+    """:raises KeyError, TypeError: it is not a log's object"""
     named = isinstance(log["topic"], str) and type(log["partition"]) is int
-    return named and isinstance(log["segments"], list) and all(isinstance(each, dict) for each in log["segments"])
+    return named and isinstance(log["segments"], list) and all(isinstance(segment, dict) for segment in log["segments"])
 
 
 def refused_logs(certificate: Mapping[str, Any]) -> frozenset[TopicPartition]:
@@ -198,10 +197,10 @@ def selected_logs(certificate: Mapping[str, Any], selector: Selector) -> frozens
 def compare(
     certificate: Mapping[str, Any], certified: Certified, expected_logs: frozenset[TopicPartition], *, with_before: bool
 ) -> VerifyReport:
-    """The results, with a violation in each log whose fields differ from those of the certificate, or that was not found.
+    """The results, with a violation in each missing log and each log whose fields differ from those of the certificate.
 
-    :param expected_logs: the logs of the certificate that were to be certified
-    :param with_before: both sides are those of the erasure; otherwise only what it left can be compared
+    :param expected_logs: the selected logs of the certificate
+    :param with_before: both sides are those of the erasure; otherwise only the fields of its result are compared
     """
     recorded = {(log["topic"], log["partition"]): log for log in certificate["logs"]}
     logs = []
@@ -219,20 +218,20 @@ def _counts(log: LogCertificate) -> dict[str, Any]:
     return {name: getattr(log, name) for name in ("records_before", "records_after", "missing", "erased", "remaining")}
 
 
-def _differences(expected: Mapping[str, Any], found: Mapping[str, Any], *, with_before: bool) -> list[str]:
+def _differences(expected: Mapping[str, Any], actual: Mapping[str, Any], *, with_before: bool) -> list[str]:
     if not expected:
         return ["the certificate does not have this log"]
     wrong = []
-    for mine, theirs in zip(found["segments"], expected["segments"], strict=False):
+    for segment, expected_segment in zip(actual["segments"], expected["segments"], strict=False):
         wrong += [
-            f"{name} of segment {mine['base_offset']} is {mine[name]}, the certificate has {theirs.get(name)}"
-            for name in mine
-            if (with_before or name not in _OF_BEFORE) and mine[name] != theirs.get(name)
+            f"{name} of segment {segment['base_offset']} is {segment[name]}, the certificate has {expected_segment.get(name)}"
+            for name in segment
+            if (with_before or name not in _OF_BEFORE) and segment[name] != expected_segment.get(name)
         ]
     wrong += [
-        f"{name} is {found[name]}, the certificate has {expected.get(name)}"
-        for name in found
-        if name != "segments" and (with_before or name not in _OF_BEFORE) and found[name] != expected.get(name)
+        f"{name} is {actual[name]}, the certificate has {expected.get(name)}"
+        for name in actual
+        if name != "segments" and (with_before or name not in _OF_BEFORE) and actual[name] != expected.get(name)
     ]
     return wrong
 
@@ -242,7 +241,7 @@ def _log(pair: LogPair | LogCertificate, log: LogCertificate, digests: Mapping[s
     if not isinstance(pair, LogPair):
         reason = log.reason or log.violations[0].what
         return {**fields, "reason": reason, "segments": []}
-    before, after = ({each.base_offset: each for each in side.segments} for side in (pair.before, pair.after))
+    before, after = ({segment.base_offset: segment for segment in side.segments} for side in (pair.before, pair.after))
     segments = [
         {
             "base_offset": base,
@@ -273,23 +272,23 @@ def _of_side(side: str, files: SegmentFiles | None, digests: Mapping[str, str]) 
 
 
 def _size(side: Side) -> int:
-    return sum(each.size_bytes for each in side.segments)
+    return sum(segment.size_bytes for segment in side.segments)
 
 
 def _log_digest(side: Side, digests: Mapping[str, str]) -> str:
-    lines = [f"{each.base_offset} {each.size_bytes} {digests[each.path()]}\n" for each in side.segments]
+    lines = [f"{segment.base_offset} {segment.size_bytes} {digests[segment.path()]}\n" for segment in side.segments]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _digests(sides: Sequence[Side]) -> dict[str, str]:
     """SHA-256 of the log of each segment, by path."""
-    files = {each.path(): each for side in sides for each in side.segments}
+    files = {segment.path(): segment for side in sides for segment in side.segments}
     with ThreadPoolExecutor(_THREADS) as pool:
         return dict(zip(files, pool.map(_digest, files.values()), strict=True))
 
 
 def _digest(files: SegmentFiles) -> str:
-    fs, path, found = MixedFileSystem(), files.path(), hashlib.sha256()
-    for at in range(0, files.size_bytes, _READ_BYTES):
-        found.update(fs.read_bytes(path, at, min(_READ_BYTES, files.size_bytes - at)))
-    return found.hexdigest()
+    fs, path, digest = MixedFileSystem(), files.path(), hashlib.sha256()
+    for position in range(0, files.size_bytes, _READ_BYTES):
+        digest.update(fs.read_bytes(path, position, min(_READ_BYTES, files.size_bytes - position)))
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Explains what became of one record, for ``verify --why``."""
+"""Explains the fate of one record, for ``verify --why``."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class FoundRecord(NamedTuple):
 
 
 def explain(start: Callable[[], TaskRunner], request: VerifyRequest, offset: int) -> list[str]:
-    """What became of one record of the only requested log, as lines of text.
+    """The fate of one record of the only requested log, as lines of text.
 
-    :param start: starts what runs the tasks
+    :param start: starts the task runner
     :raises UsageError: there is no such log
     """
     pair = find_pairs(request)[0]
@@ -47,7 +47,7 @@ def explain(start: Callable[[], TaskRunner], request: VerifyRequest, offset: int
 
 
 def explain_record(runner: TaskRunner, pair: LogPair, offset: int) -> str:
-    """What became of the record of ``before`` at ``offset``.
+    """The fate of the record of ``before`` at ``offset``.
 
     :raises CorruptLogError: its batch cannot be read
     """
@@ -58,7 +58,7 @@ def explain_record(runner: TaskRunner, pair: LogPair, offset: int) -> str:
     if broken is not None:
         return f"{name} cannot be judged: {broken.error}"
     tasks = list(cut_into_ranges(0, pair, walks, Transactions.of(before).aborted(), _RANGE_BYTES))
-    task = next((each for each in tasks if each.first_offset <= offset < each.end_offset), tasks[-1])
+    task = next((range_task for range_task in tasks if range_task.first_offset <= offset < range_task.end_offset), tasks[-1])
     source, result = _find(task, offset, in_after=False), _find(task, offset, in_after=True)
     if source is None:
         offsets = f"offsets {pair.before.log_start_offset} to {log_end(before)} (exclusive)"
@@ -100,10 +100,10 @@ def _reason_by_key(runner: TaskRunner, tasks: list[RangeTask], source: FoundReco
     others = [task for task in tasks if (task.end_offset > offset or not by_offset) and task.first_offset < task.cleaned_to]
     *_, last = max(last_of(runner, others, key), default=NO_RECORD)
     if last not in (offset, NO_RECORD[-1]) and (last > offset or not by_offset):
-        task = next(each for each in tasks if each.first_offset <= last < each.end_offset)
+        task = next(range_task for range_task in tasks if range_task.first_offset <= last < range_task.end_offset)
         retained = _find(task, last, in_after=True) is not None
-        and_that = "which was retained" if retained else f"which is missing too: see --why for offset {last}"
-        return f"was superseded by offset {last} of the same key, {and_that}"
+        consequence = "which was retained" if retained else f"which is missing too: see --why for offset {last}"
+        return f"was superseded by offset {last} of the same key, {consequence}"
     if droppable:
         return "was a tombstone past its delete horizon" + ("" if by_offset else ", unless verify names it as a violation")
     return "is LOST: it is the last record of its key, and nothing explains why it is missing"

@@ -20,7 +20,7 @@ from compaction.storage.mixed import file_system
 def find_pairs(request: VerifyRequest, *, unreplaced: bool = False) -> list[LogPair | LogCertificate]:
     """Both sides of each log, or its certificate if they cannot be compared.
 
-    :param unreplaced: a log that is compared with itself counts, too, as one of which nothing had to be replaced
+    :param unreplaced: include logs that are compared with themselves, because nothing had to be replaced
     :raises UsageError: a partition that the request names does not exist, or there is nothing to compare
     :raises ConfigError: the settings of the call contradict each other
     """
@@ -35,24 +35,27 @@ def find_pairs(request: VerifyRequest, *, unreplaced: bool = False) -> list[LogP
         metadata_dirs=request.metadata_dirs,
         kafka_version=request.kafka_version,
     )
-    found = zip(sources, read_settings(fs, sources, run), strict=True)
-    rules = {each: _rules(request, settings) if isinstance(settings, Settings) else settings for each, settings in found}
+    settings_by_log = zip(sources, read_settings(fs, sources, run), strict=True)
+    rules = {
+        location: _rules(request, settings) if isinstance(settings, Settings) else settings
+        for location, settings in settings_by_log
+    }
     if not request.before:
-        found_in_place = pair_in_place(fs, rules)
-        return found_in_place if unreplaced else compared(found_in_place, request.after)
-    twice = set() if unreplaced else set(request.before) & set(request.after)
-    if twice:
+        pairs_in_place = pair_in_place(fs, rules)
+        return pairs_in_place if unreplaced else compared(pairs_in_place, request.after)
+    shared_dirs = set() if unreplaced else set(request.before) & set(request.after)
+    if shared_dirs:
         hint = "give a copy of the state before, or --in-place for the .deleted files of the last run"
-        raise UsageError("nothing to compare: both sides are this directory", path=min(twice), hint=hint)
-    # a partition that is missing here is a violation, not a wrong call
+        raise UsageError("nothing to compare: both sides are this directory", path=min(shared_dirs), hint=hint)
+    # a partition that is missing on this side is a violation, not a wrong call
     return pair_directories(fs, rules, _locations(fs, request, request.after, Selector()))
 
 
 def _locations(fs: FileSystem, request: VerifyRequest, log_dirs: Sequence[str], selector: Selector) -> tuple[LogLocation, ...]:
     """The requested logs; the partitions that ``selector`` names must exist."""
-    found = discover(fs, log_dirs, selector)
-    selected = (each for each in found if request.selector.matches(each.topic_partition))
-    return tuple(each for each in selected if request.logs is None or each.topic_partition in request.logs)
+    locations = discover(fs, log_dirs, selector)
+    selected = (location for location in locations if request.selector.matches(location.topic_partition))
+    return tuple(location for location in selected if request.logs is None or location.topic_partition in request.logs)
 
 
 def _rules(request: VerifyRequest, settings: Settings) -> CleaningRules:

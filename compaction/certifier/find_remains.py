@@ -1,8 +1,8 @@
-"""Finds what an erasure does not reach in the log directories of its call: files that may have the erased records.
+"""Finds files in the log directories of an erasure that it does not reach and that may have the erased records.
 
 These are the logs in directories marked ``-future``, ``-delete`` and ``-stray``, segments under other names (``.deleted``,
-``.orig``, ``~``), and files and directories that are no part of a log: backups, dumps, cores. Whatever reads as record batches
-is searched for the keys; the rest can only be named.
+``.orig``, ``~``), and files and directories that are no part of a log: backups, dumps, cores. Files that consist of record
+batches are searched for the keys; the others are only named.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _DIRECTORY = "/"
 
 
 class Remains(NamedTuple):
-    """A file, or a directory (with ``/``), that an erasure did not reach. ``records``: how many of the erased keys it has;
-    ``None``: it cannot be read as record batches, so that this is not known."""
+    """A file, or a directory (with ``/``), that an erasure did not reach. ``records``: the number of its records with erased
+    keys, ``None`` if it cannot be read as record batches."""
 
     path: str
     records: int | None = None
@@ -54,60 +54,60 @@ class Remains(NamedTuple):
 def unreached(
     log_dir: str, logs: Collection[TopicPartition], unread: Collection[TopicPartition] = (), *, replaced: bool = True
 ) -> list[str]:
-    """The files that may have records of ``logs`` although these were erased from; directories end with ``/``.
+    """The files outside the erased segments that may have records of ``logs``; directories end with ``/``.
 
-    :param unread: logs of which no file was erased from
-    :param replaced: ``.deleted`` files are among them; the run itself removes them when it is certified
+    :param unread: logs of which no file was examined
+    :param replaced: include ``.deleted`` files, which the run removes once it is certified
     """
-    fs, found = file_system([log_dir]), []
+    fs, paths = file_system([log_dir]), []
     names = fs.listdir(log_dir)
     marked = frozenset(marked_dirs_of(names, logs))
     for name in names:
-        of = parse_partition_dir(name)
-        if name in marked or of in unread:
-            found += [join(name, each) for each in _listed(fs, join(log_dir, name)) if not _has_no_records(each)]
-        elif of in logs:
-            left = [each for each in _listed(fs, join(log_dir, name)) if not (is_log_file(each) or _has_no_records(each))]
-            found += [join(name, each) for each in left if replaced or not each.endswith(DELETED)]
+        log = parse_partition_dir(name)
+        if name in marked or log in unread:
+            paths += [join(name, file) for file in _listed(fs, join(log_dir, name)) if not _has_no_records(file)]
+        elif log in logs:
+            others = [file for file in _listed(fs, join(log_dir, name)) if not (is_log_file(file) or _has_no_records(file))]
+            paths += [join(name, file) for file in others if replaced or not file.endswith(DELETED)]
         elif not (is_of_log_dir(name) or is_claim(name) or name in _OF_RUNS):
-            found.append(name)
-    return [f"{path.rstrip(_DIRECTORY)}{_DIRECTORY}" if _is_dir(fs, join(log_dir, path)) else path for path in found]
+            paths.append(name)
+    return [f"{path.rstrip(_DIRECTORY)}{_DIRECTORY}" if _is_dir(fs, join(log_dir, path)) else path for path in paths]
 
 
 def size_in(log_dir: str, path: str) -> int:
-    """How many bytes ``remains_in`` reads."""
+    """The number of bytes that ``remains_in`` reads."""
     try:
-        found = None if path.endswith(_DIRECTORY) else file_system([log_dir]).stat(join(log_dir, path))
+        status = None if path.endswith(_DIRECTORY) else file_system([log_dir]).stat(join(log_dir, path))
     except StorageError:
         return 0
-    return found.size if found is not None and found.is_file else 0
+    return status.size if status is not None and status.is_file else 0
 
 
 def remains_in(log_dir: str, path: str, erased: ErasedKeys) -> Remains:
-    """A file of ``unreached``, searched for the keys."""
+    """Search a file of ``unreached`` for the keys."""
     fs, full = file_system([log_dir]), join(log_dir, path)
     records, complete = 0, False
     try:
-        found = fs.stat(full)
-        if path.endswith(_DIRECTORY) or found is None or not found.is_file:
+        status = fs.stat(full)
+        if path.endswith(_DIRECTORY) or status is None or not status.is_file:
             return Remains(full)
-        for chunk in read_chunks([ByteRange(full, 0, found.size, 0)], -LONG_MAX, LONG_MAX):
+        for chunk in read_chunks([ByteRange(full, 0, status.size, 0)], -LONG_MAX, LONG_MAX):
             records += erased.remaining(chunk)
         complete = True
     except (CompactionError, FormatError):
-        # not a segment, or the torn end of one
+        # not a segment, or a torn tail
         complete = False
     return Remains(full, records if complete or records else None)
 
 
 def _has_no_records(name: str) -> bool:
-    """Whether a file of a partition directory has no records, whatever its suffix is."""
+    """Whether a file of a partition directory has no records, independent of its suffix."""
     file = parse_segment_file(name)
     return name in _OF_RUNS or (is_log_file(name) if file is None else file.kind != LOG)
 
 
 def _listed(fs: ReadableFileSystem, path: str) -> list[str]:
-    """The names in a directory; the empty one, for the directory itself, if it cannot be read."""
+    """The names in a directory; an empty name for the directory itself if it cannot be read."""
     try:
         return fs.listdir(path) if _is_dir(fs, path) else []
     except StorageError:
@@ -115,5 +115,5 @@ def _listed(fs: ReadableFileSystem, path: str) -> list[str]:
 
 
 def _is_dir(fs: ReadableFileSystem, path: str) -> bool:
-    found = fs.stat(path)
-    return found is not None and found.is_dir
+    status = fs.stat(path)
+    return status is not None and status.is_dir

@@ -1,8 +1,8 @@
 """Reads the two sides of each log: from two log directories, or from one that was cleaned in place.
 
 In place, the replaced segments remain as ``.deleted`` until the next run. A cleaned segment has the base offset of the first
-segment of its group. So ``before`` is every ``.deleted`` segment, and every other segment whose base offset no ``.deleted`` one
-has.
+segment of its group. So ``before`` consists of every ``.deleted`` segment, and of every other segment whose base offset no
+``.deleted`` one has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compaction.names import DELETED, LOG, SWAP, LogLocation, TopicPartition, pa
 from compaction.output.journal import JOURNAL
 from compaction.storage.filesystem import FileSystem, join
 
-#: the logs to verify, each with its rules or why it has none
+#: the logs to verify, each with its rules or the error why it has none
 Rules = Mapping[LogLocation, "CleaningRules | CompactionError"]
 
 
@@ -29,21 +29,21 @@ def pair_directories(fs: FileSystem, before: Rules, after: Sequence[LogLocation]
     :raises UsageError: a log is in two directories of one side
     """
     sources, results = _by_name(before, "before"), _by_name(after, "after")
-    found: list[LogPair | LogCertificate] = []
+    pairs: list[LogPair | LogCertificate] = []
     for name in sorted({**sources, **results}):
         if name not in results:
-            found.append(LogCertificate.violated(name, _first_offset(fs, sources[name]), "log is missing"))
+            pairs.append(LogCertificate.violated(name, _first_offset(fs, sources[name]), "log is missing"))
         elif name not in sources:
-            found.append(LogCertificate.violated(name, _first_offset(fs, results[name]), "log is not in the source"))
+            pairs.append(LogCertificate.violated(name, _first_offset(fs, results[name]), "log is not in the source"))
         else:
             source = sources[name]
-            found.append(_pair(source, before[source], partial(_sides, fs, source, results[name])))
-    return found
+            pairs.append(_pair(source, before[source], partial(_sides, fs, source, results[name])))
+    return pairs
 
 
 def pair_in_place(fs: FileSystem, logs: Rules) -> list[LogPair | LogCertificate]:
     """Pair the logs of directories that were cleaned in place with the ``.deleted`` segments of the last run."""
-    return [_pair(each, rules, partial(_sides_in_place, fs, each)) for each, rules in logs.items()]
+    return [_pair(location, rules, partial(_sides_in_place, fs, location)) for location, rules in logs.items()]
 
 
 def compared(pairs: list[LogPair | LogCertificate], log_dirs: Sequence[str]) -> list[LogPair | LogCertificate]:
@@ -51,12 +51,12 @@ def compared(pairs: list[LogPair | LogCertificate], log_dirs: Sequence[str]) -> 
 
     :raises UsageError: there is nothing to compare
     """
-    found = [_not_compared(pair) if isinstance(pair, LogPair) and not _is_replaced(pair) else pair for pair in pairs]
-    if found and all(isinstance(pair, LogCertificate) and pair.status is Status.NOT_COMPARED for pair in found):
-        what = f"nothing to compare: no log here has {DELETED} files of the last run"
+    results = [_not_compared(pair) if isinstance(pair, LogPair) and not _is_replaced(pair) else pair for pair in pairs]
+    if results and all(isinstance(pair, LogCertificate) and pair.status is Status.NOT_COMPARED for pair in results):
+        problem = f"nothing to compare: no log here has {DELETED} files of the last run"
         hint = "the next run, a broker's start or file.delete.delay.ms=0 removes them; give --before a copy of the state before"
-        raise UsageError(what, path=", ".join(log_dirs), hint=hint)
-    return found
+        raise UsageError(problem, path=", ".join(log_dirs), hint=hint)
+    return results
 
 
 def _is_replaced(pair: LogPair) -> bool:
@@ -87,13 +87,13 @@ def _sides(fs: FileSystem, source: LogLocation, result: LogLocation) -> tuple[Si
 def _sides_in_place(fs: FileSystem, location: LogLocation) -> tuple[Side, Side]:
     present = segments_in(fs, location.path)
     replaced = segments_in(fs, location.path, DELETED)
-    bases = {each.base_offset for each in replaced}
-    untouched = (each for each in present if each.base_offset not in bases)
-    segments = sorted([*replaced, *untouched], key=lambda each: each.base_offset)
-    segments = [replace(each, last=each is segments[-1]) for each in segments]
+    bases = {segment.base_offset for segment in replaced}
+    untouched = (segment for segment in present if segment.base_offset not in bases)
+    segments = sorted([*replaced, *untouched], key=lambda segment: segment.base_offset)
+    segments = [replace(segment, last=segment is segments[-1]) for segment in segments]
     after = _side(fs, location, present)
     # only the deletion of segments moves the log start to a base offset: before, it was that of the first segment
-    moved = after.log_start_offset in {present[0].base_offset, *(each.base_offset for each in segments)}
+    moved = after.log_start_offset in {present[0].base_offset, *(segment.base_offset for segment in segments)}
     start = segments[0].base_offset if moved else after.log_start_offset
     return Side(tuple(segments), start, None), after
 
@@ -110,13 +110,13 @@ def segments_in(fs: FileSystem, path: str, suffix: str = "") -> tuple[SegmentFil
         raise CorruptLogError("a segment swap is unfinished", path=join(path, unfinished[0]), hint=hint)
     files = [file for file in map(parse_segment_file, names) if file is not None and file.kind == LOG and file.suffix == suffix]
     bases = sorted(file.base_offset for file in files)
-    found = []
+    segments = []
     for base in bases:
         segment = SegmentFiles(path, base, 0, 0, suffix, last=base == bases[-1])
         stat = fs.stat(segment.path())
         if stat is not None:
-            found.append(replace(segment, size_bytes=stat.size, mtime_ms=stat.mtime_ns // 1_000_000))
-    return tuple(found)
+            segments.append(replace(segment, size_bytes=stat.size, mtime_ms=stat.mtime_ns // 1_000_000))
+    return tuple(segments)
 
 
 def _side(fs: FileSystem, location: LogLocation, segments: tuple[SegmentFiles, ...]) -> Side:
@@ -135,10 +135,10 @@ def _first_offset(fs: FileSystem, location: LogLocation) -> int:
 
 
 def _by_name(locations: Iterable[LogLocation], side: str) -> Mapping[TopicPartition, LogLocation]:
-    found: dict[TopicPartition, LogLocation] = {}
-    for each in locations:
-        if each.topic_partition in found:
-            what = f"{each.topic_partition} is in two directories of --{side}"
-            raise UsageError(what, path=each.path, hint="verify one log directory at a time")
-        found[each.topic_partition] = each
-    return found
+    by_name: dict[TopicPartition, LogLocation] = {}
+    for location in locations:
+        if location.topic_partition in by_name:
+            problem = f"{location.topic_partition} is in two directories of --{side}"
+            raise UsageError(problem, path=location.path, hint="verify one log directory at a time")
+        by_name[location.topic_partition] = location
+    return by_name

@@ -1,5 +1,4 @@
-"""The tasks of a verification: walk segments, compare ranges of offsets, join the keys of each log, search other files.
-"""
+"""The tasks of a verification: walk segments, compare ranges of offsets, join the keys of each log, search other files."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def walk_segments(runner: TaskRunner, tasks: Sequence[WalkTask]) -> list[Segment
     packs = pack(tasks, lambda task: task.files.size_bytes, RANGE_BYTES)
     sizes = [sum(task.files.size_bytes for task in tasks) for tasks in packs]
     job = Job.sized("segments", f"verify: walk {counted(len(tasks), 'segment')}", sizes)
-    return [found for walks in runner.run(job, packs, _walk) for found in walks]
+    return [walk for walks in runner.run(job, packs, _walk) for walk in walks]
 
 
 def _walk(tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
@@ -51,29 +50,29 @@ def _compare(tasks: Sequence[RangeTask], erased: ErasedKeys | None) -> Iterator[
 
 def _join(items: Iterable[Item], strict: Mapping[int, bool]) -> Iterator[RangeResult]:
     joined: dict[Place, JoinedKeys] = {}
-    for place, found in items:
-        if isinstance(found, RangeResult):
-            yield found
+    for place, item in items:
+        if isinstance(item, RangeResult):
+            yield item
         else:
-            joined.setdefault(place, JoinedKeys()).add(found)
+            joined.setdefault(place, JoinedKeys()).add(item)
     for (log, _), keys in joined.items():
         yield RangeResult(log, *keys.conclude(strict=strict[log]))
 
 
 def search_files(runner: TaskRunner, files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remains]:
     """``remains_in`` each of ``files``: a log directory, and a path in it."""
-    sizes = {each: size_in(*each) for each in files}
+    sizes = {file: size_in(*file) for file in files}
     packs = pack(files, sizes.__getitem__, RANGE_BYTES)
     job = Job.sized(
         "other files",
         f"verify: look for keys in {counted(len(files), 'other file')}",
-        [sum(sizes[each] for each in some) for some in packs],
+        [sum(sizes[file] for file in files_of_task) for files_of_task in packs],
     )
-    return [found for some in runner.run(job, packs, partial(_search, erased=erased)) for found in some]
+    return [remains for task_remains in runner.run(job, packs, partial(_search, erased=erased)) for remains in task_remains]
 
 
 def _search(files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remains]:
-    return [remains_in(*each, erased) for each in files]
+    return [remains_in(*file, erased) for file in files]
 
 
 def last_of(runner: TaskRunner, tasks: Sequence[RangeTask], key: bytes) -> list[Last]:

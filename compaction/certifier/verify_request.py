@@ -1,4 +1,4 @@
-"""The request that ``verify`` and ``compact --verify`` make."""
+"""The request of ``verify`` and ``compact --verify``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class VerifyRequest:
     ``before`` and ``after`` are absolute paths of log directories. Without ``before``, those of ``after`` were cleaned in
     place. ``logs``: only these of the selected logs. ``cleaned_to``: their cleaner checkpoints before, ``None`` without an
     entry, for directories that were cleaned in place. ``metadata_dirs``, ``kafka_version``: see ``CompactionRequest``.
-    ``refused``: logs that an erasure did not touch; ``failed``: logs of which no file was erased from; ``sources_remain``:
-    the run has yet to remove what it replaced. The rest: see ``CleaningRules``.
+    ``refused``: logs that an erasure did not touch; ``failed``: logs whose erasure failed; ``sources_remain``: the run has not
+    yet removed the replaced segments. For other fields see ``CleaningRules``.
     """
 
     before: tuple[str, ...]

@@ -37,9 +37,9 @@ _NONE = {name: title for name, title in _EQUAL.items() if name != "base_offset"}
 def check_batches(before: Chunk, after: Chunk, first: int, end: int, rules: CleaningRules, findings: Findings) -> None:
     """Check rows ``[first, end)`` of ``after``, whose last offsets are within ``before``."""
     rows = after.rows[first:end]
-    at = np.searchsorted(before.rows["last_offset"], rows["last_offset"])
-    at = np.minimum(at, len(before.rows) - 1)
-    source = before.rows[at]
+    source_rows = np.searchsorted(before.rows["last_offset"], rows["last_offset"])
+    source_rows = np.minimum(source_rows, len(before.rows) - 1)
+    source = before.rows[source_rows]
     v2 = source["magic"] >= 2
     _check_v2(source, rows, v2 & (rows["magic"] >= 2), findings)
     _check_converted(source, rows, ~v2 & (rows["magic"] >= 2), findings)
@@ -49,34 +49,34 @@ def check_batches(before: Chunk, after: Chunk, first: int, end: int, rules: Clea
     _check_horizons(source, rows, rules, findings)
 
 
-def _report(rows: NDArray[np.void], wrong: NDArray[np.bool_], what: str, findings: Findings) -> None:
-    findings.add_all(rows["base_offset"][wrong], what)
+def _report(rows: NDArray[np.void], wrong: NDArray[np.bool_], message: str, findings: Findings) -> None:
+    findings.add_all(rows["base_offset"][wrong], message)
 
 
-def _check_v2(source: NDArray[np.void], rows: NDArray[np.void], some: NDArray[np.bool_], findings: Findings) -> None:
-    known = some & (source["last_offset"] == rows["last_offset"])
-    _report(rows, some & ~known, "no batch of the source has this batch's last offset", findings)
+def _check_v2(source: NDArray[np.void], rows: NDArray[np.void], selected: NDArray[np.bool_], findings: Findings) -> None:
+    paired = selected & (source["last_offset"] == rows["last_offset"])
+    _report(rows, selected & ~paired, "no batch of the source has this batch's last offset", findings)
     for name, title in _EQUAL.items():
-        _report(rows, known & (source[name] != rows[name]), f"{title} of the batch differs", findings)
+        _report(rows, paired & (source[name] != rows[name]), f"{title} of the batch differs", findings)
     changed = source["attributes"] ^ rows["attributes"]
     for bit, title in _FLAGS.items():
-        _report(rows, known & ((changed & bit) != 0), f"{title} of the batch differs", findings)
-    _check_form(changed, rows, known, findings)
+        _report(rows, paired & ((changed & bit) != 0), f"{title} of the batch differs", findings)
+    _check_form(changed, rows, paired, findings)
 
 
-def _check_form(changed: NDArray[np.int16], rows: NDArray[np.void], some: NDArray[np.bool_], findings: Findings) -> None:
+def _check_form(changed: NDArray[np.int16], rows: NDArray[np.void], selected: NDArray[np.bool_], findings: Findings) -> None:
     emptied = (rows["count"] == 0) & ((rows["attributes"] & CODEC) == 0)
-    _report(rows, some & ((changed & CODEC) != 0) & ~emptied, "codec of the batch differs", findings)
-    _report(rows, some & ((changed & LOG_APPEND_TIME) != 0), "timestamp type of the batch differs", findings)
+    _report(rows, selected & ((changed & CODEC) != 0) & ~emptied, "codec of the batch differs", findings)
+    _report(rows, selected & ((changed & LOG_APPEND_TIME) != 0), "timestamp type of the batch differs", findings)
 
 
-def _check_converted(source: NDArray[np.void], rows: NDArray[np.void], some: NDArray[np.bool_], findings: Findings) -> None:
+def _check_converted(source: NDArray[np.void], rows: NDArray[np.void], selected: NDArray[np.bool_], findings: Findings) -> None:
     for name, title in _NONE.items():
-        _report(rows, some & (rows[name] != -1), f"batch has a {title}, its source has none", findings)
+        _report(rows, selected & (rows[name] != -1), f"batch has a {title}, its source has none", findings)
     attributes = np.where(source["magic"] == 0, source["attributes"] & CODEC, source["attributes"] & (CODEC | LOG_APPEND_TIME))
     changed = (attributes ^ rows["attributes"]).astype(np.int16)
-    _check_form(changed, rows, some, findings)
-    flagged = some & ((rows["attributes"] & (TRANSACTIONAL | CONTROL)) != 0)
+    _check_form(changed, rows, selected, findings)
+    flagged = selected & ((rows["attributes"] & (TRANSACTIONAL | CONTROL)) != 0)
     _report(rows, flagged, "batch is transactional or a control batch, its source is not", findings)
 
 

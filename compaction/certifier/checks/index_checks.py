@@ -47,32 +47,32 @@ class IndexChecks:
     def take(self, rows: Rows, findings: Findings) -> None:
         """Check the entries of the next batches, ``BATCH_ROW[b]``."""
         last = rows["last_offset"]
-        chosen, at = _entries_in(self._offsets["offset"], last)
-        true = rows["position"][at] == self._offsets["position"][chosen]
+        chosen, batch_rows = _entries_in(self._offsets["offset"], last)
+        matches = rows["position"][batch_rows] == self._offsets["position"][chosen]
         self._offsets_seen[chosen] = True
-        wrong = self._offsets["offset"][chosen[~true]]
+        wrong = self._offsets["offset"][chosen[~matches]]
         findings.add_all(wrong, f"{INDEX} entry does not point to the batch with this last offset")
-        chosen, at = _entries_in(self._times["offset"], last)
+        chosen, batch_rows = _entries_in(self._times["offset"], last)
         largest = np.maximum.accumulate(np.maximum(rows["max_timestamp"], self._largest))
-        true = largest[at] == self._times["timestamp"][chosen]
+        matches = largest[batch_rows] == self._times["timestamp"][chosen]
         self._times_seen[chosen] = True
-        wrong = self._times["offset"][chosen[~true]]
+        wrong = self._times["offset"][chosen[~matches]]
         findings.add_all(wrong, f"{TIMEINDEX} entry does not have the largest timestamp up to this offset")
         self._largest, self._last_offset = int(largest[-1]), int(last[-1])
 
     def finish(self, findings: Findings) -> None:
         """Report entries without a batch, and an incomplete time index."""
-        for what in self._problems:
-            findings.add(self._files.base_offset, what)
+        for problem in self._problems:
+            findings.add(self._files.base_offset, problem)
         findings.add_all(self._offsets["offset"][~self._offsets_seen], f"{INDEX} entry is not the last offset of any batch")
         findings.add_all(self._times["offset"][~self._times_seen], f"{TIMEINDEX} entry is not the last offset of any batch")
-        known = int(self._times["timestamp"][-1]) if len(self._times) else -1
-        if not self._files.last and not self._problems and known < self._largest:
+        indexed = int(self._times["timestamp"][-1]) if len(self._times) else -1
+        if not self._files.last and not self._problems and indexed < self._largest:
             findings.add(self._last_offset, f"{TIMEINDEX} lacks the segment's largest timestamp")
 
 
 def _entries_in(entries: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
     """The entries that are the last offset of one of these batches, and the rows of those batches."""
-    at = np.searchsorted(last, entries)
-    chosen = np.flatnonzero((at < len(last)) & (last[np.minimum(at, len(last) - 1)] == entries))
-    return chosen, at[chosen]
+    batch_rows = np.searchsorted(last, entries)
+    chosen = np.flatnonzero((batch_rows < len(last)) & (last[np.minimum(batch_rows, len(last) - 1)] == entries))
+    return chosen, batch_rows[chosen]

@@ -10,7 +10,7 @@ A table has a row per key: ``last``, the largest ``offset * 4 + 2 * missing + dr
 
 With a ``compaction.strategy`` other than ``offset``, the last record is that of the highest rank, of equal ranks that of the
 highest offset. A table then also has ``ranked`` and ``rank`` of that record, and ``kept``: the offset of the log's last
-record if the key is its. That one is retained in any case, and not counted; the tombstone that supersedes it must be, too.
+record if it has the key. This record is always retained, and not counted; a tombstone that supersedes it must be retained, too.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _SPILL_BYTES = 96 << 20
 
 def join_tables(tables: Iterable[pa.Table]) -> pa.Table:
     """Join tables into one with a row per key."""
-    given = list(tables)
-    if given and "rank" in given[0].column_names:
-        return _join_ranked(given)
-    joined = pa.concat_tables([_SCHEMA.empty_table(), *given]).combine_chunks()
+    parts = list(tables)
+    if parts and "rank" in parts[0].column_names:
+        return _join_ranked(parts)
+    joined = pa.concat_tables([_SCHEMA.empty_table(), *parts]).combine_chunks()
     grouped = joined.group_by("key", use_threads=False).aggregate([("last", "max"), ("missing", "sum"), ("retained", "sum")])
     columns = grouped.select(["key", "last_max", "missing_sum", "retained_sum"]).rename_columns(_SCHEMA.names)
     return columns.cast(_SCHEMA).combine_chunks()
@@ -88,11 +88,11 @@ class KeyTables:
         if not len(rows):
             return
         records = chunk.records[rows]
-        gone = missing[rows].astype(np.int64)
-        last = (records["offset"] << _SHIFT) | (_MISSING * gone) | (_DROPPABLE * droppable[rows])
-        table = pa.table([keys_of(chunk, records), last.astype(np.int64), gone, 1 - gone], schema=_SCHEMA)
+        missing_counts = missing[rows].astype(np.int64)
+        last = (records["offset"] << _SHIFT) | (_MISSING * missing_counts) | (_DROPPABLE * droppable[rows])
+        table = pa.table([keys_of(chunk, records), last.astype(np.int64), missing_counts, 1 - missing_counts], schema=_SCHEMA)
         if self._rules.strategy != OFFSET:
-            table = self._with_ranks(table, chunk, records, gone)
+            table = self._with_ranks(table, chunk, records, missing_counts)
         self._tables.append(table)
         self._grown_bytes += table.nbytes
         if self._grown_bytes >= _JOIN_BYTES:
@@ -101,10 +101,16 @@ class KeyTables:
                 self._spilled += self._split()
                 self._tables = []
 
-    def _with_ranks(self, table: pa.Table, chunk: Chunk, records: Rows, gone: Int64s) -> pa.Table:
+    def _with_ranks(self, table: pa.Table, chunk: Chunk, records: Rows, missing_counts: Int64s) -> pa.Table:
         ranked, ranks = ranks_of(chunk, records, self._rules)
-        kept = (records["offset"] == self._kept) & (gone == 0)
-        columns = [*table.columns[:3], 1 - gone - kept, ranked.astype(np.int64), ranks, np.where(kept, records["offset"], -1)]
+        kept = (records["offset"] == self._kept) & (missing_counts == 0)
+        columns = [
+            *table.columns[:3],
+            1 - missing_counts - kept,
+            ranked.astype(np.int64),
+            ranks,
+            np.where(kept, records["offset"], -1),
+        ]
         return pa.table(columns, schema=_RANKED_SCHEMA)
 
     def packed(self) -> Iterator[tuple[int, bytes]]:

@@ -1,4 +1,4 @@
-"""Checks a log's segments, start and end offset, cleaner checkpoint, and the segments that the delete policy removed."""
+"""Checks a log's segments, start and end offset, cleaner checkpoint, and the segments deleted by the delete policy."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def check_log(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[Segm
 
 
 def _check_segments(before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
-    known = {walk.task.files.base_offset for walk in before} | {log_end(before)}
+    base_offsets = {walk.task.files.base_offset for walk in before} | {log_end(before)}
     for walk, following in zip(after, [*after[1:], None], strict=True):
         base = walk.task.files.base_offset
         # a segment whose offsets overflow its base is split at a batch
-        if base not in known and base != walk.first_offset:
+        if base not in base_offsets and base != walk.first_offset:
             findings.add(base, "no segment of the source has this base offset")
         if following is not None and walk.next_offset > following.task.files.base_offset:
             findings.add(following.task.files.base_offset, "segment begins before the previous one ends")
@@ -61,8 +61,8 @@ def _check_active(before: SegmentWalk, after: SegmentWalk, findings: Findings) -
 def _check_checkpoint(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
     cleaned_to = pair.after.cleaned_to
     if pair.rules.erases and cleaned_to != pair.before.cleaned_to:
-        what = f"{CLEANER_OFFSETS} has {_entry(cleaned_to)}, it had {_entry(pair.before.cleaned_to)}: an erasure leaves it"
-        findings.add(pair.after.log_start_offset, what)
+        message = f"{CLEANER_OFFSETS} has {_entry(cleaned_to)}, it had {_entry(pair.before.cleaned_to)}: an erasure leaves it"
+        findings.add(pair.after.log_start_offset, message)
         return
     if cleaned_to is None or cleaned_to == pair.before.cleaned_to:
         return
@@ -78,18 +78,18 @@ def _entry(offset: int | None) -> str:
 def _check_expiry(pair: LogPair, before: Sequence[SegmentWalk], findings: Findings) -> None:
     """Each deleted segment is older than ``retention.ms``, or the rest of the log has ``retention.bytes``."""
     rules, start = pair.rules, pair.after.log_start_offset
-    left_bytes = sum(walk.task.files.size_bytes for walk in before)
+    remaining_bytes = sum(walk.task.files.size_bytes for walk in before)
     ends = [walk.task.files.base_offset for walk in before[1:]] + [log_end(before)]
     if start > pair.before.log_start_offset and start not in ends:
         findings.add(start, "log start is not at the end of a segment")
     for walk, end in zip(before, ends, strict=True):
         size = walk.task.files.size_bytes
-        left_bytes -= size
+        remaining_bytes -= size
         if end > start or end <= pair.before.log_start_offset or not size:
             continue
         largest = walk.max_timestamp if walk.max_timestamp >= 0 else walk.task.files.mtime_ms
         by_time = 0 <= rules.retention_ms < rules.now_ms - largest
-        by_size = 0 <= rules.retention_bytes <= left_bytes
+        by_size = 0 <= rules.retention_bytes <= remaining_bytes
         if not rules.deletes:
             findings.add(walk.task.files.base_offset, "segment was deleted though cleanup.policy does not include delete")
         elif not (by_time or by_size):

@@ -46,18 +46,18 @@ class Side:
 
 @dataclass(frozen=True)
 class CleaningRules:
-    """What cleaning was allowed to do.
+    """The rules that a cleaning had to follow.
 
     ``now_ms``: the time of the round if ``exact``, else the latest time it can have had. ``deletes``: ``cleanup.policy``
     includes ``delete``. ``include_active``: the active segment was cleaned too. ``several_rounds``: there may have been more
     than one round between the two sides. ``strict``: retained superseded records are violations. ``mtime_only``: the mtime of
     segments decides when tombstones and markers may be dropped, and batches have no delete horizon (Kafka up to 3.0).
-    ``keeps_magic``: batches of magic 0 and 1 do not become v2 (up to 3.9). ``strategy`` and ``header``: which record of a key
-    supersedes the others (``compaction.strategy``); with one other than ``offset`` the log's last record is always retained.
-    ``kafka_version``: the version that has these rules, and why it applies.
+    ``keeps_magic``: batches of magic 0 and 1 do not become v2 (up to 3.9). ``strategy`` and ``header``: the order in which
+    records of a key supersede others (``compaction.strategy``); with one other than ``offset`` the log's last record is always
+    retained. ``kafka_version``: the version that has these rules, and why it applies.
 
-    ``erases``: keys were erased, and nothing was cleaned (``erased_keys``); ``refused``: not even that.
-    ``producer_expiration_ms``: idle for this time at ``now_ms``, a producer is forgotten.
+    ``erases``: keys were erased, and nothing was cleaned (``erased_keys``); ``refused``: the erasure refused the log.
+    ``producer_expiration_ms``: a producer that is idle for this time at ``now_ms`` has expired.
     """
 
     now_ms: int
@@ -90,7 +90,7 @@ class LogPair:
 
     @property
     def changed_to(self) -> int:
-        """No record at or past this offset may be missing: the cleaner checkpoint, or the end of what was erased from."""
+        """No record at or past this offset may be missing: the cleaner checkpoint, or the end of the erased segments."""
         if self.rules.refused:
             return self.before.segments[0].base_offset
         if self.rules.erases:
@@ -101,9 +101,9 @@ class LogPair:
 def legacy_delete_horizon_ms(pair: LogPair) -> int:
     """The modification time of the last clean segment less ``delete.retention.ms``, as in ``Cleaner.doClean`` (Kafka 4.4.0). If
     the first dirty offset is unknown, everything below the checkpoint counts as clean."""
-    known = pair.before.cleaned_to is not None and not pair.rules.several_rounds
-    first_dirty = pair.before.cleaned_to if known else pair.after.cleaned_to
+    is_recorded = pair.before.cleaned_to is not None and not pair.rules.several_rounds
+    first_dirty = pair.before.cleaned_to if is_recorded else pair.after.cleaned_to
     start = pair.before.log_start_offset
     first_dirty = start if first_dirty is None or first_dirty < start else first_dirty
-    clean = [each.mtime_ms for each in pair.before.segments if each.base_offset < first_dirty]
+    clean = [segment.mtime_ms for segment in pair.before.segments if segment.base_offset < first_dirty]
     return to_long(clean[-1] - pair.rules.delete_retention_ms) if clean else 0

@@ -53,7 +53,7 @@ class RangeTask:
     @property
     def size_bytes(self) -> int:
         """Bytes to read on both sides."""
-        return sum(each.end - each.start for each in (*self.before, *self.after))
+        return sum(byte_range.end - byte_range.start for byte_range in (*self.before, *self.after))
 
 
 def cut_into_ranges(
@@ -64,7 +64,7 @@ def cut_into_ranges(
     :param walks: those of ``before`` and of ``after``
     """
     before, after = walks
-    packs = _packed([each for walk in before for each in _cut(walk)], range_bytes)
+    packs = _packed([cut for walk in before for cut in _cut(walk)], range_bytes)
     starts = [0, *(pack[0][0] for pack in packs[1:]), LONG_MAX]
     size = sum(walk.size_bytes for walk in before)
     horizon_ms, seed = legacy_delete_horizon_ms(pair), secrets.randbits(32)

@@ -121,11 +121,11 @@ def _located(locate: Locate, data: NDArray[np.uint8], run: Block, bounds: tuple[
     short = counts * _LEAST_RECORD_BYTES > bounds[1] - bounds[0]
     if short.any():
         raise _corrupt("batch declares more records than its bytes can hold", part.path, rows[int(np.argmax(short))])
-    found = np.zeros(int(counts.sum()), RECORD_ROW)
-    n, fault = locate(data, rows, *map(np.ascontiguousarray, bounds), found)
+    records = np.zeros(int(counts.sum()), RECORD_ROW)
+    count, fault = locate(data, rows, *map(np.ascontiguousarray, bounds), records)
     if fault >= 0:
         raise _corrupt("record is malformed", part.path, rows[fault])
-    return Chunk(rows, found[:n], data, part.path, part.mtime_ms, run.position)
+    return Chunk(rows, records[:count], data, part.path, part.mtime_ms, run.position)
 
 
 def _wrapper(block: Block, row: Rows, part: ByteRange) -> Chunk:
@@ -135,17 +135,17 @@ def _wrapper(block: Block, row: Rows, part: ByteRange) -> Chunk:
         columns = parse_message_entry(memoryview(block.raw), start).columns(_MOST_BYTES)
     except FormatError as error:
         raise _corrupt(str(error), part.path, row[0]) from error
-    found = np.zeros(len(columns), RECORD_ROW)
-    found["offset"], found["timestamp"] = columns.offset, columns.timestamp
-    found["key_at"], found["key_size"] = columns.key_start, np.maximum(columns.key_length, -1)
-    found["value_at"], found["value_size"] = columns.value_start, np.maximum(columns.value_length, -1)
+    records = np.zeros(len(columns), RECORD_ROW)
+    records["offset"], records["timestamp"] = columns.offset, columns.timestamp
+    records["key_at"], records["key_size"] = columns.key_start, np.maximum(columns.key_length, -1)
+    records["value_at"], records["value_size"] = columns.value_start, np.maximum(columns.value_length, -1)
     if row["magic"][0] and row["attributes"][0] & LOG_APPEND_TIME:
         # messages of magic 0 have none
-        found["timestamp"][columns.timestamp >= 0] = row["max_timestamp"][0]
+        records["timestamp"][columns.timestamp >= 0] = row["max_timestamp"][0]
     plain, raw = np.frombuffer(columns.data, np.uint8), block.raw[start : start + int(row["size"][0])]
     raw_start = int(row["position"][0]) - len(plain)
-    return Chunk(row, found, np.concatenate((plain, raw)), part.path, part.mtime_ms, raw_start)
+    return Chunk(row, records, np.concatenate((plain, raw)), part.path, part.mtime_ms, raw_start)
 
 
-def _corrupt(what: str, path: str, row: np.void) -> CorruptLogError:
-    return CorruptLogError(what, path=path, position=int(row["position"]), hint="restore this segment")
+def _corrupt(message: str, path: str, row: np.void) -> CorruptLogError:
+    return CorruptLogError(message, path=path, position=int(row["position"]), hint="restore this segment")

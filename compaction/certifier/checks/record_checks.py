@@ -1,7 +1,7 @@
 """Compares the records of one range of offsets before and after cleaning.
 
-A retained record must equal the record of ``before`` at its offset. A missing record must have a reason. Whether it was
-superseded shows only once the keys of all ranges are joined, so its key is emitted (``key_tables``).
+A retained record must equal the record of ``before`` at its offset. A missing record must have a reason. Superseded records are
+known only after the keys of all ranges are joined, so their keys are emitted (``key_tables``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DIFFERENT = {
     VALUE: "value of the record differs",
     HEADERS: "headers of the record differ",
 }
-#: in the order in which records supersede each other: whether one has a rank, its rank, its offset
+#: a record's place in the order of supersession: whether it has a rank, its rank, its offset
 Last = tuple[bool, int, int]
 NO_RECORD: Last = (False, 0, -1)
 #: reasons that do not depend on other records of the key
@@ -53,18 +53,18 @@ class RangeResult:
 
 
 @dataclass(frozen=True, eq=False)
-class _Sources:
-    """A chunk of ``before``; of its n records which were ``found`` in ``after``, and which become ``tombstones``: bool[n]."""
+class _SourceRecords:
+    """A chunk of ``before``; for its n records whether each is ``retained`` in ``after``, and becomes a tombstone: bool[n]."""
 
     chunk: Chunk
-    found: Bools
+    retained: Bools
     tombstones: Bools
 
 
 def compare_range(task: RangeTask, erased: ErasedKeys | None = None) -> tuple[RangeResult, KeyTables]:
     """Compare one range; the keys are those of the records that can supersede or be superseded.
 
-    :param erased: the log was not cleaned: these keys were erased from it
+    :param erased: the keys, if the log was not cleaned but these keys were erased from it
     """
     result, keys = RangeResult(task.log), KeyTables(task.partitions, task.seed, task.rules, task.last_offset)
     try:
@@ -77,9 +77,13 @@ def compare_range(task: RangeTask, erased: ErasedKeys | None = None) -> tuple[Ra
 def _compare_sides(task: RangeTask, result: RangeResult, keys: KeyTables, erased: ErasedKeys | None) -> None:
     after = _After(task, result)
     for before in read_chunks(task.before, task.first_offset, task.end_offset):
-        found = np.zeros(len(before.records), np.bool_)
-        meant = np.zeros(len(found), np.bool_) if erased is None else erased.to_erase(before, task.cleaned_to, result.counts)
-        sources = _Sources(before, found, meant if erased is not None and erased.tombstones else np.zeros_like(meant))
+        retained = np.zeros(len(before.records), np.bool_)
+        selected = (
+            np.zeros(len(retained), np.bool_) if erased is None else erased.to_erase(before, task.cleaned_to, result.counts)
+        )
+        sources = _SourceRecords(
+            before, retained, selected if erased is not None and erased.tombstones else np.zeros_like(selected)
+        )
         copied = np.zeros(len(before.rows), np.bool_)
         _require_ascending(before)
         for chunk, first, end in after.up_to(int(before.rows["last_offset"][-1])):
@@ -88,21 +92,21 @@ def _compare_sides(task: RangeTask, result: RangeResult, keys: KeyTables, erased
             if erased is not None:
                 copied[erased.copied(before, chunk, first, end)] = True
         if erased is None:
-            _classify(before, found, task, result, keys)
+            _classify(before, retained, task, result, keys)
         else:
-            erased.check_missing(before, found, meant, result.findings, result.counts)
-            erased.check_untouched(before, copied, meant, result.findings)
+            erased.check_missing(before, retained, selected, result.findings, result.counts)
+            erased.check_untouched(before, copied, selected, result.findings)
     for chunk, first, end in after.up_to(task.end_offset):
         result.findings.add_all(chunk.rows["base_offset"][first:end], "batch is not in the source")
 
 
 def _require_ascending(before: Chunk) -> None:
-    """:raises CorruptLogError: offsets of records do not increase, so that none can be looked up by offset"""
+    """:raises CorruptLogError: offsets of records do not increase, so records cannot be looked up by offset"""
     falls = np.flatnonzero(np.diff(before.records["offset"]) <= 0)
     if len(falls):
         position = int(before.rows["position"][before.records["batch"][falls[0] + 1]])
-        what = "offsets of records do not increase"
-        raise CorruptLogError(what, path=before.path, position=position, hint="restore this segment")
+        problem = "offsets of records do not increase"
+        raise CorruptLogError(problem, path=before.path, position=position, hint="restore this segment")
 
 
 class _After:
@@ -150,39 +154,43 @@ class _After:
             self._previous = int(offsets[-1])
 
 
-def _compare(source: _Sources, after: Chunk, first: int, end: int, result: RangeResult, erased: ErasedKeys | None) -> None:
-    """Compare the records of batches ``[first, end)`` with their sources, which are flagged as found."""
-    before, found, records = source.chunk, source.found, after.records
+def _compare(
+    source: _SourceRecords, after: Chunk, first: int, end: int, result: RangeResult, erased: ErasedKeys | None
+) -> None:
+    """Compare the records of batches ``[first, end)`` with their sources, which are flagged as retained."""
+    before, retained, records = source.chunk, source.retained, after.records
     records = records[(records["batch"] >= first) & (records["batch"] < end)]
     if not len(records):
         return
     sources = before.records["offset"]
-    at = np.searchsorted(sources, records["offset"])
-    known = at < len(sources)
-    known[known] = sources[at[known]] == records["offset"][known]
-    result.findings.add_all(records["offset"][~known], "record is not in the source")
-    source_rows = np.where(known, at, -1).astype(np.int64)
-    found[at[known]] = True
+    positions = np.searchsorted(sources, records["offset"])
+    has_source = positions < len(sources)
+    has_source[has_source] = sources[positions[has_source]] == records["offset"][has_source]
+    result.findings.add_all(records["offset"][~has_source], "record is not in the source")
+    source_rows = np.where(has_source, positions, -1).astype(np.int64)
+    retained[positions[has_source]] = True
     differences = np.zeros(len(records), np.uint8)
     compare_records(records, after.data, before.records, before.data, source_rows, differences)
-    rows = np.flatnonzero(known)
-    differences[rows[_changed_by_format(before.records[at[rows]], records[rows], after)]] &= ~np.uint8(TIMESTAMP)
-    gone = rows[source.tombstones[at[rows]]]
-    if erased is not None and len(gone):
-        found_here = before.records[at[gone]], after, records[gone]
-        result.findings.join(erased.check_tombstones(before, *found_here, result.counts))
-        differences[gone] &= ~np.uint8(VALUE | HEADERS)
+    rows = np.flatnonzero(has_source)
+    differences[rows[_changed_by_format(before.records[positions[rows]], records[rows], after)]] &= ~np.uint8(TIMESTAMP)
+    tombstone_rows = rows[source.tombstones[positions[rows]]]
+    if erased is not None and len(tombstone_rows):
+        tombstones = before.records[positions[tombstone_rows]], after, records[tombstone_rows]
+        result.findings.join(erased.check_tombstones(before, *tombstones, result.counts))
+        differences[tombstone_rows] &= ~np.uint8(VALUE | HEADERS)
     for row in np.flatnonzero(differences & HEADERS).tolist():
-        one, other = (_headers(chunk, each) for chunk, each in ((before, before.records[at[row]]), (after, records[row])))
-        if _same_headers(one, other, replaced=erased is None):
+        old_headers, new_headers = (
+            _headers(chunk, record) for chunk, record in ((before, before.records[positions[row]]), (after, records[row]))
+        )
+        if _same_headers(old_headers, new_headers, replaced=erased is None):
             differences[row] &= ~np.uint8(HEADERS)
-    for bit, what in _DIFFERENT.items():
-        result.findings.add_all(records["offset"][(differences & bit) != 0], what)
+    for bit, message in _DIFFERENT.items():
+        result.findings.add_all(records["offset"][(differences & bit) != 0], message)
 
 
 def _changed_by_format(sources: Rows, records: Rows, after: Chunk) -> Bools:
-    """Which records of wrappers may have another timestamp, bool[n]: messages that had another magic than their wrapper get the
-    wrapper's (Kafka up to 3.9). Magic 0 has no timestamps, and messages without one get the append time."""
+    """Whether each record of a wrapper may have another timestamp, bool[n]: messages of another magic than their wrapper get
+    the wrapper's magic (Kafka up to 3.9). Magic 0 has no timestamps, and messages without one get the append time."""
     batches = after.rows[records["batch"]]
     append_time = (batches["magic"] >= 1) & ((batches["attributes"] & LOG_APPEND_TIME) != 0)
     changed: Bools = (batches["magic"] == 0) | (append_time & (sources["timestamp"] == -1))
@@ -195,71 +203,70 @@ def _headers(chunk: Chunk, record: np.void) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _same_headers(before: bytes, after: bytes, *, replaced: bool) -> bool:
-    """Whether headers are equal; if ``replaced``, once names that are not UTF-8 are replaced, as cleaning does. Few distinct
-    ones differ."""
-    one, other = _read_headers(before), _read_headers(after)
-    if one is None or other is None or len(one) != len(other):
+    """Whether headers are equal; if ``replaced``, after names that are not UTF-8 are replaced, as in cleaning."""
+    old_headers, new_headers = _read_headers(before), _read_headers(after)
+    if old_headers is None or new_headers is None or len(old_headers) != len(new_headers):
         return False
     return all(
-        value == left and (name_left == name or (replaced and name_left == java_text(name).encode()))
-        for (name, value), (name_left, left) in zip(one, other, strict=True)
+        value == new_value and (new_name == name or (replaced and new_name == java_text(name).encode()))
+        for (name, value), (new_name, new_value) in zip(old_headers, new_headers, strict=True)
     )
 
 
 def _read_headers(raw: bytes) -> list[tuple[bytes, bytes | None]] | None:
     """Names and values; ``None`` if malformed."""
-    count, at = _number(raw, 0)
+    count, position = _number(raw, 0)
     headers: list[tuple[bytes, bytes | None]] = []
     for _ in range(count):
-        size, at = _number(raw, at)
-        name, at = raw[at : at + max(size, 0)], at + max(size, 0)
-        length, at = _number(raw, at)
-        value = None if length < 0 else raw[at : at + length]
-        at += max(length, 0)
-        if size < 0 or at > len(raw):
+        size, position = _number(raw, position)
+        name, position = raw[position : position + max(size, 0)], position + max(size, 0)
+        length, position = _number(raw, position)
+        value = None if length < 0 else raw[position : position + length]
+        position += max(length, 0)
+        if size < 0 or position > len(raw):
             return None
         headers.append((name, value))
-    return headers if at == len(raw) else None
+    return headers if position == len(raw) else None
 
 
-def _number(raw: bytes, at: int) -> tuple[int, int]:
+def _number(raw: bytes, position: int) -> tuple[int, int]:
     word = shift = 0
-    while at < len(raw):
-        byte, at = raw[at], at + 1
+    while position < len(raw):
+        byte, position = raw[position], position + 1
         word |= (byte & 127) << shift
         shift += 7
         if byte < 128:
-            return (word >> 1) ^ -(word & 1), at
+            return (word >> 1) ^ -(word & 1), position
     return -1, len(raw) + 1
 
 
-def _classify(before: Chunk, found: Bools, task: RangeTask, result: RangeResult, keys: KeyTables) -> None:
+def _classify(before: Chunk, retained: Bools, task: RangeTask, result: RangeResult, keys: KeyTables) -> None:
     """Count missing records by reason, and add the keys of those that can supersede or be superseded."""
     kinds = RecordKinds.of(before, task)
     offsets = before.records["offset"]
-    missing = ~found
+    missing = ~retained
     counts = result.counts
     counts["records_before"] += len(offsets)
     counts["missing"] += int(missing.sum())
-    left = missing
-    for reason, some in ((BELOW_START, offsets < task.before_start), (EXPIRED, offsets < task.after_start)):
-        counts[reason] += int((left & some).sum())
-        left = left & ~some
-    late = left & (offsets >= task.cleaned_to)
+    unexplained = missing
+    for reason, matching in ((BELOW_START, offsets < task.before_start), (EXPIRED, offsets < task.after_start)):
+        counts[reason] += int((unexplained & matching).sum())
+        unexplained = unexplained & ~matching
+    late = unexplained & (offsets >= task.cleaned_to)
     result.findings.add_all(offsets[late], "record is missing at or past the cleaner checkpoint")
-    left = left & ~late
-    result.findings.add_all(offsets[left & kinds.control & ~kinds.marker], "control record is missing")
-    for reason, some in ((MARKER, kinds.control), (ABORTED, kinds.aborted), (INVALID, kinds.invalid)):
-        counts[reason] += int((left & some).sum())
-        left = left & ~some
-    clean = found & (offsets < task.cleaned_to) & (offsets >= task.after_start)
+    unexplained = unexplained & ~late
+    result.findings.add_all(offsets[unexplained & kinds.control & ~kinds.marker], "control record is missing")
+    for reason, matching in ((MARKER, kinds.control), (ABORTED, kinds.aborted), (INVALID, kinds.invalid)):
+        counts[reason] += int((unexplained & matching).sum())
+        unexplained = unexplained & ~matching
+    clean = retained & (offsets < task.cleaned_to) & (offsets >= task.after_start)
     counts["aborted_left"] += int((clean & kinds.aborted).sum())
     counts["invalid_left"] += int((clean & kinds.invalid & ~kinds.control & ~kinds.aborted).sum())
     keys.add(before, np.flatnonzero(supersedable(offsets, kinds, task)), missing, kinds.droppable)
 
 
 def supersedable(offsets: Int64s, kinds: RecordKinds, task: RangeTask) -> Bools:
-    """Which records can supersede others and be superseded, bool[n]."""
+    """Whether each record can supersede others and be superseded, bool[n]."""
     chosen: Bools = ~kinds.control & ~kinds.aborted & ~kinds.invalid & (offsets < task.cleaned_to)
     return chosen & (offsets >= task.after_start)
 
@@ -306,7 +313,7 @@ class RecordKinds:
 
 
 def _tombstones_droppable(rows: Rows, mtime_ms: int, task: RangeTask) -> Bools:
-    """In which batches tombstones may be dropped, bool[b]."""
+    """Whether tombstones of each batch may be dropped, bool[b]."""
     rules = task.rules
     by_mtime = mtime_ms <= task.legacy_delete_horizon_ms
     if rules.mtime_only:

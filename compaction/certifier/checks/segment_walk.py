@@ -46,13 +46,13 @@ CUT_INTERVAL_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class WalkTask:
-    """A segment to walk. ``twin``: the segment of ``before`` with the same base offset, for one of ``after``. ``producers``:
-    collect the last batches of producers, too."""
+    """A segment to walk. ``counterpart``: for a segment of ``after``, that of ``before`` with the same base offset.
+    ``producers``: also collect the last batches of producers."""
 
     log: int
     files: SegmentFiles
     is_after: bool
-    twin: SegmentFiles | None = None
+    counterpart: SegmentFiles | None = None
     producers: bool = False
 
 
@@ -62,8 +62,8 @@ class SegmentWalk:
 
     ``epochs``: the leader epochs of its v2 batches. ``cuts``: pairs of a batch's position and the lowest offset that it can
     hold. ``findings``: violations in a segment of ``after``. ``error``: why the rest of the file cannot be read, from
-    ``error_offset``. ``unchanged``: log and indexes equal those of the twin byte for byte; ``same_log``: the complete batches
-    do.
+    ``error_offset``. ``unchanged``: log and indexes equal those of the counterpart byte for byte; ``same_log``: the complete
+    batches do.
     """
 
     task: WalkTask
@@ -92,13 +92,13 @@ def walk_segment(task: WalkTask) -> SegmentWalk:
     fs = file_system([task.files.directory])
     walk = SegmentWalk(task, next_offset=task.files.base_offset)
     try:
-        walk.unchanged = task.is_after and task.twin is not None and _same_files(fs, task.files, task.twin)
+        walk.unchanged = task.is_after and task.counterpart is not None and _same_files(fs, task.files, task.counterpart)
         checks = IndexChecks(fs, task.files) if task.is_after and not walk.unchanged else None
         _walk_batches(fs, walk, checks)
         if checks is not None:
             checks.finish(walk.findings)
-        if task.is_after and task.files.last and task.twin is not None:
-            walk.same_log = _same_bytes(fs, task.files.path(), task.twin.path(), walk.size_bytes)
+        if task.is_after and task.files.last and task.counterpart is not None:
+            walk.same_log = _same_bytes(fs, task.files.path(), task.counterpart.path(), walk.size_bytes)
         walk.txns = _read_txns(fs, task)
     except (LogError, FormatError) as error:
         walk.error = walk.error or str(error)
@@ -126,10 +126,10 @@ def _take(walk: SegmentWalk, rows: Rows) -> bool:
     floors = np.append(walk.next_offset, rows["last_offset"][:-1] + 1)
     wrong = np.flatnonzero(rows["base_offset"] < floors)
     if len(wrong):
-        at = int(wrong[0])
-        walk.error_offset = int(rows["base_offset"][at])
-        walk.error = f"batch begins at offset {walk.error_offset}, expected {int(floors[at])} or more"
-        rows = rows[:at]
+        row = int(wrong[0])
+        walk.error_offset = int(rows["base_offset"][row])
+        walk.error = f"batch begins at offset {walk.error_offset}, expected {int(floors[row])} or more"
+        rows = rows[:row]
     if len(rows):
         if walk.first_offset is None:
             walk.first_offset = int(rows["base_offset"][0])
@@ -172,20 +172,20 @@ def _producers(rows: Rows) -> Rows:
     rows = rows[(rows["magic"] >= 2) & (rows["producer_id"] >= 0)]
     control = (rows["attributes"] & CONTROL) != 0
     ends = (rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT)
-    found = np.empty(len(rows), PRODUCER_ROW)
+    producers = np.empty(len(rows), PRODUCER_ROW)
     sources = ("producer_id", "last_offset", "producer_epoch", "base_sequence", "max_timestamp")
     for name, source in zip(PRODUCER_ROW.names or (), sources, strict=False):
-        found[name] = rows[source]
-    found["is_marker"] = control
-    chosen: Rows = found[~control | ends]
+        producers[name] = rows[source]
+    producers["is_marker"] = control
+    chosen: Rows = producers[~control | ends]
     return chosen
 
 
-def last_of_producers(found: Rows) -> Rows:
+def last_of_producers(rows: Rows) -> Rows:
     """Of ``PRODUCER_ROW[n]`` the last batch and the last marker of each producer; its batch comes first."""
-    found = found[np.lexsort((found["last"], found["is_marker"], found["producer_id"]))]
-    same = (found["producer_id"][1:] == found["producer_id"][:-1]) & (found["is_marker"][1:] == found["is_marker"][:-1])
-    last: Rows = found[np.append(~same, True)[: len(found)]]
+    rows = rows[np.lexsort((rows["last"], rows["is_marker"], rows["producer_id"]))]
+    same = (rows["producer_id"][1:] == rows["producer_id"][:-1]) & (rows["is_marker"][1:] == rows["is_marker"][:-1])
+    last: Rows = rows[np.append(~same, True)[: len(rows)]]
     return last
 
 
@@ -206,7 +206,7 @@ def join_runs(events: Rows) -> Rows:
 def _is_torn(fs: FileSystem, walk: SegmentWalk) -> bool:
     """Whether the bytes after the last complete batch are a torn tail rather than damage."""
     scan = SegmentScan(view(fs, walk.task.files.path()), walk.size_bytes, check_crc=True).finish()
-    # a broker truncates the end of a log directory without a clean shutdown, whatever it is
+    # in a log directory without a clean shutdown, a broker truncates any malformed end
     unclean = fs.stat(join(parent(walk.task.files.directory), CLEAN_SHUTDOWN)) is None
     return scan.position == walk.size_bytes and scan.damage(unclean=unclean) is None
 
@@ -233,24 +233,24 @@ def _read_txns(fs: FileSystem, task: WalkTask) -> Rows:
     return entries
 
 
-def _same_files(fs: FileSystem, files: SegmentFiles, twin: SegmentFiles) -> bool:
+def _same_files(fs: FileSystem, files: SegmentFiles, counterpart: SegmentFiles) -> bool:
     """Whether log and indexes of two segments are equal byte for byte."""
-    return files.size_bytes == twin.size_bytes and all(
-        _same_bytes(fs, files.path(kind), twin.path(kind)) for kind in (LOG, INDEX, TIMEINDEX, TXNINDEX)
+    return files.size_bytes == counterpart.size_bytes and all(
+        _same_bytes(fs, files.path(kind), counterpart.path(kind)) for kind in (LOG, INDEX, TIMEINDEX, TXNINDEX)
     )
 
 
-def _same_bytes(fs: FileSystem, path: str, other: str, size: int | None = None) -> bool:
+def _same_bytes(fs: FileSystem, path: str, other_path: str, size: int | None = None) -> bool:
     """Whether two files, or their first ``size`` bytes, are equal."""
-    found, wanted = fs.stat(path), fs.stat(other)
-    if found is None or wanted is None:
-        return found is wanted is None
-    if size is None and found.size != wanted.size:
+    status, other_status = fs.stat(path), fs.stat(other_path)
+    if status is None or other_status is None:
+        return status is other_status is None
+    if size is None and status.size != other_status.size:
         return False
-    at, end = 0, found.size if size is None else size
-    while at < end:
-        step = min(8 << 20, end - at)
-        if fs.read_bytes(path, at, step) != fs.read_bytes(other, at, step):
+    position, end = 0, status.size if size is None else size
+    while position < end:
+        step = min(8 << 20, end - position)
+        if fs.read_bytes(path, position, step) != fs.read_bytes(other_path, position, step):
             return False
-        at += step
+        position += step
     return True

@@ -1,4 +1,4 @@
-"""Resolves transactions from their markers, and checks what cleaning retained of them.
+"""Resolves transactions from their markers, and checks their data and markers after cleaning.
 
 The rule: a transactional batch belongs to the transaction that the next marker of its producer ends, and is aborted if that is
 an ABORT marker. Cleaning must not change that:
@@ -9,7 +9,7 @@ an ABORT marker. Cleaning must not change that:
 3. the transaction index has an entry for each aborted transaction with retained data, and no entry covers other data;
 4. the cleaner checkpoint does not move past the first offset of an open transaction;
 5. an erasure retains the first batch of each open transaction, so that the last stable offset does not move, and the last
-   batch of each producer that a broker knows (Kafka: ``ProducerStateManager``), so that its sequence and epoch remain.
+   batch of each active producer (Kafka: ``ProducerStateManager``), so that its sequence and epoch remain.
 
 The cleaner's own resolution is not used. The transaction index of ``before`` serves only to compare entries with.
 """
@@ -48,11 +48,11 @@ class AbortedRanges:
 
     def within(self, first_offset: int, end_offset: int) -> AbortedRanges:
         """The ranges that overlap ``[first_offset, end_offset)``."""
-        some = (self.last >= first_offset) & (self.first < end_offset)
-        return AbortedRanges(self.producer[some], self.first[some], self.last[some])
+        overlapping = (self.last >= first_offset) & (self.first < end_offset)
+        return AbortedRanges(self.producer[overlapping], self.first[overlapping], self.last[overlapping])
 
     def contains(self, producer: Int64s, offset: Int64s) -> Bools:
-        """Which batches, by producer and last offset, are aborted: bool[m]."""
+        """Whether each batch, given by producer and last offset, is aborted: bool[m]."""
         row = following(producer, offset, self.producer, self.last)
         inside: Bools = row >= 0
         # ranges of a producer do not overlap: only the first that ends at or past a batch can contain it
@@ -75,20 +75,20 @@ class Transactions(NamedTuple):
         ends = np.flatnonzero(events["kind"] != DATA)
         row = following(events["producer_id"], events["last"], events["producer_id"][ends], events["last"][ends])
         outcome, marker = np.full(len(events), OPEN, np.int64), np.full(len(events), -1, np.int64)
-        known = row >= 0
-        outcome[known], marker[known] = events["kind"][ends[row[known]]], events["last"][ends[row[known]]]
+        ended = row >= 0
+        outcome[ended], marker[ended] = events["kind"][ends[row[ended]]], events["last"][ends[row[ended]]]
         return cls(events, outcome, marker)
 
     @property
     def is_data(self) -> Bools:
-        """Which events are runs of data, bool[n]."""
+        """Whether each event is a run of data, bool[n]."""
         data: Bools = self.events["kind"] == DATA
         return data
 
     def aborted(self) -> AbortedRanges:
         """The aborted data."""
-        some = self.is_data & (self.outcome == ABORT)
-        return AbortedRanges(self.events["producer_id"][some], self.events["first"][some], self.marker[some])
+        selected = self.is_data & (self.outcome == ABORT)
+        return AbortedRanges(self.events["producer_id"][selected], self.events["first"][selected], self.marker[selected])
 
 
 def check_outcomes(before: Transactions, after: Transactions, findings: Findings) -> None:
@@ -104,11 +104,11 @@ def check_outcomes(before: Transactions, after: Transactions, findings: Findings
 
 def check_markers(before: Transactions, after: Transactions, pair: LogPair, findings: Findings) -> None:
     """Rule 2; a violation is at the offset of a dropped marker."""
-    gone = (before.events["kind"] != DATA) & (before.events["last"] >= pair.after.log_start_offset)
-    left = after.events[after.events["kind"] != DATA]
-    gone &= ~np.isin(before.events["last"], left["last"])
-    at = np.flatnonzero(gone)
-    if not len(at):
+    dropped = (before.events["kind"] != DATA) & (before.events["last"] >= pair.after.log_start_offset)
+    retained_markers = after.events[after.events["kind"] != DATA]
+    dropped &= ~np.isin(before.events["last"], retained_markers["last"])
+    dropped_rows = np.flatnonzero(dropped)
+    if not len(dropped_rows):
         return
     # a marker's data is the event before it, if that is a run of data of the same producer
     producer, first = before.events["producer_id"], before.events["first"]
@@ -116,20 +116,22 @@ def check_markers(before: Transactions, after: Transactions, pair: LogPair, find
     data_first = np.full(len(before.events), -1, np.int64)
     data_first[1:] = np.where(after_data, first[:-1], -1)
     retained = after.events[after.is_data]
-    row_of = _following(retained, producer[at], data_first[at])
+    row_of = _following(retained, producer[dropped_rows], data_first[dropped_rows])
     retained_first = np.where(row_of >= 0, retained["first"][row_of] if len(retained) else 0, np.int64(-1))
-    has_data = (data_first[at] >= 0) & (row_of >= 0) & (retained_first < before.events["last"][at])
-    what = "transaction marker is missing though data of its transaction is retained"
-    findings.add_all(before.events["last"][at[has_data]], what)
+    has_data = (data_first[dropped_rows] >= 0) & (row_of >= 0) & (retained_first < before.events["last"][dropped_rows])
+    message = "transaction marker is missing though data of its transaction is retained"
+    findings.add_all(before.events["last"][dropped_rows[has_data]], message)
     if pair.rules.mtime_only:
-        mtime_ms = np.array([each.mtime_ms for each in pair.before.segments], np.int64)
-        bases = np.array([each.base_offset for each in pair.before.segments], np.int64)
-        segment = np.searchsorted(bases, before.events["last"][at], "right") - 1
+        mtime_ms = np.array([segment.mtime_ms for segment in pair.before.segments], np.int64)
+        bases = np.array([segment.base_offset for segment in pair.before.segments], np.int64)
+        segment = np.searchsorted(bases, before.events["last"][dropped_rows], "right") - 1
         early = ~has_data & (mtime_ms[segment] > legacy_delete_horizon_ms(pair))
-        findings.add_all(before.events["last"][at[early]], "transaction marker is missing before its segment is old enough")
+        findings.add_all(
+            before.events["last"][dropped_rows[early]], "transaction marker is missing before its segment is old enough"
+        )
     elif not pair.rules.several_rounds:
-        early = ~has_data & (before.events["horizon_ms"][at] > pair.rules.now_ms)
-        findings.add_all(before.events["last"][at[early]], "transaction marker is missing before its delete horizon")
+        early = ~has_data & (before.events["horizon_ms"][dropped_rows] > pair.rules.now_ms)
+        findings.add_all(before.events["last"][dropped_rows[early]], "transaction marker is missing before its delete horizon")
 
 
 def check_open(before: Transactions, pair: LogPair, findings: Findings) -> None:
@@ -148,12 +150,12 @@ def check_retained(
     for producer, first in opened.items():
         if still_open.get(producer) != first:
             findings.add(first, "first batch of an open transaction is missing")
-    (states, left), loaded = map(_states, walks), _loaded_producers(walks[0][-1])
+    (states, states_after), loaded = map(_states, walks), _loaded_producers(walks[0][-1])
     for producer, state in states.items():
         expired = to_long(pair.rules.now_ms - state.timestamp_ms) >= pair.rules.producer_expiration_ms
-        known = producer in opened or not (expired or (loaded is not None and producer not in loaded))
-        other = left.get(producer)
-        if known and (other is None or other[:3] != state[:3]):
+        is_active = producer in opened or not (expired or (loaded is not None and producer not in loaded))
+        state_after = states_after.get(producer)
+        if is_active and (state_after is None or state_after[:3] != state[:3]):
             findings.add(max(state.last, 0), f"last batch of producer {producer} is missing or differs")
 
 
@@ -176,7 +178,7 @@ def _first_of_open(txns: Transactions) -> dict[int, int]:
 
 
 class _State(NamedTuple):
-    """What a broker knows of a producer. Offset and base sequence of its last batch are -1 once a marker has another epoch."""
+    """A broker's state of a producer. Offset and base sequence of its last batch are -1 after a marker with another epoch."""
 
     last: int
     epoch: int
@@ -185,14 +187,14 @@ class _State(NamedTuple):
 
 
 def _states(walks: list[SegmentWalk]) -> dict[int, _State]:
-    found = last_of_producers(np.concatenate([np.empty(0, PRODUCER_ROW), *(walk.producers for walk in walks)]))
+    rows = last_of_producers(np.concatenate([np.empty(0, PRODUCER_ROW), *(walk.producers for walk in walks)]))
     states: dict[int, _State] = {}
-    for producer, last, epoch, sequence, timestamp_ms, is_marker in found.tolist():
-        known = states.get(producer, _State(-1, epoch, -1, timestamp_ms))
+    for producer, last, epoch, sequence, timestamp_ms, is_marker in rows.tolist():
+        previous = states.get(producer, _State(-1, epoch, -1, timestamp_ms))
         if not is_marker:
             states[producer] = _State(last, epoch, sequence, timestamp_ms)
-        elif last > known.last:
-            batch = known if known.epoch == epoch else _State(-1, epoch, -1, -1)
+        elif last > previous.last:
+            batch = previous if previous.epoch == epoch else _State(-1, epoch, -1, -1)
             states[producer] = batch._replace(timestamp_ms=timestamp_ms)
     return states
 
@@ -208,32 +210,32 @@ def check_index(
     :param walks, txns: of before and after
     """
     (before, after), (_, after_txns) = walks, txns
-    known = _entries(_consistent(before, txns[0], pair.before.log_start_offset))
+    source_entries = _entries(_consistent(before, txns[0], pair.before.log_start_offset))
     ends = np.array([walk.next_offset for walk in after], np.int64)
     indexed = [_entries([walk]) for walk in after]
     aborted = after_txns.is_data & (after_txns.outcome == ABORT) & (after_txns.events["last"] >= pair.after.log_start_offset)
     for event, marker in zip(after_txns.events[aborted].tolist(), after_txns.marker[aborted].tolist(), strict=True):
-        at = int(np.searchsorted(ends, marker, "right"))
+        segment = int(np.searchsorted(ends, marker, "right"))
         entry = (event[0], marker)
-        if at == len(after) or (after[at].unchanged and entry not in known):
+        if segment == len(after) or (after[segment].unchanged and entry not in source_entries):
             continue
-        first, _ = indexed[at].get(entry, (marker, marker))
+        first, _ = indexed[segment].get(entry, (marker, marker))
         if first > event[1]:
             findings.add(event[1], f"{TXNINDEX} has no entry for this aborted data")
     changed = [np.empty(0, TXN_ROW), *(walk.txns for walk in after if not walk.unchanged)]
-    _check_entries(np.concatenate(changed), known, after_txns, findings)
+    _check_entries(np.concatenate(changed), source_entries, after_txns, findings)
 
 
 def _check_entries(
-    entries: Rows, known: dict[tuple[int, int], tuple[int, int]], txns: Transactions, findings: Findings
+    entries: Rows, source_entries: dict[tuple[int, int], tuple[int, int]], txns: Transactions, findings: Findings
 ) -> None:
     """Entries end at ABORT markers, equal those of ``before``, and cover aborted data only."""
     markers = txns.events[txns.events["kind"] == ABORT]
-    there = set(zip(markers["producer_id"].tolist(), markers["last"].tolist(), strict=True))
+    abort_markers = set(zip(markers["producer_id"].tolist(), markers["last"].tolist(), strict=True))
     for producer, first, last, stable in entries.tolist():
-        if (producer, last) not in there:
+        if (producer, last) not in abort_markers:
             findings.add(last, f"{TXNINDEX} has an entry without an abort marker")
-        elif known.get((producer, last), (first, stable)) != (first, stable):
+        elif source_entries.get((producer, last), (first, stable)) != (first, stable):
             findings.add(last, f"{TXNINDEX} entry differs from that of the source")
     covered = _covered(entries, txns)
     findings.add_all(covered[covered >= 0], f"{TXNINDEX} entry covers data that is not aborted")
@@ -248,16 +250,16 @@ def _consistent(walks: list[SegmentWalk], txns: Transactions, log_start_offset: 
     ends = row_of >= 0
     ends[ends] = markers["last"][row_of[ends]] == entries["last_offset"][ends]
     wrong = set(owner[~ends | (_covered(entries, txns) >= 0)].tolist())
-    known, next_offsets = _entries(walks), np.array([walk.next_offset for walk in walks], np.int64)
+    indexed, next_offsets = _entries(walks), np.array([walk.next_offset for walk in walks], np.int64)
     aborted = txns.is_data & (txns.outcome == ABORT) & (txns.events["last"] >= log_start_offset)
     for event, marker in zip(txns.events[aborted].tolist(), txns.marker[aborted].tolist(), strict=True):
-        if known.get((event[0], marker), (marker, marker))[0] > event[1]:
+        if indexed.get((event[0], marker), (marker, marker))[0] > event[1]:
             wrong.add(int(np.searchsorted(next_offsets, marker, "right")))
     return [walk for number, walk in enumerate(walks) if number not in wrong]
 
 
 def _covered(entries: Rows, txns: Transactions) -> Int64s:
-    """The first data in each entry that is not aborted, by its first offset; -1 without any: int64[n]."""
+    """The first offset of data in each entry that is not aborted, -1 without any: int64[n]."""
     others = txns.events[txns.is_data & (txns.outcome != ABORT)]
     row_of = _following(others, entries["producer_id"], entries["first_offset"])
     first = np.full(len(entries), -1, np.int64)
@@ -276,23 +278,23 @@ def _following(events: Rows, producer: Int64s, offset: Int64s) -> Int64s:
     return following(producer, offset, events["producer_id"], events["last"])
 
 
-def following(producer: Int64s, offset: Int64s, known: Int64s, ends: Int64s) -> Int64s:
+def following(producer: Int64s, offset: Int64s, producers: Int64s, ends: Int64s) -> Int64s:
     """For each ``(producer, offset)`` the row of that producer with the lowest end at or past the offset, -1 if there is none.
 
     :param producer, offset: int64[m]
-    :param known, ends: int64[n], producer and end of each row, in any order
+    :param producers, ends: int64[n], producer and end of each row, in any order
     :returns: int64[m]
     """
-    found = np.full(len(offset), -1, np.int64)
-    if not len(known) or not len(offset):
-        return found
-    is_row = np.repeat([0, 1], [len(offset), len(known)]).astype(np.int8)
-    order = np.lexsort((is_row, np.concatenate((offset, ends)), np.concatenate((producer, known))))
+    result = np.full(len(offset), -1, np.int64)
+    if not len(producers) or not len(offset):
+        return result
+    is_row = np.repeat([0, 1], [len(offset), len(producers)]).astype(np.int8)
+    order = np.lexsort((is_row, np.concatenate((offset, ends)), np.concatenate((producer, producers))))
     row_of = np.where(is_row[order] == 1, np.arange(len(order)), len(order))
     row_of = np.minimum.accumulate(row_of[::-1])[::-1]
     queries = order[is_row[order] == 0]
-    at = row_of[is_row[order] == 0]
-    rows = np.where(at < len(order), order[np.minimum(at, len(order) - 1)] - len(offset), -1)
-    rows[(rows >= 0) & (known[np.maximum(rows, 0)] != producer[queries])] = -1
-    found[queries] = rows
-    return found
+    positions = row_of[is_row[order] == 0]
+    rows = np.where(positions < len(order), order[np.minimum(positions, len(order) - 1)] - len(offset), -1)
+    rows[(rows >= 0) & (producers[np.maximum(rows, 0)] != producer[queries])] = -1
+    result[queries] = rows
+    return result

@@ -12,7 +12,7 @@ from compaction.certifier.checks.log_pair import Int64s
 MOST_NAMED = 20
 #: the reason of records that are missing because their keys were erased
 ERASED = "erased"
-#: records of erased keys that are retained where nothing was to be erased
+#: records of erased keys in places that are not erased from
 REMAINING = "remaining"
 #: precedes the base offset of a segment in counts
 ERASED_IN = "erased in "
@@ -33,15 +33,15 @@ class Findings:
     named: list[Violation] = field(default_factory=list)
     count: int = 0
 
-    def add(self, offset: int, what: str) -> None:
+    def add(self, offset: int, message: str) -> None:
         """Add one violation."""
         self.count += 1
-        self._name([Violation(offset, what)])
+        self._name([Violation(offset, message)])
 
-    def add_all(self, offsets: Int64s, what: str) -> None:
+    def add_all(self, offsets: Int64s, message: str) -> None:
         """Add the same violation at each of ``offsets``, int64[n]."""
         self.count += len(offsets)
-        self._name([Violation(offset, what) for offset in np.sort(offsets)[:MOST_NAMED].tolist()])
+        self._name([Violation(offset, message) for offset in np.sort(offsets)[:MOST_NAMED].tolist()])
 
     def join(self, other: Findings) -> None:
         """Add the violations found in another part of the log."""

@@ -1,1 +1,1 @@
-"""What lies beside the records of a log and in its directory, as a broker reads it when it starts."""
+"""The files beside the records of a log and in its log directory, which a broker reads when it starts."""

@@ -1,7 +1,7 @@
-"""Checks what a broker reads first of a log directory that was copied: ``meta.properties``, ``.kafka_cleanshutdown`` and
-``__cluster_metadata-0`` are those of before. What before does not have, or has malformed, is not missed.
+"""Checks the files of a copied log directory that a broker reads first: ``meta.properties``, ``.kafka_cleanshutdown`` and
+``__cluster_metadata-0`` equal those of before. A file that before does not have, or has malformed, is not required.
 
-Mirrors what ``LogManager`` reads when a broker starts (Kafka 4.4.0).
+Mirrors the start of ``LogManager`` (Kafka 4.4.0).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEP_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class DirectoryCertificate:
-    """What is wrong with the files of a broker in a log directory of ``after``."""
+    """The violations in the broker's files of a log directory of ``after``."""
 
     log_dir: str
     violations: tuple[str, ...]
@@ -35,29 +35,29 @@ class DirectoryCertificate:
 
     def lines(self) -> list[str]:
         """The violations as lines of text."""
-        return [f"{self.log_dir}: {what}" for what in self.violations]
+        return [f"{self.log_dir}: {violation}" for violation in self.violations]
 
 
 def check_directories(pairs: Iterable[LogPair]) -> tuple[DirectoryCertificate, ...]:
-    """Check the log directories that were copied; those without a violation are left out."""
-    found = []
+    """Check the copied log directories; returns those with violations."""
+    certificates = []
     for old, new in dict.fromkeys((parent(old), parent(new)) for old, new in map(directories, pairs) if old != new):
         fs = file_system([old, new])
         problems = (*_properties_problems(fs, old, new), *_shutdown_problems(fs, old, new), *_metadata_problems(fs, old, new))
         if problems:
-            found.append(DirectoryCertificate(new, problems))
-    return tuple(found)
+            certificates.append(DirectoryCertificate(new, problems))
+    return tuple(certificates)
 
 
 def _properties_problems(fs: FileSystem, old: str, new: str) -> Iterator[str]:
-    expected, found = both(_properties, fs, old, new)
-    if expected is not None and found is None:
+    expected, actual = both(_properties, fs, old, new)
+    if expected is not None and actual is None:
         yield f"{META_PROPERTIES} is missing or malformed"
     elif fs.stat(join(old, META_PROPERTIES)) is None and fs.stat(join(new, META_PROPERTIES)) is not None:
         yield f"{META_PROPERTIES} is not in the source"
-    elif expected is not None and found is not None and expected != found:
-        name = min(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-        yield f"{META_PROPERTIES} has {name}={found.get(name)}, expected {expected.get(name)}"
+    elif expected is not None and actual is not None and expected != actual:
+        name = min(name for name in expected.keys() | actual.keys() if expected.get(name) != actual.get(name))
+        yield f"{META_PROPERTIES} has {name}={actual.get(name)}, expected {expected.get(name)}"
 
 
 def _properties(fs: FileSystem, log_dir: str) -> dict[str, str] | None:
@@ -67,12 +67,12 @@ def _properties(fs: FileSystem, log_dir: str) -> dict[str, str] | None:
 
 
 def _shutdown_problems(fs: FileSystem, old: str, new: str) -> Iterator[str]:
-    expected, found = both(_shutdown, fs, old, new)
-    if found is None and expected is not None:
+    expected, actual = both(_shutdown, fs, old, new)
+    if actual is None and expected is not None:
         yield f"{CLEAN_SHUTDOWN} is missing: a broker recovers every log"
-    elif expected is None and found is not None:
+    elif expected is None and actual is not None:
         yield f"{CLEAN_SHUTDOWN} is not in the source: a broker recovers no log"
-    elif expected != found:
+    elif expected != actual:
         yield f"{CLEAN_SHUTDOWN} has other contents"
 
 
@@ -83,15 +83,15 @@ def _shutdown(fs: FileSystem, log_dir: str) -> bytes | None:
 
 def _metadata_problems(fs: FileSystem, old: str, new: str) -> Iterator[str]:
     """The metadata log has the same files with the same bytes."""
-    expected, found = (_files(fs, join(path, _METADATA_LOG)) for path in (old, new))
+    expected, actual = (_files(fs, join(path, _METADATA_LOG)) for path in (old, new))
     if expected is None:
         return
-    if found is None:
+    if actual is None:
         yield f"{_METADATA_LOG} is missing: a broker takes every log for a stray"
         return
-    for name in sorted(expected.keys() | found.keys()):
+    for name in sorted(expected.keys() | actual.keys()):
         paths = [join(log_dir, _METADATA_LOG, name) for log_dir in (old, new)]
-        if expected.get(name) != found.get(name) or not _same(fs, expected[name], *paths):
+        if expected.get(name) != actual.get(name) or not _same(fs, expected[name], *paths):
             yield f"{_METADATA_LOG}/{name} is not what it was"
 
 
@@ -101,9 +101,11 @@ def _files(fs: FileSystem, directory: str) -> dict[str, int] | None:
     if stat is None or not stat.is_dir:
         return None
     stats = ((name, fs.stat(join(directory, name))) for name in fs.listdir(directory))
-    return {name: found.size for name, found in stats if found is not None and found.is_file}
+    return {name: status.size for name, status in stats if status is not None and status.is_file}
 
 
 def _same(fs: FileSystem, size: int, *paths: str) -> bool:
     steps = range(0, size, _STEP_BYTES)
-    return all(len({fs.read_bytes(path, at, min(_STEP_BYTES, size - at)) for path in paths}) == 1 for at in steps)
+    return all(
+        len({fs.read_bytes(path, position, min(_STEP_BYTES, size - position)) for path in paths}) == 1 for position in steps
+    )

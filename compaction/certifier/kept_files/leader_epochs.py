@@ -1,9 +1,9 @@
-"""Checks the leader epochs of a log: those of before or, if the batches contradict these, those of the batches.
+"""Checks the leader epochs of a log: they equal those of before or, if the batches contradict these, those of the batches.
 
-After a kill, ``leader-epoch-checkpoint`` may lack what was not flushed; a run assigns the epochs of the batches, as a broker
-does. An epoch without batches cannot be checked, nor can offsets before the first entry.
+After a kill, ``leader-epoch-checkpoint`` may lack unflushed entries; a run assigns the epochs of the batches, as a broker does.
+Epochs without batches and offsets before the first entry cannot be checked.
 
-Mirrors what ``LeaderEpochFileCache`` reads when a broker starts (Kafka 4.4.0).
+Mirrors ``LeaderEpochFileCache`` at the start of a broker (Kafka 4.4.0).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compaction.storage.filesystem import FileSystem, join
 def copied_epoch_problems(
     fs: FileSystem, paths: tuple[str, str], bounds: tuple[int, int], batches: Sequence[EpochRange]
 ) -> Iterator[str]:
-    """The leader epoch of each offset is the same on both sides, or that of the batches if before contradicts them.
+    """Check that each offset has the same leader epoch on both sides, or that of its batch if before contradicts the batches.
 
     :param paths: the partition directories of before and after
     :param bounds: log start, and log end (exclusive)
@@ -38,7 +38,7 @@ def copied_epoch_problems(
 
 
 def epoch_problems(fs: FileSystem, path: str, start: int, batches: Iterable[EpochRange]) -> Iterator[str]:
-    """The leader epochs of a log are those of its batches that end at or past ``start``."""
+    """Check that the leader epochs of a log are those of its batches that end at or past ``start``."""
     wrong = _contradiction(parsed(_epochs, fs, path) or [], start, batches)
     if wrong is not None:
         yield f"{LEADER_EPOCHS} contradicts the batches: leader epoch {wrong.epoch} is that of offset {wrong.first_offset}"
@@ -47,15 +47,15 @@ def epoch_problems(fs: FileSystem, path: str, start: int, batches: Iterable[Epoc
 def _contradiction(
     entries: Sequence[EpochEntry], start: int, batches: Iterable[EpochRange], *, missing: bool = False
 ) -> EpochRange | None:
-    """The first batches at or past ``start`` that have another leader epoch in ``entries``, or, if ``missing``, none. Epochs
-    never decrease in a log that a broker has written; batches for which they do are not compared."""
+    """The first batches at or past ``start`` with another leader epoch in ``entries``, or, if ``missing``, with none. Epochs
+    never decrease in a log that a broker has written; batches with a lower epoch than an earlier one are not compared."""
     highest = -1
     for epoch, first, last in batches:
         if epoch < highest:
             continue
         highest = epoch
-        found = _spans(entries, max(first, start), last + 1)
-        if any(other != epoch for other, _ in found) or (missing and not found and last >= start):
+        entry_spans = _spans(entries, max(first, start), last + 1)
+        if any(other != epoch for other, _ in entry_spans) or (missing and not entry_spans and last >= start):
             return EpochRange(epoch, max(first, start), last)
     return None
 
@@ -68,6 +68,6 @@ def _epochs(fs: FileSystem, log: str) -> list[EpochEntry] | None:
 
 def _spans(epochs: Sequence[EpochEntry], start: int, end: int) -> list[tuple[int, int]]:
     """The epochs of the offsets from ``start`` to ``end`` (exclusive), each with its first offset there."""
-    ends = [*(each.start_offset for each in epochs[1:]), LONG_MAX]
-    spans = ((each.epoch, max(each.start_offset, start), min(after, end)) for each, after in zip(epochs, ends, strict=False))
+    ends = [*(entry.start_offset for entry in epochs[1:]), LONG_MAX]
+    spans = ((entry.epoch, max(entry.start_offset, start), min(after, end)) for entry, after in zip(epochs, ends, strict=False))
     return [(epoch, first) for epoch, first, after in spans if first < after]

@@ -1,4 +1,4 @@
-"""Checks what lies beside the records of a log, of which cleaning changes nothing.
+"""Checks the files beside the records of a log, which cleaning does not change.
 
 In a copy:
 
@@ -7,16 +7,15 @@ In a copy:
    recovery point a broker repairs nothing after a crash, from a lower one it reads the log again;
 2. ``partition.metadata`` has the same topic id: a KRaft broker takes a log without it, or with another one, for a stray;
 3. ``leader-epoch-checkpoint`` gives each offset from the log start to the log end the same leader epoch (``leader_epochs``);
-4. a producer snapshot is there, with the same producers, wherever before has one at the base of a segment that still exists, or
-   past the base of the active segment, such as that of a clean shutdown. Others may be gone, as cleaning removes those of
-   segments that it joins. There is none that before does not have, but for one at the log start, as of the empty segment that
-   follows when all are deleted.
+4. each producer snapshot of before at the base of a segment that still exists, or past the base of the active segment (such as
+   that of a clean shutdown), exists with the same producers. Others may be missing, because cleaning removes those of joined
+   segments. No other snapshot exists, except one at the log start: that of the empty segment after all others are deleted.
 
-What before does not have, or has malformed, is not missed. In place there is no before; what is there must agree with the log:
-the leader epochs with the batches; a producer snapshot has no batch at or past its offset; after a clean shutdown, high
-watermark and recovery point are not past the log end. An erasure is not judged by that.
+A file that before does not have, or has malformed, is not required. In place there is no before; the files must agree with the
+log: the leader epochs with the batches; a producer snapshot has no batch at or past its offset; after a clean shutdown, high
+watermark and recovery point are not past the log end. These checks do not apply to erasures.
 
-Mirrors what ``UnifiedLog``, ``LeaderEpochFileCache`` and ``ProducerStateManager`` read when a broker starts (Kafka 4.4.0).
+Mirrors ``UnifiedLog``, ``LeaderEpochFileCache`` and ``ProducerStateManager`` at the start of a broker (Kafka 4.4.0).
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 class WalkedLog(NamedTuple):
-    """Both sides of a log, and what the walk of before has found: its end, and the leader epochs of its batches."""
+    """Both sides of a log, with the end offset and the batches' leader epochs of before."""
 
     pair: LogPair
     end_offset: int
@@ -60,7 +59,7 @@ class WalkedLog(NamedTuple):
 
 
 def check_logs(logs: Mapping[int, WalkedLog]) -> dict[int, Findings | StorageError]:
-    """Check what lies beside the records of each log, some logs at a time."""
+    """Check the files beside the records of each log, in threads."""
     # each checkpoint is read once
     offsets = cache(_read_offsets)
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -74,8 +73,8 @@ def _check_log(offsets: Callable[[str, str], Offsets | None], log: WalkedLog) ->
     fs = file_system([old, new])
     try:
         problems = _in_place_problems(fs, log, offsets) if old == new else _copy_problems(fs, log, offsets)
-        for offset, what in problems:
-            findings.add(offset, what)
+        for offset, message in problems:
+            findings.add(offset, message)
     except StorageError as error:
         return error
     return findings
@@ -85,12 +84,12 @@ def _copy_problems(fs: FileSystem, log: WalkedLog, offsets: Callable[[str, str],
     (old, new), start = directories(log.pair), log.pair.after.log_start_offset
     for name in (HIGH_WATERMARKS, RECOVERY_POINTS):
         before, after = (offsets(parent(path), name) for path in (old, new))
-        wrong = None if before is None else _entry_problem(log.pair.topic_partition, before, after)
-        if wrong is not None:
-            yield start, f"{name} {wrong}"
+        problem = None if before is None else _entry_problem(log.pair.topic_partition, before, after)
+        if problem is not None:
+            yield start, f"{name} {problem}"
     epochs = copied_epoch_problems(fs, (old, new), (start, log.end_offset), log.epochs)
-    for what in (*_topic_id_problems(fs, old, new), *epochs):
-        yield start, what
+    for message in (*_topic_id_problems(fs, old, new), *epochs):
+        yield start, message
     yield from _snapshot_problems(fs, log.pair)
 
 
@@ -103,11 +102,11 @@ def _in_place_problems(
         offset = (offsets(log_dir, name) or {}).get(log.pair.topic_partition, start)
         if offset > end:
             yield end, f"{name} has offset {offset}, past the log end {end}"
-    for what in epoch_problems(fs, path, start, log.epochs):
-        yield start, what
+    for message in epoch_problems(fs, path, start, log.epochs):
+        yield start, message
     for offset in _snapshots(fs, path):
-        found = parsed(partial(_producers, offset), fs, path) or ()
-        if any(max(last_offset, txn_offset) >= offset for _, _, _, last_offset, *_, txn_offset in found):
+        producers = parsed(partial(_producers, offset), fs, path) or ()
+        if any(max(last_offset, txn_offset) >= offset for _, _, _, last_offset, *_, txn_offset in producers):
             yield offset, f"{segment_file(offset, SNAPSHOT)} has a batch at or past its offset"
 
 
@@ -119,8 +118,8 @@ def _read_offsets(log_dir: str, name: str) -> Offsets | None:
 def _entry_problem(log: TopicPartition, before: Offsets, after: Offsets | None) -> str | None:
     if after is None:
         return "is malformed"
-    expected, found = before.get(log), after.get(log)
-    return None if expected == found else f"has {_entry(found)}, it had {_entry(expected)}"
+    expected, actual = before.get(log), after.get(log)
+    return None if expected == actual else f"has {_entry(actual)}, it had {_entry(expected)}"
 
 
 def _entry(offset: int | None) -> str:
@@ -128,10 +127,10 @@ def _entry(offset: int | None) -> str:
 
 
 def _topic_id_problems(fs: FileSystem, old: str, new: str) -> Iterator[str]:
-    expected, found = both(_topic_id, fs, old, new)
-    if expected is not None and expected != found:
-        what = "has no topic id" if found is None else f"has topic id {found}"
-        yield f"{PARTITION_METADATA} {what}, expected {expected}: a broker takes the log for a stray"
+    expected, actual = both(_topic_id, fs, old, new)
+    if expected is not None and expected != actual:
+        problem = "has no topic id" if actual is None else f"has topic id {actual}"
+        yield f"{PARTITION_METADATA} {problem}, expected {expected}: a broker takes the log for a stray"
 
 
 def _topic_id(fs: FileSystem, log: str) -> str | None:
@@ -143,7 +142,7 @@ def _topic_id(fs: FileSystem, log: str) -> str | None:
 def _snapshot_problems(fs: FileSystem, pair: LogPair) -> Iterator[tuple[int, str]]:
     old, new = directories(pair)
     before, after = _snapshots(fs, old), _snapshots(fs, new)
-    bases, active = {each.base_offset for each in pair.after.segments}, pair.before.segments[-1].base_offset
+    bases, active = {segment.base_offset for segment in pair.after.segments}, pair.before.segments[-1].base_offset
     start = pair.after.log_start_offset
     for offset in sorted(before.keys() | after.keys()):
         if offset <= start:
@@ -151,11 +150,11 @@ def _snapshot_problems(fs: FileSystem, pair: LogPair) -> Iterator[tuple[int, str
         if offset not in before:
             yield offset, f"{segment_file(offset, SNAPSHOT)} is not in the source"
             continue
-        expected, found = both(partial(_producers, offset), fs, old, new)
+        expected, actual = both(partial(_producers, offset), fs, old, new)
         needed = offset in bases or offset > active
-        if expected is not None and (found != expected if offset in after else needed):
-            what = "is missing or malformed" if found is None else "has other producers"
-            yield offset, f"{segment_file(offset, SNAPSHOT)} {what}"
+        if expected is not None and (actual != expected if offset in after else needed):
+            problem = "is missing or malformed" if actual is None else "has other producers"
+            yield offset, f"{segment_file(offset, SNAPSHOT)} {problem}"
 
 
 def _snapshots(fs: FileSystem, log: str) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""Reads small files of either side of a certificate: what is missing or malformed is ``None``."""
+"""Reads small files of either side of a certificate: ``None`` for a missing or malformed one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def directories(pair: LogPair) -> tuple[str, str]:
 
 
 def parsed(read: Callable[[FileSystem, str], T | None], fs: FileSystem, directory: str) -> T | None:
-    """What a file in a directory has; ``None`` if it is missing or malformed."""
+    """The content of a file in a directory; ``None`` if it is missing or malformed."""
     try:
         return read(fs, directory)
     except (CorruptLogError, FormatError):
@@ -29,7 +29,7 @@ def parsed(read: Callable[[FileSystem, str], T | None], fs: FileSystem, director
 
 
 def both(read: Callable[[FileSystem, str], T | None], fs: FileSystem, old: str, new: str) -> tuple[T | None, T | None]:
-    """The same of two directories."""
+    """``parsed`` of two directories."""
     return parsed(read, fs, old), parsed(read, fs, new)
 
 

@@ -1,1 +1,1 @@
-"""Which keys are meant, decided a second time: RE2's expressions, matched without RE2."""
+"""Key selection of the certifier: matches RE2's expressions without RE2."""

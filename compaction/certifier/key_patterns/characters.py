@@ -1,4 +1,4 @@
-"""Sets of characters, as sorted ranges of code points with inclusive ends: those that RE2 names, folded to all cases, negated.
+"""Sets of characters, as sorted ranges of code points with inclusive ends: RE2's named sets, case folding, complements.
 
 Case is folded as RE2 does, by Unicode's simple folding: ``k`` is ``K`` and the Kelvin sign, but ``ß`` is not ``ss``.
 """
@@ -17,7 +17,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 LAST = 0x10FFFF
 EVERY: Ranges = ((0, LAST),)
-#: no character beyond has another case
+#: no character above this one has another case
 _LAST_CASED = 0x1FFFF
 #: folded together since Unicode 15.1; each folds to three characters otherwise
 _ALSO_EQUAL = ((0x390, 0x1FD3), (0x3B0, 0x1FE3), (0xFB05, 0xFB06))
@@ -25,20 +25,20 @@ _ALSO_EQUAL = ((0x390, 0x1FD3), (0x3B0, 0x1FE3), (0xFB05, 0xFB06))
 
 def of(characters: Iterable[str | int]) -> Ranges:
     """The set of some characters."""
-    codes = sorted({each if isinstance(each, int) else ord(each) for each in characters})
+    codes = sorted({character if isinstance(character, int) else ord(character) for character in characters})
     runs = ([code for _, code in run] for _, run in groupby(enumerate(codes), lambda pair: pair[1] - pair[0]))
     return tuple((run[0], run[-1]) for run in runs)
 
 
 def joined(*sets: Ranges) -> Ranges:
     """The union."""
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(each for ranges in sets for each in ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(character_range for ranges in sets for character_range in ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
         else:
-            found.append((first, last))
-    return tuple(found)
+            merged.append((first, last))
+    return tuple(merged)
 
 
 def without(ranges: Ranges) -> Ranges:
@@ -105,11 +105,11 @@ _CATEGORIES = frozenset(
 
 @lru_cache(maxsize=32)
 def category(name: str) -> Ranges | None:
-    """The characters of a general category of Unicode, or of ``Any``; ``None`` if there is none of this name."""
+    """The characters of a general category of Unicode, or of ``Any``; ``None`` for any other name."""
     if name == "Any":
         return EVERY
     if name not in _CATEGORIES:
         return None
-    # RE2 has no category of characters that are not assigned
+    # RE2 has no category of unassigned characters
     named = (code for code in range(LAST + 1) if (kind := unicodedata.category(chr(code))).startswith(name) and kind != "Cn")
     return of(named)

@@ -1,11 +1,11 @@
-"""Translates an expression of RE2 into one of Python, which matches the same complete texts.
+"""Translates an expression of RE2 into one of Python that matches the same complete texts.
 
-The erasure matches with RE2. The certifier must not: what RE2, or a call of it, gets wrong would be wrong in both. Literals,
-classes and escapes are read here and become explicit sets of characters, with all cases that ``(?i)`` means; groups,
-alternatives and repetitions mean the same in both. As only complete texts are matched, greediness does not matter.
+The erasure matches with RE2. The certifier does not use it: a fault of RE2, or of its call, would affect both. Literals,
+classes and escapes are translated into explicit sets of characters, with all cases of ``(?i)``; groups, alternatives and
+repetitions are the same in both. Greediness has no effect, because only complete texts are matched.
 
 Expressions that RE2 accepts are read without further checks. ``\\p`` is supported for general categories, not for scripts, and
-``\\C`` only where a character is a byte.
+``\\C`` only if a character is a byte.
 """
 
 from __future__ import annotations
@@ -54,37 +54,37 @@ def translated(expression: str, *, is_bytes: bool = False) -> str:
 
 class _Reader:
     def __init__(self, text: str, is_bytes: bool) -> None:
-        self._text, self._at, self._is_bytes = text, 0, is_bytes
+        self._text, self._position, self._is_bytes = text, 0, is_bytes
         self._flags, self._outer = _Flags(), list[_Flags]()
 
     def parts(self) -> list[str]:
-        found = []
-        while self._at < len(self._text):
-            found.append(self._part())
-        return found
+        parts = []
+        while self._position < len(self._text):
+            parts.append(self._part())
+        return parts
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        found = pattern.match(self._text, self._at)
-        if found is not None:
-            self._at = found.end()
-        return found
+        match = pattern.match(self._text, self._position)
+        if match is not None:
+            self._position = match.end()
+        return match
 
     def _next(self, count: int = 1) -> str:
-        taken = self._text[self._at : self._at + count]
-        self._at += count
+        taken = self._text[self._position : self._position + count]
+        self._position += count
         return taken
 
     def _part(self) -> str:
         if repetition := self._take(_REPETITION):
             return repetition[1]
-        character = self._text[self._at]
+        character = self._text[self._position]
         if character == "(":
             return self._group()
         if character == "\\":
             return self._escape()
         if character == "[":
             return _one_of(self._class())
-        self._at += 1
+        self._position += 1
         if character == ")":
             self._flags = self._outer.pop()
         if character in ")|":
@@ -105,30 +105,30 @@ class _Reader:
         if flags is not None:
             self._flags = self._changed(flags)
         elif not self._take(_NAMED_GROUP):
-            self._at += 1
+            self._position += 1
         return "(?:"
 
     def _changed(self, flags: re.Match[str]) -> _Flags:
         on, off = flags[1], flags[2] or ""
-        found = self._flags._asdict()
-        found.update({name: True for name in on if name != "U"})
-        found.update({name: False for name in off if name != "U"})
-        return _Flags(**found)
+        values = self._flags._asdict()
+        values.update({name: True for name in on if name != "U"})
+        values.update({name: False for name in off if name != "U"})
+        return _Flags(**values)
 
     def _escape(self) -> str:
-        letter = self._text[self._at + 1]
+        letter = self._text[self._position + 1]
         if letter in _ASSERTIONS:
-            self._at += 2
+            self._position += 2
             return f"(?:{_ASSERTIONS[letter]})"
         if letter == "Q":
-            self._at += 2
-            literal, end, _ = self._text[self._at :].partition(r"\E")
-            self._at += len(literal) + len(end)
-            return "".join(self._literal(ord(each)) for each in literal)
+            self._position += 2
+            literal, end, _ = self._text[self._position :].partition(r"\E")
+            self._position += len(literal) + len(end)
+            return "".join(self._literal(ord(character)) for character in literal)
         if letter == "C":
             if not self._is_bytes:
                 raise FormatError(r"uses \C, which is a part of a character: give it as bytes=EXPRESSION")
-            self._at += 2
+            self._position += 2
             return _one_of(EVERY)
         named = self._named()
         return self._literal(self._code()) if named is None else _one_of(named)
@@ -138,25 +138,25 @@ class _Reader:
 
     def _named(self) -> Ranges | None:
         r"""The set of ``\d`` or ``\p{…}`` and the like, with all cases; ``None`` if none is next."""
-        if found := self._take(_PROPERTY):
-            name = found[3] or found[4]
+        if match := self._take(_PROPERTY):
+            name = match[3] or match[4]
             ranges = characters.category(name)
             if ranges is None:
                 raise FormatError(r"names a script by \p, which the certifier does not know: name its range, as [а-я]")
-            return self._any_case(ranges, negated=(found[1] == "P") != bool(found[2]))
-        letter = self._text[self._at + 1 : self._at + 2]
-        if self._text[self._at] == "\\" and letter.lower() in PERL:
-            self._at += 2
+            return self._any_case(ranges, negated=(match[1] == "P") != bool(match[2]))
+        letter = self._text[self._position + 1 : self._position + 2]
+        if self._text[self._position] == "\\" and letter.lower() in PERL:
+            self._position += 2
             return self._any_case(PERL[letter.lower()], negated=letter.isupper())
         return None
 
     def _code(self) -> int:
         """The next character, which may be escaped."""
-        if found := self._take(_CODE):
-            return int(found[1] or found[2], 16)
-        if found := self._take(_OCTAL):
-            return int(found[1], 8)
-        if self._text[self._at] == "\\":
+        if match := self._take(_CODE):
+            return int(match[1] or match[2], 16)
+        if match := self._take(_OCTAL):
+            return int(match[1], 8)
+        if self._text[self._position] == "\\":
             letter = self._next(2)[1]
             return _CONTROLS.get(letter, ord(letter))
         return ord(self._next())
@@ -165,23 +165,23 @@ class _Reader:
         """The set in brackets, with all cases."""
         negated = self._next(2) == "[^"
         if not negated:
-            self._at -= 1
+            self._position -= 1
         sets: list[Ranges] = []
-        while not sets or self._text[self._at] != "]":
+        while not sets or self._text[self._position] != "]":
             sets.append(self._item())
-        self._at += 1
+        self._position += 1
         ranges = characters.joined(*sets)
         return characters.without(ranges) if negated else ranges
 
     def _item(self) -> Ranges:
-        if found := self._take(_POSIX_CLASS):
-            return self._any_case(POSIX[found[2]], negated=bool(found[1]))
+        if match := self._take(_POSIX_CLASS):
+            return self._any_case(POSIX[match[2]], negated=bool(match[1]))
         named = self._named()
         if named is not None:
             return named
         first = last = self._code()
-        if self._text[self._at] == "-" and self._text[self._at + 1] != "]":
-            self._at += 1
+        if self._text[self._position] == "-" and self._text[self._position + 1] != "]":
+            self._position += 1
             last = self._code()
         return self._any_case(((first, last),))
 

@@ -1,4 +1,4 @@
-"""Which keys were meant, for the certifier: nothing of ``KeyPattern.matching`` or of the kernels that erase is used."""
+"""Key selection of the certifier, independent of ``KeyPattern.matching`` and of the kernels that erase."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from compaction.formats.key_criteria import BYTES, PREFIX, KeyCriteria, KeyPatte
 
 
 def matching(criteria: KeyCriteria, keys: pa.Array) -> NDArray[np.bool_]:
-    """bool[n]: which keys of a binary array, without nulls, are meant."""
+    """bool[n]: whether each key of a binary array without nulls is selected."""
     coded = keys.dictionary_encode()
     distinct = coded.dictionary
-    meant = pc.is_in(distinct, value_set=criteria.keys).to_numpy(zero_copy_only=False).astype(np.bool_)
+    selected = pc.is_in(distinct, value_set=criteria.keys).to_numpy(zero_copy_only=False).astype(np.bool_)
     texts = distinct.to_pylist() if criteria.patterns else []
     for pattern in criteria.patterns:
-        meant |= np.fromiter(map(matcher(pattern), texts), np.bool_, len(texts))
-    found: NDArray[np.bool_] = meant[coded.indices.to_numpy()] if len(distinct) else np.zeros(0, np.bool_)
-    return found
+        selected |= np.fromiter(map(matcher(pattern), texts), np.bool_, len(texts))
+    matches: NDArray[np.bool_] = selected[coded.indices.to_numpy()] if len(distinct) else np.zeros(0, np.bool_)
+    return matches
 
 
 @lru_cache(maxsize=256)
 def matcher(pattern: KeyPattern) -> Callable[[bytes], bool]:
-    """Tells whether a key matches.
+    """A function that tests whether a key matches.
 
-    :raises FormatError: the expression cannot be judged without RE2
+    :raises FormatError: the expression is not supported without RE2
     """
     if pattern.kind == PREFIX:
         prefix = pattern.text.encode()
