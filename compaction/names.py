@@ -109,8 +109,8 @@ def is_log_dir_file(name: str) -> bool:
 
 def is_of_log_dir(name: str) -> bool:
     """Whether a name beside the partition directories is a broker's: a file, or a directory of a log, also a marked one."""
-    known = name in _LOG_DIR_FILES or name in _CHECKPOINTS or name == LOCK
-    return known or parse_partition_dir(name) is not None or _MARKED_DIR.fullmatch(name) is not None
+    is_file = name in _LOG_DIR_FILES or name in _CHECKPOINTS or name == LOCK
+    return is_file or parse_partition_dir(name) is not None or _MARKED_DIR.fullmatch(name) is not None
 
 
 def marked_dirs_of(names: Iterable[str], logs: Collection[TopicPartition]) -> list[str]:
@@ -118,11 +118,11 @@ def marked_dirs_of(names: Iterable[str], logs: Collection[TopicPartition]) -> li
 
     A broker shortens long names of topics, so that the beginning decides.
     """
-    found = ((name, parse_partition_dir(name.rpartition(".")[0])) for name in names if _MARKED_DIR.fullmatch(name))
+    marked = ((name, parse_partition_dir(name.rpartition(".")[0])) for name in names if _MARKED_DIR.fullmatch(name))
     return [
         name
-        for name, of in found
-        if of is not None and any(of.partition == log.partition and log.topic.startswith(of.topic) for log in logs)
+        for name, copy in marked
+        if copy is not None and any(copy.partition == log.partition and log.topic.startswith(copy.topic) for log in logs)
     ]
 
 

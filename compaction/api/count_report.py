@@ -73,8 +73,8 @@ def _lines(plan: CountPlan, style: Style, *, partitions: bool) -> Iterator[Line]
         if topic.largest and not topic.failed:
             yield Line("")
             yield Line(f"largest keys of {printable(topic.topic)}:")
-            for each in topic.largest:
-                yield Line(f"{size(each.bytes):>12}  {each.records:>12,} records  {_shown(each.key)}")
+            for key_count in topic.largest:
+                yield Line(f"{size(key_count.bytes):>12}  {key_count.records:>12,} records  {_shown(key_count.key)}")
 
 
 def _row(name: str, counts: RecordCounts, keys: int, deleted: int, *, failed: bool) -> Row:
@@ -102,11 +102,11 @@ def _topic_json(topic: TopicCount) -> dict[str, Any]:
 
 
 def _log_json(log: LogCount) -> dict[str, Any]:
-    where = {"partition": log.location.topic_partition.partition, "log_dir": log.location.log_dir}
+    identity = {"partition": log.location.topic_partition.partition, "log_dir": log.location.log_dir}
     if log.error is not None:
-        return {**where, "status": "failed", "reason": log.error}
+        return {**identity, "status": "failed", "reason": log.error}
     figures = {**asdict(log.counts), "keys": log.keys, "deleted_keys": log.deleted_keys}
-    return {**where, "status": "counted", **figures, "largest_keys": _keys_json(log.largest)}
+    return {**identity, "status": "counted", **figures, "largest_keys": _keys_json(log.largest)}
 
 
 def _keys_json(keys: Sequence[KeyCount]) -> list[dict[str, Any]]:
@@ -118,5 +118,3 @@ def _encoded(key: bytes) -> dict[str, str]:
         return {"text": key.decode()}
     except UnicodeDecodeError:
         return {"base64": b64encode(key).decode()}
-
-

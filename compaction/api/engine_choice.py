@@ -174,14 +174,14 @@ def choose(
 
 
 @contextmanager
-def chosen(engine: str | Engine, command: str, **more: Any) -> Iterator[Engine]:
+def chosen(engine: str | Engine, command: str, **options: Any) -> Iterator[Engine]:
     """The engine of a call, which ends with the block, or with the process if that runs only this command; see ``choose``."""
-    found = choose(engine, command, **more)
+    chosen_engine = choose(engine, command, **options)
     try:
-        yield found
+        yield chosen_engine
     finally:
-        if found is not engine and not _surroundings[-1].ends_with_process:
-            found.close()
+        if chosen_engine is not engine and not _surroundings[-1].ends_with_process:
+            chosen_engine.close()
 
 
 def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({})) -> PlainSession:

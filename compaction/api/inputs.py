@@ -88,20 +88,20 @@ AUTO = "auto"
 #: one value or several
 Texts = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 #: settings by name, or as ``NAME=VALUE``
-Given = Mapping[str, object] | Iterable[str]
+NamedSettings = Mapping[str, object] | Iterable[str]
 #: ISO 8601 with an offset from UTC, or milliseconds since the epoch
 Time = str | int | datetime
 
 
-def texts(given: Texts) -> list[str]:
-    return [os.fspath(each) for each in ((given,) if isinstance(given, (str, os.PathLike)) else given)]
+def texts(values: Texts) -> list[str]:
+    return [os.fspath(value) for value in ((values,) if isinstance(values, (str, os.PathLike)) else values)]
 
 
-def pairs(given: Given) -> list[str]:
+def pairs(settings: NamedSettings) -> list[str]:
     """Settings as ``NAME=VALUE``; several values of one are joined by commas."""
-    if isinstance(given, Mapping):
-        return [f"{name}={_value(value)}" for name, value in given.items()]
-    return [given] if isinstance(given, str) else list(given)
+    if isinstance(settings, Mapping):
+        return [f"{name}={_value(value)}" for name, value in settings.items()]
+    return [settings] if isinstance(settings, str) else list(settings)
 
 
 def _value(value: object) -> str:
@@ -140,10 +140,10 @@ class Inputs:
     if_done: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     #: all parameters of the call, for its report
-    given: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, command: str, given: Mapping[str, Any], *extra: str) -> Inputs:
+    def of(cls, command: str, parameters: Mapping[str, Any], *extra: str) -> Inputs:
         """The inputs among the parameters of a call.
 
         :param extra: names of parameters that change an output
@@ -151,13 +151,13 @@ class Inputs:
         """
         lists, paths = dict.fromkeys(_LISTS, texts), dict.fromkeys(_PATHS, _path)
         read: dict[str, Callable[[Any], Any]] = {"as_of": as_of_ms, "settings": pairs, **lists, **paths}
-        found: dict[str, Any] = {name: read[name](value) if name in read else value for name, value in given.items()}
-        own = set(cls.__dataclass_fields__) - {"command", "extra", "given"}
-        fields: dict[str, Any] = {name: found[name] for name in found if name in own}
-        others = {name: found[name] for name in extra}
-        if (time_ms := found.get("as_of")) is not None:
+        values: dict[str, Any] = {name: read[name](value) if name in read else value for name, value in parameters.items()}
+        common = set(cls.__dataclass_fields__) - {"command", "extra", "parameters"}
+        fields: dict[str, Any] = {name: values[name] for name in values if name in common}
+        own_parameters = {name: values[name] for name in extra}
+        if (time_ms := values.get("as_of")) is not None:
             fields |= {"as_of_ms": time_ms, "now_ms": time_ms}
-        return cls(command=command, extra=others, given=found, **fields)
+        return cls(command=command, extra=own_parameters, parameters=values, **fields)
 
     @property
     def to_store(self) -> bool:
@@ -168,21 +168,21 @@ _LISTS = ("log_dirs", "topics", "partitions", "private_keys", "config", "metadat
 _PATHS = ("tail", "output_dir")
 
 
-def _path(given: str | os.PathLike[str] | None) -> str | None:
-    return None if given is None else os.fspath(given)
+def _path(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.fspath(path)
 
 
-def as_of_ms(given: Time | None) -> int | None:
+def as_of_ms(time: Time | None) -> int | None:
     """A time of a call in milliseconds since the epoch.
 
     :raises UsageError: not a time with an offset from UTC
     """
-    if given is None:
+    if time is None:
         return None
     try:
-        if isinstance(given, int):
-            return milliseconds(str(given))
-        return iso_time_ms(given.isoformat() if isinstance(given, datetime) else given)
+        if isinstance(time, int):
+            return milliseconds(str(time))
+        return iso_time_ms(time.isoformat() if isinstance(time, datetime) else time)
     except ValueError as error:
         raise UsageError(f"as_of: {error}", hint="give a time with its offset from UTC") from None
 
@@ -220,8 +220,8 @@ def read_resolver(inputs: Inputs) -> Resolver:
             tomls.append(read_toml(read_text(path), path))
         else:
             # a broker reads its properties as Latin-1, as java.util.Properties does
-            found = read_properties(parse_properties(read_text(path, "latin-1"), path), path)
-            settings = [*(settings or []), *found]
+            properties = read_properties(parse_properties(read_text(path, "latin-1"), path), path)
+            settings = [*(settings or []), *properties]
     read_keys(inputs.private_keys, tomls)
     resolver = Resolver(
         read_sets(inputs.settings, read_kafka_version(inputs)),
@@ -266,12 +266,12 @@ def find_logs(inputs: Inputs, selector: Selector) -> tuple[tuple[str, ...], tupl
     :raises UsageError: one is missing, is not a directory, is a partition's, is inside another, is incomplete or cannot be
         accessed; a selected partition does not exist; or no log is selected, unless the call allows that
     """
-    given = [parse_uri(path, "--log-dir") for path in inputs.log_dirs]
-    step(f"looking for logs in {given[0] if len(given) == 1 else f'{len(given)} directories'}")
-    join_tail(inputs.tail, given)
-    files = file_system(given)
+    paths = [parse_uri(path, "--log-dir") for path in inputs.log_dirs]
+    step(f"looking for logs in {paths[0] if len(paths) == 1 else f'{len(paths)} directories'}")
+    join_tail(inputs.tail, paths)
+    files = file_system(paths)
     with usage_errors():
-        log_dirs = check_log_dirs(files, given)
+        log_dirs = check_log_dirs(files, paths)
         for path in log_dirs:
             outer = next((other for other in log_dirs if other != path and is_inside(path, other)), None)
             if outer is not None:
@@ -288,13 +288,13 @@ def read_metadata_dirs(inputs: Inputs) -> tuple[str, ...]:
 
     :raises UsageError: one has no metadata log, or cannot be accessed
     """
-    given = [parse_uri(path, "--metadata") for path in inputs.metadata]
-    files = file_system(given)
+    paths = [parse_uri(path, "--metadata") for path in inputs.metadata]
+    files = file_system(paths)
     with usage_errors():
-        for path in given:
+        for path in paths:
             require_store(path)
             require_metadata_log(files, path)
-    return tuple(dict.fromkeys(map(resolved, given)))
+    return tuple(dict.fromkeys(map(resolved, paths)))
 
 
 @contextmanager
@@ -328,7 +328,7 @@ def _call(inputs: Inputs, request: CompactionRequest) -> dict[str, Any]:
     """What the run is asked to do, as far as it changes the output, as values of JSON. Its names are those of the options when
     outputs began to record them."""
     resolver = request.resolver
-    toml = [[each.broker, *each.topics.items()] for each in resolver.tomls]
+    toml = [[settings.broker, *settings.topics.items()] for settings in resolver.tomls]
     return {
         **{name: sorted(value) if isinstance(value, list) else value for name, value in inputs.extra.items()},
         "topic": sorted(inputs.topics),
@@ -340,7 +340,7 @@ def _call(inputs: Inputs, request: CompactionRequest) -> dict[str, Any]:
         "command": inputs.command,
         "log_dirs": list(request.log_dirs),
         "metadata": list(request.metadata_dirs),
-        "set": {each.name: str(each.value) for each in resolver.sets},
+        "set": {setting.name: str(setting.value) for setting in resolver.sets},
         "config": digest_of(repr((toml, resolver.properties)).encode()).digest,
         "as_of_ms": request.as_of_ms,
     }
@@ -373,7 +373,9 @@ def join_tail(tail_dir: str | None, paths: Sequence[str]) -> None:
         return
     tail = parse_uri(tail_dir, "--tail")
     if not any(map(is_layout, paths)):
-        raise UsageError("--tail continues an export of tiered storage, and none is given", hint="e.g. aiven+s3://BUCKET/PREFIX")
+        raise UsageError(
+            "--tail continues an export of tiered storage, and none is given", hint="e.g. aiven+s3://BUCKET/PREFIX"
+        )
     for path in paths:
         add_tail(path, tail)
 

@@ -37,8 +37,8 @@ class KeyInputs:
     where: Sequence[str] = ()
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> KeyInputs:
-        return cls(texts(given["keys"]), given["keys_format"], given["keys_column"], texts(given["where"]))
+    def of(cls, parameters: Mapping[str, Any]) -> KeyInputs:
+        return cls(texts(parameters["keys"]), parameters["keys_format"], parameters["keys_column"], texts(parameters["where"]))
 
 
 def read_criteria(inputs: KeyInputs) -> KeyCriteria:
@@ -55,13 +55,13 @@ def read_keys(inputs: KeyInputs) -> tuple[KeyCriteria, KeyPlaces]:
     from compaction.formats import key_list
     from compaction.formats.key_criteria import KeyCriteria
 
-    given = [pattern for text in inputs.where for pattern in _patterns(text)]
-    patterns = tuple(_pattern(each) for each in given)
+    texts_of_patterns = [pattern for text in inputs.where for pattern in _patterns(text)]
+    patterns = tuple(_pattern(text) for text in texts_of_patterns)
     files = {path: _read(path, inputs) for path in dict.fromkeys(inputs.keys)}
-    found = pa.chunked_array([keys for keys, _ in files.values()], pa.binary())
-    if found.nbytes > key_list.MAX_BYTES:
+    all_keys = pa.chunked_array([keys for keys, _ in files.values()], pa.binary())
+    if all_keys.nbytes > key_list.MOST_BYTES:
         raise UsageError("--keys: more than 2 GiB of keys", hint="divide the list, and run once for each part")
-    keys = found.combine_chunks()
+    keys = all_keys.combine_chunks()
     criteria = KeyCriteria.of(keys, patterns)
     if not len(criteria.keys) and not patterns:
         raise UsageError("no keys are given", hint="give --keys FILE with at least one key, or --where")
@@ -132,9 +132,9 @@ def _column(path: str, name: str, kind: str) -> Listed:
         message = f"--keys-column: {name} has the type {column.type}"
         raise UsageError(message, path=path, hint="give a column of strings or bytes")
     # an empty cell of text is no key; one of bytes is the empty key
-    given = column.is_valid() if not is_text else pc.greater(pc.fill_null(pc.binary_length(column), 0), 0)
-    rows = np.flatnonzero(given.to_numpy(zero_copy_only=False)) + 1
-    cells = column.filter(given).cast(pa.binary())
+    has_key = column.is_valid() if not is_text else pc.greater(pc.fill_null(pc.binary_length(column), 0), 0)
+    rows = np.flatnonzero(has_key.to_numpy(zero_copy_only=False)) + 1
+    cells = column.filter(has_key).cast(pa.binary())
     if not is_text or kind == key_list.TEXT:
         return cells, rows
     return key_list.decode(zip(rows.tolist(), cells.to_pylist(), strict=True), kind), rows
@@ -173,9 +173,7 @@ def _bytes(path: str, option: str) -> bytes:
         raise UsageError(f"{option}: cannot be read: {error.strerror}", path=path, hint="check its permissions") from None
 
 
-def with_certificate(
-    path: str, keys: KeyInputs, request: VerifyRequest
-) -> tuple[VerifyRequest, Mapping[str, Any], ErasedKeys]:
+def with_certificate(path: str, keys: KeyInputs, request: VerifyRequest) -> tuple[VerifyRequest, Mapping[str, Any], ErasedKeys]:
     """The request for the selected logs of the certificate, the certificate, and its keys.
 
     :raises UsageError: the file is not a certificate, or other keys are given

@@ -59,7 +59,7 @@ def provenance(inputs: Inputs, parameters: Callable[..., object], engine: Engine
 
 def _options(inputs: Inputs, function: Callable[..., object]) -> Iterator[tuple[str, dict[str, Any]]]:
     for parameter in signature(function).parameters.values():
-        value = inputs.given.get(parameter.name, parameter.default)
+        value = inputs.parameters.get(parameter.name, parameter.default)
         if parameter.name not in ("spark", "where"):
             name = _NAMES.get(parameter.name, f"--{parameter.name.replace('_', '-')}")
             yield name, option(value, parameter.default)
@@ -81,9 +81,9 @@ def _same(value: object, default: object) -> bool:
 
 def _shown(value: object) -> object:
     if isinstance(value, (list, tuple)):
-        return [_shown(each) for each in value]
-    found = _HIDDEN.search(value) if isinstance(value, str) else None
-    return value if found is None else f"{found.string[: found.end()]}[hidden]"
+        return [_shown(element) for element in value]
+    match = _HIDDEN.search(value) if isinstance(value, str) else None
+    return value if match is None else f"{match.string[: match.end()]}[hidden]"
 
 
 def _broker_settings(inputs: Inputs) -> dict[str, Any]:

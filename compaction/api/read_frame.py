@@ -37,6 +37,6 @@ def read(
 
     register(spark)
     ship_package(spark)
-    given = {"topic": topic, "view": view, "columns": ",".join(texts(columns)) or None, **options}
-    reader = spark.read.format(FORMAT).options(**{name: value for name, value in given.items() if value is not None})
+    source_options = {"topic": topic, "view": view, "columns": ",".join(texts(columns)) or None, **options}
+    reader = spark.read.format(FORMAT).options(**{name: value for name, value in source_options.items() if value is not None})
     return reader.load(texts(log_dirs))

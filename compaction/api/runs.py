@@ -90,22 +90,22 @@ def carried_out(
     inputs: Inputs,
     function: Callable[..., RunReport],
     work: Work,
-    done: Callable[[RunReport], None],
+    on_report: Callable[[RunReport], None],
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> RunReport:
     """Runs a command on the engine that its call names, and writes its copy in the layout that was asked for.
 
     :param function: of the Python API
-    :param done: called with the report as soon as the logs are done, and before they are verified
+    :param on_report: called with the report as soon as the logs are done, and before they are verified
     :param settings: of a Spark session that is started
     """
-    given = {"spark": inputs.given.get("spark"), "settings": settings, "to_store": inputs.to_store}
-    with chosen(inputs.given["engine"], inputs.command, **given) as engine:
+    engine_options = {"spark": inputs.parameters.get("spark"), "settings": settings, "to_store": inputs.to_store}
+    with chosen(inputs.parameters["engine"], inputs.command, **engine_options) as engine:
 
         def run(inputs: Inputs) -> RunReport:
             def report_once(report: RunReport) -> RunReport:
                 report = replace(report, origin=provenance(inputs, function, engine))
-                done(report)
+                on_report(report)
                 return report
 
             return work(engine, inputs, report_once)

@@ -30,10 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name == "--version":
         print(f"{PROGRAM} {__version__}", flush=True)
         return 0
-    command = next((each for each in COMMANDS if each.name == name), None)
+    command = next((candidate for candidate in COMMANDS if candidate.name == name), None)
     if command is None:
-        known = ", ".join(each.name for each in COMMANDS)
-        print(f"{PROGRAM}: no command {name!r}; choose one of: {known}", file=sys.stderr)
+        names = ", ".join(candidate.name for candidate in COMMANDS)
+        print(f"{PROGRAM}: no command {name!r}; choose one of: {names}", file=sys.stderr)
         return 2
     sys.argv = [f"{PROGRAM} {name}", *rest]
     try:
@@ -53,7 +53,7 @@ def run_application(name: str) -> int:
 
 
 def _usage() -> str:
-    width = max(len(each.name) for each in COMMANDS)
+    width = max(len(command.name) for command in COMMANDS)
     lines = [f"  {command.name:<{width}}  {command.purpose}" for command in COMMANDS]
     return "\n".join(
         [

@@ -68,8 +68,8 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
         log_lines.close()
 
 
-def _run(parser: Parser, given: Sequence[str], body: Callable[[argparse.Namespace], int]) -> int:
-    arguments = parser.parse_args(given)
+def _run(parser: Parser, argv: Sequence[str], body: Callable[[argparse.Namespace], int]) -> int:
+    arguments = parser.parse_args(argv)
     for name in ("report", "metrics", "html"):
         file = getattr(arguments, name, None)
         if file is not None:
@@ -86,9 +86,9 @@ def _require_directory() -> None:
         raise UsageError("the working directory has been removed", hint="change to another one, e.g. cd /") from None
 
 
-def _log_format(given: Sequence[str]) -> str:
+def _log_format(argv: Sequence[str]) -> str:
     """The requested log format, before the arguments are checked: usage errors are logged in it, too."""
-    json = _JSON_OPTION in given or ("--log-format", log_lines.JSON) in pairwise(given)
+    json = _JSON_OPTION in argv or ("--log-format", log_lines.JSON) in pairwise(argv)
     return log_lines.JSON if json else log_lines.TEXT
 
 
@@ -99,7 +99,7 @@ def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line}; run again with --verbose for the stack trace"
 
 
-def given(function: Callable[..., Any], arguments: argparse.Namespace) -> dict[str, Any]:
+def call_parameters(function: Callable[..., Any], arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in signature(function).parameters if hasattr(arguments, name)}
 
 
@@ -157,13 +157,14 @@ def finish(
         except StorageError as error:
             errors.append(error)
     show()
-    for each in errors:
-        log_lines.print_error(each.describe())
+    for failure in errors:
+        log_lines.print_error(failure.describe())
     return FAILED if errors else code
 
 
 def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
     """Writes a report and its metrics to files and prints it; returns the exit code of the run."""
+
     def show() -> None:
         if arguments.output == option_groups.JSON:
             sys.stdout.write(report.to_json())
@@ -191,7 +192,7 @@ def run_and_write(
     :param run: calls its argument with the report, before it writes the output in another layout or verifies it
     """
     codes: list[int] = []
-    report = run(lambda found: codes.append(write_report(found, arguments)))
+    report = run(lambda partial_report: codes.append(write_report(partial_report, arguments)))
     if report.written and arguments.output != option_groups.JSON:
         print(printable(report.written))
     return report, max(codes)

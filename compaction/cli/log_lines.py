@@ -156,10 +156,10 @@ def configure(log_format: str, *, verbose: bool, quiet: bool = False) -> None:
 def _configure_steps(lines: logging.Handler | None) -> None:
     close()
     _State.steps = None if lines is not None or _State.quiet else _Steps(_State.errors)
-    seen_by = lines or _State.steps
-    if seen_by is not None:
+    handler = lines or _State.steps
+    if handler is not None:
         STEPS.setLevel(logging.INFO)
-        STEPS.addHandler(seen_by)
+        STEPS.addHandler(handler)
 
 
 def end_steps() -> None:
@@ -170,7 +170,7 @@ def end_steps() -> None:
 def close() -> None:
     end_steps()
     STEPS.setLevel(logging.WARNING)
-    for handler in [each for each in STEPS.handlers if isinstance(each, (_Handler, _Steps))]:
+    for handler in [step_handler for step_handler in STEPS.handlers if isinstance(step_handler, (_Handler, _Steps))]:
         STEPS.removeHandler(handler)
 
 

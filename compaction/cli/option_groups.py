@@ -93,8 +93,8 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        given = sys.argv[1:] if args is None else args
-        for argument in given[: given.index("--")] if "--" in given else given:
+        arguments = sys.argv[1:] if args is None else args
+        for argument in arguments[: arguments.index("--")] if "--" in arguments else arguments:
             option = argument.partition("=")[0]
             if option.startswith("--") and " " not in argument and option not in self._option_string_actions:
                 self._refuse(option)
@@ -139,8 +139,8 @@ def _application() -> str | None:
     return started.stem if started.suffix == ".py" and started.stem in APPLICATIONS else None
 
 
-def add_list(group: argparse._ActionsContainer, option: str, metavar: str, text: str, **more: Any) -> None:
-    group.add_argument(option, metavar=metavar, nargs="+", action="extend", default=[], help=text, **more)
+def add_list(group: argparse._ActionsContainer, option: str, metavar: str, text: str, **options: Any) -> None:
+    group.add_argument(option, metavar=metavar, nargs="+", action="extend", default=[], help=text, **options)
 
 
 def add_file(group: argparse._ActionsContainer, option: str, text: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from compaction.api.budgets import read_budget
 from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, progress
-from compaction.api.inputs import Given, Inputs, Texts, Time, read_request, with_output
+from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, read_request, with_output
 from compaction.api.runs import carried_out, done_before, report_without_logs
 from compaction.cli import execution, log_lines, option_groups
 from compaction.config.request import BENEFIT, DIRTY, Budget, CompactionRequest
@@ -117,7 +117,7 @@ def compact(
     tail: str | None = None,
     private_keys: Texts = (),
     config: Texts = (),
-    settings: Given = (),
+    settings: NamedSettings = (),
     metadata: Texts = (),
     assume_default_policy: bool = False,
     as_of: Time | None = None,
@@ -159,23 +159,23 @@ def compact(
     return carry_out(locals(), lambda report: None, clean)
 
 
-def carry_out(given: Mapping[str, Any], cleaned: Callable[[RunReport], None], execute: Execute) -> RunReport:
+def carry_out(parameters: Mapping[str, Any], on_report: Callable[[RunReport], None], execute: Execute) -> RunReport:
     """Runs the command.
 
-    :param given: the parameters of ``compact``
-    :param cleaned: called with the report before the result is verified
+    :param parameters: the parameters of ``compact``
+    :param on_report: called with the report before the result is verified
     :param execute: see ``clean``
     """
-    verifies: bool = given.get("verify", False)
-    early: bool = given.get("release_early", False)
-    budget = read_budget(*(given.get(name) for name in ("max_duration", "max_rewrite", "min_freed")))
-    order = _order(given.get("order", DIRTY))
-    _check_release(early, verifies, given.get("output_dir"))
-    _check_budget(budget, given)
+    verifies: bool = parameters.get("verify", False)
+    early: bool = parameters.get("release_early", False)
+    budget = read_budget(*(parameters.get(name) for name in ("max_duration", "max_rewrite", "min_freed")))
+    order = _order(parameters.get("order", DIRTY))
+    _check_release(early, verifies, parameters.get("output_dir"))
+    _check_budget(budget, parameters)
 
     def work(engine: Engine, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
         request = with_output(inputs, read_request(inputs))
-        options = {"include_active": given["include_active"], "allow_keyless": given["allow_keyless"]}
+        options = {"include_active": parameters["include_active"], "allow_keyless": parameters["allow_keyless"]}
         request = with_fields(request, **options, release_early=early, retain_replaced=verifies, order=order, budget=budget)
         report = done_before(request) if inputs.if_done else None
         if report is None:
@@ -185,8 +185,8 @@ def carry_out(given: Mapping[str, Any], cleaned: Callable[[RunReport], None], ex
         report = report_once(report)
         return with_fields(report, verified=tuple(_verified(engine, request, report))) if verifies else report
 
-    inputs = Inputs.of("compact", given, "include_active", "allow_keyless")
-    return carried_out(inputs, compact, work, cleaned, ENCRYPTED if verifies else {})
+    inputs = Inputs.of("compact", parameters, "include_active", "allow_keyless")
+    return carried_out(inputs, compact, work, on_report, ENCRYPTED if verifies else {})
 
 
 def _check_release(early: bool, verifies: bool, output_dir: object) -> None:
@@ -237,7 +237,7 @@ def _verified(engine: Engine, request: CompactionRequest, report: RunReport) -> 
     if report.done_before:
         logs = (LogReport(*log.topic_partition, log.log_dir, LogStatus.CLEANED, "") for log in request.logs)
         report = with_fields(report, logs=tuple(logs))
-    return [certified(engine, each) for each in requests(request, report)]
+    return [certified(engine, verification) for verification in requests(request, report)]
 
 
 def main(argv: Sequence[str] | None = None, run: Execute = clean) -> int:
@@ -247,11 +247,11 @@ def main(argv: Sequence[str] | None = None, run: Execute = clean) -> int:
         from compaction.certifier.certificate import VerifyReport
         from compaction.commands.verify import show
 
-        given = execution.given(compact, arguments)
-        report, code = execution.run_and_write(partial(carry_out, given, execute=run), arguments)
+        parameters = execution.call_parameters(compact, arguments)
+        report, code = execution.run_and_write(partial(carry_out, parameters, execute=run), arguments)
         # standard output may have a document
         print_line = log_lines.print_line if arguments.output == option_groups.JSON else print
-        found = [each for each in report.verified if isinstance(each, VerifyReport)]
-        return max([code, *(show(each, print_line) for each in found)])
+        verifications = [verification for verification in report.verified if isinstance(verification, VerifyReport)]
+        return max([code, *(show(verification, print_line) for verification in verifications)])
 
     return execution.run_command(parser(), argv, body)

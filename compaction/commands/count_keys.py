@@ -62,7 +62,10 @@ def parser() -> option_groups.Parser:
         help="read_committed: without aborted data, and only up to the last stable offset (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
-        "--top", metavar="N", type=_number, default=0,
+        "--top",
+        metavar="N",
+        type=_number,
+        default=0,
         help="name the N largest keys of each topic; keys may be personal data (default: none)",
     )
     group.add_argument(
@@ -112,11 +115,13 @@ def count(
     from compaction.source.read_plan import ReadRequest
 
     inputs = Inputs.of("count", locals())
-    found, logs = find_logs(inputs, read_selector(inputs))
-    request = ReadRequest.parse({"paths": json.dumps(found), "isolation.level": isolation_level})
-    with chosen(engine, "count", spark=spark, settings=ENCRYPTED) as tasks, access(
-        file_system(found), found, Purpose.COPY
-    ), progress() as shown:
+    directories, logs = find_logs(inputs, read_selector(inputs))
+    request = ReadRequest.parse({"paths": json.dumps(directories), "isolation.level": isolation_level})
+    with (
+        chosen(engine, "count", spark=spark, settings=ENCRYPTED) as tasks,
+        access(file_system(directories), directories, Purpose.COPY),
+        progress() as shown,
+    ):
         step(f"counting {counted(len(logs), 'log')}")
         plan = plan_count(logs, request)
         count_logs(tasks.passes(shown)(), plan, Largest(top, by))
@@ -136,7 +141,7 @@ def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int
     """Runs the command; returns its exit code, see ``compact``."""
 
     def body(arguments: argparse.Namespace) -> int:
-        report = count(**execution.given(count, arguments) | ({} if engine is None else {"engine": engine}))
+        report = count(**execution.call_parameters(count, arguments) | ({} if engine is None else {"engine": engine}))
         return execution.finish((), lambda: _show(report, arguments), report.exit_code)
 
     return execution.run_command(parser(), argv, body)

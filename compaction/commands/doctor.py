@@ -9,7 +9,7 @@ from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.inputs import Given, Inputs, Texts, Time, read_request, texts
+from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, read_request, texts
 from compaction.checkup.check import Check, Checkup, check_lines
 from compaction.cli import execution, option_groups
 from compaction.commands import warm_up
@@ -71,7 +71,7 @@ def doctor(
     tail: str | None = None,
     private_keys: Texts = (),
     config: Texts = (),
-    settings: Given = (),
+    settings: NamedSettings = (),
     metadata: Texts = (),
     assume_default_policy: bool = False,
     as_of: Time | None = None,
@@ -90,13 +90,13 @@ def doctor(
     return Checkup(tuple(_checks(locals())))
 
 
-def _checks(given: Mapping[str, Any]) -> Iterator[Check]:
+def _checks(parameters: Mapping[str, Any]) -> Iterator[Check]:
     """The checks, as they are made."""
     from compaction.checkup.check import State
     from compaction.checkup.machine import MACHINE, check_machine
 
-    inputs = with_fields(Inputs.of("doctor", given), dry_run=True)
-    cleaner = _cleaner_log(texts(given["broker_logs"]))
+    inputs = with_fields(Inputs.of("doctor", parameters), dry_run=True)
+    cleaner = _cleaner_log(texts(parameters["broker_logs"]))
     if cleaner is not None and not inputs.log_dirs:
         raise UsageError("--broker-log needs --log-dir", hint="give the log directories of that broker")
     request = read_request(inputs) if inputs.log_dirs else None
@@ -107,7 +107,7 @@ def _checks(given: Mapping[str, Any]) -> Iterator[Check]:
     if request is not None:
         from compaction.checkup.log_health import check_log_dirs
 
-        yield from check_log_dirs(request, cleaner, quick=given["quick"])
+        yield from check_log_dirs(request, cleaner, quick=parameters["quick"])
 
 
 def _spark_settings() -> Mapping[str, str]:
@@ -143,13 +143,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def body(arguments: argparse.Namespace) -> int:
         as_text = arguments.output == option_groups.TEXT
-        found: list[Check] = []
-        for check in _checks(execution.given(doctor, arguments)):
+        checks: list[Check] = []
+        for check in _checks(execution.call_parameters(doctor, arguments)):
             if as_text:
                 # some checks take long
-                print("\n".join(check_lines(check, found[-1].area if found else None)), flush=True)
-            found.append(check)
-        checkup = Checkup(tuple(found))
+                print("\n".join(check_lines(check, checks[-1].area if checks else None)), flush=True)
+            checks.append(check)
+        checkup = Checkup(tuple(checks))
         print(checkup.summary() if as_text else checkup.to_json().rstrip("\n"))
         return checkup.exit_code
 

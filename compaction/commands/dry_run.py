@@ -10,7 +10,7 @@ from dataclasses import replace as with_fields
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.engine_choice import AUTO, Engine, chosen, progress
-from compaction.api.inputs import Given, Inputs, Texts, Time, pairs, read_request, read_selector
+from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, pairs, read_request, read_selector
 from compaction.api.provenance import provenance
 from compaction.cli import execution, log_lines, option_groups
 from compaction.compare.comparison import Comparison
@@ -105,7 +105,7 @@ def dry_run(
     tail: str | None = None,
     private_keys: Texts = (),
     config: Texts = (),
-    settings: Given = (),
+    settings: NamedSettings = (),
     metadata: Texts = (),
     assume_default_policy: bool = False,
     as_of: Time | None = None,
@@ -131,15 +131,15 @@ def dry_run(
     return carry_out({**locals(), "policies": _texts(policies)}, compare)
 
 
-def carry_out(given: Mapping[str, Any], execute: Execute) -> Comparison:
+def carry_out(parameters: Mapping[str, Any], execute: Execute) -> Comparison:
     """Runs the command.
 
-    :param given: the parameters of ``dry_run``
+    :param parameters: the parameters of ``dry_run``
     :param execute: see ``compare``
     """
-    inputs = Inputs.of("dry-run", given)
+    inputs = Inputs.of("dry-run", parameters)
     request = comparison_request(inputs)
-    with chosen(given["engine"], "dry-run", spark=given.get("spark")) as engine:
+    with chosen(parameters["engine"], "dry-run", spark=parameters.get("spark")) as engine:
         return with_fields(execute(engine, request), origin=provenance(inputs, dry_run, engine))
 
 
@@ -153,8 +153,8 @@ def compare(engine: Engine, request: ComparisonRequest) -> Comparison:
 
 
 def _texts(policies: Texts | Sequence[Mapping[str, object]]) -> list[str]:
-    given = [policies] if isinstance(policies, (str, os.PathLike)) else policies
-    return [_policy(each) if isinstance(each, Mapping) else os.fspath(each) for each in given]
+    values = [policies] if isinstance(policies, (str, os.PathLike)) else policies
+    return [_policy(policy) if isinstance(policy, Mapping) else os.fspath(policy) for policy in values]
 
 
 def _policy(settings: Mapping[str, object]) -> str:
@@ -171,21 +171,21 @@ def comparison_request(inputs: Inputs) -> ComparisonRequest:
     :raises UsageError: the call is wrong
     """
     selector = read_selector(inputs)
-    explained = inputs.given.get("explain")
+    explained = inputs.parameters.get("explain")
     if explained:
-        if inputs.topics or inputs.partitions or inputs.given["html"] or inputs.given["metrics"]:
+        if inputs.topics or inputs.partitions or inputs.parameters["html"] or inputs.parameters["metrics"]:
             message = "--explain takes neither --topic, --partition, --html nor --metrics"
             raise UsageError(message, hint="name the partitions to explain")
         selector = read_selector(with_fields(inputs, partitions=explained), "--explain")
     base = read_request(with_fields(inputs, dry_run=True), selector)
-    policies = tuple(Policy.read(text) for text in inputs.given["policies"] or [CONFIGURED])
+    policies = tuple(Policy.read(text) for text in inputs.parameters["policies"] or [CONFIGURED])
     names = [policy.name for policy in policies]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"--policy {twice!r} is given twice", hint="name each policy once")
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise UsageError(f"--policy {repeated!r} is given twice", hint="name each policy once")
     for policy in policies:
         base.resolver.with_policy(policy.settings).broker()
-    options = {name: inputs.given[name] for name in ("include_active", "allow_keyless")}
+    options = {name: inputs.parameters[name] for name in ("include_active", "allow_keyless")}
     return ComparisonRequest(with_fields(base, **options), policies)
 
 
@@ -193,18 +193,18 @@ def main(argv: Sequence[str] | None = None, run: Execute = compare) -> int:
     """Runs the command; returns its exit code. ``argv``: by default those of the process; ``run`` executes a request."""
 
     def body(arguments: argparse.Namespace) -> int:
-        given = execution.given(dry_run, arguments)
-        return _explain(given, arguments) if arguments.explain else _finish(carry_out(given, run), arguments)
+        parameters = execution.call_parameters(dry_run, arguments)
+        return _explain(parameters, arguments) if arguments.explain else _finish(carry_out(parameters, run), arguments)
 
     return execution.run_command(parser(), argv, body)
 
 
-def _explain(given: Mapping[str, Any], arguments: argparse.Namespace) -> int:
+def _explain(parameters: Mapping[str, Any], arguments: argparse.Namespace) -> int:
     """Explains the logs; this reads only indexes and headers, in this process."""
     from compaction.compare import compare_policies
 
-    asked = {name: getattr(arguments, name) for name in ("explain", "html", "metrics")}
-    inputs = Inputs.of("dry-run", {**given, **asked})
+    explain_options = {name: getattr(arguments, name) for name in ("explain", "html", "metrics")}
+    inputs = Inputs.of("dry-run", {**parameters, **explain_options})
     request = comparison_request(inputs)
     logs = compare_policies.explain(request)
     document = explanations_to_json(logs, request.base.as_of_ms, provenance(inputs, dry_run))

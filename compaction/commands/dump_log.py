@@ -278,82 +278,82 @@ def dump(
     :raises UsageError: no such file or decoder
     """
     try:
-        asked = None if offsets is None else _offsets(offsets)
+        offset_range = None if offsets is None else _offsets(offsets)
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"offsets: {error}", hint="e.g. 4711 or 100:200") from None
-    request = _request({**locals(), "offsets": asked})
+    request = _request({**locals(), "offsets": offset_range})
     findings: list[str] = []
     out = io.BytesIO()
     valid = _dump(request, out, findings.append, findings.append)
     return Dumped(out.getvalue().decode(errors="replace"), tuple(findings), valid)
 
 
-def _request(given: Mapping[str, Any]) -> DumpRequest:
+def _request(parameters: Mapping[str, Any]) -> DumpRequest:
     """The checked request.
 
-    :param given: the parameters of ``dump``; ``offsets`` are parsed
+    :param parameters: the parameters of ``dump``; ``offsets`` are parsed
     :raises UsageError: the decoder does not exist
     """
     from compaction.dumping.dump_tool import DumpRequest
     from compaction.dumping.index_dump import IndexView
     from compaction.dumping.segment_dump import SegmentView
 
-    read_keys(texts(given["private_keys"]))
-    decoder, classes = given["decoder"], (given["key_decoder_class"], given["value_decoder_class"])
-    contents = bool(given["print_data_log"] or decoder or classes != (None, None))
+    read_keys(texts(parameters["private_keys"]))
+    decoder, classes = parameters["decoder"], (parameters["key_decoder_class"], parameters["value_decoder_class"])
+    contents = bool(parameters["print_data_log"] or decoder or classes != (None, None))
     return DumpRequest(
-        files=tuple(parse_uri(path, "--files") for text in texts(given["files"]) for path in text.split(",") if path),
+        files=tuple(parse_uri(path, "--files") for text in texts(parameters["files"]) for path in text.split(",") if path),
         segment=SegmentView(
-            deep=given["deep_iteration"] or contents,
+            deep=parameters["deep_iteration"] or contents,
             contents=contents,
-            skip_metadata=given["skip_record_metadata"],
+            skip_metadata=parameters["skip_record_metadata"],
             decoder=_topic_decoder(decoder) if decoder else _class_decoder(*classes),
-            max_bytes=None if given["max_bytes"] == _MAX_INT else given["max_bytes"],
+            max_bytes=None if parameters["max_bytes"] == _MAX_INT else parameters["max_bytes"],
         ),
-        index=IndexView(given["index_sanity_check"], given["verify_index_only"], given["max_message_size"]),
-        offsets=given["offsets"],
-        timestamp=given["timestamp"],
-        jsonl=given["output"] == "jsonl",
+        index=IndexView(parameters["index_sanity_check"], parameters["verify_index_only"], parameters["max_message_size"]),
+        offsets=parameters["offsets"],
+        timestamp=parameters["timestamp"],
+        jsonl=parameters["output"] == "jsonl",
     )
 
 
 def _topic_decoder(name: str) -> Decoder:
     from compaction.dumping import record_decoders
 
-    known = {
+    decoders = {
         "offsets": record_decoders.decode_offsets,
         "transaction-log": record_decoders.decode_transactions,
         "cluster-metadata": record_decoders.decode_metadata,
         "share-group-state": record_decoders.decode_share_state,
         "remote-log-metadata": record_decoders.decode_remote_log,
     }
-    if name not in known:
-        raise UsageError(f"decoder {name!r} is not known", hint=f"use one of {', '.join(known)}")
-    return known[name]
+    if name not in decoders:
+        raise UsageError(f"decoder {name!r} is not known", hint=f"use one of {', '.join(decoders)}")
+    return decoders[name]
 
 
 def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder:
     from compaction.dumping import record_decoders
 
-    given = [name or _STRING_DECODER for name in (key_class, value_class)]
+    class_names = [name or _STRING_DECODER for name in (key_class, value_class)]
     try:
-        of_keys, of_values = (record_decoders.text_decoder(name) for name in given)
+        decode_key, decode_value = (record_decoders.text_decoder(name) for name in class_names)
     except KeyError as error:
         raise UsageError(
             f"decoder class {error} cannot be loaded", hint="use StringDecoder, IntegerDecoder or LongDecoder"
         ) from None
-    return record_decoders.decode_with(of_keys, of_values)
+    return record_decoders.decode_with(decode_key, decode_value)
 
 
-def _dump(request: DumpRequest, out: Output, note: Callable[[str], None], fail: Callable[[str], None]) -> bool:
-    """Whether all files could be read and are valid; text goes to ``out``, findings to ``note``, errors to ``fail``."""
+def _dump(request: DumpRequest, out: Output, print_finding: Callable[[str], None], print_error: Callable[[str], None]) -> bool:
+    """Whether all files could be read and are valid; text goes to ``out``, findings to ``print_finding``, errors to ``print_error``."""
     from compaction.dumping.dump_tool import Dump
     from compaction.storage.clients import require_store
     from compaction.storage.mixed import file_system
 
     for path in request.files:
         require_store(path)
-    return Dump(file_system(request.files), request, out, note, fail).run(str(Path.cwd()))
+    return Dump(file_system(request.files), request, out, print_finding, print_error).run(str(Path.cwd()))
 
 
 def _print(request: DumpRequest) -> int:
@@ -361,18 +361,18 @@ def _print(request: DumpRequest) -> int:
     # a pipe gets the bytes that Kafka's tool prints; on a terminal, control characters in keys could take effect
     out = TerminalOutput(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer
 
-    def note(line: str) -> None:
+    def print_finding(line: str) -> None:
         out.flush()
         log_lines.print_line(line)
 
-    def fail(text: str) -> None:
+    def print_error(text: str) -> None:
         out.flush()
         log_lines.print_error(text)
 
     sys.stdout.flush()
     try:
         with standard_streams.strict_output():
-            valid = _dump(request, out, note, fail)
+            valid = _dump(request, out, print_finding, print_error)
             out.flush()
     except BrokenPipeError:
         # the reader needs no more; what is in the buffer is lost

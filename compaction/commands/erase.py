@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, progress
-from compaction.api.inputs import Given, Inputs, Texts, Time, read_request, read_selector, with_output
+from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, read_request, read_selector, with_output
 from compaction.api.key_inputs import KeyInputs, certified_salt, erased_keys, read_keys
 from compaction.api.runs import carried_out, done_before
 from compaction.certifier.certificate import Status, error_line
@@ -104,7 +104,7 @@ def erase(
     tail: str | None = None,
     private_keys: Texts = (),
     config: Texts = (),
-    settings: Given = (),
+    settings: NamedSettings = (),
     metadata: Texts = (),
     assume_default_policy: bool = False,
     as_of: Time | None = None,
@@ -142,34 +142,36 @@ def erase(
     return carry_out(locals(), lambda report: None, erase_records)
 
 
-def carry_out(given: Mapping[str, Any], erased: Callable[[RunReport], None], execute: Execute) -> RunReport:
+def carry_out(parameters: Mapping[str, Any], on_report: Callable[[RunReport], None], execute: Execute) -> RunReport:
     """Runs the command.
 
-    :param given: the parameters of ``erase``
-    :param erased: called with the report before the result is written in another layout
+    :param parameters: the parameters of ``erase``
+    :param on_report: called with the report before the result is written in another layout
     :param execute: see ``erase_records``
     """
-    path = None if given["certificate"] is None else os.fspath(given["certificate"])
-    if given["if_done"] and path is None:
+    path = None if parameters["certificate"] is None else os.fspath(parameters["certificate"])
+    if parameters["if_done"] and path is None:
         message = "--if-done needs --certificate: an output does not say which keys were erased, its certificate does"
         raise UsageError(message, hint="give the same --certificate FILE to each call of the slot")
-    recorded = {**given, "certificate": path, "where": ["[hidden]"] * len(KeyInputs.of(given).where)}
-    inputs = Inputs.of("erase", recorded, "include_active", "on_match", "keys_format", "keys_column", "where", "certificate")
+    recorded_parameters = {**parameters, "certificate": path, "where": ["[hidden]"] * len(KeyInputs.of(parameters).where)}
+    inputs = Inputs.of(
+        "erase", recorded_parameters, "include_active", "on_match", "keys_format", "keys_column", "where", "certificate"
+    )
 
     def work(engine: Engine, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
-        request = _request(inputs, given)
+        request = _request(inputs, parameters)
         if inputs.if_done and path is not None:
             salt = certified_salt(path, request.erasure.criteria)
-            if (found := done_before(_with_salt(request.base, salt or request.erasure.salt))) is not None:
-                return report_once(found)
+            if (earlier_report := done_before(_with_salt(request.base, salt or request.erasure.salt))) is not None:
+                return report_once(earlier_report)
         if path is not None:
             request = with_fields(request, certify=_certifier(engine, request, path), certificate=path)
         return report_once(execute(engine, request))
 
-    return carried_out(inputs, erase, work, erased, ENCRYPTED)
+    return carried_out(inputs, erase, work, on_report, ENCRYPTED)
 
 
-def _request(inputs: Inputs, given: Mapping[str, Any]) -> ErasureRequest:
+def _request(inputs: Inputs, parameters: Mapping[str, Any]) -> ErasureRequest:
     """The checked request.
 
     :raises UsageError: an argument is invalid
@@ -177,10 +179,10 @@ def _request(inputs: Inputs, given: Mapping[str, Any]) -> ErasureRequest:
     from compaction.erasure.erase_keys import ErasureRequest
     from compaction.erasure.find_matches import Erasure
 
-    (criteria, places), salt = read_keys(KeyInputs.of(given)), secrets.token_bytes(16)
+    (criteria, places), salt = read_keys(KeyInputs.of(parameters)), secrets.token_bytes(16)
     base = with_output(inputs, read_request(inputs))
-    base = with_fields(_with_salt(base, salt), include_active=given["include_active"])
-    erasure = Erasure(criteria, salt, given["on_match"] == "tombstone")
+    base = with_fields(_with_salt(base, salt), include_active=parameters["include_active"])
+    erasure = Erasure(criteria, salt, parameters["on_match"] == "tombstone")
     partitions = read_selector(inputs).partitions
     internal = frozenset((*inputs.topics, *(partition.topic for partition in partitions)))
     return ErasureRequest(base, erasure, internal, places=places)
@@ -219,22 +221,22 @@ def _certifier(engine: Engine, request: ErasureRequest, path: str) -> Certify:
         logs: dict[LogLocation, Mapping[str, Any]] = {}
         elsewhere: list[Remains] = []
         notes: list[str] = []
-        for asked, by_name in _requests(base, run):
+        for verify_request, by_name in _requests(base, run):
             with progress() as shown:
-                found = certify_erasure(engine.passes(shown), asked, erased)
-            for log in found.logs:
+                certified = certify_erasure(engine.passes(shown), verify_request, erased)
+            for log in certified.logs:
                 name = TopicPartition(log["topic"], log["partition"])
                 logs[by_name[name]] = {**log, "resumed": name in resumed}
-            wrong = (log for log in found.report.logs if log.status not in (Status.HOLDS, Status.INCOMPLETE))
+            wrong = (log for log in certified.report.logs if log.status not in (Status.HOLDS, Status.INCOMPLETE))
             errors |= {by_name[log.topic_partition]: f"certificate: {error_line(log)}" for log in wrong}
-            elsewhere += found.report.elsewhere
-            notes += (f"{log.name}: {log.left_text}" for log in found.report.logs if log.remaining)
-            notes += (str(each) for each in found.report.elsewhere if each.records)
-        made = VerifyRequest((), (), base.as_of_ms, include_active=base.include_active)
+            elsewhere += certified.report.elsewhere
+            notes += (f"{log.name}: {log.left_text}" for log in certified.report.logs if log.remaining)
+            notes += (str(file) for file in certified.report.elsewhere if file.records)
+        certificate_request = VerifyRequest((), (), base.as_of_ms, include_active=base.include_active)
 
         def write(failed: Mapping[LogLocation, str]) -> str:
             logs.update({log: failed_log(log.topic_partition, error) for log, error in failed.items()})
-            text = document(made, erased, request.erasure.salt, list(logs.values()), elsewhere)
+            text = document(certificate_request, erased, request.erasure.salt, list(logs.values()), elsewhere)
             write_text(path, text, PRIVATE)
             return status_of(list(logs.values()), elsewhere).value
 
@@ -250,31 +252,34 @@ def _requests(
     """One request per log directory, with its logs."""
     targets = {} if base.output_dir is None else layout(base.output_dir, base.log_dirs)
     for log_dir in base.log_dirs:
-        of_dir = {log.location.topic_partition: log for log in run if log.location.log_dir == log_dir}
-        here = {name: log for name, log in of_dir.items() if log.error is None}
-        if of_dir:
-            yield VerifyRequest(
-                before=(log_dir,) if targets else (),
-                after=(targets.get(log_dir, log_dir),),
-                now_ms=base.as_of_ms,
-                logs=frozenset(here),
-                cleaned_to={name: log.checkpoint for name, log in here.items()},
-                resolver=base.resolver,
-                metadata_dirs=base.metadata_dirs,
-                kafka_version=base.kafka_version,
-                include_active=base.include_active,
-                refused=frozenset(name for name, log in here.items() if log.refused),
-                failed=frozenset(of_dir) - frozenset(here),
-                sources_remain=not targets,
-            ), {name: log.location for name, log in here.items()}
+        logs_of_dir = {log.location.topic_partition: log for log in run if log.location.log_dir == log_dir}
+        unfailed = {name: log for name, log in logs_of_dir.items() if log.error is None}
+        if logs_of_dir:
+            yield (
+                VerifyRequest(
+                    before=(log_dir,) if targets else (),
+                    after=(targets.get(log_dir, log_dir),),
+                    now_ms=base.as_of_ms,
+                    logs=frozenset(unfailed),
+                    cleaned_to={name: log.checkpoint for name, log in unfailed.items()},
+                    resolver=base.resolver,
+                    metadata_dirs=base.metadata_dirs,
+                    kafka_version=base.kafka_version,
+                    include_active=base.include_active,
+                    refused=frozenset(name for name, log in unfailed.items() if log.refused),
+                    failed=frozenset(logs_of_dir) - frozenset(unfailed),
+                    sources_remain=not targets,
+                ),
+                {name: log.location for name, log in unfailed.items()},
+            )
 
 
 def main(argv: Sequence[str] | None = None, run: Execute = erase_records) -> int:
     """Runs the command; returns its exit code. ``argv``: by default those of the process; ``run`` executes a request."""
 
     def body(arguments: argparse.Namespace) -> int:
-        given = execution.given(erase, arguments)
-        report, code = execution.run_and_write(partial(carry_out, given, execute=run), arguments)
+        parameters = execution.call_parameters(erase, arguments)
+        report, code = execution.run_and_write(partial(carry_out, parameters, execute=run), arguments)
         if report.erasure.get("certificate", {}).get("status") == Status.INCOMPLETE.value:
             message = "records of the keys remain where the run did not erase"
             hint = "the notes say where; --include-active erases from the last segments"

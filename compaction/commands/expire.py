@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.engine_choice import AUTO, Engine
-from compaction.api.inputs import Given, Inputs, Texts, Time, read_request, with_output
+from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, read_request, with_output
 from compaction.api.runs import carried_out, done_before, report_without_logs
 from compaction.cli import execution, option_groups
 from compaction.config.request import CompactionRequest
@@ -78,7 +78,7 @@ def expire(
     tail: str | None = None,
     private_keys: Texts = (),
     config: Texts = (),
-    settings: Given = (),
+    settings: NamedSettings = (),
     metadata: Texts = (),
     assume_default_policy: bool = False,
     as_of: Time | None = None,
@@ -105,20 +105,20 @@ def expire(
     return carry_out(locals(), lambda report: None, delete)
 
 
-def carry_out(given: Mapping[str, Any], expired: Callable[[RunReport], None], execute: Execute) -> RunReport:
+def carry_out(parameters: Mapping[str, Any], on_report: Callable[[RunReport], None], execute: Execute) -> RunReport:
     """Runs the command.
 
-    :param given: the parameters of ``expire``
-    :param expired: called with the report before the result is written in another layout
+    :param parameters: the parameters of ``expire``
+    :param on_report: called with the report before the result is written in another layout
     :param execute: see ``delete``
     """
 
     def work(engine: Engine, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
         request = with_output(inputs, read_request(inputs))
-        found = done_before(request) if inputs.if_done else None
-        return report_once(found or execute(engine, request))
+        earlier_report = done_before(request) if inputs.if_done else None
+        return report_once(earlier_report or execute(engine, request))
 
-    return carried_out(Inputs.of("expire", given), expire, work, expired)
+    return carried_out(Inputs.of("expire", parameters), expire, work, on_report)
 
 
 def delete(engine: Engine, request: CompactionRequest) -> RunReport:
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None, run: Execute = delete) -> int:
     """Runs the command; returns its exit code. ``argv``: by default those of the process; ``run`` executes a request."""
 
     def body(arguments: argparse.Namespace) -> int:
-        given = execution.given(expire, arguments)
-        return execution.run_and_write(partial(carry_out, given, execute=run), arguments)[1]
+        parameters = execution.call_parameters(expire, arguments)
+        return execution.run_and_write(partial(carry_out, parameters, execute=run), arguments)[1]
 
     return execution.run_command(parser(), argv, body)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, chosen, progress
 from compaction.api.inputs import (
-    Given,
     Inputs,
+    NamedSettings,
     Texts,
     Time,
     join_tail,
@@ -139,7 +139,7 @@ def verify(
     keys_column: str | None = None,
     where: Texts = (),
     config: Texts = (),
-    settings: Given = (),
+    settings: NamedSettings = (),
     metadata: Texts = (),
     assume_default_policy: bool = False,
     as_of: Time | None = None,
@@ -162,8 +162,8 @@ def verify(
     :raises UsageError: an argument is invalid, or there is nothing to compare
     :raises CompactionError: a directory cannot be read; a log that cannot be judged is in the report
     """
-    given = locals()
-    call, inputs = read_call(given)
+    parameters = locals()
+    call, inputs = read_call(parameters)
     with chosen(engine, "verify", spark=spark, settings=ENCRYPTED) as tasks:
         report = _verify(tasks, call)
         return with_fields(report, origin=provenance(inputs, verify, tasks))
@@ -176,8 +176,8 @@ def _verify(engine: Engine, call: VerifyInputs) -> VerifyReport:
 
     request = call.request
     with _shared_locks(request), progress() as shown:
-        found = certify_erasure(engine.passes(shown), request, call.erased)
-    report = compare(call.certificate, found, request.logs or frozenset(), with_before=bool(request.before))
+        certified_logs = certify_erasure(engine.passes(shown), request, call.erased)
+    report = compare(call.certificate, certified_logs, request.logs or frozenset(), with_before=bool(request.before))
     return with_fields(report, certificate=call.certificate_path)
 
 
@@ -197,20 +197,20 @@ def _explained(engine: Engine, request: VerifyRequest, offset: int) -> list[str]
         return explain_record.explain(engine.passes(shown), request, offset)
 
 
-def read_call(given: Mapping[str, Any]) -> tuple[VerifyInputs, Inputs]:
+def read_call(parameters: Mapping[str, Any]) -> tuple[VerifyInputs, Inputs]:
     """The checked call, and what it has in common with those of other commands.
 
-    :param given: the parameters of ``verify``, and of its option ``--why``
+    :param parameters: the parameters of ``verify``, and of its option ``--why``
     :raises UsageError: the call is wrong
     """
-    path, keys = given["certificate"], KeyInputs.of(given)
-    given = {**given, "certificate": path if path is None else os.fspath(path), "where": (), "log_dirs": ()}
-    inputs = Inputs.of("verify", {**given, **{name: texts(given[name]) for name in ("before", "after", "in_place")}})
-    sides: dict[str, list[str]] = {name: inputs.given[name] for name in ("before", "after", "in_place")}
+    path, keys = parameters["certificate"], KeyInputs.of(parameters)
+    parameters = {**parameters, "certificate": path if path is None else os.fspath(path), "where": (), "log_dirs": ()}
+    inputs = Inputs.of("verify", {**parameters, **{name: texts(parameters[name]) for name in ("before", "after", "in_place")}})
+    sides: dict[str, list[str]] = {name: inputs.parameters[name] for name in ("before", "after", "in_place")}
     in_place = bool(sides["in_place"])
     if in_place == bool(sides["after"]) or in_place == bool(sides["before"]):
         raise UsageError("give --before and --after, or only --in-place", hint="see --help")
-    resolver, selector, why = read_resolver(inputs), read_selector(inputs), _read_why(given.get("why"))
+    resolver, selector, why = read_resolver(inputs), read_selector(inputs), _read_why(parameters.get("why"))
     if why is not None:
         selector = Selector(partitions=frozenset({why[0]}), option="--why")
     before = _log_dirs(inputs, sides["before"], "--before")
@@ -226,20 +226,20 @@ def read_call(given: Mapping[str, Any]) -> tuple[VerifyInputs, Inputs]:
         resolver=resolver,
         metadata_dirs=read_metadata_dirs(inputs),
         kafka_version=read_kafka_version(inputs),
-        include_active=given["include_active"],
-        several_rounds=given["several_rounds"],
-        strict=given["strict"],
+        include_active=parameters["include_active"],
+        several_rounds=parameters["several_rounds"],
+        strict=parameters["strict"],
     )
-    if given["certificate"] is None:
+    if parameters["certificate"] is None:
         if keys.keys or keys.where:
             raise UsageError("--keys and --where need --certificate", hint="see --help")
         return VerifyInputs(request, why), inputs
-    request, found, erased = with_certificate(given["certificate"], keys, request)
-    return VerifyInputs(request, why, found, erased, given["certificate"]), inputs
+    request, certificate, erased = with_certificate(parameters["certificate"], keys, request)
+    return VerifyInputs(request, why, certificate, erased, parameters["certificate"]), inputs
 
 
-def _log_dirs(inputs: Inputs, given: Sequence[str], option: str) -> tuple[str, ...]:
-    uris = [parse_uri(path, option) for path in given]
+def _log_dirs(inputs: Inputs, paths: Sequence[str], option: str) -> tuple[str, ...]:
+    uris = [parse_uri(path, option) for path in paths]
     if option == "--before":
         join_tail(inputs.tail, uris)
     with usage_errors():
@@ -304,12 +304,12 @@ def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int
     """Runs the command; returns its exit code, see ``compact``."""
 
     def body(arguments: argparse.Namespace) -> int:
-        given = execution.given(verify, arguments) | ({} if engine is None else {"engine": engine})
+        parameters = execution.call_parameters(verify, arguments) | ({} if engine is None else {"engine": engine})
         if arguments.why is None:
-            return _finish(verify(**given), arguments)
-        call, _ = read_call({**given, "why": arguments.why})
+            return _finish(verify(**parameters), arguments)
+        call, _ = read_call({**parameters, "why": arguments.why})
         if call.why is not None:
-            with chosen(given["engine"], "verify", settings=ENCRYPTED) as tasks:
+            with chosen(parameters["engine"], "verify", settings=ENCRYPTED) as tasks:
                 print("\n".join(_explained(tasks, call.request, call.why[1])))
         return 0
 

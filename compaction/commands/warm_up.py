@@ -87,7 +87,7 @@ def show_status() -> int:
 
 
 def _size(path: Path) -> str:
-    return f"{sum(each.stat().st_size for each in path.glob('*') if each.is_file()) / 1e6:.1f} MB"
+    return f"{sum(file.stat().st_size for file in path.glob('*') if file.is_file()) / 1e6:.1f} MB"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -32,9 +32,9 @@ def share_freed(before: int, after: int) -> str:
     return "< 0.1 %" if text == "0.0 %" else text
 
 
-def counted(count: int, what: str) -> str:
-    """A number of things, each of which is called ``what``: ``1 segment``, ``1,350 records``."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+def counted(count: int, noun: str) -> str:
+    """A number of things, each of which is called ``noun``: ``1 segment``, ``1,350 records``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def duration(milliseconds: int) -> str:

@@ -60,19 +60,19 @@ def outcome(log: LogReport) -> str:
 
 def _disk(logs: Iterable[LogReport]) -> tuple[int, int]:
     """Bytes on disk before and after."""
-    found = list(logs)
-    return sum(log.disk_bytes_before for log in found), sum(log.disk_bytes_after for log in found)
+    reports = list(logs)
+    return sum(log.disk_bytes_before for log in reports), sum(log.disk_bytes_after for log in reports)
 
 
 def _outcomes(logs: Sequence[LogReport], *, dry_run: bool) -> str:
     """How many logs had each outcome: ``3 cleaned, 2 expired, 13 skipped (12 policy, 1 ratio)``."""
-    found = Counter(outcome(log).partition(": ")[::2] for log in logs)
+    counts = Counter(outcome(log).partition(": ")[::2] for log in logs)
     parts = []
-    for word in sorted({word for word, _ in found}, key=lambda word: (word in ("failed", "skipped"), word)):
-        causes = sorted((cause, count) for (name, cause), count in found.items() if name == word)
-        told = ", ".join(f"{count} {cause}" for cause, count in causes if cause not in ("", "unknown"))
+    for word in sorted({word for word, _ in counts}, key=lambda word: (word in ("failed", "skipped"), word)):
+        causes = sorted((cause, count) for (name, cause), count in counts.items() if name == word)
+        causes_text = ", ".join(f"{count} {cause}" for cause, count in causes if cause not in ("", "unknown"))
         would = "" if not dry_run or word in ("failed", "skipped") else "would be "
-        parts.append(f"{sum(count for _, count in causes)} {would}{word}" + (f" ({told})" if told else ""))
+        parts.append(f"{sum(count for _, count in causes)} {would}{word}" + (f" ({causes_text})" if causes_text else ""))
     return ", ".join(parts) or "nothing to do"
 
 
@@ -90,10 +90,10 @@ def _notes(report: RunReport) -> Iterator[str]:
         partly = ", whose records are not all counted" if records is None and _records(report.logs) else ""
         yield f"{counted(expired, 'segment')} of {sizes}{contents} {'would expire' if report.dry_run else 'expired'}{partly}"
     for note in (IN_USE, CHANGED):
-        noted = [log.name for log in report.logs if log.reason.endswith(f"({note})")]
-        if noted:
-            more = ", ..." if noted[_MOST_NAMES:] else ""
-            yield f"{counted(len(noted), 'log')} ({note}): {', '.join(noted[:_MOST_NAMES])}{more}"
+        names = [log.name for log in report.logs if log.reason.endswith(f"({note})")]
+        if names:
+            more = ", ..." if names[_MOST_NAMES:] else ""
+            yield f"{counted(len(names), 'log')} ({note}): {', '.join(names[:_MOST_NAMES])}{more}"
     if report.erasure:
         erased = counted(sum(log.erased_records for log in report.logs), "record")
         yield f"{erased} of {counted(report.erasure['keys_found'], 'key')} {'would be' if report.dry_run else 'were'} erased"
@@ -115,11 +115,11 @@ def _not_found(erasure: Mapping[str, Any]) -> Iterator[str]:
     """Keys that no record has, by their lines in the given files."""
     missing: int = erasure.get("keys_not_found", 0)
     if missing:
-        listed = [f"line {each['line']} of {each['file']}" for each in erasure["not_found"][:_MOST_NAMES]]
+        listed = [f"line {key['line']} of {key['file']}" for key in erasure["not_found"][:_MOST_NAMES]]
         more = [f"{missing - len(listed):,} more"] if listed and missing > len(listed) else []
-        where = f": {', '.join([*listed, *more])}" if listed else ""
-        were = "was" if missing == 1 else "were"
-        yield f"{missing:,} of {counted(erasure['keys_given'], 'key')} {were} not found{where}"
+        places = f": {', '.join([*listed, *more])}" if listed else ""
+        verb = "was" if missing == 1 else "were"
+        yield f"{missing:,} of {counted(erasure['keys_given'], 'key')} {verb} not found{places}"
 
 
 def _table(report: RunReport, style: Style, all_rows: bool, with_details: bool) -> list[Line]:
@@ -138,10 +138,10 @@ def _table(report: RunReport, style: Style, all_rows: bool, with_details: bool) 
     ]
     rows = []
     for name, numbers in top.rows:
-        found = [logs[number] for number in numbers]
-        colour = next(colour for status, colour in _COLOURS.items() if any(log.status is status for log in found))
-        details = [text for log in found for text in _details(log, named=len(found) > 1)] if with_details else []
-        rows.append(Row([name, *_figures(found), _result(found)], colour, details))
+        row_logs = [logs[number] for number in numbers]
+        colour = next(colour for status, colour in _COLOURS.items() if any(log.status is status for log in row_logs))
+        details = [text for log in row_logs for text in _details(log, named=len(row_logs) > 1)] if with_details else []
+        rows.append(Row([name, *_figures(row_logs), _result(row_logs)], colour, details))
     total = Row([f"total, {counted(len(logs), 'log')}", *_figures(logs), ""], "bold")
     *body, last = table(columns, [*rows, total], style)
     return [*body, *wrapped(top.hidden, style, colour="dim"), last]
@@ -150,8 +150,8 @@ def _table(report: RunReport, style: Style, all_rows: bool, with_details: bool) 
 def _rank(logs: Sequence[LogReport]) -> tuple[bool, int, int, str, int]:
     """Failed logs first, then the most bytes freed, then the most bytes."""
     before, after = _disk(logs)
-    fine = all(log.status is not LogStatus.FAILED for log in logs)
-    return fine, after - before, -before, logs[0].topic, logs[0].partition
+    without_failure = all(log.status is not LogStatus.FAILED for log in logs)
+    return without_failure, after - before, -before, logs[0].topic, logs[0].partition
 
 
 def _figures(logs: Sequence[LogReport]) -> list[str]:
@@ -187,12 +187,12 @@ def _unread(logs: Iterable[LogReport]) -> bool:
 
 def _result(logs: Sequence[LogReport]) -> str:
     """The outcome of a row; of several the failures, else the most frequent."""
-    found = Counter(outcome(log).partition(": ")[0] for log in logs)
-    if len(logs) == 1 or len(found) == 1:
+    counts = Counter(outcome(log).partition(": ")[0] for log in logs)
+    if len(logs) == 1 or len(counts) == 1:
         causes = {outcome(log) for log in logs}
-        return next(iter(causes if len(causes) == 1 else found))
-    word = "failed" if "failed" in found else found.most_common(1)[0][0]
-    return f"{found[word]} of {len(logs)} {word}"
+        return next(iter(causes if len(causes) == 1 else counts))
+    word = "failed" if "failed" in counts else counts.most_common(1)[0][0]
+    return f"{counts[word]} of {len(logs)} {word}"
 
 
 def _details(log: LogReport, *, named: bool) -> Iterator[str]:

@@ -64,14 +64,16 @@ class Row:
 
 def table(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> list[Line]:
     head = Row([column.title for column in columns])
-    found = [Row([printable(cell) for cell in row.cells], row.colour, row.details) for row in rows]
-    widths = [max(cell_len(row.cells[number]) for row in (head, *found)) for number in range(len(columns))]
-    used = [number for number, each in enumerate(columns) if not each.rank or any(row.cells[number] for row in found)]
+    printable_rows = [Row([printable(cell) for cell in row.cells], row.colour, row.details) for row in rows]
+    widths = [max(cell_len(row.cells[number]) for row in (head, *printable_rows)) for number in range(len(columns))]
+    used = [
+        number for number, column in enumerate(columns) if not column.rank or any(row.cells[number] for row in printable_rows)
+    ]
     share = max(_SHORTEST_NAME, int(style.width * _NAME_SHARE))
     shown = _fitting(columns, used, [min(widths[0], share), *widths[1:]], style.width)
     widths[0] = min(widths[0], max(_SHORTEST_NAME, style.width - _total(shown[1:], widths) - len(_GAP)))
     lines = [Line(_joined(head, columns, shown, widths, style), "bold")]
-    for row in found:
+    for row in printable_rows:
         lines.append(Line(_joined(row, columns, shown, widths, style), row.colour))
         lines += [line for text in row.details for line in wrapped(text, style, indent=4)]
     return lines

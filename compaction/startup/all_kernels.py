@@ -38,9 +38,9 @@ def first_pass() -> None:
     entries, secret = _empty(np.uint64, 0, ENTRY_WORDS), HashSecret(0, 0).state()
     counters = _empty(np.int64, len(records.RECORD_ERRORS))
     records.scan_records(*_rows(), _empty(np.uint8), 0, 0, entries, entries, _empty(np.int32), counters, secret)
-    held = slot_table.SlotTable(slot_table.OFFSETS, 0, 1.0, 0)
-    held.put(entries)
-    held.superseded(entries)
+    offset_map = slot_table.SlotTable(slot_table.OFFSETS, 0, 1.0, 0)
+    offset_map.put(entries)
+    offset_map.superseded(entries)
 
 
 def matches() -> None:
@@ -70,11 +70,11 @@ def strategies() -> None:
 
 def second_pass() -> None:
     block, scratch, rows, spans = _rows()
-    survivors, limits, each = _empty(np.uint64), batch_retention.Limits(0, 0, 0, False), _empty(np.uint8)
-    batch_retention.decide(rows, each, survivors, limits, each)
-    batches.first_bad_crc(block, 0, rows, each != 0)
+    survivors, limits, numbers = _empty(np.uint64), batch_retention.Limits(0, 0, 0, False), _empty(np.uint8)
+    batch_retention.decide(rows, numbers, survivors, limits, numbers)
+    batches.first_bad_crc(block, 0, rows, numbers != 0)
     out, kept, counters = _empty(OUT_ROW), _empty(np.int64, 0, 6), _empty(np.int64, rewrite.COUNTERS)
-    rewrite.rewrite(block, scratch, rows, spans, each, each, survivors, limits, 0, 0, 0, block, out, kept, counters)
+    rewrite.rewrite(block, scratch, rows, spans, numbers, numbers, survivors, limits, 0, 0, 0, block, out, kept, counters)
     index.index_entries(out, 0, index.new_state(0), _empty(OFFSET_ROW), _empty(TIME_ROW))
 
 
@@ -100,8 +100,8 @@ def record_sizes() -> None:
 
 def comparison() -> None:
     counted, ages = _empty(np.int64, 1, tally.COLUMNS), _empty(np.int64, 2, tally.COLUMNS)
-    limits, frame, each = batch_retention.Limits(0, 0, 0, False), tally.LogRange(0, 1, 0), _empty(np.uint8)
-    tally.tally(*_rows(), each, each, _empty(np.uint64), limits, frame, _empty(np.int64), counted, ages)
+    limits, frame, numbers = batch_retention.Limits(0, 0, 0, False), tally.LogRange(0, 1, 0), _empty(np.uint8)
+    tally.tally(*_rows(), numbers, numbers, _empty(np.uint64), limits, frame, _empty(np.int64), counted, ages)
 
 
 def source() -> None:
@@ -117,13 +117,13 @@ def backup_sets() -> None:
 
 
 def certifier() -> None:
-    data, rows, each, found = _empty(np.uint8), _empty(BATCH_ROW), _empty(np.int64), _empty(locate.RECORD_ROW)
-    locate.locate_records(data, rows, each, each, found)
-    locate.locate_messages(data, rows, each, each, found)
-    locate.compare_records(found, data, found, data, each, data)
-    locate.gather_keys(data, found, _empty(np.int32, 1), data)
+    data, rows, numbers, records = _empty(np.uint8), _empty(BATCH_ROW), _empty(np.int64), _empty(locate.RECORD_ROW)
+    locate.locate_records(data, rows, numbers, numbers, records)
+    locate.locate_messages(data, rows, numbers, numbers, records)
+    locate.compare_records(records, data, records, data, numbers, data)
+    locate.gather_keys(data, records, _empty(np.int32, 1), data)
     locate.assign_parts(_empty(np.int32, 1), data, 0, 1, _empty(np.int32))
-    locate.last_longs(data, found, data, each, _empty(np.bool_))
+    locate.last_longs(data, records, data, numbers, _empty(np.bool_))
 
 
 def dumping() -> None:
@@ -140,6 +140,6 @@ def compile_all() -> None:
     """Compile the kernels that are not cached, in a process that does nothing else: the compiler's objects live until the end,
     and collecting garbage among them takes a tenth of the time."""
     gc.disable()
-    for each in _WORK:
-        each()
+    for call_kernels in _WORK:
+        call_kernels()
     note_all_compiled()

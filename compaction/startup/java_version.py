@@ -20,7 +20,7 @@ OLDEST_JAVA = 17
 #: files that Spark's JVM opens at its start: mainly its jars
 LEAST_FILES = 400
 _RELEASE = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
-_SAID = re.compile(r' version "(?:1\.)?(\d+)')
+_VERSION = re.compile(r' version "(?:1\.)?(\d+)')
 _LIMIT_S = 20.0
 _HINT = f"install Java {OLDEST_JAVA} or newer and set JAVA_HOME to its directory"
 
@@ -28,8 +28,8 @@ _HINT = f"install Java {OLDEST_JAVA} or newer and set JAVA_HOME to its directory
 def find_java() -> Path | None:
     """The Java that Spark's scripts start: that of ``JAVA_HOME``, else the first one on ``PATH``."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which(Path(home, "bin", "java")) if home else shutil.which("java")
-    return Path(found).resolve() if found else None
+    command = shutil.which(Path(home, "bin", "java")) if home else shutil.which("java")
+    return Path(command).resolve() if command else None
 
 
 def major_version(java: Path) -> int | None:
@@ -40,10 +40,10 @@ def major_version(java: Path) -> int | None:
         match = None
     if match is None:
         try:
-            done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_LIMIT_S, check=False)  # noqa: S603
+            result = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_LIMIT_S, check=False)  # noqa: S603
         except (OSError, subprocess.TimeoutExpired):
             return None
-        match = _SAID.search(f" {done.stderr} {done.stdout}")
+        match = _VERSION.search(f" {result.stderr} {result.stdout}")
     return None if match is None else int(match[1])
 
 
@@ -52,14 +52,14 @@ def require_java() -> None:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return
     # the JVM raises its limit to the hard one
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most != resource.RLIM_INFINITY and most < LEAST_FILES:
-        message = f"a process may open {most} files here, and Spark's JVM opens more than {LEAST_FILES} at its start"
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_FILES:
+        message = f"a process may open {limit} files here, and Spark's JVM opens more than {LEAST_FILES} at its start"
         raise UsageError(message, hint="raise the limit: ulimit -n 4096")
     java, home = find_java(), os.environ.get("JAVA_HOME")
     if java is None:
-        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "JAVA_HOME is not set, and no java is on PATH"
-        raise UsageError(f"needs Java {OLDEST_JAVA} or newer, found none: {where}", hint=_HINT)
+        cause = f"JAVA_HOME is {home}, which has no bin/java" if home else "JAVA_HOME is not set, and no java is on PATH"
+        raise UsageError(f"needs Java {OLDEST_JAVA} or newer, found none: {cause}", hint=_HINT)
     version = major_version(java)
     if version is None:
         raise UsageError(f"needs Java {OLDEST_JAVA} or newer, found one that does not tell its version at {java}", hint=_HINT)

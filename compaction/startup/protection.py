@@ -97,8 +97,8 @@ def configured(environment: Mapping[str, str]) -> dict[str, str]:
         result = as_dict(parse_properties(file.read_text(encoding="utf-8", errors="replace"), file))
     except OSError:
         result = {}
-    given = (value.partition("=") for option, value in pairwise(submit) if option in ("--conf", "-c"))
-    result.update({name: value for name, _, value in given})
+    options_given = (value.partition("=") for option, value in pairwise(submit) if option in ("--conf", "-c"))
+    result.update({name: value for name, _, value in options_given})
     if "--master" in options:
         result[MASTER] = options["--master"]
     return result

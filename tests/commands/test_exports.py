@@ -55,7 +55,7 @@ def test_keys_are_erased_from_a_copy_of_an_export(objects: Path, log_dir: Path, 
     def erased(place: object, output: Path) -> dict[str, bytes]:
         options = ["--log-dir", str(place), "--keys", str(tmp_path / "keys.txt"), "--output-dir", str(output)]
         options += ["--include-active", "--as-of-ms", "1798761600000", *COMPACT]
-        called = execution.given(erase.erase, erase.parser().parse_args(options))
+        called = execution.call_parameters(erase.erase, erase.parser().parse_args(options))
         report = erase.carry_out(called, lambda report: None, lambda _, request: erase_keys(LocalPasses, request))
         assert [log.status.value for log in report.logs] == ["cleaned"]
         return files(output)

@@ -19,7 +19,7 @@ COMPACT = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0")
 def run(*options: object, sizes: Sizes | None = None) -> RunReport:
     """The job with these options, as of a fixed time, active segments included."""
     given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active"]
-    called = execution.given(job.compact, job.parser().parse_args(given))
+    called = execution.call_parameters(job.compact, job.parser().parse_args(given))
     return job.carry_out(called, lambda report: None, lambda _, request: clean_logs(LocalPasses, request, sizes))
 
 
