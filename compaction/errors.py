@@ -1,4 +1,4 @@
-"""The errors of this package: one line that says what is wrong, where, and what to do.
+"""The errors of this package: one line with the fault, its place and the remedy.
 
 A ``UsageError`` means that the call is wrong and nothing was changed (exit code 2). A ``LogError`` fails one log: that log is
 unchanged, and the run continues with the others (exit code 1).
@@ -14,10 +14,10 @@ from compaction.printable import printable
 class CompactionError(Exception):
     """Base class of this package's errors.
 
-    :param message: what is wrong, e.g. ``"batch fails its CRC (stored 0x1, computed 0x2)"``
+    :param message: the fault, e.g. ``"batch fails its CRC (stored 0x1, computed 0x2)"``
     :param path: the file or directory
     :param position: byte position in that file
-    :param hint: what the user can do
+    :param hint: the remedy
     """
 
     def __init__(self, message: str, *, path: object = None, position: int | None = None, hint: str | None = None) -> None:
@@ -28,7 +28,7 @@ class CompactionError(Exception):
         super().__init__(self.describe())
 
     def describe(self) -> str:
-        """The one line shown to the user: printable, without line breaks; a path that ``message`` names is not named again."""
+        """The one line shown to the user: printable, without line breaks; a path in ``message`` is not repeated."""
         named = self.path is not None and re.search(rf"(?<![\w./-]){re.escape(self.path)}(?![\w/-])", self.message)
         where = "" if self.path is None or named else f"{self.path}: "
         if self.path is not None and self.position is not None:
@@ -72,7 +72,7 @@ class UnsupportedLogError(LogError):
 
 
 class PolicyUnknownError(LogError):
-    """The topic's ``cleanup.policy`` is not known, and nothing is deleted on a guess."""
+    """The topic's ``cleanup.policy`` is not known, so the log is not changed."""
 
 
 class StorageError(LogError):
@@ -86,7 +86,7 @@ class UnforeseenError(LogError):
 def as_log_error(error: Exception, path: object, position: int | None = None) -> LogError:
     """Any exception as an error of the log that was being processed.
 
-    :param path, position: what was being processed, for errors without a path of their own
+    :param path, position: the file being processed, for errors without a path
     """
     if isinstance(error, LogError):
         return error

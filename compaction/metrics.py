@@ -15,7 +15,7 @@ record's key or value.
 | ``kafka_log_compaction_log_policy_unknown`` | a log: 1 if its ``cleanup.policy`` is unknown, so that it was not changed |
 | ``kafka_log_compaction_log_bytes``, ``…_records``, ``…_segments`` | a cleaned log, by ``state``: ``before``, ``after`` |
 | ``kafka_log_compaction_log_removed_records`` | a cleaned log, by ``reason`` |
-| ``kafka_log_compaction_log_expired_bytes``, ``…_expired_segments`` | what the delete policy deleted from a cleaned log |
+| ``kafka_log_compaction_log_expired_bytes``, ``…_expired_segments`` | a cleaned log's segments deleted by the delete policy |
 | ``kafka_log_compaction_log_keys`` | distinct keys of a cleaned log's dirty section |
 | ``kafka_log_compaction_log_end_offset`` | the offset up to which a log is cleaned, exclusive |
 """
@@ -98,7 +98,7 @@ def _of_logs(report: RunReport) -> Iterator[Metric]:
     segments = [(_labels(log), log.expired_segments) for log in cleaned]
     yield Metric("log_expired_segments", "Segments that the delete policy deleted.", "", segments)
     yield Metric("log_keys", "Distinct keys of the dirty section.", "", [(_labels(log), log.keys) for log in cleaned])
-    # an erasure leaves what is dirty as it is
+    # an erasure does not clean the dirty section
     ends = [(_labels(log), log.end_offset) for log in cleaned if log.end_offset is not None and not log.erased_records]
     yield Metric("log_end_offset", "Offset up to which a log is cleaned, exclusive.", "", ends)
 

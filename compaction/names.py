@@ -1,4 +1,4 @@
-"""File and directory names of a Kafka log directory. No other module formats or parses them. Also the version of the reference.
+"""File and directory names of a Kafka log directory; no other module formats or parses them. Also the reference version.
 
 Mirrors ``LogFileUtils``, ``LocalLog.parseTopicPartitionName`` and ``UnifiedLog``.
 """
@@ -38,9 +38,9 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
-#: what else a broker keeps in a partition directory; the last one in that of the metadata log (``FileQuorumStateStore``)
+#: other files in a partition directory; the last one only in that of the metadata log (``FileQuorumStateStore``)
 _LOG_FILES = frozenset((LEADER_EPOCHS, PARTITION_METADATA, "quorum-state"))
-#: files beside the partition directories that a copy takes over as they are (``bootstrap.checkpoint``: ``BootstrapDirectory``)
+#: files beside the partition directories that a copy takes over unchanged (``bootstrap.checkpoint``: ``BootstrapDirectory``)
 _LOG_DIR_FILES = frozenset((META_PROPERTIES, CLEAN_SHUTDOWN, "bootstrap.checkpoint"))
 _CHECKPOINTS = frozenset((RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS))
 _SEGMENT_FILE = re.compile(
@@ -95,7 +95,7 @@ def parse_segment_file(name: str) -> SegmentFile | None:
 
 
 def is_log_file(name: str) -> bool:
-    """Whether a broker loads this file of a partition directory: not one that is temporary, renamed, or somebody else's."""
+    """Whether a broker loads this file of a partition directory: not a temporary, renamed or foreign file."""
     file = parse_segment_file(name)
     if file is not None:
         return not file.suffix
@@ -108,7 +108,7 @@ def is_log_dir_file(name: str) -> bool:
 
 
 def is_of_log_dir(name: str) -> bool:
-    """Whether a name beside the partition directories is a broker's: a file, or a directory of a log, also a marked one."""
+    """Whether a name in a log directory is a broker's: a file, or a directory of a log, also a marked one."""
     is_file = name in _LOG_DIR_FILES or name in _CHECKPOINTS or name == LOCK
     return is_file or parse_partition_dir(name) is not None or _MARKED_DIR.fullmatch(name) is not None
 
@@ -116,7 +116,7 @@ def is_of_log_dir(name: str) -> bool:
 def marked_dirs_of(names: Iterable[str], logs: Collection[TopicPartition]) -> list[str]:
     """The directories among ``names`` that are marked ``-delete``, ``-future`` or ``-stray`` and copies of one of ``logs``.
 
-    A broker shortens long names of topics, so that the beginning decides.
+    Names are compared by their beginning, because a broker shortens long names of topics.
     """
     marked = ((name, parse_partition_dir(name.rpartition(".")[0])) for name in names if _MARKED_DIR.fullmatch(name))
     return [

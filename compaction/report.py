@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: notes that reasons of logs end with if something else was at work in their directory
+#: notes at the end of reasons, if another process was at work in the log directory
 CHANGED, IN_USE = "the log changed while it was read", "in use; figures are a snapshot"
 
 

@@ -1,4 +1,4 @@
-"""What the functions of the Python API return: frozen values that are shown, and read as tables, in the same way."""
+"""Results of the functions of the Python API: frozen values with a common form as text and as tables."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """A result: ``str()`` is what the terminal shows, ``to_dict()`` the JSON document, ``to_arrow()`` a row for each log."""
+    """A result: ``str()`` is the text of the terminal, ``to_dict()`` the JSON document, ``to_arrow()`` a row for each log."""
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """The result as lines of text.
 
-        :param all_rows: show every log, however many there are
-        :param details: show below each log what was removed, and why
+        :param all_rows: show every log
+        :param details: show removals and reasons below each log
         """
         raise NotImplementedError
 
     def print_on(self, screen: Screen) -> None:
-        """Print it as the screen says: everything, the largest effects, or the last line."""
+        """Print it by the options of the screen: everything, the largest effects, or the last line."""
         if screen.only_summary:
             screen.print(wrapped(self.summary(), screen.style))
         else:
             screen.print(self.lines(screen.style, all_rows=screen.all_rows, details=screen.details))
 
     def summary(self) -> str:
-        """The last line, on which everything is."""
+        """The last line."""
         return list(self.lines())[-1].text
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,13 +65,13 @@ class Result:
         :raises UsageError: pandas is not installed
         """
         try:
-            import pandas  # noqa: F401 - pyarrow imports it, too, and has another error
+            import pandas  # noqa: F401 - pyarrow imports it, too, with another error
         except ModuleNotFoundError:
             raise UsageError("to_pandas() needs pandas, which is not installed", hint="install it, or use to_arrow()") from None
         return self.to_arrow().to_pandas()
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The text for notebooks."""
         return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:

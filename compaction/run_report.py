@@ -10,14 +10,14 @@ The JSON document has ``schema_version`` 1:
 | ``totals`` | ``logs`` is their number, ``cleaned``, ``skipped`` and ``failed`` those of each status, ``policy_unknown`` those
     with an unknown policy; the others are the sums of the counts below; ``seconds`` is the elapsed time of the run |
 | ``waves`` | one object per wave: the fields of ``WaveReport`` |
-| ``kafka_versions`` | whose rules applied, and to how many logs: the fields of ``VersionUsed`` |
-| ``erasure`` | only of a run that erased keys: what was given and found, by salted hashes |
+| ``kafka_versions`` | the versions whose rules applied, with the number of logs: the fields of ``VersionUsed`` |
+| ``erasure`` | only of a run that erased keys: the given and found keys, by salted hashes |
 | ``logs`` | one object per log: the fields of ``LogReport`` |
-| ``tool``, ``command``, ``options``, ``settings`` | what ran, and how it was called (``compaction.api.provenance``) |
+| ``tool``, ``command``, ``options``, ``settings`` | the call and its environment (``compaction.api.provenance``) |
 
-There are two kinds of bytes and of records. ``disk_bytes_*`` are those of all segments of a log, ``removed_records`` all that
-it has lost; what people read has these. ``bytes_*`` and ``records_*`` count what was read in the cleaned range, and kept, as
-Kafka's ``CleanerStats`` does. The figures of a dry run equal those of the real run.
+There are two kinds of bytes and of records. ``disk_bytes_*`` are the bytes of all segments of a log, ``removed_records`` all
+records that it has lost; text output shows these. ``bytes_*`` and ``records_*`` count the batches that were read in the cleaned
+range, and their output, as Kafka's ``CleanerStats`` does. The figures of a dry run equal those of the real run.
 Bytes of a name that are not UTF-8 are escaped (``compaction.printable``).
 """
 
@@ -33,18 +33,18 @@ from compaction.screen.run_table import run_lines, summary
 from compaction.screen.text_table import Line, Style, wrapped
 
 SCHEMA_VERSION = 1
-#: the status of the certificate of an erasure that has done what it was asked to
+#: the status of the certificate of a complete erasure
 HOLDS = "holds"
 #: the fields of a log that are summed for the run
 _COUNTS = tuple(count.name for count in fields(LogReport) if count.type == "int" and count.default == 0)
 
 
 class Verified(Protocol):
-    """What a verification found, as ``verify`` returns it."""
+    """The result of a verification, as ``verify`` returns it."""
 
     @property
     def exit_code(self) -> int:
-        """0 if all holds."""
+        """0 if all logs hold."""
 
     def lines(self, style: Style | None = None) -> Iterable[Line]:
         """As lines of text."""
@@ -54,7 +54,7 @@ class Verified(Protocol):
 class RunReport(Result):
     """The outcome of one run.
 
-    ``seconds`` is its elapsed time. ``origin`` says how it was called and what it ran on, see ``compaction.api.provenance``.
+    ``seconds`` is its elapsed time. ``origin`` has the call and its environment, see ``compaction.api.provenance``.
     ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``: if it has a ``certificate``
     that does not hold, the exit code is 1. ``copied``: the result is, or would be, a copy beside the unchanged source.
     """
@@ -68,9 +68,9 @@ class RunReport(Result):
     origin: Mapping[str, Any] = field(default_factory=dict)
     erasure: Mapping[str, Any] = field(default_factory=dict)
     copied: bool = False
-    #: where the copy was written in another layout than a log directory's
+    #: the place and size of a copy in another layout than a log directory's
     written: str = ""
-    #: whether the output was there already, written by the same request
+    #: the output directory, if an earlier run of the same request wrote it
     done_before: str = ""
     #: the certificates of ``verify``, one for each log directory
     verified: tuple[Verified, ...] = ()
@@ -87,7 +87,7 @@ class RunReport(Result):
     @property
     def exit_code(self) -> int:
         """0: done, or nothing to do. 1: at least one log failed, the certificate of an erasure does not hold, or the
-        verification found something."""
+        verification found a violation."""
         certified = self.erasure.get("certificate", {}).get("status", HOLDS) == HOLDS
         failed = self.status is RunStatus.FAILED or not certified
         return 1 if failed or any(each.exit_code for each in self.verified) else 0
@@ -128,7 +128,7 @@ class RunReport(Result):
             yield from each.lines(shown)
 
     def summary(self) -> str:
-        """How many logs, what became of them, bytes on disk."""
+        """The number of logs, their outcomes, bytes on disk."""
         if self.done_before:
             return f"{self.done_before}: done already by the same request; nothing was written"
         return summary(self)

@@ -1,4 +1,4 @@
-"""What runs the tasks of a command (``TaskRunner``), and what tasks exchange.
+"""The interface of engines that run the tasks of a command (``TaskRunner``), and the values that tasks exchange.
 
 ``compaction.engines.processes`` runs them in worker processes of this machine, ``compaction.spark.pipeline`` as Spark jobs; the
 results are equal. Functions are sent to other processes: those of a module, or ``partial`` objects of them.
@@ -14,17 +14,17 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: a job of a certification or a count that reads less takes a moment, and is not shown as a pass
+#: jobs of a certification or a count that read less are short, and are not shown as passes
 SHOWN_BYTES = 32 << 20
 
-#: where an item belongs: the number of a log or topic, and of a part of it
+#: the address of an item: the number of a log or topic, and of a part of it
 Place = tuple[int, int]
-#: what a task emits for others
+#: a value that a task emits for other tasks
 Item = tuple[Place, Any]
 
 
 class Part(Protocol):
-    """What a task reads without interruption."""
+    """The input that a task reads without interruption."""
 
     @property
     def id(self) -> Hashable:
@@ -41,7 +41,7 @@ def size_of(part: Part) -> int:
 
 @dataclass(frozen=True)
 class Job:
-    """How a job is shown: ``description`` in Spark's UI; as the pass ``name``, if any, in the progress.
+    """The display of a job: ``description`` in Spark's UI; the pass ``name``, if any, in the progress.
 
     :ivar task_bytes: bytes that each task reads
     :ivar writes: the tasks write files
@@ -80,15 +80,15 @@ class TaskRunner(Protocol):
         join: Callable[[Iterable[Item]], Iterable[R]],
         reducers: int,
     ) -> list[R]:
-        """What ``join`` makes of the items that ``emit`` emits for each of ``tasks``, in no order.
+        """The results of ``join`` over the items that ``emit`` emits for each of ``tasks``, in no order.
 
-        :param join: called with all items of some places, in no order; only one of them need be in memory
-        :param reducers: the most calls of ``join``; an item goes to that of its ``reducer_of``
+        :param join: called with all items of some places, in no order; the items are read one at a time
+        :param reducers: the maximum number of calls of ``join``; ``reducer_of`` selects the call of an item
         """
 
 
 def reducer_of(place: Place, reducers: int) -> int:
-    """Which of ``reducers`` joins the items of a place. Consecutive parts of a large log are joined by different ones."""
+    """The number of the reducer that joins the items of a place. Consecutive parts of a large log have different reducers."""
     number, part = place
     return (31 * number + part) % reducers
 
@@ -113,8 +113,8 @@ class _Worker:
 
 
 def freeze_gc() -> None:
-    """Exclude all objects that exist now from later collections; to be called at the start of a task. Only the first call has
-    an effect."""
+    """Exclude all existing objects from later collections; called at the start of each task. Only the first call has an
+    effect."""
     if not _Worker.frozen:
         _Worker.frozen = True
         gc.freeze()

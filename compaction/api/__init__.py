@@ -1,1 +1,1 @@
-"""What commands do with what they are given: checked requests, engines, output layouts, certificates, provenance."""
+"""From the parameters of a call to checked requests, engines, output layouts, certificates and provenance."""

@@ -1,4 +1,4 @@
-"""What ``count`` has counted: by topic and by log, with the largest keys if they were asked for."""
+"""The result of ``count``: figures by topic and by log, with the largest keys on request."""
 
 from __future__ import annotations
 

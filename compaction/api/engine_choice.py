@@ -1,4 +1,4 @@
-"""Who runs the tasks of a command: worker processes of this machine, or a Spark session."""
+"""The engine that runs the tasks of a command: worker processes of this machine, or a Spark session."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from compaction.spark.session import PlainSession, Session
 
 AUTO, LOCAL, SPARK = "auto", "local", "spark"
-#: set by ``spark-submit``, and by those who give its options to a Python process
+#: set by ``spark-submit``, or by users to give its options to a Python process
 _SUBMITTED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS")
-#: what Spark writes to its local directories is encrypted with a key that is only in memory
+#: encrypts Spark's files in its local directories with a key that is only in memory
 ENCRYPTED = MappingProxyType({"spark.io.encryption.enabled": "true"})
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the process of a command adds; a caller of the Python API has none of it.
+    """The environment of a call in the process of a command; calls of the Python API have the defaults.
 
     :ivar progress: shows the progress of passes
-    :ivar starting: what a session is started in
-    :ivar ends_with_process: sessions and worker processes end with this process, and not with the call
-    :ivar options: the options of the command line, as reports have them; ``None``: those of the call
+    :ivar starting: the context in which a session is started
+    :ivar ends_with_process: sessions and worker processes end with this process, not with the call
+    :ivar options: the options of the command line in the form of reports; ``None``: those of the call
     """
 
     progress: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
@@ -44,7 +44,7 @@ class Surroundings:
     options: Mapping[str, Any] | None = None
 
 
-#: those of this process, which ``in_command`` sets
+#: the surroundings of this process; ``in_command`` adds to them
 _surroundings = [Surroundings()]
 
 
@@ -72,11 +72,11 @@ class Engine:
     """Runs the tasks of one call.
 
     :ivar name: ``local`` or ``spark``
-    :ivar reason: why this one
-    :ivar command: the command, as Spark shows it
-    :ivar settings: of a session that is started
+    :ivar reason: the reason of the choice
+    :ivar command: the command, for Spark's UI
+    :ivar settings: Spark settings of a session that is started
     :ivar session: the caller's session, which is neither stopped nor configured
-    :ivar to_store: tasks write to an object store, whose requests an interrupt of this process would have to wait for
+    :ivar to_store: tasks write to an object store, so they do not run in this process: interrupts would wait for requests
     """
 
     name: str
@@ -89,14 +89,14 @@ class Engine:
     _workers: ProcessPasses | None = None
 
     def require(self) -> None:
-        """:raises UsageError: Spark is to run the tasks, and there is no Java that it runs on"""
+        """:raises UsageError: the engine is Spark, and there is no suitable Java"""
         if self.name == SPARK and self.session is None:
             require_java()
 
     def spark(self) -> Session:
-        """The session; the first call starts it, if the caller has given none.
+        """The session; the first call starts it, unless the caller has given one.
 
-        :raises UsageError: there is no Java that Spark runs on
+        :raises UsageError: there is no suitable Java
         """
         if self.session is not None:
             return self.session
@@ -105,7 +105,7 @@ class Engine:
         return self._started
 
     def passes(self, progress: Progress | None = None) -> Callable[[], Passes]:
-        """What starts the passes; a call without work for them imports neither Spark nor kernels."""
+        """A function that starts the passes; calls without work import neither Spark nor kernels."""
 
         def start() -> Passes:
             if self.name == LOCAL:
@@ -145,26 +145,26 @@ def choose(
     settings: Mapping[str, str] = MappingProxyType({}),
     to_store: bool = False,
 ) -> Engine:
-    """The engine of a call. The amount of data does not decide: on one machine, worker processes were the faster engine. With
-    two busy cores and a million keys a GB, 1 GB took them 3.6 s and Spark 9.2 s (medians of three), 4 GB 8.7 s and 18.0 s.
+    """The engine of a call. It does not depend on the amount of data, because worker processes are faster on one machine: with
+    two busy cores and a million keys per GB, 1 GB took 3.6 s, on Spark 9.2 s (medians of three); 4 GB took 8.7 s and 18.0 s.
 
-    :param engine: ``local``, ``spark``, or ``auto``: Spark if it is there already, or was configured for this process, or if
-        this system has no files that processes exchange without a name
+    :param engine: ``local``, ``spark``, or ``auto``: Spark if it runs already, or was configured for this process, or if this
+        system has no memory files
     :param spark: the caller's session
-    :param settings: of a session that is started
+    :param settings: Spark settings of a session that is started
     :param to_store: see ``Engine``
     :raises UsageError: no such engine, or a session for the local one
     """
     if isinstance(engine, Engine):
         return engine
     if engine not in (AUTO, LOCAL, SPARK):
-        raise UsageError(f"engine {engine!r} is none of {AUTO}, {LOCAL} and {SPARK}", hint=f"leave it {AUTO}")
+        raise UsageError(f"engine {engine!r} is none of {AUTO}, {LOCAL} and {SPARK}", hint=f"use {AUTO}")
     if spark is not None:
         if engine == LOCAL:
             raise UsageError("a session is given for the local engine", hint="leave out one of the two")
         return Engine(SPARK, "the caller's session", command, session=_shipped(spark))
     if engine != AUTO:
-        return Engine(engine, "as asked for", command, settings, to_store=to_store)
+        return Engine(engine, "as requested", command, settings, to_store=to_store)
     submitted = next((name for name in _SUBMITTED if name in os.environ), None)
     if submitted is not None:
         return Engine(SPARK, f"{submitted} is set", command, settings)
@@ -175,7 +175,7 @@ def choose(
 
 @contextmanager
 def chosen(engine: str | Engine, command: str, **options: Any) -> Iterator[Engine]:
-    """The engine of a call, which ends with the block, or with the process if that runs only this command; see ``choose``."""
+    """The engine of a call, see ``choose``. It ends with the block, or with the process of a command."""
     chosen_engine = choose(engine, command, **options)
     try:
         yield chosen_engine
@@ -185,10 +185,10 @@ def chosen(engine: str | Engine, command: str, **options: Any) -> Iterator[Engin
 
 
 def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({})) -> PlainSession:
-    """A Spark session; its Python workers import this package from where the driver does.
+    """A Spark session; its Python workers import the same package as the driver.
 
-    :param settings: of Spark, which override the user's
-    :raises UsageError: there is no Java that Spark runs on
+    :param settings: Spark settings that override the user's
+    :raises UsageError: there is no suitable Java
     """
     require_java()
     from compaction.spark.session import build_plain_session, warn_of_exposures

@@ -1,8 +1,7 @@
-"""From what a call gives to a checked request: configuration, selected logs, directories, the time of the run.
+"""From the parameters of a call to a checked request: configuration, selected logs, directories, the time of the run.
 
-Times that options give: milliseconds since the epoch, or ISO 8601 with an offset from UTC.
-
-Times before 2000 are refused, because they are seconds given for milliseconds, and so are times after 9999: microseconds.
+A time is given in milliseconds since the epoch, or as ISO 8601 with an offset from UTC. Times before 2000 are refused as
+seconds given for milliseconds, times after 9999 as microseconds.
 """
 
 from __future__ import annotations
@@ -112,9 +111,9 @@ def _value(value: object) -> str:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What commands have in common; the fields are named as the parameters of the Python API.
+    """The parameters that commands have in common; the fields are named as the parameters of the Python API.
 
-    :ivar extra: what else changes an output: a command's own parameters, by name
+    :ivar extra: other parameters of the command that change its output, by name
     """
 
     command: str
@@ -129,7 +128,7 @@ class Inputs:
     metadata: Sequence[str] = ()
     assume_default_policy: bool = False
     as_of_ms: int | None = None
-    #: the current time for every rule of the call, in milliseconds: only here a command reads the clock
+    #: the current time for every rule of the call, in milliseconds: the only place that reads the clock
     now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     kafka_version: str = AUTO
     dry_run: bool = False
@@ -147,7 +146,7 @@ class Inputs:
         """The inputs among the parameters of a call.
 
         :param extra: names of parameters that change an output
-        :raises UsageError: a time that is none
+        :raises UsageError: a time is invalid
         """
         lists, paths = dict.fromkeys(_LISTS, texts), dict.fromkeys(_PATHS, _path)
         read: dict[str, Callable[[Any], Any]] = {"as_of": as_of_ms, "settings": pairs, **lists, **paths}
@@ -188,7 +187,7 @@ def as_of_ms(time: Time | None) -> int | None:
 
 
 def read_request(inputs: Inputs, selector: Selector | None = None) -> CompactionRequest:
-    """The request of a command, from the options that the commands have in common.
+    """The request of a command, from the common parameters.
 
     :param selector: the logs; by default those of ``--topic`` and ``--partition``
     :raises UsageError: an argument is invalid
@@ -261,10 +260,10 @@ def read_selector(inputs: Inputs, option: str = "--partition") -> Selector:
 def find_logs(inputs: Inputs, selector: Selector) -> tuple[tuple[str, ...], tuple[LogLocation, ...]]:
     """The log directories without duplicates, absolute paths or URIs without their options, and the selected logs in them.
 
-    A run lists its directories only here, before it locks them: a wrong call changes nothing.
+    A run lists its directories only here, before it locks them, so that a wrong call changes nothing.
 
-    :raises UsageError: one is missing, is not a directory, is a partition's, is inside another, is incomplete or cannot be
-        accessed; a selected partition does not exist; or no log is selected, unless the call allows that
+    :raises UsageError: a directory is missing, is not a directory, is a partition's, is inside another, is incomplete or cannot
+        be accessed; a selected partition does not exist; or no log is selected, unless the call allows that
     """
     paths = [parse_uri(path, "--log-dir") for path in inputs.log_dirs]
     step(f"looking for logs in {paths[0] if len(paths) == 1 else f'{len(paths)} directories'}")
@@ -299,7 +298,7 @@ def read_metadata_dirs(inputs: Inputs) -> tuple[str, ...]:
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Turns errors of file systems into usage errors: the run has not begun."""
+    """Turns errors of file systems into usage errors, because the run has not begun."""
     try:
         yield
     except StorageError as error:
@@ -315,7 +314,7 @@ def with_output(inputs: Inputs, request: CompactionRequest) -> CompactionRequest
         raise UsageError("--replace and --if-done need --output-dir", hint="see --help")
     if inputs.if_done and inputs.as_of_ms is None:
         hint = "e.g. --as-of 2026-11-22T02:00Z"
-        raise UsageError("--if-done needs --as-of: without it each run is of another time", hint=hint)
+        raise UsageError("--if-done needs --as-of: without it each run has another time", hint=hint)
     target = check_output_dir(inputs.output_dir, request.log_dirs)
     # a manifest always records it
     records = target is not None and (not storage_of(target).renames or inputs.replace or inputs.if_done)
@@ -325,15 +324,15 @@ def with_output(inputs: Inputs, request: CompactionRequest) -> CompactionRequest
 
 
 def _call(inputs: Inputs, request: CompactionRequest) -> dict[str, Any]:
-    """What the run is asked to do, as far as it changes the output, as values of JSON. Its names are those of the options when
-    outputs began to record them."""
+    """The parameters of the run that change its output, as values of JSON. Names are those of the options in the first version
+    that recorded them."""
     resolver = request.resolver
     toml = [[settings.broker, *settings.topics.items()] for settings in resolver.tomls]
     return {
         **{name: sorted(value) if isinstance(value, list) else value for name, value in inputs.extra.items()},
         "topic": sorted(inputs.topics),
         "partition": sorted(inputs.partitions),
-        # outputs of versions without this option have none
+        # omitted by default, as in outputs of versions without this option
         **({} if inputs.tail is None else {"tail": inputs.tail}),
         "assume_default_policy": inputs.assume_default_policy,
         "kafka_version": inputs.kafka_version,

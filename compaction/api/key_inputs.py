@@ -15,7 +15,7 @@ from compaction.formats.primitives import FormatError
 from compaction.storage.text_files import read_text
 
 if TYPE_CHECKING:
-    # imported when keys are read: most calls have none
+    # imported only when keys are read, because most calls have none
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeyInputs:
-    """What a call says of keys; the fields are named as the parameters of the Python API. It is never printed."""
+    """The parameters for keys; the fields are named as the parameters of the Python API. They are never printed."""
 
     keys: Sequence[str] = ()
     keys_format: str = "text"
@@ -69,9 +69,9 @@ def read_keys(inputs: KeyInputs) -> tuple[KeyCriteria, KeyPlaces]:
 
 
 def erased_keys(criteria: KeyCriteria, *, tombstones: bool) -> ErasedKeys:
-    """The keys as the certifier matches them.
+    """The keys for the certifier.
 
-    :raises UsageError: it cannot judge a pattern
+    :raises UsageError: the certifier does not support a pattern
     """
     from compaction.certifier.checks.erased_keys import ErasedKeys
 
@@ -87,7 +87,7 @@ def _patterns(text: str) -> list[str]:
     data = _bytes(text[1:], "--where")
     if data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UsageError("--where: begins with a byte order mark", path=text[1:], hint="save it without")
-    # not splitlines(), which ends a line at control characters, too: what a pattern loses there makes it match more keys
+    # not splitlines(), which also splits at control characters: a shorter pattern would match more keys
     lines = (line.removesuffix(b"\r") for line in data.split(b"\n"))
     return [line.decode("utf-8", "surrogateescape") for line in lines if line]
 
@@ -119,7 +119,7 @@ def _read(path: str, inputs: KeyInputs) -> Listed:
 
 
 def _column(path: str, name: str, kind: str) -> Listed:
-    """The keys of a column: of strings, which are decoded as lines are, or of bytes."""
+    """The keys of a column of strings, which are decoded like lines, or of bytes."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -131,7 +131,7 @@ def _column(path: str, name: str, kind: str) -> Listed:
     if not is_text and not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
         message = f"--keys-column: {name} has the type {column.type}"
         raise UsageError(message, path=path, hint="give a column of strings or bytes")
-    # an empty cell of text is no key; one of bytes is the empty key
+    # an empty cell of text is not a key; an empty cell of bytes is the empty key
     has_key = column.is_valid() if not is_text else pc.greater(pc.fill_null(pc.binary_length(column), 0), 0)
     rows = np.flatnonzero(has_key.to_numpy(zero_copy_only=False)) + 1
     cells = column.filter(has_key).cast(pa.binary())
@@ -177,7 +177,7 @@ def with_certificate(path: str, keys: KeyInputs, request: VerifyRequest) -> tupl
     """The request for the selected logs of the certificate, the certificate, and its keys.
 
     :raises UsageError: the file is not a certificate, or other keys are given
-    :raises CompactionError: it is not what was written
+    :raises CompactionError: the certificate has changed since it was written
     """
     from compaction.certifier.erasure_certificate import TOMBSTONE, refused_logs, selected_logs
 
@@ -196,7 +196,7 @@ def with_certificate(path: str, keys: KeyInputs, request: VerifyRequest) -> tupl
 def certified_salt(path: str, criteria: KeyCriteria) -> bytes | None:
     """The salt of the run that wrote a certificate; ``None`` if there is no certificate of these keys.
 
-    :raises CompactionError: it is not what was written
+    :raises CompactionError: the certificate has changed since it was written
     """
     try:
         return bytes.fromhex(_read_sealed(path, criteria)["salt"])

@@ -1,9 +1,9 @@
-"""How a run was called and what it ran on, for its report: versions, options, settings, each with its source.
+"""The call and the environment of a run, for its report: versions, options, settings, each with its source.
 
 | field | meaning |
 | --- | --- |
 | ``tool`` | versions: of this package, of Python, of Spark if it was started |
-| ``engine`` | who ran the tasks, ``local`` or ``spark``, and the ``reason`` |
+| ``engine`` | the engine that ran the tasks, ``local`` or ``spark``, and the ``reason`` |
 | ``command`` | the command's name |
 | ``options`` | each option with its ``value`` and its ``source``: ``command line``, ``call`` (the Python API) or ``default``;
     passwords are hidden |
@@ -29,7 +29,7 @@ from compaction.config.resolver import BROKER_ATTRIBUTES, TOPIC_ATTRIBUTES
 _HIDDEN = re.compile(r"(?i)(password|secret|credential|token|jaas)[^=]*=")
 
 
-#: options that are not named as their parameter
+#: options with other names than their parameters
 _NAMES = {
     "log_dirs": "--log-dir", "topics": "--topic", "partitions": "--partition", "settings": "--set", "policies": "--policy",
     "private_keys": "--private-key", "result": "--output",
@@ -68,7 +68,7 @@ def _options(inputs: Inputs, function: Callable[..., object]) -> Iterator[tuple[
 def option(value: object, default: object, source: str = "call") -> dict[str, Any]:
     """An option with its source; passwords are hidden.
 
-    :param source: of a value that is not the default
+    :param source: the source of a value that is not the default
     """
     shown = _shown(value)
     plain = isinstance(shown, (str, int, float, list, type(None)))
@@ -95,5 +95,5 @@ def _broker_settings(inputs: Inputs) -> dict[str, Any]:
 
 
 def _limit(value: object) -> object:
-    """``None`` for Kafka's way to say that there is no limit, the largest number of a double."""
+    """``None`` for the largest number of a double, which means no limit in Kafka."""
     return None if value == sys.float_info.max else value

@@ -26,10 +26,10 @@ def read(
     >>> compaction.read(spark, log_dir, topic="orders", view="latest").count()
     3
 
-    :param topic: a regular expression that the names of the topics match; by default all
-    :param view: ``latest``: of each key only the newest record; by default all records
-    :param columns: those that are decoded; by default all
-    :param options: others of the data source (``compaction.source.read_plan.OPTIONS``)
+    :param topic: a regular expression for complete names of topics; by default all topics
+    :param view: ``latest``: only the newest record of each key; by default all records
+    :param columns: the columns to decode; by default all
+    :param options: other options of the data source (``compaction.source.read_plan.OPTIONS``)
     :raises UsageError: an option is invalid, or there is no such topic
     """
     from compaction.source.data_source import FORMAT, register

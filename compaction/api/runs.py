@@ -31,9 +31,9 @@ R = TypeVar("R", bound=RunReport)
 
 
 def in_layout(inputs: Inputs, run: Callable[[Inputs], R]) -> R:
-    """Runs a command, and writes its copy in the layout that was asked for, if no log failed; the report says so.
+    """Runs a command, and writes its copy in the requested layout if no log failed; the report has the result.
 
-    :raises UsageError: options contradict each other, what a set does not have was not accepted, or the target is not empty
+    :raises UsageError: options contradict each other, losses were not accepted, or the target is not empty
     """
     if inputs.output_layout is None:
         if inputs.accept_loss:
@@ -62,7 +62,7 @@ def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str
     spool = options_of(source).get(SPOOL)
     layout = layout_of(source)
     if spool is not None and layout is not None and layout.spools:
-        # the run's own directory below it
+        # the parent of the run's own directory
         spool = str(Path(spool).parent)
     return temporary_directory(spool)
 
@@ -82,7 +82,7 @@ def _target(inputs: Inputs) -> ExportTarget:
     return LAYOUTS[inputs.output_layout or ""].target(options)
 
 
-#: the run itself: gives the report of its logs to its last argument, and returns what that returns
+#: the run itself: calls its last argument with the report of its logs, and returns the result
 Work = Callable[[Engine, Inputs, Callable[[RunReport], RunReport]], RunReport]
 
 
@@ -93,11 +93,11 @@ def carried_out(
     on_report: Callable[[RunReport], None],
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> RunReport:
-    """Runs a command on the engine that its call names, and writes its copy in the layout that was asked for.
+    """Runs a command on the requested engine, and writes its copy in the requested layout.
 
-    :param function: of the Python API
+    :param function: the command's function of the Python API
     :param on_report: called with the report as soon as the logs are done, and before they are verified
-    :param settings: of a Spark session that is started
+    :param settings: settings of a Spark session that is started
     """
     engine_options = {"spark": inputs.parameters.get("spark"), "settings": settings, "to_store": inputs.to_store}
     with chosen(inputs.parameters["engine"], inputs.command, **engine_options) as engine:
@@ -114,8 +114,8 @@ def carried_out(
 
 
 def report_without_logs(request: CompactionRequest) -> RunReport | None:
-    """The report of a run in place over no logs, which needs no more than that; ``None`` for any other run, and where no log
-    can be changed in place."""
+    """The report of a run in place over no logs; ``None`` for any other run, and if a log directory cannot be changed in
+    place."""
     in_place = request.output_dir is None and all(storage_of(log_dir).renames for log_dir in request.log_dirs)
     if request.logs or not in_place:
         return None
@@ -125,7 +125,7 @@ def report_without_logs(request: CompactionRequest) -> RunReport | None:
 def done_before(request: CompactionRequest) -> RunReport | None:
     """The report of a run whose output directory already has the result of the same request, complete and unchanged.
 
-    :raises CompactionError: it has something else
+    :raises CompactionError: it has other contents
     """
     from compaction.output import finished, publish
 

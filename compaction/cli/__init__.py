@@ -1,1 +1,1 @@
-"""The command line: the table of commands, their options, and how a process runs one: errors, streams, log lines."""
+"""The command line: the table of commands, their options, and the process of a command: errors, streams, log lines."""

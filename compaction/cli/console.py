@@ -1,6 +1,6 @@
-"""``kafka-log-compaction``: one console command for the applications of this package.
+"""``kafka-log-compaction``: the console command of this package.
 
-The first argument selects the application, the others are its own. Only the selected one is imported.
+The first argument selects a command, the others are its own. Only the selected command is imported.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _usage() -> str:
         [
             f"usage: {PROGRAM} COMMAND [OPTION ...]",
             "",
-            "An offline log cleaner for Kafka log directories at rest, run on Spark.",
+            "Kafka's log cleaner for log directories at rest, in processes of this machine or on Spark.",
             "",
             *lines,
             "",

@@ -1,4 +1,4 @@
-"""How a command runs: logging, arguments, the Spark session, the report, errors as one line, and the exit code.
+"""Runs a command: logging, arguments, the report, errors as one line, and the exit code.
 
 Exit codes: 0 done, or nothing to do; 1 at least one log failed, the others are done; 2 usage error, nothing was changed.
 """
@@ -40,7 +40,7 @@ _JSON_OPTION = f"--log-format={log_lines.JSON}"
 
 def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
     """Parses the arguments and runs a command's body; any error becomes one line and an exit code."""
-    # Python collects garbage once more at its end: modules are none
+    # modules need no garbage collection at the end of the process
     atexit.register(gc.freeze)
     standard_streams.guard(log_lines.without_status)
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -79,7 +79,7 @@ def _run(parser: Parser, argv: Sequence[str], body: Callable[[argparse.Namespace
 
 
 def _require_directory() -> None:
-    """:raises UsageError: the working directory has been removed, to which paths, Spark and Java refer"""
+    """:raises UsageError: the working directory was removed; paths, Spark and Java need it"""
     try:
         Path.cwd()
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def _require_directory() -> None:
 
 
 def _log_format(argv: Sequence[str]) -> str:
-    """The requested log format, before the arguments are checked: usage errors are logged in it, too."""
+    """The requested log format, before the arguments are checked, because usage errors are logged in it, too."""
     json = _JSON_OPTION in argv or ("--log-format", log_lines.JSON) in pairwise(argv)
     return log_lines.JSON if json else log_lines.TEXT
 
@@ -141,10 +141,10 @@ def screen(arguments: argparse.Namespace) -> Screen:
 def finish(
     files: Iterable[tuple[str | None, Callable[[], str]]], show: Callable[[], None], code: int, mode: int = NEW_FILE
 ) -> int:
-    """Ends a command: writes its files, then prints; returns the exit code. Files that cannot be written are errors, none of
-    which prevents another one or what is printed.
+    """Ends a command: writes its files, then prints; returns the exit code. A file that cannot be written is an
+    error, and the other files are still written.
 
-    :param files: names, ``None`` for one that is not wanted, and what makes their texts
+    :param files: names, ``None`` for a file that is not requested, and functions that make their texts
     :param code: the exit code if all files are written
     :param mode: permissions of the files
     """
@@ -174,11 +174,11 @@ def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
             if log.status is LogStatus.FAILED:
                 log_lines.print_error(f"{log.name}: {log.reason}")
 
-    # that of an erasure has salted hashes of keys, which can be guessed if they are short
+    # the report of an erasure has salted hashes of keys, and short keys can be guessed from them
     mode = PRIVATE if report.erasure else NEW_FILE
     files = [(arguments.report, report.to_json), (arguments.metrics, lambda: open_metrics(report))]
     if report.done_before:
-        # that of the run which made the output is kept
+        # the report of the run that made the output is kept
         kept = arguments.report and f'"as_of_ms": {report.as_of_ms},' in _text_of(arguments.report)
         files = [] if kept else files[:1]
     return finish(files, show, report.exit_code, mode)
@@ -187,7 +187,7 @@ def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
 def run_and_write(
     run: Callable[[Callable[[RunReport], None]], RunReport], arguments: argparse.Namespace
 ) -> tuple[RunReport, int]:
-    """Runs a command that has a report, and writes that as soon as its logs are done; returns the final report and the code.
+    """Runs a command that has a report, and writes it when its logs are done; returns the final report and the exit code.
 
     :param run: calls its argument with the report, before it writes the output in another layout or verifies it
     """

@@ -3,7 +3,7 @@
 Without this, PySpark's own handler calls the JVM from within the interrupted call, which fails, and three libraries log that.
 The first interrupt silences them, Spark's JVM and the threads of this process, and raises ``KeyboardInterrupt``: a run then
 cancels Spark's jobs and removes or keeps what it has written (``compaction.run.destination``). Under ``spark-submit`` the
-JVM ends at the same time, and what is printed later is lost: the line is printed first.
+JVM ends at the same time, and later output is lost, so the line is printed first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from compaction.cli import log_lines
 
-_LINE = "interrupted; the next run completes or rolls back what this one left"
+_LINE = "interrupted; the next run completes or undoes the changes of this one"
 _STANDARD_ERROR = 2
 _JVM = "compaction.spark.jvm"
 _reported, _silenced = threading.Event(), threading.Event()
@@ -42,8 +42,8 @@ def handled() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Defers interrupts to the end of the block, in which a Spark session starts: its JVM would be left behind, because it ends
-    with its driver only once it has started. The session sets a handler of its own, which is replaced."""
+    """Defers interrupts to the end of the block, in which a Spark session starts: until it has started, its JVM does not end
+    with its driver. The session's own handler is replaced."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -94,11 +94,11 @@ def _line() -> str:
 
 def _silence() -> None:
     _silenced.set()
-    # a second one, while sessions end
+    # ignore a second interrupt while sessions end
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     logging.disable(logging.CRITICAL)
     threading.excepthook = _ignore
-    # the module may be being imported
+    # the import of the module may not be complete
     silence = getattr(sys.modules.get(_JVM), "silence_jvm", None)
     if silence is not None:
         silence()

@@ -1,5 +1,4 @@
-"""What a command writes to standard error: errors, steps, progress and log lines, as text or as JSON lines
-(``--log-format json``).
+"""Standard error of a command: errors, steps, progress and log lines, as text or as JSON lines (``--log-format json``).
 
 A step is shown on a terminal while it lasts. Elsewhere it is a line if it lasts long, or with ``--verbose``.
 """
@@ -73,7 +72,7 @@ class _ErrorStream:
 
     @property
     def stream(self) -> TextIO:
-        """The stream: that of this process at any time, unless it is another one."""
+        """The stream, by default the current standard error of this process."""
         return self._stream or sys.stderr
 
     def print(self, text: str) -> None:
@@ -147,7 +146,7 @@ def configure(log_format: str, *, verbose: bool, quiet: bool = False) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=is_json)
     JOB.handlers, JOB.propagate = [handler], False
     logging.captureWarnings(is_json)
-    # its lines are of no use to anybody who does not work on py4j
+    # details of py4j do not help users
     logging.getLogger("py4j").setLevel(logging.WARNING)
     JOB.setLevel(logging.INFO)
     _configure_steps(handler if verbose and not quiet else None)

@@ -26,9 +26,6 @@ TEXT, JSON = "text", "json"
 #: the modules that ``spark-submit`` runs
 APPLICATIONS = ("compact", "count_keys", "doctor", "dry_run", "dump_log", "erase", "expire", "verify")
 
-#: the modules that ``spark-submit`` runs
-APPLICATIONS = ("compact", "count_keys", "doctor", "dry_run", "dump_log", "erase", "expire", "verify")
-
 CONFIGURATION_HELP = f"""\
 configuration:
   Topic-level names (cleanup.policy, segment.bytes, min.cleanable.dirty.ratio,
@@ -51,9 +48,9 @@ configuration:
 
   cleanup.policy is unknown if no source sets it for the topic (1, 2, 3), unless the metadata
   log has the topic and the broker's default is known: log.cleanup.policy is set (4, 5), or the
-  broker's server.properties is given (6). Nothing is deleted on a guess: such a log is not
-  changed, and counted separately; expire fails it, compact skips it. --assume-default-policy
-  applies the default (4 to 7) to all of them.
+  broker's server.properties is given (6). A log of unknown policy is not changed, and is counted
+  separately: compact skips it, expire reports it as failed. With --assume-default-policy, the
+  default (4 to 7) applies to these logs.
 
   Values in options and TOML may have units: retention.ms=3d, segment.bytes=1GiB.
 
@@ -63,10 +60,10 @@ configuration:
 
 #: begins the error of argparse
 _UNRECOGNIZED = "unrecognized arguments: "
-#: errors of argparse that quote what was given
+#: errors of argparse that quote a value
 _GIVEN = re.compile(r"(invalid choice|ignored explicit argument|expected one argument|invalid \w+ value).*", re.DOTALL)
 
-#: how a line of a file has a key, see ``compaction.formats.key_list``
+#: encodings of keys in files, see ``compaction.formats.key_list``
 KEY_FORMATS = ("text", "hex", "base64", "json")
 
 EXIT_HELP = """\
@@ -75,13 +72,13 @@ exit status:
   1  at least one log failed and was not changed; the others are done
   2  usage error (option, configuration, no such directory, no log selected, no Java, a live
      broker holds the lock); nothing was changed
-130  interrupted (Ctrl-C); the next run completes or undoes what was begun
+130  interrupted (Ctrl-C); the next run completes or undoes the changes
 """
 
 
 class Parser(argparse.ArgumentParser):
     """A parser that raises errors instead of printing them with the usage text, suggests the nearest option for an unknown one,
-    and shows commands as its user runs them: as applications of ``spark-submit``, or of the console command."""
+    and shows commands in the form of the call: ``spark-submit``, or the console command."""
 
     def __init__(self, description: str, epilog: str) -> None:
         super().__init__(
@@ -108,7 +105,7 @@ class Parser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """The arguments, with what reports need: the command's name, and each option's attribute and default."""
+        """The arguments; for reports also the command's name, and each option's attribute and default."""
         result = super().parse_args(args, namespace)
         application, last = _application(), self.prog.split()[-1]
         result.command = next((name for name, module, _ in COMMANDS if module == application), last)
@@ -118,7 +115,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if "--where" in self._option_string_actions:
-            # what was given may be a key or a pattern, which are never printed
+            # a value may be a key or a pattern, which are never printed
             message = _GIVEN.sub(r"\1", message)
             if message.startswith(_UNRECOGNIZED):
                 message = f"{_UNRECOGNIZED}a value belongs to no option"
@@ -134,7 +131,7 @@ def _as_run(text: str) -> str:
 
 
 def _application() -> str | None:
-    """The application of ``spark-submit`` that this process was started as, if any."""
+    """The application that ``spark-submit`` has started in this process, if any."""
     started = Path(sys.argv[0])
     return started.stem if started.suffix == ".py" and started.stem in APPLICATIONS else None
 
@@ -148,7 +145,7 @@ def add_file(group: argparse._ActionsContainer, option: str, text: str) -> None:
 
 
 def add_selectors(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("which logs")
+    group = parser.add_argument_group("logs")
     text = "log directories at rest: a stopped broker's log.dirs, a backup, an export; may be repeated"
     add_list(group, "--log-dir", "DIR", text, required=True, dest="log_dirs")
     add_names(group)
@@ -159,30 +156,30 @@ def add_names(group: argparse._ActionsContainer) -> None:
     add_list(group, "--topic", "REGEX", text, dest="topics")
     text = "only these partitions, in addition to those of --topic; each must exist; may be repeated"
     add_list(group, "--partition", "TOPIC-N", text, dest="partitions")
-    text = "if no log is selected, do nothing and exit with 0; otherwise that is a usage error"
+    text = "exit with 0 if no log is selected; by default, that is a usage error"
     group.add_argument("--allow-empty", action="store_true", help=text)
-    text = "a log directory at rest with newer segments, to continue an export of tiered storage"
+    text = "a log directory at rest with the segments that are not yet in an export of tiered storage"
     group.add_argument("--tail", metavar="DIR", help=text)
     add_private_keys(group)
 
 
 def add_private_keys(group: argparse._ActionsContainer) -> None:
-    text = "a private RSA key (PEM) of an encrypted export: of that key id, or of any other; may be repeated"
+    text = "a private RSA key (PEM) of an encrypted export, for this key id or for all other ids; may be repeated"
     add_list(group, "--private-key", "[ID=]FILE", text, dest="private_keys")
 
 
 def add_keys(group: argparse._ActionsContainer) -> None:
-    text = "the keys to erase: a file with one a line, or with --keys-column a Parquet or CSV file; may be repeated"
+    text = "a file with keys, one per line; with --keys-column, a Parquet or CSV file; may be repeated"
     add_list(group, "--keys", "FILE", text)
     group.add_argument(
         "--keys-format", choices=KEY_FORMATS, default=TEXT,
-        help="how a line or cell of --keys has the key; json: a string, or a key as dump-log prints it (default: text)",
+        help="encoding of the keys in --keys; json: a string, or a key as dump-log prints it (default: text)",
     )  # fmt: skip
-    group.add_argument("--keys-column", metavar="NAME", help="the keys are in this column of --keys, a .parquet or .csv file")
+    group.add_argument("--keys-column", metavar="NAME", help="the column with the keys, if --keys is a .parquet or .csv file")
     add_list(
         group, "--where", "PATTERN",
-        "keys to erase that match completely: prefix=TEXT, regex=EXPRESSION (RE2, of keys that are UTF-8),"
-        " bytes=EXPRESSION (the same over bytes), or @FILE with one of these a line;"
+        "all keys that match a pattern: prefix=TEXT, regex=EXPRESSION (RE2, matches complete keys in UTF-8),"
+        " bytes=EXPRESSION (RE2, matches complete keys as bytes), or @FILE with one pattern per line;"
         " may be repeated",
     )  # fmt: skip
 
@@ -195,8 +192,8 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
     add_list(group, "--set", "KEY=VALUE", text, dest="settings")
     add_list(
         group, "--metadata", "DIR",
-        "a log directory, or its __cluster_metadata-0, whose metadata log applies to the log directories of the same"
-        " cluster.id and to exports; it is only read; may be repeated",
+        "a log directory, or its __cluster_metadata-0, with the metadata log for log directories of the same cluster.id"
+        " and for exports; it is only read; may be repeated",
     )  # fmt: skip
     group.add_argument(
         "--assume-default-policy", action="store_true",
@@ -212,7 +209,7 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
 
 
 def add_kafka_version(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument_group("whose rules").add_argument(
+    parser.add_argument_group("rules").add_argument(
         "--kafka-version", metavar="VERSION", default=AUTO,
         help=f"apply the log cleaner's rules of this Kafka version, {OLDEST} to {NEWEST}, e.g. 3.9 or 3.9.1 (default: {AUTO},"
         " the version of each log's cluster by its metadata.version or inter.broker.protocol.version, else the newest)",
@@ -221,8 +218,8 @@ def add_kafka_version(parser: argparse.ArgumentParser) -> None:
 
 def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """The options of a run; returns their group, for a command to add its own."""
-    group = parser.add_argument_group("how to run")
-    group.add_argument("--dry-run", action="store_true", help="report the same figures, write nothing")
+    group = parser.add_argument_group("run and output")
+    group.add_argument("--dry-run", action="store_true", help="write nothing; report the figures of the run")
     add_engine(group)
     add_file(group, "--report", "write a report in JSON (schema_version 1)")
     add_metrics(group)
@@ -242,28 +239,27 @@ def add_engine(group: argparse._ActionsContainer) -> None:
 def add_output(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--output-dir", metavar="DIR", default=None,
-        help="write all logs there and do not change the source; the directory appears complete or not at all",
+        help="write all logs to this new directory and do not change the source; it appears only when it is complete",
     )  # fmt: skip
     group.add_argument(
         "--output-layout", choices=LAYOUTS, default=None,
-        help="write --output-dir in the layout of tiered storage (aiven, local-tiered), or as a backup set of kafka-backup"
-        " (backup, which needs --accept-loss), in place of a log directory",
+        help="layout of --output-dir: tiered storage (aiven, local-tiered), or a backup set of kafka-backup (backup, needs"
+        " --accept-loss) (default: a log directory)",
     )  # fmt: skip
     group.add_argument(
         "--accept-loss", nargs="?", const="format", choices=("format", "uncommitted"), default=None,
-        help="write a backup set without what its format does not have: transactions, producers, leader epochs, delete"
-        " horizons; or tiered storage without encryption; uncommitted: also without what follows an open transaction or the"
-        " high watermark",
+        help="accept that a backup set has no transactions, producers, leader epochs and delete horizons, or that local-tiered"
+        " is not encrypted; uncommitted: also omit records after the start of an open transaction or the high watermark",
     )  # fmt: skip
     group.add_argument(
         "--replace", action="store_true",
-        help="--output-dir may be an earlier output that was written with --replace or --if-done, or to an object store;"
-        " it is kept until the new one is complete",
+        help="replace an earlier output in --output-dir that was written with --replace or --if-done, or to an object store;"
+        " it remains until the new one is complete",
     )  # fmt: skip
     group.add_argument(
         "--if-done", choices=("skip",), default=None,
-        help="do nothing if --output-dir already has the complete result of the same request, and it is as it was written;"
-        " needs --as-of, and to erase also --certificate. For tasks that are repeated",
+        help="for repeated tasks: do nothing if --output-dir has the complete, unchanged result of the same request; needs"
+        " --as-of, for erase also --certificate",
     )  # fmt: skip
 
 
@@ -276,7 +272,7 @@ def add_short_result(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--quiet", action="store_true", help="print only the last line of the result, and no progress")
     group.add_argument(
         "--output", choices=(TEXT, JSON), default=TEXT,
-        help="what to print to standard output: text, or the report as a JSON document (default: text)",
+        help="format of standard output: text, or the report as a JSON document (default: text)",
     )  # fmt: skip
 
 

@@ -1,11 +1,11 @@
-"""The streams of a command: where its result and its log go, and what kind of terminal they are.
+"""The streams of a command for its result and its log, and the properties of their terminals.
 
 ``spark-submit`` starts a Python application with both of its standard streams joined to one pipe, which the JVM copies to its
 own standard output. Here the log goes to the standard error of ``spark-submit`` instead: directly if that is a terminal or a
-pipe, else through the JVM, because a second writer to a file would overwrite what the JVM writes there.
+pipe, else through the JVM, because a second writer to a file would overwrite the JVM's output.
 
-What is printed never decides how a command ends: a stream that is closed, full, or a pipe without a reader loses the text, and
-the command continues. Only the product of ``dump-log`` is printed with ``strict_output``.
+Printing never fails a command: a closed or full stream, or a pipe without a reader, loses the text, and the command continues.
+Only the output of ``dump-log`` is printed with ``strict_output``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _LOG = logging.getLogger("kafka_log_compaction")
 
 
 class _Lenient(io.FileIO):
-    """Loses what cannot be written. The first error of standard output is logged, unless that is a pipe without a reader."""
+    """Ignores failed writes. The first error of standard output is logged, unless it is a pipe without a reader."""
 
     strict = False
-    #: what standard output is written within
+    #: the context of each write to standard output
     around: ClassVar[Callable[[], AbstractContextManager[None]]] = nullcontext
 
     def __init__(self, descriptor: int, *, closefd: bool = False) -> None:
@@ -42,7 +42,7 @@ class _Lenient(io.FileIO):
         try:
             with _Lenient.around() if self._is_output else nullcontext():
                 while (written := super().write(data)) is None:
-                    # another process has set the stream to not block
+                    # another process has made the stream non-blocking
                     select.select((), (self,), ())
         except OSError as error:
             silent, self._silent = self._silent, True
@@ -55,10 +55,10 @@ class _Lenient(io.FileIO):
 
 
 def guard(around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-    """Makes the standard streams of this process lose what they cannot take. A closed one becomes the null device: the next
-    file to be opened would take its number, and this process and its children would print into it.
+    """Makes the standard streams of this process ignore failed writes. A closed stream becomes the null device: otherwise the
+    next opened file would get its number, and this process and its children would print into it.
 
-    :param around: what standard output is written within: the status line may be on the same terminal
+    :param around: the context of each write to standard output: the status line may be on the same terminal
     """
     _Lenient.around = staticmethod(around)
     for descriptor in (0, _OUT, _ERROR):
@@ -75,7 +75,7 @@ def _guarded(stream: TextIO | None, descriptor: int) -> TextIO:
         return io.TextIOWrapper(io.BufferedWriter(_Lenient(descriptor)), encoding="utf-8", errors="backslashreplace")
     buffer = getattr(stream, "buffer", None)
     raw = getattr(buffer, "raw", buffer)
-    # tests replace the streams by others, which do not fail
+    # tests replace the streams by ones that do not fail
     if not isinstance(stream, io.TextIOWrapper) or type(raw) is not io.FileIO or raw.fileno() != descriptor:
         return stream
     lenient = io.BufferedWriter(_Lenient(descriptor))
@@ -84,7 +84,7 @@ def _guarded(stream: TextIO | None, descriptor: int) -> TextIO:
 
 @contextmanager
 def strict_output() -> Iterator[None]:
-    """In the block, standard output is the product of the command: what it cannot take is an error.
+    """In the block, standard output is the result of the command: a failed write is an error.
 
     :raises OSError: in the block, from a write
     """
@@ -132,7 +132,7 @@ def _width(stream: IO[str]) -> int | None:
         width = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
         width = 0
-    # COLUMNS takes precedence, as in other programs; a terminal that does not know its width says 0
+    # COLUMNS takes precedence, as in other programs; a terminal of unknown width reports 0
     return shutil.get_terminal_size((width or 80, 24)).columns if width == 0 or "COLUMNS" in os.environ else width
 
 

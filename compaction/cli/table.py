@@ -8,7 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
-#: the console command, and what runs the applications on clusters
+#: the console command, and the launcher on clusters
 PROGRAM = "kafka-log-compaction"
 SUBMIT = "spark-submit"
 
@@ -33,12 +33,12 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("compact", "compact", "clean logs as Kafka's log cleaner would; with --dry-run only report the result"),
     Command("expire", "expire", "apply the delete policy: retention by time, by size and by log start offset"),
-    Command("erase", "erase", "erase all records of given keys, and leave everything else as it is"),
-    Command("dry-run", "dry_run", "compare several policies side by side, writing nothing to the logs"),
-    Command("verify", "verify", "verify that cleaned logs lost and changed nothing; explain why a record was dropped"),
+    Command("erase", "erase", "erase all records of given keys; other records do not change"),
+    Command("dry-run", "dry_run", "compare several policies side by side, without writing to the logs"),
+    Command("verify", "verify", "verify that cleaning lost and changed no record; explain why a record was dropped"),
     Command("dump-log", "dump_log", "print segments, indexes and snapshots as Kafka's own dump tool does"),
     Command("count", "count_keys", "count records, distinct keys and tombstones, exactly, and name the largest keys"),
-    Command("doctor", "doctor", "check the machine, log directories, and logs whose cleaner has died; say what to fix"),
-    Command("warm-up", "warm_up", "compile all kernels in advance, as while an image is built"),
+    Command("doctor", "doctor", "check the machine and log directories, find logs whose cleaner has died, suggest fixes"),
+    Command("warm-up", "warm_up", "compile all kernels in advance, for example when an image is built"),
     Command("completion", "completion", "print a script that completes these commands and their options in a shell"),
 )

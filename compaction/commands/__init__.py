@@ -1,1 +1,1 @@
-"""One module for each command: its options, what it runs, and how its result is shown."""
+"""One module for each command: its function of the Python API, its options, and the display of its result."""

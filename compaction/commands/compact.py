@@ -35,9 +35,9 @@ their Kafka version does (2.8 to 4.4). The result is a log that a broker loads a
 
 A log is cleaned if its cleanup.policy includes compact, and its dirty ratio is over
 min.cleanable.dirty.ratio or max.compaction.lag.ms has passed. A log of unknown cleanup.policy is
-skipped, and counted separately. The last segment of a log is its active one and is not cleaned.
-If cleanup.policy includes delete as well, expired segments are deleted first. Logs are replaced
-in place; after a crash at any point, a broker or a second run finds every surviving record.
+skipped, and counted separately. The last segment of a log is active and is not cleaned. If
+cleanup.policy also includes delete, expired segments are deleted first. Segments are replaced in
+place. After a crash at any point, a broker or a second run finds every retained record.
 """
 
 _EPILOG = f"""\
@@ -47,19 +47,20 @@ examples:
   What would be cleaned in a stopped broker's directory, and why?
     kafka-log-compaction compact --log-dir /var/lib/kafka --config server.properties --dry-run
 
-  Clean a consumer offsets topic that has grown, whatever its dirty ratio:
+  Clean the consumer offsets topic, regardless of its dirty ratio:
     kafka-log-compaction compact --log-dir /var/lib/kafka --topic __consumer_offsets \\
         --set min.cleanable.dirty.ratio=0
 
-  Shrink an export into another directory before it is shipped, including its last segments:
+  Write a compacted copy of an export, including its last segments:
     kafka-log-compaction compact --log-dir /exports/orders --set cleanup.policy=compact \\
         --include-active --output-dir /exports/orders-compacted --report orders.json
 
-  Of each key retain the record with the highest timestamp in place of the newest one, in a copy (docs/strategies.md):
+  Retain the record with the highest timestamp of each key, not the newest record, in a copy
+  (docs/strategies.md):
     kafka-log-compaction compact --log-dir /backup/kafka --topic orders \\
         --set compaction.strategy=timestamp --output-dir /restore/kafka --verify
 
-  Produce the same bytes again for the same schedule slot:
+  Repeat a scheduled run, with the same result:
     kafka-log-compaction compact --log-dir /backup/kafka --as-of 2026-11-22T02:00Z
 """
 
@@ -74,11 +75,12 @@ def parser() -> option_groups.Parser:
     option_groups.add_output(group)
     group.add_argument(
         "--include-active", action="store_true",
-        help="the directories are exports that no broker will append to: clean the last segment of each log too",
+        help="also clean the last segment of each log; only for exports to which no broker appends",
     )  # fmt: skip
     group.add_argument(
         "--allow-keyless", action="store_true",
-        help="clean a log even if many of its records have no key: compaction drops those, and refuses such a log otherwise",
+        help="clean logs even if many of their records have no key; compaction drops these records, and refuses such logs by"
+        " default",
     )  # fmt: skip
     group.add_argument(
         "--release-early", action="store_true",
@@ -103,7 +105,7 @@ def parser() -> option_groups.Parser:
     )  # fmt: skip
     group.add_argument(
         "--verify", action="store_true",
-        help="afterwards verify as verify does that nothing was lost or changed; exit with 1 if something was",
+        help="verify the result afterwards, as the command verify does; exit with 1 if a record was lost or changed",
     )  # fmt: skip
     return options
 
@@ -213,7 +215,7 @@ def _order(given: str) -> str:
 
 
 def clean(engine: Engine, request: CompactionRequest) -> RunReport:
-    """Runs the cleaner, which is imported here and not before: a run without logs, or with a usage error, is quick."""
+    """Runs the cleaner. It is imported only here, so that a run without logs, or with a usage error, is quick."""
     if (report := report_without_logs(request)) is not None:
         return report
     engine.require()
@@ -230,7 +232,7 @@ def _require_sources(request: CompactionRequest) -> None:
 
 
 def _verified(engine: Engine, request: CompactionRequest, report: RunReport) -> Sequence[VerifyReport]:
-    """The certificates of the result; of all logs, if the output was there: its run may not have been verified."""
+    """The certificates of the result; of all logs if an earlier run made the output, because it may not have verified it."""
     from compaction.certifier.after_compact import requests
     from compaction.commands.verify import certified
 

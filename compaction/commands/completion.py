@@ -1,4 +1,4 @@
-"""Prints a script with which a shell completes the commands of this program, their options and names of files."""
+"""``completion``: prints a script for a shell that completes commands, their options and names of files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from compaction.cli.table import COMMANDS, PROGRAM
 _SHELLS = ("bash", "fish", "tcsh", "zsh")
 
 _DESCRIPTION = """\
-Print a script that lets a shell complete the commands of kafka-log-compaction, their options, and the names
-of files and directories.
+Print a script for a shell that completes the commands of kafka-log-compaction, their options, and
+the names of files and directories.
 """
 
 _EPILOG = """\
@@ -48,7 +48,7 @@ def script(shell: str) -> str:
 
 
 def _all_commands() -> argparse.ArgumentParser:
-    """One parser of all commands, whose options know what their values name."""
+    """One parser of all commands, with the kind of each option's values."""
     program = argparse.ArgumentParser(PROGRAM, description="An offline log cleaner for Kafka log directories.")
     program.add_argument("--version", action="store_true", help="print the version")
     commands = program.add_subparsers()

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DESCRIPTION = """\
-Count the records of logs at rest, their distinct keys and tombstones, exactly, and with --top name
-the largest keys. Logs are read as a consumer reads them: from the log start to the high watermark, without
-control records, and with --isolation-level read_committed without aborted data and open
-transactions. Keys are compared byte by byte. A key that several partitions of a topic have is one
-key of the topic. No file is changed.
+Count the records, distinct keys and tombstones of logs at rest exactly; with --top, name the
+largest keys. Logs are read as a consumer reads them: from the log start to the high watermark,
+without control records, and with --isolation-level read_committed also without aborted data and
+open transactions. Keys are compared byte by byte. If several partitions of a topic have the same
+key, the topic counts it once. No file is changed.
 """
 
 _EPILOG = """\
@@ -56,7 +56,7 @@ def parser() -> option_groups.Parser:
     """The options of the command."""
     options = option_groups.Parser(_DESCRIPTION, _EPILOG)
     option_groups.add_selectors(options)
-    group = options.add_argument_group("what to count, and how to show it")
+    group = options.add_argument_group("counts and output")
     group.add_argument(
         "--isolation-level", choices=("read_uncommitted", "read_committed"), default="read_uncommitted",
         help="read_committed: without aborted data, and only up to the last stable offset (default: %(default)s)",
@@ -69,7 +69,7 @@ def parser() -> option_groups.Parser:
         help="name the N largest keys of each topic; keys may be personal data (default: none)",
     )
     group.add_argument(
-        "--by", choices=("bytes", "records"), default="bytes", help="what makes a key large (default: %(default)s)"
+        "--by", choices=("bytes", "records"), default="bytes", help="measure of the size of keys (default: %(default)s)"
     )
     group.add_argument("--partitions", action="store_true", dest="by_partition", help="also print a line for each partition")
     group.add_argument("--output", choices=("text", "json"), default="text", help="format of the result (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""``doctor``: checks what runs depend on, the machine, log directories, and logs whose cleaner has died; says what to fix."""
+"""``doctor``: checks the requirements of runs, log directories, and logs whose cleaner has died, and suggests fixes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from compaction.checkup.log_health import CleanerLog
 
 _DESCRIPTION = """\
-Check what runs depend on: Java, Python's packages, caches, memory, free space, the clock, and what
-other users can do to a run; with --log-dir also log directories: locks, leftovers, unreadable logs,
-and logs whose cleaner has died. No file is changed.
+Check the requirements of runs: Java, Python packages, caches, memory, free space, the clock, and
+access by other users. With --log-dir, also check log directories: locks, leftovers, unreadable
+logs, and logs whose cleaner has died. No file is changed.
 
-A broker keeps in memory which partitions its cleaner has given up. At rest there are three signs:
-the broker's log names them (--broker-log); a batch in the cleanable range is damaged; or a log was
-cleanable for more than a day when the broker wrote it last.
+A broker keeps its list of uncleanable partitions only in memory. At rest there are three signs of
+them: the broker's log names them (--broker-log); a batch in the cleanable range is damaged; or a
+log was cleanable for more than a day when the broker last wrote it.
 """
 
 _EPILOG = """\
 exit status:
-  0  nothing needs to be fixed; notes are worth knowing
-  1  something needs to be fixed: the lines say how
+  0  no problem; there may be notes
+  1  at least one problem, each with a fix
   2  usage error (option, configuration, no such directory or file, no log selected)
 
 examples:
@@ -48,13 +48,13 @@ _WARM_UP = "kafka-log-compaction warm-up"
 def parser() -> option_groups.Parser:
     """The options of the command."""
     options = option_groups.Parser(_DESCRIPTION, _EPILOG)
-    group = options.add_argument_group("which logs")
-    text = "log directories at rest, or of a running broker; may be repeated; without it, only the machine is checked"
+    group = options.add_argument_group("logs")
+    text = "log directories at rest, or of a running broker; may be repeated (default: check only the machine)"
     option_groups.add_list(group, "--log-dir", "DIR", text, dest="log_dirs")
     option_groups.add_names(group)
     text = "the broker's log-cleaner.log or server.log, older files first; may be repeated"
     option_groups.add_list(group, "--broker-log", "FILE", text, dest="broker_logs")
-    group.add_argument("--quick", action="store_true", help="do not read the cleanable ranges of logs for damage")
+    group.add_argument("--quick", action="store_true", help="do not check the cleanable ranges of logs for damage")
     option_groups.add_configuration(options)
     group = options.add_argument_group("output")
     group.add_argument("--output", choices=("text", "json"), default="text", help="format of the result (default: %(default)s)")
@@ -78,7 +78,7 @@ def doctor(
     broker_logs: Texts = (),
     quick: bool = False,
 ) -> Checkup:
-    """Checks what runs depend on; with ``log_dirs`` also log directories. No file is changed.
+    """Checks the requirements of runs; with ``log_dirs`` also log directories. No file is changed.
 
     >>> compaction.doctor(log_dir, quick=True).exit_code in (0, 1)
     True
@@ -146,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         checks: list[Check] = []
         for check in _checks(execution.call_parameters(doctor, arguments)):
             if as_text:
-                # some checks take long
+                # some checks take a long time
                 print("\n".join(check_lines(check, checks[-1].area if checks else None)), flush=True)
             checks.append(check)
         checkup = Checkup(tuple(checks))

@@ -1,4 +1,4 @@
-"""``dry-run``: compares policies on Kafka log directories at rest, and explains why a log is or is not cleaned."""
+"""``dry-run``: compares policies on log directories at rest, and explains why a log is or is not cleaned."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ Execute = Callable[[Engine, ComparisonRequest], Comparison]
 _DESCRIPTION = """\
 Compare policies on logs at rest without writing to them: bytes, records, segments and tombstones
 before and after, how often keys repeat, the age of the removed records, the positions of the
-retained ones, and how many rounds a broker would need. The data is read once for all policies.
-The figures are exact: a run with the same settings has the same figures.
+retained ones, and the number of rounds that a broker would need. The data is read once for all
+policies. The figures are exact: a run with the same settings has the same figures.
 
-With --explain, print instead why logs are or are not cleaned: every condition with its value, its
-bound, the source of its configuration, and what would change the result. This reads only indexes
-and batch headers.
+With --explain, print why logs are or are not cleaned instead: every condition with its value, its
+bound, the source of its configuration, and the change that would alter the result. This reads only
+indexes and batch headers.
 """
 
 _EPILOG = f"""\
 {option_groups.CONFIGURATION_HELP}
 policies:
-  --policy "KEY=VALUE,KEY=VALUE" overrides the rest of the configuration. Put the values of a list in
-  brackets, or join them by +. The policy {CONFIGURED!r} changes nothing; it is the default.
+  --policy "KEY=VALUE,KEY=VALUE" overrides the configuration. Put the values of a list in brackets,
+  or join them by +. The policy {CONFIGURED!r} overrides nothing; it is the default.
 
 {option_groups.EXIT_HELP}
-  A refusal of a log, because many of its records have no key, is an answer and no failure under a
-  policy other than {CONFIGURED!r}; --strict makes it one.
+  A run refuses a log if many of its records have no key. This is a failure under the policy
+  {CONFIGURED!r}; under other policies it is a result, or with --strict a failure, too.
 
 examples:
-  What would compaction, or three days of retention, or both, free on these topics?
+  How much would compaction, three days of retention, or both free on these topics?
     kafka-log-compaction dry-run --log-dir /backup/kafka --topic 'orders.*' \\
         --policy cleanup.policy=compact \\
         --policy cleanup.policy=delete,retention.ms=3d \\
@@ -69,25 +69,25 @@ def parser() -> option_groups.Parser:
     option_groups.add_selectors(options)
     option_groups.add_configuration(options)
     option_groups.add_kafka_version(options)
-    group = options.add_argument_group("what to compare")
+    group = options.add_argument_group("comparison")
     text = f"settings to compare, or {CONFIGURED}; may be repeated (default: {CONFIGURED})"
     option_groups.add_list(group, "--policy", "K=V,K=V", text, dest="policies")
-    text = "only explain why these partitions are or are not cleaned under each policy; may be repeated"
+    text = "do not compare; explain why these partitions are or are not cleaned under each policy; may be repeated"
     option_groups.add_list(group, "--explain", "TOPIC-N", text)
     group.add_argument(
         "--include-active", action="store_true",
-        help="the directories are exports that no broker will append to: the active segment of each log is cleaned too",
+        help="compare runs with --include-active, which also clean the last segment of each log; only for exports",
     )  # fmt: skip
     group.add_argument(
         "--allow-keyless", action="store_true",
-        help="compare runs with this option: logs with many records without a key are cleaned too",
+        help="compare runs with --allow-keyless, which also clean logs with many records without a key",
     )  # fmt: skip
     group.add_argument(
         "--strict", action="store_true",
-        help=f"exit with 1 if a run would refuse a log under any of the policies, and not only under {CONFIGURED}",
+        help=f"exit with 1 if a run would refuse a log under any policy (default: only under {CONFIGURED})",
     )  # fmt: skip
     option_groups.add_engine(group)
-    group = options.add_argument_group("what to write")
+    group = options.add_argument_group("output")
     option_groups.add_file(group, "--report", "write all figures in JSON (schema_version 1)")
     option_groups.add_metrics(group)
     option_groups.add_file(group, "--html", "write the comparison as a self-contained HTML page")
@@ -118,13 +118,13 @@ def dry_run(
 ) -> Comparison:
     """Compares policies on logs at rest without writing to them; the data is read once for all policies.
 
-    >>> found = compaction.dry_run(log_dir, policies=["cleanup.policy=compact", "cleanup.policy=delete,retention.ms=3d"])
-    >>> found.policies
+    >>> policies = ["cleanup.policy=compact", "cleanup.policy=delete,retention.ms=3d"]
+    >>> compaction.dry_run(log_dir, policies=policies).policies
     ('cleanup.policy=compact', 'cleanup.policy=delete,retention.ms=3d')
 
     The parameters are the options of ``kafka-log-compaction dry-run``, see ``compact``.
 
-    :param policies: each as text or as settings by name; by default the one that is configured
+    :param policies: each as text or as settings by name; by default ``configured``
     :raises UsageError: an argument is invalid
     :raises CompactionError: a directory cannot be read; a log that fails is in the result
     """
@@ -144,7 +144,7 @@ def carry_out(parameters: Mapping[str, Any], execute: Execute) -> Comparison:
 
 
 def compare(engine: Engine, request: ComparisonRequest) -> Comparison:
-    """Runs the comparison, which is imported here and not before, so that a wrong call fails at once."""
+    """Runs the comparison. It is imported only here, so that a wrong call fails at once."""
     engine.require()
     from compaction.compare.compare_policies import compare_with
 
@@ -200,7 +200,7 @@ def main(argv: Sequence[str] | None = None, run: Execute = compare) -> int:
 
 
 def _explain(parameters: Mapping[str, Any], arguments: argparse.Namespace) -> int:
-    """Explains the logs; this reads only indexes and headers, in this process."""
+    """Explains the logs in this process, from indexes and batch headers only."""
     from compaction.compare import compare_policies
 
     explain_options = {name: getattr(arguments, name) for name in ("explain", "html", "metrics")}

@@ -54,10 +54,10 @@ findings:
   Index entries that disagree with the log, and gaps between offsets, are listed on standard error
   at the end, as Kafka's tool does. (Cleaning leaves gaps; they are reported with --deep-iteration
   and --print-data-log.) One error line follows for each log with batches that fail their CRC and
-  each index that disagrees with its log, with file and byte position; of a preallocated index without
-  entries the finding is only listed. Bytes after the last complete batch are reported on standard
-  output. They are an error only if valid batches follow in them: the end of an active segment may be
-  incomplete, or preallocated.
+  each index that disagrees with its log, with file and byte position, except for a preallocated
+  index without entries. Bytes after the last complete batch are reported on standard output. They
+  are an error only if they contain valid batches: the end of an active segment may be incomplete,
+  or preallocated.
 
 exit status:
   0  all files were printed and are valid
@@ -71,10 +71,10 @@ differences from Kafka's tool:
   classes cannot be loaded. Only one topic decoder can be given.
 
 examples:
-  What is in this segment, batch by batch?
+  The batches of a segment:
     kafka-log-compaction dump-log --files /var/lib/kafka/orders-0/00000000000000000000.log
 
-  Every record, with key and value:
+  All records with keys and values:
     kafka-log-compaction dump-log --files orders-0/00000000000000000000.log --print-data-log
 
   The record at offset 4711 in any segment of a log, and the first record of a day:
@@ -84,10 +84,10 @@ examples:
   The records as JSON lines, for jq -c 'select(.type == "record") | .key' and other tools:
     kafka-log-compaction dump-log --files orders-0 --print-data-log --output jsonl
 
-  Are the indexes of a log valid?
+  Verify the indexes of a log:
     kafka-log-compaction dump-log --files orders-0 --verify-index-only
 
-  Which offsets were committed?
+  Committed offsets of consumer groups:
     kafka-log-compaction dump-log --files __consumer_offsets-12 --offsets 0: --offsets-decoder
 """
 
@@ -107,7 +107,7 @@ def parser() -> option_groups.Parser:
     group = options.add_argument_group("output")
     group.add_argument(
         "--output", choices=("text", "jsonl"), default="text",
-        help="text: as Kafka's tool prints it; jsonl: one JSON object for each file, batch, record and entry (default: "
+        help="text: as Kafka's tool; jsonl: one JSON object per file, batch, record and entry (default: "
         "%(default)s)",
     )  # fmt: skip
     option_groups.add_logging(options.add_argument_group("messages"))
@@ -115,7 +115,7 @@ def parser() -> option_groups.Parser:
 
 
 def _add_files(options: option_groups.Parser) -> None:
-    group = options.add_argument_group("what to dump")
+    group = options.add_argument_group("files")
     group.add_argument(
         "--files", metavar="F", nargs="+", action="extend", required=True,
         help="files or partition directories, separated by spaces or commas; may be repeated",
@@ -175,7 +175,7 @@ def _add_indexes(options: option_groups.Parser) -> None:
     group.add_argument("--verify-index-only", action="store_true", help="compare entries with the log without printing them")
     group.add_argument(
         "--index-sanity-check", action="store_true",
-        help="only run the check by which a starting broker decides whether to rebuild an index",
+        help="only run the check of a starting broker that decides whether it rebuilds an index",
     )  # fmt: skip
     group.add_argument(
         "--max-message-size", metavar="N", type=_number(_MAX_INT), default=5 * 1024 * 1024,
@@ -212,10 +212,10 @@ def _number(largest: int) -> type[int]:
 
 @dataclass(frozen=True)
 class Dumped(Result):
-    """What was dumped.
+    """The result of a dump.
 
-    :ivar text: what the command prints to standard output
-    :ivar findings: what it prints to standard error: index entries and batches that disagree, damaged files
+    :ivar text: standard output of the command
+    :ivar findings: standard error of the command: index entries and batches that disagree, damaged files
     :ivar valid: whether all files could be read and are valid
     """
 
@@ -267,8 +267,8 @@ def dump(
 ) -> Dumped:
     """Dumps segments, indexes, snapshots or whole partition directories, in memory.
 
-    >>> found = compaction.dump(log_dir / "orders-0", print_data_log=True, output="jsonl")
-    >>> [row["key"]["text"] for row in found.rows() if row["type"] == "record"][:2]
+    >>> dumped = compaction.dump(log_dir / "orders-0", print_data_log=True, output="jsonl")
+    >>> [row["key"]["text"] for row in dumped.rows() if row["type"] == "record"][:2]
     ['a', 'b']
 
     The parameters are the options of ``kafka-log-compaction dump-log``.
@@ -346,7 +346,7 @@ def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder:
 
 
 def _dump(request: DumpRequest, out: Output, print_finding: Callable[[str], None], print_error: Callable[[str], None]) -> bool:
-    """Whether all files could be read and are valid; text goes to ``out``, findings to ``print_finding``, errors to ``print_error``."""
+    """Dumps the files; whether all could be read and are valid."""
     from compaction.dumping.dump_tool import Dump
     from compaction.storage.clients import require_store
     from compaction.storage.mixed import file_system
@@ -375,7 +375,7 @@ def _print(request: DumpRequest) -> int:
             valid = _dump(request, out, print_finding, print_error)
             out.flush()
     except BrokenPipeError:
-        # the reader needs no more; what is in the buffer is lost
+        # the reader has closed the pipe; the rest of the buffer is lost
         return 0
     except OSError as error:
         raise StorageError(f"cannot be written: {error.strerror}", path="standard output") from error

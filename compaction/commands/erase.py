@@ -38,16 +38,15 @@ if TYPE_CHECKING:
 Execute = Callable[[Engine, "ErasureRequest"], RunReport]
 
 _DESCRIPTION = """\
-Erase all records of given keys from logs at rest, whatever their cleanup.policy: from clean and
-dirty segments, of committed, aborted and open transactions. Offsets, all other records,
-transactions, producers' sequences and log end offsets remain; a broker loads the result, and
+Erase all records of given keys from logs at rest, regardless of their cleanup.policy: from clean
+and dirty segments, and from committed, aborted and open transactions. Offsets, all other records,
+transactions, producers' sequences and log end offsets remain. A broker loads the result, and
 producers and consumers continue. Segments without such a record are not written.
 
-The replaced files are removed at once, not after file.delete.delay.ms, and so are leftovers of
-earlier runs. The last segment of a log is its active one, and only erased from with
---include-active; without it, the records of the keys in it are counted. Keys are compared byte by
-byte, and never printed: the report has them as SHA-256 with a salt of the run. docs/erase.md says
-what is erased, and what no run can reach.
+Replaced files and leftovers of earlier runs are removed at once, not after file.delete.delay.ms.
+The last segment of a log is active: its records are erased only with --include-active, and counted
+otherwise. Keys are compared byte by byte, and never printed: the report has their SHA-256 with a
+salt of the run. docs/erase.md describes the result, and the copies that no run can reach.
 """
 
 _EPILOG = f"""\
@@ -61,11 +60,11 @@ examples:
     kafka-log-compaction erase --log-dir /var/lib/kafka --keys keys.txt --include-active \\
         --report erased.json
 
-  Leave a tombstone for each record, so that consumers learn of it:
+  Replace each record by a tombstone, which consumers read:
     kafka-log-compaction erase --log-dir /backup/kafka --topic customers --on-match tombstone \\
         --where prefix=customer-17:
 
-  Write a copy without the keys of a column to another place:
+  Write a copy without the keys in a column of a table:
     kafka-log-compaction erase --log-dir /exports/orders --include-active --keys requests.parquet \\
         --keys-column customer_id --output-dir /exports/orders-erased
 """
@@ -75,7 +74,7 @@ def parser() -> option_groups.Parser:
     """The command's options."""
     options = option_groups.Parser(_DESCRIPTION, _EPILOG)
     option_groups.add_selectors(options)
-    keys = options.add_argument_group("which keys")
+    keys = options.add_argument_group("keys")
     option_groups.add_keys(keys)
     keys.add_argument(
         "--on-match", choices=("drop", "tombstone"), default="drop",
@@ -86,11 +85,11 @@ def parser() -> option_groups.Parser:
     option_groups.add_kafka_version(options)
     group = option_groups.add_run_options(options)
     option_groups.add_output(group)
-    certificate = "certify the result: write in JSON what was erased, and that nothing else was; exit with 1 if records of the"
-    option_groups.add_file(group, "--certificate", f"{certificate} keys remain, also where the run did not erase")
+    certificate = "write a certificate in JSON: the erased records, and the proof that nothing else was changed; exit with 1 if"
+    option_groups.add_file(group, "--certificate", f"{certificate} records of the keys remain in the log directories")
     group.add_argument(
         "--include-active", action="store_true",
-        help="erase from the last segment of each log, too; the result is one that a broker appends to",
+        help="also erase from the last segment of each log; a broker can append to the result",
     )  # fmt: skip
     return options
 
@@ -135,7 +134,7 @@ def erase(
 
     :param keys: files that have the keys
     :param where: patterns of keys
-    :param certificate: the file to write that says what was erased, and that nothing else was
+    :param certificate: the file for the certificate of the result
     :raises UsageError: an argument is invalid; nothing was changed
     :raises CompactionError: the run as a whole failed; a log that fails is in the report
     """
@@ -189,8 +188,8 @@ def _request(inputs: Inputs, parameters: Mapping[str, Any]) -> ErasureRequest:
 
 
 def _with_salt(base: CompactionRequest, salt: bytes) -> CompactionRequest:
-    """The request whose output records the salt of its run in place of the keys, of which any hash could be guessed. Only the
-    certificate with this salt says which keys they were."""
+    """The request whose output records the salt of its run in place of the keys, because keys could be guessed from any hash.
+    The certificate with this salt identifies the keys."""
     return base if base.call is None else with_fields(base, call={**base.call, "keys": salt.hex()})
 
 
@@ -214,7 +213,7 @@ def _certifier(engine: Engine, request: ErasureRequest, path: str) -> Certify:
         from compaction.certifier.erasure_certificate import certify_erasure, document, failed_log, status_of
         from compaction.erasure.certify_result import Certification
 
-        # whatever happens now, the file is not that of an earlier run
+        # from now on the file is not that of an earlier run, even if this run fails
         Path(path).unlink(missing_ok=True)
         resumed = {log.location.topic_partition for log in run if log.resumed}
         errors: dict[LogLocation, str] = {}
@@ -282,7 +281,7 @@ def main(argv: Sequence[str] | None = None, run: Execute = erase_records) -> int
         report, code = execution.run_and_write(partial(carry_out, parameters, execute=run), arguments)
         if report.erasure.get("certificate", {}).get("status") == Status.INCOMPLETE.value:
             message = "records of the keys remain where the run did not erase"
-            hint = "the notes say where; --include-active erases from the last segments"
+            hint = "see the notes; --include-active erases from the last segments"
             log_lines.print_error(f"{arguments.certificate}: certificate: {message}; {hint}")
         return code
 

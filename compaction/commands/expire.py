@@ -28,7 +28,7 @@ _DESCRIPTION = f"""\
 Apply Kafka's delete policy to logs at rest: delete segments, oldest first, that end below the log
 start offset, then those over retention.bytes, then those older than retention.ms, exactly as
 Kafka {REFERENCE_VERSION} decides. Segments below the log start offset are deleted from every log, the others
-only if cleanup.policy includes delete. A log of unknown cleanup.policy fails and is not changed.
+only if cleanup.policy includes delete. A log of unknown cleanup.policy is not changed and fails.
 
 The age of a segment is that of its newest record, by its time index, or else of its file. If all
 segments are deleted, an empty one is created. Files are renamed to .deleted first and removed by
@@ -44,18 +44,18 @@ examples:
   What has expired in a stopped broker's directory?
     kafka-log-compaction expire --log-dir /var/lib/kafka --config server.properties --dry-run
 
-  One of a broker's several log.dirs, whose metadata log is in another one?
+  The same for one of several log.dirs, with the metadata log in another one:
     kafka-log-compaction expire --log-dir /disk2/kafka --metadata /disk1/kafka --dry-run
 
-  Keep three days of one topic, whatever is configured:
+  Keep three days of one topic, regardless of its configuration:
     kafka-log-compaction expire --log-dir /backup/kafka --topic page-views \\
         --set cleanup.policy=delete --set retention.ms=3d
 
-  Copy what has not expired to another place, also from or to an object store:
+  Write a copy without expired segments, here in an object store:
     kafka-log-compaction expire --log-dir s3://backups/kafka --output-dir s3://backups/kafka-expired \\
         --config server.properties
 
-  Repeat the run for the same schedule slot:
+  Repeat a scheduled run, with the same result:
     kafka-log-compaction expire --log-dir /backup/kafka --as-of 2026-11-22T02:00Z
 """
 
@@ -122,7 +122,7 @@ def carry_out(parameters: Mapping[str, Any], on_report: Callable[[RunReport], No
 
 
 def delete(engine: Engine, request: CompactionRequest) -> RunReport:
-    """Applies the delete policy. Tasks only read very many segments; what runs them is imported when it is needed."""
+    """Applies the delete policy. Only very many segments are read by tasks, so the task runner is imported on demand."""
     if (report := report_without_logs(request)) is not None:
         return report
     from compaction.run.expire import delete_old_segments

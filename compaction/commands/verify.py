@@ -50,7 +50,7 @@ without a key, below the log start, or expired. Offsets, CRCs, indexes, transact
 checkpoints and the active segment are checked too; in a copy also leader epochs, topic ids,
 producer snapshots, and the broker's own files.
 
-Keys are compared byte by byte, and none of the cleaner's code that reads records is used. The
+Keys are compared byte by byte, and records are read by code that the cleaner does not use. The
 directories are only read. docs/verify.md explains the result.
 """
 
@@ -58,7 +58,7 @@ _EPILOG = f"""\
 {option_groups.CONFIGURATION_HELP}
 exit status:
   0  all logs hold; with --why: the answer was printed
-  1  at least one log is violated or could not be judged, or records of erased keys remain
+  1  at least one log is violated or cannot be verified, or records of erased keys remain
   2  nothing to compare, or a wrong call (option, configuration, no such directory, a live broker)
 
 examples:
@@ -69,7 +69,7 @@ examples:
   Is the result of the last run on this directory valid? Its sources remain until the next run.
     kafka-log-compaction verify --in-place /var/lib/kafka --report verified.json
 
-  What became of one record?
+  Why was this record dropped?
     kafka-log-compaction verify --in-place /var/lib/kafka --why orders-0:4711
 """
 
@@ -77,7 +77,7 @@ examples:
 def parser() -> option_groups.Parser:
     """The command's options."""
     options = option_groups.Parser(_DESCRIPTION, _EPILOG)
-    group = options.add_argument_group("which logs")
+    group = options.add_argument_group("logs")
     for name, text in (
         ("--before", "log directories before cleaning"),
         ("--after", "log directories after cleaning; logs are paired by topic and partition"),
@@ -85,8 +85,8 @@ def parser() -> option_groups.Parser:
     ):
         option_groups.add_list(group, name, "DIR", text)
     option_groups.add_names(group)
-    keys = options.add_argument_group("whether keys were erased")
-    text = "compute this certificate of erase --certificate again; with its keys, as they were given to erase"
+    keys = options.add_argument_group("certificates of erasures")
+    text = "a certificate of erase to verify; needs the keys that were given to erase"
     keys.add_argument("--certificate", metavar="FILE", help=text)
     option_groups.add_keys(keys)
     option_groups.add_configuration(options)
@@ -96,18 +96,18 @@ def parser() -> option_groups.Parser:
 
 
 def _add_rules(options: option_groups.Parser) -> None:
-    group = options.add_argument_group("what to allow, and what to write")
+    group = options.add_argument_group("rules and output")
     group.add_argument("--include-active", action="store_true", help="the logs were cleaned with --include-active")
     group.add_argument(
         "--several-rounds", action="store_true",
-        help="there was more than one round in between: delete horizons may have been set and have passed",
+        help="allow more than one round of cleaning, in which delete horizons may have been set and have passed",
     )  # fmt: skip
     group.add_argument(
         "--strict", action="store_true",
-        help="retained superseded records are violations; Kafka retains some, and that loses nothing",
+        help="report retained superseded records as violations; Kafka may retain some, without loss",
     )  # fmt: skip
     option_groups.add_engine(group)
-    group.add_argument("--why", metavar="TOPIC-N:OFFSET", help="only explain what became of this record of --before")
+    group.add_argument("--why", metavar="TOPIC-N:OFFSET", help="explain only the fate of this record of --before")
     option_groups.add_file(group, "--report", "write a report in JSON (schema_version 1)")
     option_groups.add_short_result(group)
     option_groups.add_logging(group)
@@ -150,8 +150,8 @@ def verify(
     engine: str | Engine = AUTO,
     spark: SparkSession | None = None,
 ) -> VerifyReport:
-    """Proves that the logs of ``after`` are a valid result of cleaning those of ``before``, or those of ``in_place`` of what
-    the last run replaced.
+    """Proves that the logs of ``after`` are a valid result of cleaning those of ``before``; or those of ``in_place``, of
+    cleaning the segments that the last run replaced.
 
     >>> report = compaction.verify(log_dir, copy, settings={"cleanup.policy": "compact"})
     >>> report.status.value
@@ -160,7 +160,7 @@ def verify(
     The parameters are the options of ``kafka-log-compaction verify``, see ``compact``.
 
     :raises UsageError: an argument is invalid, or there is nothing to compare
-    :raises CompactionError: a directory cannot be read; a log that cannot be judged is in the report
+    :raises CompactionError: a directory cannot be read; a log that cannot be verified is in the report
     """
     parameters = locals()
     call, inputs = read_call(parameters)
@@ -190,7 +190,7 @@ def certified(engine: Engine, request: VerifyRequest) -> VerifyReport:
 
 
 def _explained(engine: Engine, request: VerifyRequest, offset: int) -> list[str]:
-    """What became of one record of the requested log, as lines of text."""
+    """The fate of one record of the requested log, as lines of text."""
     from compaction.certifier import explain_record
 
     with _shared_locks(request), progress() as shown:
@@ -198,7 +198,7 @@ def _explained(engine: Engine, request: VerifyRequest, offset: int) -> list[str]
 
 
 def read_call(parameters: Mapping[str, Any]) -> tuple[VerifyInputs, Inputs]:
-    """The checked call, and what it has in common with those of other commands.
+    """The checked call, and the inputs that all commands have in common.
 
     :param parameters: the parameters of ``verify``, and of its option ``--why``
     :raises UsageError: the call is wrong
@@ -297,7 +297,7 @@ def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
 
 
 def _print_nothing(line: str) -> None:
-    """A JSON document takes the place of the lines."""
+    """Used if a JSON document is printed instead."""
 
 
 def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int:

@@ -1,6 +1,4 @@
-"""Compiles all kernels in advance, once per version of this package. ``compaction.kernels.compiling.place`` says where they are
-stored.
-"""
+"""``warm-up``: compiles all kernels in advance, once per version of this package (``compaction.kernels.compiling.place``)."""
 
 from __future__ import annotations
 
@@ -13,11 +11,10 @@ from compaction.cli import execution, option_groups
 from compaction.errors import CompactionError
 
 _DESCRIPTION = """\
-Compile all kernels of this package and cache them, for example while an image is built. This takes
-less than a minute, once per version of this package. Without it, runs compile kernels on their
-first use.
+Compile all kernels of this package and cache them, for example when an image is built. This takes
+less than a minute, once per version of this package. Otherwise runs compile kernels on first use.
 
-The cache belongs to the user and is not read if others may write to it.
+The cache belongs to the user, and is not read if other users can write to it.
 """
 
 _EPILOG = """\
@@ -30,14 +27,14 @@ environment:
   NUMBA_CACHE_DIR  the directory, by default in the user's cache directory; /dev/null: no cache
 """
 
-_NO_DIRECTORY = "no directory of this user that others may not write to: set NUMBA_CACHE_DIR to one"
+_NO_DIRECTORY = "no directory of this user is protected from other writers: set NUMBA_CACHE_DIR to one"
 
 
 def parser() -> option_groups.Parser:
     """The command's options."""
     options = option_groups.Parser(_DESCRIPTION, _EPILOG)
-    group = options.add_argument_group("what to do")
-    group.add_argument("--status", action="store_true", help="only show which kernels are cached, and where")
+    group = options.add_argument_group("action")
+    group.add_argument("--status", action="store_true", help="compile nothing; show the cached kernels and their directory")
     # wrote a spark-env.sh in earlier versions
     group.add_argument("--spark-submit", action="store_true", help=argparse.SUPPRESS)
     option_groups.add_logging(group)
@@ -47,7 +44,7 @@ def parser() -> option_groups.Parser:
 def warm_up() -> None:
     """Compiles the kernels that are not cached.
 
-    :raises CompactionError: there is no directory for them
+    :raises CompactionError: there is no directory for the cache
     """
     from compaction.kernels.compiling.cache import are_all_compiled, process_cache_dir
     from compaction.startup import all_kernels
@@ -59,7 +56,7 @@ def warm_up() -> None:
 
 
 class Part(NamedTuple):
-    """One part of what is stored, and whether it is complete."""
+    """One part of the cache, and whether it is complete."""
 
     name: str
     found: str
@@ -67,7 +64,7 @@ class Part(NamedTuple):
 
 
 def status() -> list[Part]:
-    """What is stored for later runs."""
+    """The parts of the cache for later runs."""
     from compaction.kernels.compiling.cache import are_all_compiled, fingerprint, process_cache_dir
 
     place = process_cache_dir()

@@ -1,11 +1,11 @@
-"""Amounts as people read them: bytes, shares, counts, durations."""
+"""Amounts as text: bytes, shares, counts, durations."""
 
 from __future__ import annotations
 
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 #: units of time, ms
 _UNITS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000), ("ms", 1))
-#: with this many of the largest unit the next one is left out
+#: with this many of the largest unit the next one is omitted
 _MANY = 10
 
 
@@ -23,7 +23,7 @@ def change(before: float, after: float) -> str:
 
 
 def share_freed(before: int, after: int) -> str:
-    """How much smaller, in per cent; ``0.0 %`` and ``100.0 %`` are exact, what rounds to them is ``< 0.1 %``, ``> 99.9 %``."""
+    """The share freed, in per cent: ``0.0 %`` and ``100.0 %`` if exact, ``< 0.1 %`` and ``> 99.9 %`` if rounded."""
     if not before or before == after:
         return "0.0 %"
     text = f"{100 * (before - after) / before:.1f} %"
@@ -33,7 +33,7 @@ def share_freed(before: int, after: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number of things, each of which is called ``noun``: ``1 segment``, ``1,350 records``."""
+    """A number with its noun: ``1 segment``, ``1,350 records``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
@@ -57,7 +57,7 @@ def _of_unit(number: int, name: str) -> str:
 
 
 def with_duration(milliseconds: int) -> str:
-    """A configured number of milliseconds, as configured and for people: ``259200000 (3 days)``."""
+    """A configured number of milliseconds, and in words: ``259200000 (3 days)``."""
     return str(milliseconds) if milliseconds < 1000 else f"{milliseconds} ({duration(milliseconds)})"
 
 

@@ -1,4 +1,4 @@
-"""What a run did, as lines: a line per log or topic, the largest effect first, then totals, then a line with everything."""
+"""A run's report as lines: a line per log or topic, the largest effect first, then totals, then the summary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_lines(report: RunReport, style: Style, *, all_rows: bool, details: bool)
 
 
 def summary(report: RunReport) -> str:
-    """The last line: how many logs, what became of them, bytes on disk."""
+    """The last line: the number of logs, their outcomes, bytes on disk."""
     start = "dry run, nothing written: " if report.dry_run else ""
     unknown = sum(log.policy_unknown for log in report.logs)
     tail = f", cleanup.policy of {unknown} unknown" if unknown else ""
@@ -38,7 +38,7 @@ def summary(report: RunReport) -> str:
 
 
 def _effect(report: RunReport) -> str:
-    """Bytes before and after, and what holds only later."""
+    """Bytes before and after, and the effect of .deleted files."""
     before, after = _disk(report.logs)
     share, deleted = share_freed(before, after), sum(log.deleted_bytes for log in report.logs)
     if report.copied:
@@ -65,7 +65,7 @@ def _disk(logs: Iterable[LogReport]) -> tuple[int, int]:
 
 
 def _outcomes(logs: Sequence[LogReport], *, dry_run: bool) -> str:
-    """How many logs had each outcome: ``3 cleaned, 2 expired, 13 skipped (12 policy, 1 ratio)``."""
+    """The number of logs by outcome: ``3 cleaned, 2 expired, 13 skipped (12 policy, 1 ratio)``."""
     counts = Counter(outcome(log).partition(": ")[::2] for log in logs)
     parts = []
     for word in sorted({word for word, _ in counts}, key=lambda word: (word in ("failed", "skipped"), word)):
@@ -77,7 +77,7 @@ def _outcomes(logs: Sequence[LogReport], *, dry_run: bool) -> str:
 
 
 def _notes(report: RunReport) -> Iterator[str]:
-    """What the table does not say."""
+    """Facts that the table does not have."""
     compacted = [log for log in report.logs if log.compacted]
     before, after = sum(log.bytes_before for log in compacted), sum(log.bytes_after for log in compacted)
     if compacted and (before, after) != _disk(report.logs):
@@ -112,7 +112,7 @@ def _notes(report: RunReport) -> Iterator[str]:
 
 
 def _not_found(erasure: Mapping[str, Any]) -> Iterator[str]:
-    """Keys that no record has, by their lines in the given files."""
+    """Missing keys, by their lines in the given files."""
     missing: int = erasure.get("keys_not_found", 0)
     if missing:
         listed = [f"line {key['line']} of {key['file']}" for key in erasure["not_found"][:_MOST_NAMES]]
@@ -155,7 +155,7 @@ def _rank(logs: Sequence[LogReport]) -> tuple[bool, int, int, str, int]:
 
 
 def _figures(logs: Sequence[LogReport]) -> list[str]:
-    """The figures of a row; empty where nothing has changed."""
+    """The figures of a row; empty if nothing has changed."""
     changed = [log for log in logs if log.compacted or log.expired_segments]
     before, after = _disk(logs)
     if not changed:
@@ -215,7 +215,7 @@ def _expired(log: LogReport) -> str:
 
 
 def _removed(log: LogReport) -> str:
-    """What was removed, by cause; empty if nothing was."""
+    """The removed records and segments by cause; empty without any."""
     parts = [
         (log.erased_records, f"{log.erased_records:,} erased"),
         (log.superseded_records, f"{log.superseded_records:,} superseded"),

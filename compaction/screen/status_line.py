@@ -1,4 +1,4 @@
-"""A last line on a terminal that says what a run is doing and for how long; it is redrawn, and disappears in the end.
+"""The last line of a terminal, with the current step of a run and its duration; it is redrawn, and removed at the end.
 
 The terminal may be shared with other output: :meth:`StatusLine.paused` removes the line while something else is printed.
 """
@@ -17,7 +17,7 @@ from compaction.screen.amounts import elapsed
 
 #: seconds between two drawings
 INTERVAL_S = 0.2
-#: with this much time the line also says how long the step has taken
+#: after this time the line also has the duration of the step
 _NOTABLE_S = 1.0
 _CLEAR = "\r\x1b[2K"
 
@@ -87,5 +87,5 @@ class StatusLine:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            # the terminal was closed: a run does not end for that
+            # the terminal was closed, but the run continues
             self._text = None

@@ -1,17 +1,17 @@
-"""The steps of a run, which commands show on a terminal, write as log lines, or leave out."""
+"""The steps of a run, which commands show on a terminal, write as log lines, or omit."""
 
 from __future__ import annotations
 
 import logging
 
-#: what the process has begun to do, as a message
+#: the current step of the process, as a message
 STEPS = logging.getLogger("kafka_log_compaction.steps")
-# a command decides who sees them
+# commands add handlers
 STEPS.propagate = False
-#: lines of other programs' standard error, to be passed on
+#: lines of other programs' standard error
 FOREIGN = logging.getLogger("kafka_log_compaction.foreign")
 
 
 def step(text: str) -> None:
-    """Say what begins now; it lasts until the next step."""
+    """Begin a step, which lasts until the next one."""
     STEPS.info(text)

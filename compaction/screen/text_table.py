@@ -1,7 +1,7 @@
 """Tables of text that fit a width: a line per row, figures right-aligned, no word broken.
 
-Optional columns without any text are left out. If a table is too wide, its least important columns are left out, too. Names
-that take more than their share of the width are shortened in the middle, so that one long name costs no column.
+Optional columns without any text are omitted. If a table is too wide, its least important columns are omitted, too. Names that
+take more than their share of the width are shortened in the middle, so that one long name does not hide a column.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NO_BREAK = "\u00a0"
 
 @dataclass(frozen=True)
 class Style:
-    """How lines are laid out: the ``width`` in cells, the sign for what is left out, and whether sentences are wrapped."""
+    """The layout of lines: the ``width`` in cells, the sign for omitted text, and whether sentences are wrapped."""
 
     width: int = 80
     ellipsis: str = "…"
@@ -46,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Column:
-    """A column; those with the lowest ``rank`` are left out first, 0 is never left out."""
+    """A column; those with the lowest ``rank`` are omitted first, rank 0 never."""
 
     title: str
     right: bool = True
@@ -82,7 +82,7 @@ def table(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> list[
 def wrapped(text: str, style: Style, indent: int = 0, hanging: int = 0, colour: str = "") -> list[Line]:
     """A text in lines of at most the width, broken between words; a longer word has a line of its own.
 
-    :param hanging: by how much the lines after the first are indented further
+    :param hanging: additional indentation of the lines after the first
     """
     if not style.wraps:
         return [Line(" " * indent + printable(text), colour)] if text else []
@@ -98,7 +98,7 @@ def wrapped(text: str, style: Style, indent: int = 0, hanging: int = 0, colour: 
 
 
 def shortened(name: str, width: int, ellipsis: str) -> str:
-    """A name in at most ``width`` cells; its middle is left out, because its end has the partition."""
+    """A name in at most ``width`` cells; its middle is omitted, because its end has the partition."""
     if cell_len(name) <= width:
         return name
     tail = (width - len(ellipsis)) // 2
@@ -138,7 +138,7 @@ def _joined(row: Row, columns: Sequence[Column], shown: Sequence[int], widths: S
     return _GAP.join(cells).rstrip()
 
 
-#: rows that are shown unless all are asked for
+#: rows that are shown by default
 MOST_ROWS = 20
 
 
@@ -150,7 +150,7 @@ class LogGroup(NamedTuple):
 
 
 class TopRows(NamedTuple):
-    """The rows of a table, the title of their names, and what is said of those that are not shown."""
+    """The rows of a table, the title of their names, and a note about hidden rows."""
 
     title: str
     rows: Sequence[LogGroup]
@@ -179,7 +179,7 @@ def top_rows(
 
 
 def _of_topic(topic: str, logs: Sequence[int], names: Sequence[tuple[str, int]]) -> LogGroup:
-    """All partitions of a topic, named by their number, or by the partition if it is only one."""
+    """All partitions of a topic, named with their number, or as a log if there is only one."""
     return LogGroup(f"{topic}-{names[logs[0]][1]}" if len(logs) == 1 else f"{topic} ({len(logs)})", logs)
 
 
@@ -192,10 +192,10 @@ _ELLIPSIS = "…"
 class Screen:
     """A stream to print to.
 
-    :ivar width: that of the terminal; tables for a pipe or a file have ``PIPE_WIDTH``, and sentences are on one line there, for
+    :ivar width: width of the terminal; for a pipe or a file, tables have ``PIPE_WIDTH``, and sentences are on one line, for
         tools that search lines
-    :ivar all_rows: show every log, however many there are
-    :ivar details: show below each log what was removed, and why
+    :ivar all_rows: show every log
+    :ivar details: show removals and reasons below each log
     :ivar only_summary: show the last line only
     """
 
@@ -215,7 +215,7 @@ class Screen:
         if not self.colours:
             self.stream.write("".join(f"{line.text}\n" for line in lines))
             return
-        # takes a twentieth of a second to import
+        # the import takes a twentieth of a second
         from rich.console import Console
         from rich.text import Text
 

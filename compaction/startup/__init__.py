@@ -1,1 +1,1 @@
-"""Before a run: all kernels in advance, the check of Java, what keeps other users out; less garbage collection in workers."""
+"""Before a run: compilation of kernels in advance, the check of Java, protection from other users."""

@@ -137,8 +137,8 @@ _WORK = (
 
 
 def compile_all() -> None:
-    """Compile the kernels that are not cached, in a process that does nothing else: the compiler's objects live until the end,
-    and collecting garbage among them takes a tenth of the time."""
+    """Compile the kernels that are not cached, in a process of its own. The compiler's objects live until its end, and garbage
+    collection would take a tenth of the time, so it is disabled."""
     gc.disable()
     for call_kernels in _WORK:
         call_kernels()

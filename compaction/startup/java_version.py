@@ -1,7 +1,7 @@
-"""Which Java Spark's scripts would start, and whether Spark runs on it. Checked before a run starts anything: Spark's launcher
-would only say that its JVM has ended.
+"""Finds the Java that Spark's scripts start, and checks its version before a run starts. Spark's launcher would report only the
+end of its JVM.
 
-Not checked under ``spark-submit``, where the JVM is running already.
+Not checked under ``spark-submit``, because the JVM is running already.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from compaction.errors import UsageError
 
-#: Spark 4 runs on no older one
+#: the minimum of Spark 4
 OLDEST_JAVA = 17
 #: files that Spark's JVM opens at its start: mainly its jars
 LEAST_FILES = 400
@@ -33,7 +33,7 @@ def find_java() -> Path | None:
 
 
 def major_version(java: Path) -> int | None:
-    """The major version of a Java, e.g. 8, 11 or 17, from its ``release`` file or from itself; ``None`` if it does not say."""
+    """The major version of a Java, e.g. 8, 11 or 17, from its ``release`` file or its output; ``None`` if unknown."""
     try:
         match = _RELEASE.search((java.parent.parent / "release").read_text("utf-8", "replace"))
     except OSError:
@@ -48,10 +48,10 @@ def major_version(java: Path) -> int | None:
 
 
 def require_java() -> None:
-    """:raises UsageError: there is no Java, or one that is too old, or it may not open its files"""
+    """:raises UsageError: there is no Java, it is too old, or the limit of open files is too low"""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return
-    # the JVM raises its limit to the hard one
+    # the JVM raises its soft limit to the hard limit
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != resource.RLIM_INFINITY and limit < LEAST_FILES:
         message = f"a process may open {limit} files here, and Spark's JVM opens more than {LEAST_FILES} at its start"
@@ -62,6 +62,6 @@ def require_java() -> None:
         raise UsageError(f"needs Java {OLDEST_JAVA} or newer, found none: {cause}", hint=_HINT)
     version = major_version(java)
     if version is None:
-        raise UsageError(f"needs Java {OLDEST_JAVA} or newer, found one that does not tell its version at {java}", hint=_HINT)
+        raise UsageError(f"needs Java {OLDEST_JAVA} or newer, found one of unknown version at {java}", hint=_HINT)
     if version < OLDEST_JAVA:
         raise UsageError(f"needs Java {OLDEST_JAVA} or newer, found {version} at {java}", hint=_HINT)

@@ -1,19 +1,19 @@
-"""What keeps other users of the machine out of a session. Settings of the user take precedence.
+"""Protects a session from other users of the machine. The user's settings take precedence.
 
-On local masters, the driver is all of Spark, and nobody else needs to reach it:
+On local masters, the driver is all of Spark, and no other process needs to reach it:
 
 | setting | value | why |
 | --- | --- | --- |
-| ``spark.authenticate`` | ``true`` | its ports give and take blocks: keys can be read, functions of workers replaced |
+| ``spark.authenticate`` | ``true`` | without it, anyone can read blocks with keys and replace workers' functions at its ports |
 | ``spark.driver.bindAddress``, ``spark.driver.host`` | ``127.0.0.1`` | its ports are not reachable from other machines |
 | ``spark.ui.enabled`` | ``false`` | its pages have no password, and show all settings |
-| ``spark.local.dir`` | private: see ``compaction.spark.jvm`` | everyone could read what Spark writes there |
+| ``spark.local.dir`` | private: see ``compaction.spark.jvm`` | everyone could read Spark's files there |
 | ``spark.ui.killEnabled`` | ``false`` | if there are pages, they cannot end a run |
 
-On all masters, Python workers do not import modules from their working directory (``PYTHONSAFEPATH``). Python 3.10 has no such
-switch: local sessions refuse to start where others could plant modules.
+On all masters, Python workers do not import modules from their working directory (``PYTHONSAFEPATH``). Python 3.10 does not
+have it: local sessions refuse to start in directories in which others can plant modules.
 
-On a cluster, the secret is the cluster's; :func:`exposures` says whether there is one.
+On a cluster, the secret belongs to the cluster; :func:`exposures` reports a missing one.
 """
 
 from __future__ import annotations
@@ -63,28 +63,28 @@ def added(master: str | None) -> dict[str, str]:
 
 
 class Exposure(NamedTuple):
-    """What others can do to a session, and the remedy."""
+    """A risk from other users for a session, and the remedy."""
 
     what: str
     remedy: str
 
 
 def exposures(settings: Mapping[str, str], pages_address: str | None) -> Iterator[Exposure]:
-    """What others can do to a session with these settings.
+    """The risks from other users for a session with these settings.
 
-    :param settings: those in effect
-    :param pages_address: value of ``SPARK_LOCAL_IP`` of its JVM
+    :param settings: the settings in effect
+    :param pages_address: the value of ``SPARK_LOCAL_IP`` of its JVM
     """
     master = settings.get(MASTER, LOCAL_MASTER)
     if settings.get(AUTHENTICATE) != "true":
-        message = f"{master} without authentication: whoever reaches the driver's ports can run code in this run"
+        message = f"{master} without authentication: anyone who reaches the driver's ports can run code in this run"
         yield Exposure(message, f"set {AUTHENTICATE}=true, and on a cluster its secret (docs/security.md)")
     if is_local(master) and settings.get(UI, "true") == "true" and pages_address != LOOPBACK:
         yield Exposure("Spark's pages have no password and are open to the network", f"set {LOCAL_ADDRESS}={LOOPBACK}")
 
 
 def configured(environment: Mapping[str, str]) -> dict[str, str]:
-    """The user's settings, before a JVM is started: those of ``spark-defaults.conf``, or of another file, and the options in
+    """The user's settings before a JVM is started: from ``spark-defaults.conf`` or another file, and from the options in
     ``PYSPARK_SUBMIT_ARGS``.
 
     :raises ConfigError: a file is malformed
@@ -117,9 +117,9 @@ def in_effect(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def require_own_directory(version: tuple[int, int] = sys.version_info[:2]) -> None:
-    """Checks that nobody else can write to the working directory, if Python workers import modules from it.
+    """Checks that no other user can write to the working directory, if Python workers import modules from it.
 
-    :raises UsageError: somebody can
+    :raises UsageError: another user can
     """
     if version >= (3, 11):
         return

@@ -298,7 +298,7 @@ def log_report(status: LogStatus, reason: str = "ratio 0.9") -> LogReport:
         ),
         pytest.param(
             Run(error=KeyboardInterrupt()), 130,
-            "error: interrupted; the next run completes or rolls back what this one left\n", id="ctrl-c",
+            "error: interrupted; the next run completes or undoes the changes of this one\n", id="ctrl-c",
         ),
     ],
 )  # fmt: skip

@@ -23,7 +23,7 @@ from tests.golden import unpack_sample
 from tests.object_store.fixtures import S3Bucket, published
 
 ROOT = Path(__file__).resolve().parents[2]
-LINE = "error: interrupted; the next run completes or rolls back what this one left"
+LINE = "error: interrupted; the next run completes or undoes the changes of this one"
 OPTIONS = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0", "--as-of", "2027-01-01T00:00Z", "--include-active")
 #: makes each pass last for some seconds
 SLOWLY = ("--set", "log.cleaner.io.max.bytes.per.second=200000")

@@ -244,7 +244,7 @@ def test_expired_copies_are_skipped_and_replaced_too(logs: Path, target: Path, c
     [
         (["--replace"], "--replace and --if-done need --output-dir"),
         (["--if-done", "skip", "--as-of", "2027-01-01T00:00Z"], "--replace and --if-done need --output-dir"),
-        (["--if-done", "skip", "--output-dir", "x"], "--if-done needs --as-of: without it each run is of another time"),
+        (["--if-done", "skip", "--output-dir", "x"], "--if-done needs --as-of: without it each run has another time"),
         (["--if-done", "perhaps"], "argument --if-done: invalid choice: 'perhaps'"),
     ],
 )
