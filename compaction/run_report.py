@@ -90,7 +90,7 @@ class RunReport(Result):
         verification found a violation."""
         certified = self.erasure.get("certificate", {}).get("status", HOLDS) == HOLDS
         failed = self.status is RunStatus.FAILED or not certified
-        return 1 if failed or any(each.exit_code for each in self.verified) else 0
+        return 1 if failed or any(verification.exit_code for verification in self.verified) else 0
 
     @property
     def totals(self) -> dict[str, int | float]:
@@ -118,14 +118,14 @@ class RunReport(Result):
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """See ``Result``."""
-        shown = style or Style()
+        used_style = style or Style()
         if self.done_before:
-            yield from wrapped(self.summary(), shown)
+            yield from wrapped(self.summary(), used_style)
         else:
-            yield from run_lines(self, shown, all_rows=all_rows, details=details)
+            yield from run_lines(self, used_style, all_rows=all_rows, details=details)
         yield from (Line(self.written),) if self.written else ()
-        for each in self.verified:
-            yield from each.lines(shown)
+        for verification in self.verified:
+            yield from verification.lines(used_style)
 
     def summary(self) -> str:
         """The number of logs, their outcomes, bytes on disk."""

@@ -318,9 +318,7 @@ def with_output(inputs: Inputs, request: CompactionRequest) -> CompactionRequest
     target = check_output_dir(inputs.output_dir, request.log_dirs)
     # a manifest always records it
     records = target is not None and (not storage_of(target).renames or inputs.replace or inputs.if_done)
-    return replace(
-        request, output_dir=target, replace=inputs.replace, call=_call(inputs, request) if records else None
-    )
+    return replace(request, output_dir=target, replace=inputs.replace, call=_call(inputs, request) if records else None)
 
 
 def _call(inputs: Inputs, request: CompactionRequest) -> dict[str, Any]:

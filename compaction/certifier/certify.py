@@ -76,9 +76,12 @@ def certify_pairs(
     certificates: dict[int, LogCertificate] = {}
     findings: dict[int, Findings] = {}
     tasks: list[RangeTask] = []
-    kept = check_logs({log: _walked(pair, walks[log][0]) for log, pair in logs.items()})
+    results_of_files = check_logs({log: _walked(pair, walks[log][0]) for log, pair in logs.items()})
     for log, pair in logs.items():
-        error, log_findings = next((walk.error for walk in walks[log][0] if walk.error is not None), None), kept[log]
+        error, log_findings = (
+            next((walk.error for walk in walks[log][0] if walk.error is not None), None),
+            results_of_files[log],
+        )
         if isinstance(log_findings, StorageError):
             error, log_findings = error or str(log_findings), Findings()
         if error is not None:

@@ -97,8 +97,8 @@ def _reason_by_key(runner: TaskRunner, tasks: list[RangeTask], source: FoundReco
     record = source.chunk.records[source.row]
     key = source.chunk.data[record["key_at"] : record["key_at"] + record["key_size"]].tobytes()
     by_offset = tasks[0].rules.strategy == OFFSET
-    others = [task for task in tasks if (task.end_offset > offset or not by_offset) and task.first_offset < task.cleaned_to]
-    *_, last = max(last_of(runner, others, key), default=NO_RECORD)
+    candidates = [task for task in tasks if (task.end_offset > offset or not by_offset) and task.first_offset < task.cleaned_to]
+    *_, last = max(last_of(runner, candidates, key), default=NO_RECORD)
     if last not in (offset, NO_RECORD[-1]) and (last > offset or not by_offset):
         task = next(range_task for range_task in tasks if range_task.first_offset <= last < range_task.end_offset)
         retained = _find(task, last, in_after=True) is not None

@@ -67,8 +67,10 @@ def unreached(
         if name in marked or log in unread:
             paths += [join(name, file) for file in _listed(fs, join(log_dir, name)) if not _has_no_records(file)]
         elif log in logs:
-            others = [file for file in _listed(fs, join(log_dir, name)) if not (is_log_file(file) or _has_no_records(file))]
-            paths += [join(name, file) for file in others if replaced or not file.endswith(DELETED)]
+            other_files = [
+                file for file in _listed(fs, join(log_dir, name)) if not (is_log_file(file) or _has_no_records(file))
+            ]
+            paths += [join(name, file) for file in other_files if replaced or not file.endswith(DELETED)]
         elif not (is_of_log_dir(name) or is_claim(name) or name in _OF_RUNS):
             paths.append(name)
     return [f"{path.rstrip(_DIRECTORY)}{_DIRECTORY}" if _is_dir(fs, join(log_dir, path)) else path for path in paths]

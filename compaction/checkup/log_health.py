@@ -84,7 +84,7 @@ def read_broker_log(lines: Iterable[str]) -> CleanerLog:
 #: a broker's cleaner looks for work every 15 seconds; longer than any queue
 OVERDUE_MS = 24 * 3_600_000
 _FUTURE_MS = 3_600_000
-_LEFT = (CLEAN, CLEANED, SWAP)
+_LEFTOVER_SUFFIXES = (CLEAN, CLEANED, SWAP)
 PROGRAM = "kafka-log-compaction"
 
 
@@ -111,9 +111,9 @@ def check_log_dirs(request: CompactionRequest, cleaner: CleanerLog | None, *, qu
 
     logs = prepare(LogAccess(fs, fs), request, plan_for)
     for log_dir in request.log_dirs:
-        own = [log for log in logs if log.location.log_dir == log_dir]
-        yield from _directory(files, log_dir, own, request.as_of_ms)
-        for log in own:
+        logs_of_dir = [log for log in logs if log.location.log_dir == log_dir]
+        yield from _directory(files, log_dir, logs_of_dir, request.as_of_ms)
+        for log in logs_of_dir:
             yield from _log(fs, log, None if quick else files, cleaner)
     if cleaner is not None:
         yield from _broker_log(cleaner, logs)
@@ -148,10 +148,10 @@ def _space(log_dir: str, logs: Sequence[PreparedLog[LogPlan]]) -> Iterator[Check
     """A run in place needs free space for the output of one log at a time, at most the size of its cleanable range."""
     free = free_space(log_dir).free_bytes
     plans = [log.plan for log in logs if log.plan is not None and log.plan.groups]
-    most = max(plans, key=lambda plan: plan.clean_bytes + plan.dirty_bytes, default=None)
-    needed = 0 if most is None else most.clean_bytes + most.dirty_bytes
-    if most is not None and free < needed:
-        message = f"{decimal(free)} free, and {most.view.topic_partition} may need up to {decimal(needed)}"
+    largest = max(plans, key=lambda plan: plan.clean_bytes + plan.dirty_bytes, default=None)
+    needed = 0 if largest is None else largest.clean_bytes + largest.dirty_bytes
+    if largest is not None and free < needed:
+        message = f"{decimal(free)} free, and {largest.view.topic_partition} may need up to {decimal(needed)}"
         fix = "free some, or clean to another file system with --output-dir; compact refuses what does not fit"
         yield Check(log_dir, "free space", State.NOTE, message, fix)
     else:
@@ -163,7 +163,7 @@ def _leftovers(files: FileSystem, logs: Sequence[PreparedLog[LogPlan]]) -> Lefto
     for log in logs:
         for name in files.listdir(log.location.path):
             path = join(log.location.path, name)
-            if name.endswith(_LEFT) or name == JOURNAL:
+            if name.endswith(_LEFTOVER_SUFFIXES) or name == JOURNAL:
                 interrupted.append(path)
             status = files.stat(path)
             if status is None:

@@ -61,15 +61,15 @@ def _java() -> Check:
 
 
 def _packages() -> Iterator[Check]:
-    for name, least in PACKAGES.items():
-        oldest = ".".join(map(str, least))
+    for name, minimum in PACKAGES.items():
+        oldest = ".".join(map(str, minimum))
         try:
             installed = version(name)
         except PackageNotFoundError:
             yield Check(MACHINE, name, State.BAD, "not installed", f"pip install '{name}>={oldest}'")
             continue
-        release = tuple(int(number) for number in re.findall(r"\d+", installed)[: len(least)])
-        old = release < least
+        release = tuple(int(number) for number in re.findall(r"\d+", installed)[: len(minimum)])
+        old = release < minimum
         yield Check(MACHINE, name, State.BAD if old else State.OK, installed, f"pip install '{name}>={oldest}'" if old else "")
 
 

@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments:
         print(_usage(), file=sys.stderr)
         return 2
-    name, *rest = arguments
+    name, *command_arguments = arguments
     if name in ("-h", "--help"):
         print(_usage(), flush=True)
         return 0
@@ -35,14 +35,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         names = ", ".join(candidate.name for candidate in COMMANDS)
         print(f"{PROGRAM}: no command {name!r}; choose one of: {names}", file=sys.stderr)
         return 2
-    sys.argv = [f"{PROGRAM} {name}", *rest]
+    sys.argv = [f"{PROGRAM} {name}", *command_arguments]
     try:
         application = command.load()
     except KeyboardInterrupt:
         # nothing has begun
         print("error: interrupted", file=sys.stderr)
         return _INTERRUPTED
-    code: int = application.main(rest)
+    code: int = application.main(command_arguments)
     return code
 
 

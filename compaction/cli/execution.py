@@ -179,8 +179,8 @@ def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
     files = [(arguments.report, report.to_json), (arguments.metrics, lambda: open_metrics(report))]
     if report.done_before:
         # the report of the run that made the output is kept
-        kept = arguments.report and f'"as_of_ms": {report.as_of_ms},' in _text_of(arguments.report)
-        files = [] if kept else files[:1]
+        has_report = arguments.report and f'"as_of_ms": {report.as_of_ms},' in _text_of(arguments.report)
+        files = [] if has_report else files[:1]
     return finish(files, show, report.exit_code, mode)
 
 

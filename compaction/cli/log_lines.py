@@ -219,10 +219,10 @@ class _Lines(io.StringIO):
 
     def write(self, text: str) -> int:
         written = super().write(text)
-        *lines, rest = self.getvalue().split("\n")
+        *lines, incomplete_line = self.getvalue().split("\n")
         self.seek(0)
         self.truncate()
-        super().write(rest)
+        super().write(incomplete_line)
         for line in lines:
             JOB.info(line)
         return written

@@ -61,7 +61,7 @@ configuration:
 #: begins the error of argparse
 _UNRECOGNIZED = "unrecognized arguments: "
 #: errors of argparse that quote a value
-_GIVEN = re.compile(r"(invalid choice|ignored explicit argument|expected one argument|invalid \w+ value).*", re.DOTALL)
+_QUOTED_VALUE = re.compile(r"(invalid choice|ignored explicit argument|expected one argument|invalid \w+ value).*", re.DOTALL)
 
 #: encodings of keys in files, see ``compaction.formats.key_list``
 KEY_FORMATS = ("text", "hex", "base64", "json")
@@ -116,7 +116,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if "--where" in self._option_string_actions:
             # a value may be a key or a pattern, which are never printed
-            message = _GIVEN.sub(r"\1", message)
+            message = _QUOTED_VALUE.sub(r"\1", message)
             if message.startswith(_UNRECOGNIZED):
                 message = f"{_UNRECOGNIZED}a value belongs to no option"
         raise UsageError(message, hint=f"see {self.prog} --help")

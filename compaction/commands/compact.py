@@ -221,8 +221,8 @@ def clean(engine: Engine, request: CompactionRequest) -> RunReport:
     engine.require()
     from compaction.run.compact import clean_logs
 
-    with progress() as shown:
-        return clean_logs(engine.passes(shown), request)
+    with progress() as progress_display:
+        return clean_logs(engine.passes(progress_display), request)
 
 
 def _require_sources(request: CompactionRequest) -> None:

@@ -120,11 +120,11 @@ def count(
     with (
         chosen(engine, "count", spark=spark, settings=ENCRYPTED) as tasks,
         access(file_system(directories), directories, Purpose.COPY),
-        progress() as shown,
+        progress() as progress_display,
     ):
         step(f"counting {counted(len(logs), 'log')}")
         plan = plan_count(logs, request)
-        count_logs(tasks.passes(shown)(), plan, Largest(top, by))
+        count_logs(tasks.passes(progress_display)(), plan, Largest(top, by))
     return CountReport(plan, isolation_level, by_partition)
 
 

@@ -148,8 +148,8 @@ def compare(engine: Engine, request: ComparisonRequest) -> Comparison:
     engine.require()
     from compaction.compare.compare_policies import compare_with
 
-    with progress() as shown:
-        return compare_with(engine.passes(shown), request)
+    with progress() as progress_display:
+        return compare_with(engine.passes(progress_display), request)
 
 
 def _texts(policies: Texts | Sequence[Mapping[str, object]]) -> list[str]:

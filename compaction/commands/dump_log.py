@@ -121,13 +121,13 @@ def _add_files(options: option_groups.Parser) -> None:
         help="files or partition directories, separated by spaces or commas; may be repeated",
     )  # fmt: skip
     option_groups.add_private_keys(group)
-    where = group.add_mutually_exclusive_group()
-    where.add_argument(
+    selection = group.add_mutually_exclusive_group()
+    selection.add_argument(
         "--offsets", metavar="A:B", type=_offsets, default=None,
         help="print only batches and records of logs with offsets from A to B inclusive, found by the offset index; A: has no "
         "end, :B no start, and A is a single offset",
     )  # fmt: skip
-    where.add_argument(
+    selection.add_argument(
         "--timestamp", metavar="MS", type=_number(_MAX_LONG), default=None,
         help="print only the first record of a log with a timestamp of at least MS (milliseconds since the epoch), and its "
         "batch, found by the time index",

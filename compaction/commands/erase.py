@@ -198,8 +198,8 @@ def erase_records(engine: Engine, request: ErasureRequest) -> RunReport:
     engine.require()
     from compaction.erasure.erase_keys import erase_keys
 
-    with progress() as shown:
-        return erase_keys(engine.passes(shown), request)
+    with progress() as progress_display:
+        return erase_keys(engine.passes(progress_display), request)
 
 
 def _certifier(engine: Engine, request: ErasureRequest, path: str) -> Certify:
@@ -221,8 +221,8 @@ def _certifier(engine: Engine, request: ErasureRequest, path: str) -> Certify:
         elsewhere: list[Remains] = []
         notes: list[str] = []
         for verify_request, by_name in _requests(base, run):
-            with progress() as shown:
-                certified = certify_erasure(engine.passes(shown), verify_request, erased)
+            with progress() as progress_display:
+                certified = certify_erasure(engine.passes(progress_display), verify_request, erased)
             for log in certified.logs:
                 name = TopicPartition(log["topic"], log["partition"])
                 logs[by_name[name]] = {**log, "resumed": name in resumed}

@@ -175,8 +175,8 @@ def _verify(engine: Engine, call: VerifyInputs) -> VerifyReport:
     from compaction.certifier.erasure_certificate import certify_erasure, compare
 
     request = call.request
-    with _shared_locks(request), progress() as shown:
-        certified_logs = certify_erasure(engine.passes(shown), request, call.erased)
+    with _shared_locks(request), progress() as progress_display:
+        certified_logs = certify_erasure(engine.passes(progress_display), request, call.erased)
     report = compare(call.certificate, certified_logs, request.logs or frozenset(), with_before=bool(request.before))
     return with_fields(report, certificate=call.certificate_path)
 
@@ -185,16 +185,16 @@ def certified(engine: Engine, request: VerifyRequest) -> VerifyReport:
     """Certifies the logs. The kernels are imported only here, so that a wrong call fails at once."""
     from compaction.certifier.certify import certify
 
-    with _shared_locks(request), progress() as shown:
-        return certify(engine.passes(shown), request)
+    with _shared_locks(request), progress() as progress_display:
+        return certify(engine.passes(progress_display), request)
 
 
 def _explained(engine: Engine, request: VerifyRequest, offset: int) -> list[str]:
     """The fate of one record of the requested log, as lines of text."""
     from compaction.certifier import explain_record
 
-    with _shared_locks(request), progress() as shown:
-        return explain_record.explain(engine.passes(shown), request, offset)
+    with _shared_locks(request), progress() as progress_display:
+        return explain_record.explain(engine.passes(progress_display), request, offset)
 
 
 def read_call(parameters: Mapping[str, Any]) -> tuple[VerifyInputs, Inputs]:

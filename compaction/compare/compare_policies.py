@@ -50,11 +50,11 @@ def compare_with(start: Callable[[], Passes], request: ComparisonRequest, task_s
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
     started = time.monotonic()
-    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as held:
+    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as dir_access:
         logs = _cases(request, _views_by_policy(request, parallel_read(start)))
         step(f"measuring {counted(len(logs), 'log')} under {len(request.policies)} policies")
         results = _run_passes(start, request, logs, task_sizes)
-        warn_of_changes(held.in_use, _log_views(logs))
+        warn_of_changes(dir_access.in_use, _log_views(logs))
     compared_logs = tuple(compared(log, results) for log in logs)
     names = tuple(policy.name for policy in request.policies)
     seconds = time.monotonic() - started
@@ -64,9 +64,9 @@ def compare_with(start: Callable[[], Passes], request: ComparisonRequest, task_s
 
 def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:
     """The effect of each policy on each log with its reasons, without figures. Reads only indexes and batch headers."""
-    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as held:
+    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as dir_access:
         logs = _cases(request, _views_by_policy(request, None))
-        warn_of_changes(held.in_use, _log_views(logs))
+        warn_of_changes(dir_access.in_use, _log_views(logs))
     return tuple(map(explained, logs))
 
 
@@ -168,8 +168,8 @@ class _SharedRun:
     ) -> None:
         self._passes, self._base, self._fs = passes, request.base, fs
         cases = [[case for case in log.cases if case.fs is fs] for log in logs]
-        self._cases = [case for own in cases for case in own]
-        self._views = {own[0].view.path: own[0].view for own in cases if own}
+        self._cases = [case for cases_of_log in cases for case in cases_of_log]
+        self._views = {cases_of_log[0].view.path: cases_of_log[0].view for cases_of_log in cases if cases_of_log}
         self._broker = smallest_broker(case.settings.broker for case in self._cases)
         total = sum(view.size_bytes for view in self._views.values())
         self._sizes = task_sizes or sizes([total], passes.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
@@ -193,7 +193,7 @@ class _SharedRun:
         pairs = {(numbers[case.key], case.most_keys) for case in to_clean}
         rounds = passes.broker_rounds([pair for pair in pairs if pair[0] in keys], keys)
         for key, number in numbers.items():
-            rounds_by_keys = {most: count for (log, most), count in rounds.items() if log == number}
+            rounds_by_keys = {most_keys: count for (log, most_keys), count in rounds.items() if log == number}
             dropped = passes.dropped.get(number, Tally.empty())
             results.plans[key] = PlanResult(cleaned[number], dropped, self._refusals.get(id(plans[key])), rounds_by_keys)
 

@@ -118,17 +118,17 @@ def scan_shared(
     :param contexts: the variants, and the sources
     """
     variants, sources = contexts
-    for source, group in groupby(slices, key=lambda each: each.log):
+    for source, group in groupby(slices, key=lambda slice_: slice_.log):
         of_source = list(group)
         numbers = sorted({number for slice_ in of_source for number in slice_.maps})
         shared = replace(settings, map_bytes=settings.map_bytes // len(numbers))
         sinks: dict[int, OffsetMapSink | _KeyCountSink] = {}
         for number in numbers:
-            of_map = [slice_ for slice_ in of_source if number in slice_.maps]
+            slices_of_map = [slice_ for slice_ in of_source if number in slice_.maps]
             if number < 0:
-                sinks[number] = _KeyCountSink(number, sources[source].shards, shared, dirty_records(of_map, 0))
+                sinks[number] = _KeyCountSink(number, sources[source].shards, shared, dirty_records(slices_of_map, 0))
             else:
-                records = dirty_records(of_map, variants[number].first_dirty_offset)
+                records = dirty_records(slices_of_map, variants[number].first_dirty_offset)
                 sinks[number] = OffsetMapSink(number, variants[number], shared, records, Arena())
         throttle = Throttle(settings.bytes_per_second)
         for slice_ in of_source:

@@ -50,10 +50,10 @@ class Distribution:
         return Distribution(*(_added(getattr(self, field.name), getattr(other, field.name)) for field in fields(Distribution)))
 
 
-def _added(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
-    if not left or not right:
-        return left or right
-    return tuple(a + b for a, b in zip(left, right, strict=True))
+def _added(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    if not first or not second:
+        return first or second
+    return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ class Outcome:
         """The outcome as shown to users: a log that only loses expired segments is not cleaned."""
         if self.status is not OutcomeStatus.CLEANED:
             return self.status.would
-        done = [word for word, holds in (("expired", self.run.expired_segments), ("cleaned", self.run.compacted)) if holds]
-        return " and ".join(done) or "cleaned"
+        effects = [word for word, holds in (("expired", self.run.expired_segments), ("cleaned", self.run.compacted)) if holds]
+        return " and ".join(effects) or "cleaned"
 
     @property
     def fails(self) -> bool:

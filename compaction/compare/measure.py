@@ -53,8 +53,8 @@ class _CaseSink:
 
     def begin(self, block: Block) -> NDArray[np.bool_]:
         decided = self._decided = self._rewriter.decide(block, self._limits)
-        wanted: NDArray[np.bool_] = (decided.actions != COPY) | self._rewriter.selected(block, decided)
-        return wanted
+        batches: NDArray[np.bool_] = (decided.actions != COPY) | self._rewriter.selected(block, decided)
+        return batches
 
     def take(self, decoded: Decoded) -> Iterable[Emitted]:
         if self.error is None and self._decided is not None:

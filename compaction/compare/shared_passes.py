@@ -126,31 +126,33 @@ class SharedPasses:
         }
         tasks = pack(slices, size_of, self._sizes.slice_bytes)
         job = Job.reading("pass 2", f"pass 2: measure {len(slices)} slices", tasks)
-        done = self._plain.resolve_into(job, tasks, maps, measure_shared, MeasureContext(cases, self._sources))
-        keys = {log: done.keys.get(number, 0) for number, variant in self._variants.items() for log in variant.logs}
-        return CleanedParts(list(self._results(done.results, parts)), keys)
+        cleaned = self._plain.resolve_into(job, tasks, maps, measure_shared, MeasureContext(cases, self._sources))
+        keys = {log: cleaned.keys.get(number, 0) for number, variant in self._variants.items() for log in variant.logs}
+        return CleanedParts(list(self._results(cleaned.results, parts)), keys)
 
     clean = measure
 
-    def broker_rounds(self, wanted: Iterable[tuple[int, int]], keys: Mapping[int, int]) -> dict[tuple[int, int], int]:
+    def broker_rounds(
+        self, plans_with_map_size: Iterable[tuple[int, int]], keys: Mapping[int, int]
+    ) -> dict[tuple[int, int], int]:
         """The number of rounds that a broker's cleaner needs for a plan's log. Logs whose keys may not fit the broker's map are
         read again, once per map size.
 
-        :param wanted: pairs of a plan and the number of keys that its broker's map holds
+        :param plans_with_map_size: pairs of a plan and the number of keys that its broker's map holds
         :param keys: the number of keys in each plan's map
         """
-        rounds = dict.fromkeys(wanted, 1)
-        for most in sorted({most for log, most in rounds if keys.get(log, 0) >= most}):
+        rounds = dict.fromkeys(plans_with_map_size, 1)
+        for most_keys in sorted({most_keys for log, most_keys in rounds if keys.get(log, 0) >= most_keys}):
             variants = [
                 variant
                 for variant in self._variants.values()
-                if any((log, most) in rounds and keys.get(log, 0) >= most for log in variant.logs)
+                if any((log, most_keys) in rounds and keys.get(log, 0) >= most_keys for log in variant.logs)
             ]
             works = [(variant.slices, variant.scan) for variant in variants]
             job = Job.reading("rounds", f"count a broker's rounds over {len(works)} logs", [slices for slices, _ in works])
-            count = partial(count_rounds, settings=self._settings, most_keys=most)
+            count = partial(count_rounds, settings=self._settings, most_keys=most_keys)
             for variant, round_count in zip(variants, self._passes.run(job, works, count), strict=True):
-                rounds.update({(log, most): round_count for log in variant.logs if (log, most) in rounds})
+                rounds.update({(log, most_keys): round_count for log in variant.logs if (log, most_keys) in rounds})
         return rounds
 
     def _group(self, slices: Sequence[Slice], logs: Mapping[int, MapContext]) -> dict[int, Variant]:

@@ -44,15 +44,15 @@ _TOTALS_CELLS = 40
 
 def comparison_lines(comparison: Comparison, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
     """Each log under each policy, and the totals."""
-    shown = _Shown(style, all_rows, details)
-    rows = [line for block in _blocks(comparison, style) for line in _table(comparison, block, shown)]
+    layout = _TableLayout(style, all_rows, details)
+    rows = [line for block in _blocks(comparison, style) for line in _table(comparison, block, layout)]
     versions = [line for kafka_version in comparison.kafka_versions for line in wrapped(str(kafka_version), style)]
     last = wrapped(comparison_summary(comparison), style)
     head, totals = _legend(comparison, style), _totals(comparison, style)
     return [*head, *rows, *_meanings(comparison, style), *totals, Line(""), *versions, *last]
 
 
-class _Shown(NamedTuple):
+class _TableLayout(NamedTuple):
     """The layout of the table; whether it has every log, and details of each."""
 
     style: Style
@@ -91,27 +91,27 @@ def _legend(comparison: Comparison, style: Style) -> list[Line]:
 
 def _blocks(comparison: Comparison, style: Style) -> list[range]:
     """The policies of each table, as many as fit the width."""
-    most = max(1, (style.width - _OTHER_CELLS) // _POLICY_CELLS)
+    most_policies = max(1, (style.width - _OTHER_CELLS) // _POLICY_CELLS)
     count = len(comparison.policies)
-    return [range(first, min(first + most, count)) for first in range(0, count, most)]
+    return [range(first, min(first + most_policies, count)) for first in range(0, count, most_policies)]
 
 
-def _table(comparison: Comparison, policies: range, shown: _Shown) -> list[Line]:
+def _table(comparison: Comparison, policies: range, layout: _TableLayout) -> list[Line]:
     logs = comparison.logs
     names = [(log.topic, log.partition) for log in logs]
-    top = top_rows(names, lambda row: _rank([logs[number] for number in row]), shown.style.ellipsis, all_rows=shown.all_rows)
+    top = top_rows(names, lambda row: _rank([logs[number] for number in row]), layout.style.ellipsis, all_rows=layout.all_rows)
     columns = [Column(top.title, right=False), Column("on disk"), Column("records", rank=2), Column("keys", rank=1)]
     columns += [Column(f"{letter(number)} freed") for number in policies]
     total = _row(f"total, {counted(len(logs), 'log')}", logs, policies, "bold", ())
-    *body, last = table(columns, [*_rows(top, logs, policies, shown), total], shown.style)
-    return [*body, *wrapped(top.hidden, shown.style, colour="dim"), last, Line("")]
+    *body, last = table(columns, [*_rows(top, logs, policies, layout), total], layout.style)
+    return [*body, *wrapped(top.hidden, layout.style, colour="dim"), last, Line("")]
 
 
-def _rows(top: TopRows, logs: Sequence[ComparedLog], policies: range, shown: _Shown) -> Iterator[Row]:
+def _rows(top: TopRows, logs: Sequence[ComparedLog], policies: range, layout: _TableLayout) -> Iterator[Row]:
     for name, numbers in top.rows:
         row_logs = [logs[number] for number in numbers]
         details = (
-            [text for log in row_logs for text in _details(log, policies, named=len(row_logs) > 1)] if shown.details else []
+            [text for log in row_logs for text in _details(log, policies, named=len(row_logs) > 1)] if layout.details else []
         )
         yield _row(name, row_logs, policies, "bold red" if _failed(row_logs) else "", details)
 
@@ -149,8 +149,8 @@ def _rank(logs: Sequence[ComparedLog]) -> tuple[bool, int, int, str, int]:
     """Failed logs first, then the most bytes freed by any policy, then the most bytes."""
     before = sum(log.before.bytes for log in logs)
     policies = range(min((len(log.outcomes) for log in logs if log.error is None), default=0))
-    least = min((sum(log.remaining(number).bytes for log in logs) for number in policies), default=before)
-    return not _failed(logs), least - before, -before, logs[0].topic, logs[0].partition
+    least_bytes = min((sum(log.remaining(number).bytes for log in logs) for number in policies), default=before)
+    return not _failed(logs), least_bytes - before, -before, logs[0].topic, logs[0].partition
 
 
 def _failed(logs: Iterable[ComparedLog]) -> bool:
@@ -199,8 +199,10 @@ def _totals(comparison: Comparison, style: Style) -> list[Line]:
     for number, total in enumerate(comparison.totals()):
         before, after = total.before.bytes, total.after.bytes
         figures = [size(before), size(after), share_freed(before, after)]
-        more = [would[number]] if in_rows else []
-        rows.append(Row([letter(number), *figures, *more], details=() if in_rows else [f"logs would be: {would[number]}"]))
+        outcome_cells = [would[number]] if in_rows else []
+        rows.append(
+            Row([letter(number), *figures, *outcome_cells], details=() if in_rows else [f"logs would be: {would[number]}"])
+        )
     return table(columns, rows, style)
 
 

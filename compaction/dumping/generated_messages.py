@@ -47,7 +47,7 @@ class Versions(NamedTuple):
     first: int
     last: int
 
-    def has(self, version: int) -> bool:
+    def includes(self, version: int) -> bool:
         """Whether the range includes a version."""
         return self.first <= version <= self.last
 
@@ -75,7 +75,7 @@ class Field(NamedTuple):
     default: str | None = None
 
     def is_tagged(self, version: int) -> bool:
-        return self.tag is not None and self.tagged.has(version)
+        return self.tag is not None and self.tagged.includes(version)
 
     def default_value(self) -> Value:
         if self.default == "null":
@@ -104,7 +104,7 @@ class Message(NamedTuple):
 
         :raises MessageError: the message is malformed
         """
-        reader = _Reader(data, version, self.flexible.has(version), known=version <= self.versions.last)
+        reader = _Reader(data, version, self.flexible.includes(version), is_known_version=version <= self.versions.last)
         return reader.structure(self.fields), reader.pos
 
     def to_json(self, values: Values, version: int) -> dict[str, Json]:
@@ -176,12 +176,12 @@ class _FieldParser:
 class _Reader:
     """Reads values of one version of a message from a buffer."""
 
-    def __init__(self, data: bytes, version: int, flexible: bool, *, known: bool) -> None:
-        self._data, self._version, self._flexible, self._known = data, version, flexible, known
+    def __init__(self, data: bytes, version: int, flexible: bool, *, is_known_version: bool) -> None:
+        self._data, self._version, self._flexible, self._is_known_version = data, version, flexible, is_known_version
         self.pos = 0
 
     def structure(self, fields: tuple[Field, ...]) -> Values:
-        present = [field for field in fields if field.versions.has(self._version)]
+        present = [field for field in fields if field.versions.includes(self._version)]
         values = {field.name: self._value(field) for field in present if not field.is_tagged(self._version)}
         if self._flexible:
             by_tag = {field.tag: field for field in present if field.is_tagged(self._version)}
@@ -204,7 +204,7 @@ class _Reader:
             # a tagged structure starts with an unsigned varint instead of a byte
             if field.nullable and (self._unsigned() <= 0 if field.is_tagged(self._version) else self._take(1)[0] > 0x7F):
                 return None
-            if not self._known:
+            if not self._is_known_version:
                 # of a later version Kafka reads the message itself, but no structure in it
                 raise MessageError(f"cannot read version {self._version} of {field.name}", self.pos)
             return self.structure(field.parts)
@@ -261,7 +261,7 @@ def _java_reason(varint: bytes) -> str:
 def _json_structure(fields: tuple[Field, ...], values: Values, version: int) -> dict[str, Json]:
     out: dict[str, Json] = {}
     for field in fields:
-        if not field.versions.has(version):
+        if not field.versions.includes(version):
             continue
         default = field.default_value()
         value = values.get(field.name, default)

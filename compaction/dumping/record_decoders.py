@@ -251,7 +251,7 @@ def _coordinator_record(table: str, key: bytes | None, value: bytes | None, offs
 def _coordinator_value(table: str, kind: int, value: bytes) -> str:
     message = _message(table, kind, "value")
     version = _version(value, "value")
-    if not message.versions.has(version):
+    if not message.versions.includes(version):
         raise FormatError(f"Found an unknown record version {version} for {kind} type")
     values = _read(message, value, version, version)
     form = message.to_json(values, version)

@@ -25,7 +25,7 @@ from compaction.storage.durable import Steps, names_in, run_alone
 
 NOT_MADE = "none"
 _COPY_AWAY = "copy them away before the next run or a broker's start, which remove them"
-_LEFT = f"; the replaced segments remain as .deleted files: {_COPY_AWAY}"
+_REMAINING = f"; the replaced segments remain as .deleted files: {_COPY_AWAY}"
 
 
 class ErasedLog(NamedTuple):
@@ -82,9 +82,9 @@ class Certifier:
         certification = self._certify([*map(self._erased, logs), *self.failed])
         for log in logs:
             if log.location in certification.errors:
-                log.error = certification.errors[log.location] + (_LEFT if self.output is not None and log.groups else "")
-        kept = self._remove(logs)
-        status = certification.amend(kept) if kept else certification.status
+                log.error = certification.errors[log.location] + (_REMAINING if self.output is not None and log.groups else "")
+        remaining_errors = self._remove(logs)
+        status = certification.amend(remaining_errors) if remaining_errors else certification.status
         judged = [
             report if log.error is None else failed_report(log.location, log.error, log.plan)
             for log, report in zip(logs, reports, strict=True)

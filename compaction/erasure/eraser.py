@@ -98,9 +98,9 @@ class Eraser:
         examined = counted(sum(segment.base_offset < end_offset for segment in log.compaction.segments), "segment")
         if not records:
             return f"no match: no record of these keys in {examined}"
-        done = "become tombstones" if self.erasure.tombstones else "erased"
+        effect = "become tombstones" if self.erasure.tombstones else "erased"
         total = counted(sum(records.values()), "record")
-        return f"{total} of {counted(log.keys, 'key')} {done}, in {len(records)} of {examined}"
+        return f"{total} of {counted(log.keys, 'key')} {effect}, in {len(records)} of {examined}"
 
     def resolve(self, cleaner: Cleaner, log: LogCleaning) -> None:
         """Treats the whole log as clean: a record survives unless it is listed."""

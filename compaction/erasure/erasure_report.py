@@ -124,11 +124,11 @@ def _notes(request: CompactionRequest, logs: Sequence[LogReport], other_files: S
         for name in marked_dirs_of(files.listdir(log_dir), names):
             yield f"{log_dir}/{name} is a copy of a log that is being moved or deleted, and was not changed"
     if other_files:
-        more = f", and {len(other_files) - _MOST_NAMED:,} more" if other_files[_MOST_NAMED:] else ""
-        done = "changed" if request.output_dir is None else "copied"
+        tail = f", and {len(other_files) - _MOST_NAMED:,} more" if other_files[_MOST_NAMED:] else ""
+        participle = "changed" if request.output_dir is None else "copied"
         verb = "was" if len(other_files) == 1 else "were"
-        message = f"{counted(len(other_files), 'other file')}, which no broker loads, {verb} not examined and not {done}"
-        yield f"{message}: {', '.join(other_files[:_MOST_NAMED])}{more}"
+        message = f"{counted(len(other_files), 'other file')}, which no broker loads, {verb} not examined and not {participle}"
+        yield f"{message}: {', '.join(other_files[:_MOST_NAMED])}{tail}"
 
 
 def left_files(request: CompactionRequest) -> list[str]:

@@ -159,11 +159,11 @@ class _MatchSink:
 
     def take(self, decoded: Decoded) -> Iterable[Emitted]:
         rows, first = decoded.rows, decoded.first_row
-        wanted, keyless = self._data_batches[first : first + len(rows)], np.zeros(len(rows), np.int32)
+        data_batches, keyless = self._data_batches[first : first + len(rows)], np.zeros(len(rows), np.int32)
 
         def read(row: int) -> tuple[int, int, NDArray[np.uint64]]:
             next_row, count, error = locate_keys(
-                decoded.block.raw, decoded.scratch, rows, decoded.spans, wanted, row, self._located, keyless,
+                decoded.block.raw, decoded.scratch, rows, decoded.spans, data_batches, row, self._located, keyless,
                 self.counts.counters,
             )  # fmt: skip
             return next_row, error, self._located[:count]

@@ -62,11 +62,11 @@ class LocalTieredReader:
         return directories
 
     def stored(self, log: TopicPartition) -> StoredLog:
-        own = self._directories.get(log, [])
-        require_one_topic(self._place, [match[0] for match in own])
-        if not own:
+        directories_of_log = self._directories.get(log, [])
+        require_one_topic(self._place, [match[0] for match in directories_of_log])
+        if not directories_of_log:
             return StoredLog(())
-        path = join(self._place, self._prefix + own[0][0])
+        path = join(self._place, self._prefix + directories_of_log[0][0])
         listed = objects(self._files, path)
         segments: dict[str, dict[str, str]] = {}
         for match in match_of(_FILE, listed):
@@ -75,7 +75,7 @@ class LocalTieredReader:
         stored_segments = in_parallel(lambda name: self._segment(path, name, segments[name], listed), complete)
         incomplete = len(segments) - len(complete)
         ignored = (counted(incomplete, "incomplete upload"),) if incomplete else ()
-        return StoredLog(tuple(stored_segments), own[0]["id"], ignored)
+        return StoredLog(tuple(stored_segments), directories_of_log[0]["id"], ignored)
 
     def _segment(self, path: str, name: str, kinds: Mapping[str, str], listed: Mapping[str, FileStat]) -> StoredSegment:
         files = {kind: _log_file(join(path, kinds[kind]), listed[kinds[kind]]) for kind in kinds if kind != EPOCHS}

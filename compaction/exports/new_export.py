@@ -120,10 +120,10 @@ def _new_directory(path: str, permissions: Permissions) -> Iterator[NewExport]:
 
 @contextmanager
 def _new_objects(path: str) -> Iterator[NewExport]:
-    files, run, made = OutputFileSystem(), uuid.uuid4().hex, list[str]()
+    files, run, created = OutputFileSystem(), uuid.uuid4().hex, list[str]()
 
     def create(name: str) -> Output:
-        made.append(name)
+        created.append(name)
         return ObjectOutput(name)
 
     try:
@@ -134,14 +134,14 @@ def _new_objects(path: str) -> Iterator[NewExport]:
     except BaseException:
         with suppress(StorageError):
             if marked_by(path) == run:
-                _remove(files, path, made)
+                _remove(files, path, created)
         raise
 
 
-def _remove(files: FileSystem, path: str, made: Iterable[str]) -> None:
+def _remove(files: FileSystem, path: str, created: Iterable[str]) -> None:
     """Remove the objects of an unfinished export, its marker last, and directories that are then empty."""
     marks = join(path, MARKER)
-    for name in {*made} - {marks}:
+    for name in {*created} - {marks}:
         files.unlink(name)
     files.unlink(marks)
     _prune(files, path)

@@ -97,14 +97,14 @@ class CopiedLog:
         """
         start, end = upload.start_offset, upload.end_offset
         segments = [] if upload.truncated else self._segments
-        own = [base for base, following in segments if base < end and following > start]
-        parts = {base: part for base in own if (part := self._part(base, start, end)).size}
+        base_offsets = [base for base, following in segments if base < end and following > start]
+        parts = {base: part for base in base_offsets if (part := self._part(base, start, end)).size}
         self._used.extend(parts.values())
         last = max((self._last_end(base, part) for base, part in parts.items()), default=start)
         closing = b"" if last >= end else empty_batch(end - 1, upload.epochs[-1].epoch)
         content = SegmentContent(self._files, tuple(parts.values()), closing, {})
         built = self._whole_indexes(parts, start) or rebuilt_indexes(content, upload)
-        txns = b"".join(self._aborted(base, start, end) for base in own)
+        txns = b"".join(self._aborted(base, start, end) for base in base_offsets)
         if txns:
             built[TXNINDEX] = txns
         return SegmentContent(self._files, content.parts, closing, built)

@@ -45,25 +45,31 @@ def limited(content: SegmentContent, upload: Upload) -> SegmentContent:
 
 def _without_horizons(content: SegmentContent, upload: Upload, data: View, source: FileRange) -> SegmentContent:
     """The content, with the source's batches in place of those whose only change is a new delete horizon."""
-    rows, own = _batches(View(upload.name, content.read, content.size)), _batches(data)
-    own = own[np.minimum(np.searchsorted(own["last_offset"], rows["last_offset"]), len(own) - 1)]
-    taken = (rows["magic"] >= _V2) & (rows["attributes"] == own["attributes"] | DELETE_HORIZON)
-    taken &= rows["attributes"] != own["attributes"]
+    rows, source_rows = _batches(View(upload.name, content.read, content.size)), _batches(data)
+    source_rows = source_rows[
+        np.minimum(np.searchsorted(source_rows["last_offset"], rows["last_offset"]), len(source_rows) - 1)
+    ]
+    replaced = (rows["magic"] >= _V2) & (rows["attributes"] == source_rows["attributes"] | DELETE_HORIZON)
+    replaced &= rows["attributes"] != source_rows["attributes"]
     for name in _EQUAL:
-        taken &= rows[name] == own[name]
-    parts = tuple(_parts(content, rows, own, taken, source))
+        replaced &= rows[name] == source_rows[name]
+    parts = tuple(_parts(content, rows, source_rows, replaced, source))
     changed = replace(content, parts=parts)
     return replace(changed, indexes={**content.indexes, **rebuilt_indexes(changed, upload)})
 
 
 def _parts(
-    content: SegmentContent, rows: NDArray[np.void], own: NDArray[np.void], taken: NDArray[np.bool_], source: FileRange
+    content: SegmentContent,
+    rows: NDArray[np.void],
+    source_rows: NDArray[np.void],
+    replaced: NDArray[np.bool_],
+    source: FileRange,
 ) -> Iterator[FileRange]:
     copied_end = 0
-    for number in np.flatnonzero(taken):
+    for number in np.flatnonzero(replaced):
         position = int(rows["position"][number])
         yield from content.ranges(copied_end, position)
-        yield FileRange(source.path, source.start + int(own["position"][number]), int(own["size"][number]))
+        yield FileRange(source.path, source.start + int(source_rows["position"][number]), int(source_rows["size"][number]))
         copied_end = position + int(rows["size"][number])
     yield from content.ranges(copied_end, content.size)
 

@@ -101,14 +101,14 @@ def new_uploads(files: FileSystem, log: TopicPartition, path: str) -> Iterator[U
         lineage = tuple(() if segment.lineage is None else segment.lineage()) or _NO_EPOCHS
         begun = [entry for entry in lineage if entry.start_offset < segment.end_offset] or [lineage[0]]
         begun[0] = begun[0]._replace(start_offset=min(begun[0].start_offset, segments[0].start_offset))
-        own = segment.epochs or begun[-1:]
+        epochs = segment.epochs or begun[-1:]
         name = _id("segment", owner.topic_id, log.partition, segment.start_offset, segment.end_offset)
         yield Upload(
             log=owner,
             name=f"{segment.start_offset:020d}-{name}",
             start_offset=segment.start_offset,
             end_offset=segment.end_offset,
-            epochs=(own[0]._replace(start_offset=segment.start_offset), *own[1:]),
+            epochs=(epochs[0]._replace(start_offset=segment.start_offset), *epochs[1:]),
             lineage=partial(tuple, begun),
             snapshot=snapshots.at_end_of(segment),
         )

@@ -51,9 +51,9 @@ def _effect(report: RunReport) -> str:
 
 def outcome(log: LogReport) -> str:
     cleaned = "erased from" if log.erased_records else "cleaned"
-    done = [word for word, holds in (("expired", log.expired_segments), (cleaned, log.compacted)) if holds]
-    if log.status is not LogStatus.FAILED and done:
-        return " and ".join(done)
+    effects = [word for word, holds in (("expired", log.expired_segments), (cleaned, log.compacted)) if holds]
+    if log.status is not LogStatus.FAILED and effects:
+        return " and ".join(effects)
     cause = _CAUSES.get(log.reason_code, log.reason_code)
     return f"{log.status.value}: {cause}" if cause else log.status.value
 
@@ -92,8 +92,8 @@ def _notes(report: RunReport) -> Iterator[str]:
     for note in (IN_USE, CHANGED):
         names = [log.name for log in report.logs if log.reason.endswith(f"({note})")]
         if names:
-            more = ", ..." if names[_MOST_NAMES:] else ""
-            yield f"{counted(len(names), 'log')} ({note}): {', '.join(names[:_MOST_NAMES])}{more}"
+            tail = ", ..." if names[_MOST_NAMES:] else ""
+            yield f"{counted(len(names), 'log')} ({note}): {', '.join(names[:_MOST_NAMES])}{tail}"
     if report.erasure:
         erased = counted(sum(log.erased_records for log in report.logs), "record")
         yield f"{erased} of {counted(report.erasure['keys_found'], 'key')} {'would be' if report.dry_run else 'were'} erased"
@@ -116,8 +116,8 @@ def _not_found(erasure: Mapping[str, Any]) -> Iterator[str]:
     missing: int = erasure.get("keys_not_found", 0)
     if missing:
         listed = [f"line {key['line']} of {key['file']}" for key in erasure["not_found"][:_MOST_NAMES]]
-        more = [f"{missing - len(listed):,} more"] if listed and missing > len(listed) else []
-        places = f": {', '.join([*listed, *more])}" if listed else ""
+        remaining = [f"{missing - len(listed):,} more"] if listed and missing > len(listed) else []
+        places = f": {', '.join([*listed, *remaining])}" if listed else ""
         verb = "was" if missing == 1 else "were"
         yield f"{missing:,} of {counted(erasure['keys_given'], 'key')} {verb} not found{places}"
 

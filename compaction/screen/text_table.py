@@ -70,11 +70,11 @@ def table(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> list[
         number for number, column in enumerate(columns) if not column.rank or any(row.cells[number] for row in printable_rows)
     ]
     share = max(_SHORTEST_NAME, int(style.width * _NAME_SHARE))
-    shown = _fitting(columns, used, [min(widths[0], share), *widths[1:]], style.width)
-    widths[0] = min(widths[0], max(_SHORTEST_NAME, style.width - _total(shown[1:], widths) - len(_GAP)))
-    lines = [Line(_joined(head, columns, shown, widths, style), "bold")]
+    column_numbers = _fitting(columns, used, [min(widths[0], share), *widths[1:]], style.width)
+    widths[0] = min(widths[0], max(_SHORTEST_NAME, style.width - _total(column_numbers[1:], widths) - len(_GAP)))
+    lines = [Line(_joined(head, columns, column_numbers, widths, style), "bold")]
     for row in printable_rows:
-        lines.append(Line(_joined(row, columns, shown, widths, style), row.colour))
+        lines.append(Line(_joined(row, columns, column_numbers, widths, style), row.colour))
         lines += [line for text in row.details for line in wrapped(text, style, indent=4)]
     return lines
 
@@ -116,22 +116,22 @@ def _end(name: str, width: int) -> str:
 
 def _fitting(columns: Sequence[Column], used: Sequence[int], widths: Sequence[int], width: int) -> list[int]:
     """The numbers of the columns to show: without the least important ones if names would have to be shortened."""
-    shown = list(used)
-    while _total(shown, widths) > width:
-        optional = [number for number in shown if columns[number].rank]
+    column_numbers = list(used)
+    while _total(column_numbers, widths) > width:
+        optional = [number for number in column_numbers if columns[number].rank]
         if not optional:
-            return shown
-        shown.remove(min(optional, key=lambda number: columns[number].rank))
-    return shown
+            return column_numbers
+        column_numbers.remove(min(optional, key=lambda number: columns[number].rank))
+    return column_numbers
 
 
-def _total(shown: Sequence[int], widths: Sequence[int]) -> int:
-    return sum(widths[number] for number in shown) + len(_GAP) * max(0, len(shown) - 1)
+def _total(column_numbers: Sequence[int], widths: Sequence[int]) -> int:
+    return sum(widths[number] for number in column_numbers) + len(_GAP) * max(0, len(column_numbers) - 1)
 
 
-def _joined(row: Row, columns: Sequence[Column], shown: Sequence[int], widths: Sequence[int], style: Style) -> str:
+def _joined(row: Row, columns: Sequence[Column], column_numbers: Sequence[int], widths: Sequence[int], style: Style) -> str:
     cells = []
-    for number in shown:
+    for number in column_numbers:
         text = shortened(row.cells[number], widths[number], style.ellipsis) if number == 0 else row.cells[number]
         spaces = " " * (widths[number] - cell_len(text))
         cells.append(spaces + text if columns[number].right else text + spaces)

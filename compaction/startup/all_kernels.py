@@ -105,15 +105,15 @@ def comparison() -> None:
 
 
 def source() -> None:
-    wanted, bounds, sizes = columns.KEYS | columns.VALUES | columns.HEADERS, _empty(np.int64, 4), _empty(np.int64, 6)
-    columns.measure_records(*_rows(), bounds, wanted, _empty(np.int32), sizes)
-    columns.fill_columns(*_rows(), bounds, wanted, columns.new_columns(sizes, wanted))
+    fields, bounds, sizes = columns.KEYS | columns.VALUES | columns.HEADERS, _empty(np.int64, 4), _empty(np.int64, 6)
+    columns.measure_records(*_rows(), bounds, fields, _empty(np.int32), sizes)
+    columns.fill_columns(*_rows(), bounds, fields, columns.new_columns(sizes, fields))
 
 
 def backup_sets() -> None:
-    data, wanted = _empty(np.uint8), columns.KEYS | columns.VALUES | columns.HEADERS
+    data, fields = _empty(np.uint8), columns.KEYS | columns.VALUES | columns.HEADERS
     backup_records.batches_of_backup(data, 0, 0, data, _empty(np.int64, 4))
-    backup_records.put_backup_records(columns.new_columns(_empty(np.int64, 6), wanted), 0, data)
+    backup_records.put_backup_records(columns.new_columns(_empty(np.int64, 6), fields), 0, data)
 
 
 def certifier() -> None:

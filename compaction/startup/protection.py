@@ -65,7 +65,7 @@ def added(master: str | None) -> dict[str, str]:
 class Exposure(NamedTuple):
     """A risk from other users for a session, and the remedy."""
 
-    what: str
+    risk: str
     remedy: str
 
 

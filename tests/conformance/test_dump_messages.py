@@ -154,7 +154,7 @@ class Chance:
         self._random = random.Random(seed)
 
     def structure(self, fields: tuple[Field, ...], version: int) -> dict[str, Json]:
-        wanted = [field for field in fields if field.versions.has(version)]
+        wanted = [field for field in fields if field.versions.includes(version)]
         return {
             field.name: self._value(field, version)
             for field in wanted

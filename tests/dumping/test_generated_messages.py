@@ -42,8 +42,8 @@ class TestTables:
     )
     def test_versions(self, text: str, inside: list[int], outside: list[int]) -> None:
         versions = Versions.parse(text)
-        assert all(map(versions.has, inside))
-        assert not any(map(versions.has, outside))
+        assert all(map(versions.includes, inside))
+        assert not any(map(versions.includes, outside))
 
     @pytest.mark.parametrize(
         ("table", "count"),

@@ -40,13 +40,13 @@ def test_a_cluster_has_its_own_secret_and_addresses(master: str) -> None:
     assert not set(added(master)) & set(LOCAL)
     assert added(master)["spark.executorEnv.PYTHONSAFEPATH"] == "1"
     (found,) = exposures({MASTER: master}, None)
-    assert found.what.startswith(f"{master} without authentication: ")
+    assert found.risk.startswith(f"{master} without authentication: ")
     assert list(exposures({MASTER: master, AUTHENTICATE: "true"}, None)) == []
 
 
 def test_a_session_whose_user_switched_authentication_off_is_told_so() -> None:
     (found,) = exposures(in_effect({AUTHENTICATE: "false"}), None)
-    assert found.what.startswith("local[*] without authentication")
+    assert found.risk.startswith("local[*] without authentication")
 
 
 def test_pages_are_on_loopback_or_said_to_be_open() -> None:

@@ -106,26 +106,28 @@ def _largest_timestamps(after: Chunk, first: int, end: int) -> Int64s:
 
 def _check_timestamps(source: NDArray[np.void], rows: NDArray[np.void], largest: Int64s, findings: Findings) -> None:
     # under log append time records have the timestamp of their batch; record_checks compares it
-    kept = rows["max_timestamp"] == source["max_timestamp"]
-    _report(rows, ~kept & (rows["max_timestamp"] != largest), "max timestamp of the batch is not that of any record", findings)
+    unchanged = rows["max_timestamp"] == source["max_timestamp"]
+    _report(
+        rows, ~unchanged & (rows["max_timestamp"] != largest), "max timestamp of the batch is not that of any record", findings
+    )
     empty_or_append = (rows["count"] == 0) | ((rows["attributes"] & LOG_APPEND_TIME) != 0)
     low = (rows["magic"] >= 2) & ~empty_or_append & (rows["max_timestamp"] < largest)
-    _report(rows, low & kept, "max timestamp of the batch is below that of a record", findings)
-    changed = (rows["magic"] >= 2) & (source["magic"] >= 2) & (rows["count"] == 0) & ~kept
+    _report(rows, low & unchanged, "max timestamp of the batch is below that of a record", findings)
+    changed = (rows["magic"] >= 2) & (source["magic"] >= 2) & (rows["count"] == 0) & ~unchanged
     _report(rows, changed, "max timestamp of the emptied batch differs", findings)
 
 
 def _check_horizons(source: NDArray[np.void], rows: NDArray[np.void], rules: CleaningRules, findings: Findings) -> None:
-    had = (source["magic"] >= 2) & ((source["attributes"] & DELETE_HORIZON) != 0)
-    has = (rows["magic"] >= 2) & ((rows["attributes"] & DELETE_HORIZON) != 0)
+    old_horizon = (source["magic"] >= 2) & ((source["attributes"] & DELETE_HORIZON) != 0)
+    new_horizon = (rows["magic"] >= 2) & ((rows["attributes"] & DELETE_HORIZON) != 0)
     if rules.erases:
-        _report(rows, has & ~had, "batch has a delete horizon, its source has none", findings)
-        has = has & had
+        _report(rows, new_horizon & ~old_horizon, "batch has a delete horizon, its source has none", findings)
+        new_horizon = new_horizon & old_horizon
     if rules.mtime_only:
-        _report(rows, has & ~had, "delete horizon in a log of a Kafka without them", findings)
-        had = had & has
-    _report(rows, had & ~has & (rows["count"] > 0), "delete horizon was removed", findings)
-    moved = had & has & (source["base_timestamp"] != rows["base_timestamp"])
+        _report(rows, new_horizon & ~old_horizon, "delete horizon in a log of a Kafka without them", findings)
+        old_horizon = old_horizon & new_horizon
+    _report(rows, old_horizon & ~new_horizon & (rows["count"] > 0), "delete horizon was removed", findings)
+    moved = old_horizon & new_horizon & (source["base_timestamp"] != rows["base_timestamp"])
     _report(rows, moved, "delete horizon was changed", findings)
     horizon_ms = rules.now_ms + rules.delete_retention_ms
     if rules.exact and not rules.several_rounds:
@@ -134,4 +136,4 @@ def _check_horizons(source: NDArray[np.void], rows: NDArray[np.void], rules: Cle
     else:
         wrong = rows["base_timestamp"] > horizon_ms
     if not rules.mtime_only:
-        _report(rows, has & ~had & wrong, "new delete horizon is not that of the round", findings)
+        _report(rows, new_horizon & ~old_horizon & wrong, "new delete horizon is not that of the round", findings)

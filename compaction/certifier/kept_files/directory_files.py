@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from compaction.certifier.checks.log_pair import LogPair
-from compaction.certifier.kept_files.parsed_files import HINT, both, directories, text_of
+from compaction.certifier.kept_files.parsed_files import HINT, directories, parsed_pair, text_of
 from compaction.formats.properties import as_dict, parse_properties
 from compaction.names import CLEAN_SHUTDOWN, CLUSTER_METADATA_TOPIC, META_PROPERTIES
 from compaction.storage.filesystem import FileSystem, join, parent
@@ -50,7 +50,7 @@ def check_directories(pairs: Iterable[LogPair]) -> tuple[DirectoryCertificate, .
 
 
 def _properties_problems(fs: FileSystem, old: str, new: str) -> Iterator[str]:
-    expected, actual = both(_properties, fs, old, new)
+    expected, actual = parsed_pair(_properties, fs, old, new)
     if expected is not None and actual is None:
         yield f"{META_PROPERTIES} is missing or malformed"
     elif fs.stat(join(old, META_PROPERTIES)) is None and fs.stat(join(new, META_PROPERTIES)) is not None:
@@ -67,7 +67,7 @@ def _properties(fs: FileSystem, log_dir: str) -> dict[str, str] | None:
 
 
 def _shutdown_problems(fs: FileSystem, old: str, new: str) -> Iterator[str]:
-    expected, actual = both(_shutdown, fs, old, new)
+    expected, actual = parsed_pair(_shutdown, fs, old, new)
     if actual is None and expected is not None:
         yield f"{CLEAN_SHUTDOWN} is missing: a broker recovers every log"
     elif expected is None and actual is not None:

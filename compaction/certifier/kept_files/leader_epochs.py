@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from compaction.certifier.checks.log_pair import LONG_MAX
-from compaction.certifier.kept_files.parsed_files import both, parsed, text_of
+from compaction.certifier.kept_files.parsed_files import parsed, parsed_pair, text_of
 from compaction.formats.checkpoints import EpochEntry, EpochRange, parse_leader_epochs
 from compaction.names import LEADER_EPOCHS
 from compaction.storage.filesystem import FileSystem, join
@@ -26,7 +26,7 @@ def copied_epoch_problems(
     :param bounds: log start, and log end (exclusive)
     :param batches: of before
     """
-    before, after = both(_epochs, fs, *paths)
+    before, after = parsed_pair(_epochs, fs, *paths)
     expected = _spans(before or [], *bounds)
     if before is None or (after is not None and _spans(after, *bounds) == expected):
         return

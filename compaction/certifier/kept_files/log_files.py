@@ -28,7 +28,7 @@ from typing import NamedTuple
 from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.violations import Findings
 from compaction.certifier.kept_files.leader_epochs import copied_epoch_problems, epoch_problems
-from compaction.certifier.kept_files.parsed_files import HINT, both, directories, parsed, text_of
+from compaction.certifier.kept_files.parsed_files import HINT, directories, parsed, parsed_pair, text_of
 from compaction.errors import StorageError
 from compaction.formats.checkpoints import EpochRange, parse_offset_checkpoint, parse_partition_metadata
 from compaction.formats.producer_snapshot import read_snapshot
@@ -127,7 +127,7 @@ def _entry(offset: int | None) -> str:
 
 
 def _topic_id_problems(fs: FileSystem, old: str, new: str) -> Iterator[str]:
-    expected, actual = both(_topic_id, fs, old, new)
+    expected, actual = parsed_pair(_topic_id, fs, old, new)
     if expected is not None and expected != actual:
         problem = "has no topic id" if actual is None else f"has topic id {actual}"
         yield f"{PARTITION_METADATA} {problem}, expected {expected}: a broker takes the log for a stray"
@@ -150,7 +150,7 @@ def _snapshot_problems(fs: FileSystem, pair: LogPair) -> Iterator[tuple[int, str
         if offset not in before:
             yield offset, f"{segment_file(offset, SNAPSHOT)} is not in the source"
             continue
-        expected, actual = both(partial(_producers, offset), fs, old, new)
+        expected, actual = parsed_pair(partial(_producers, offset), fs, old, new)
         needed = offset in bases or offset > active
         if expected is not None and (actual != expected if offset in after else needed):
             problem = "is missing or malformed" if actual is None else "has other producers"

@@ -28,7 +28,7 @@ def parsed(read: Callable[[FileSystem, str], T | None], fs: FileSystem, director
         return None
 
 
-def both(read: Callable[[FileSystem, str], T | None], fs: FileSystem, old: str, new: str) -> tuple[T | None, T | None]:
+def parsed_pair(read: Callable[[FileSystem, str], T | None], fs: FileSystem, old: str, new: str) -> tuple[T | None, T | None]:
     """``parsed`` of two directories."""
     return parsed(read, fs, old), parsed(read, fs, new)
 

@@ -70,9 +70,9 @@ class _Reader:
         return match
 
     def _next(self, count: int = 1) -> str:
-        taken = self._text[self._position : self._position + count]
+        text = self._text[self._position : self._position + count]
         self._position += count
-        return taken
+        return text
 
     def _part(self) -> str:
         if repetition := self._take(_REPETITION):

@@ -163,11 +163,11 @@ class ChunkedObject:
         if self._coding.key is not None:
             data = decrypted(stored, self._coding, self._path, chunk.stored_start, name)
         expected = chunk.end - chunk.start
-        where = f"{name}, {_bytes(chunk.stored_start, chunk.stored_end)}"
+        place = f"{name}, {_bytes(chunk.stored_start, chunk.stored_end)}"
         if self._coding.compressed:
-            data = self._decompressed(data, expected, where, chunk)
+            data = self._decompressed(data, expected, place, chunk)
         if len(data) != expected:
-            problem = f"{where}: has {len(data)} bytes of the log, the manifest says {expected}"
+            problem = f"{place}: has {len(data)} bytes of the log, the manifest says {expected}"
             raise CorruptLogError(problem, path=self._path, position=chunk.stored_start, hint=_HINT)
         return bytes(data)
 
@@ -183,7 +183,7 @@ class ChunkedObject:
             filled += count
         return view
 
-    def _decompressed(self, data: bytes | memoryview, expected: int, where: str, chunk: Chunk) -> bytes:
+    def _decompressed(self, data: bytes | memoryview, expected: int, place: str, chunk: Chunk) -> bytes:
         """The bytes before compression; a frame with another content size is not decompressed."""
         try:
             size = zstandard.frame_content_size(data)
@@ -192,7 +192,7 @@ class ChunkedObject:
             problem = f"has {size} bytes of the log, the manifest says {expected}"
         except zstandard.ZstdError as error:
             problem = f"cannot be decompressed ({error})"
-        raise CorruptLogError(f"{where}: {problem}", path=self._path, position=chunk.stored_start, hint=_HINT)
+        raise CorruptLogError(f"{place}: {problem}", path=self._path, position=chunk.stored_start, hint=_HINT)
 
 
 class _ChunkReader:

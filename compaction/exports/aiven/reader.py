@@ -98,15 +98,15 @@ class AivenReader:
 
     def stored(self, log: TopicPartition) -> StoredLog:
         partition = str(log.partition)
-        own = [
+        directories_of_log = [
             match
             for match in self._directories.get(log.topic, ())
             if partition in directories(self._files, join(self._place, self._prefix + match[0]))
         ]
-        require_one_topic(self._place, [match[0] for match in own])
-        if not own:
+        require_one_topic(self._place, [match[0] for match in directories_of_log])
+        if not directories_of_log:
             return StoredLog(())
-        within = f"{self._prefix}{own[0][0]}/{partition}"
+        within = f"{self._prefix}{directories_of_log[0][0]}/{partition}"
         path = join(self._place, within)
         uploads: dict[str, dict[str, FileStat]] = {}
         listed = objects(self._files, path)
@@ -118,7 +118,7 @@ class AivenReader:
         incomplete = len(uploads) - len(named)
         ignored = (counted(incomplete, "upload") + " without a manifest",) if incomplete else ()
         segments = tuple(self._segment(upload, within) for upload in complete)
-        return StoredLog(segments, own[0]["id"], ignored)
+        return StoredLog(segments, directories_of_log[0]["id"], ignored)
 
     def _upload(self, path: str, stats: Mapping[str, FileStat]) -> _Upload:
         manifest = parse_manifest(read_object(self._files, path + MANIFEST), path + MANIFEST)
@@ -219,8 +219,8 @@ class _Indexes:
         for number, path in enumerate(paths):
             later = paths[number : number + _FETCHED_INDEXES]
             within = accumulate(sizes[following] for following in later)
-            few = [following for following, end in zip(later, within, strict=True) if end <= _KEPT_BYTES // 2]
-            self._order[path] = few or [path]
+            fitting = [following for following, end in zip(later, within, strict=True) if end <= _KEPT_BYTES // 2]
+            self._order[path] = fitting or [path]
 
     def _fetched(self, path: str) -> bytes:
         return read_object(self._files, path, MAX_INDEX_BYTES)
@@ -229,8 +229,8 @@ class _Indexes:
         """All bytes of an object."""
         with self._lock:
             if path not in self._kept:
-                wanted = [name for name in self._order.get(path, [path]) if name not in self._kept]
-                self._kept.update(zip(wanted, in_parallel(self._fetched, wanted), strict=True))
+                missing = [name for name in self._order.get(path, [path]) if name not in self._kept]
+                self._kept.update(zip(missing, in_parallel(self._fetched, missing), strict=True))
                 while sum(map(len, self._kept.values())) > _KEPT_BYTES and next(iter(self._kept)) != path:
                     self._kept.popitem(last=False)
             return self._kept[path]

@@ -182,8 +182,8 @@ def _chunk_index(size: int, style: _Style, sizes: Sequence[int]) -> dict[str, An
     if style.coding.compressed:
         packed = zstandard.ZstdCompressor().compress(encode_sizes(sizes))
         return {"type": "variable", **common, "transformedChunks": base64.b64encode(packed).decode()}
-    more = 0 if style.coding.key is None else IV_BYTES + TAG_BYTES
-    stored = {"transformedChunkSize": style.chunk_bytes + more, "finalTransformedChunkSize": sizes[-1]}
+    overhead = 0 if style.coding.key is None else IV_BYTES + TAG_BYTES
+    stored = {"transformedChunkSize": style.chunk_bytes + overhead, "finalTransformedChunkSize": sizes[-1]}
     return {"type": "fixed", **common, **stored}
 
 

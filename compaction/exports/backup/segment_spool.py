@@ -169,10 +169,10 @@ class _Conversion:
         unread_bytes = self._end - int(state[POSITION])
         if unread_bytes + len(plain) > _MAX_RECORD_BYTES:
             raise FormatError(f"record of more than {_MAX_RECORD_BYTES} bytes", self._position)
-        rest = self._data[int(state[POSITION]) : self._end]
+        unread = self._data[int(state[POSITION]) : self._end]
         if unread_bytes + len(plain) > len(self._data):
             self._data = np.empty(2 * (unread_bytes + len(plain)), np.uint8)
-        self._data[:unread_bytes] = rest.copy()
+        self._data[:unread_bytes] = unread.copy()
         self._data[unread_bytes : unread_bytes + len(plain)] = np.frombuffer(plain, np.uint8)
         self._position += int(state[POSITION])
         state[POSITION], self._end = 0, unread_bytes + len(plain)

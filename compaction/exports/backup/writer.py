@@ -132,14 +132,14 @@ def _write(log_dir: str, target: BackupTarget, export: NewExport, now_ms: int) -
         tasks[task.topic_partition].append(task)
     export.mkdir(export.place)
 
-    def one(log: TopicPartition) -> BackupPartition:
+    def write_partition(log: TopicPartition) -> BackupPartition:
         old = None if target.base is None else target.base.partitions.get(log)
         end = max(ends[log].offset, 0 if old is None else old.end_offset)
         start = old.segments[0].covered_start if old is not None and old.segments else None
         return _LogWriter(export, log, target).write(tasks[log], start, end)
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        partitions = {**_without_records(target), **dict(zip(tasks, pool.map(one, tasks), strict=True))}
+        partitions = {**_without_records(target), **dict(zip(tasks, pool.map(write_partition, tasks), strict=True))}
     empty = () if target.base is None else filter(target.selects, target.base.empty_topics)
     compression = target.compression.name.lower()
     manifest = format_manifest(base_name(target.path), partitions, now_ms, target.base, compression, tuple(empty))
