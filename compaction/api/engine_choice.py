@@ -158,7 +158,7 @@ def choose(
     if isinstance(engine, Engine):
         return engine
     if engine not in (AUTO, LOCAL, SPARK):
-        raise UsageError(f"engine {engine!r} is none of {AUTO}, {LOCAL} and {SPARK}", hint=f"use {AUTO}")
+        raise UsageError(f"engine {engine!r} is not one of {AUTO}, {LOCAL} and {SPARK}", hint=f"use {AUTO}")
     if spark is not None:
         if engine == LOCAL:
             raise UsageError("a session is given for the local engine", hint="leave out one of the two")

@@ -70,7 +70,7 @@ def iso_time_ms(text: str) -> int:
     try:
         whole = datetime.strptime(f"{match['date']}T{match['time']}{match['s'] or ':00'}{offset}", "%Y-%m-%dT%H:%M:%S%z")
     except ValueError:
-        raise ValueError(f"{text!r} is not a time that exists") from None
+        raise ValueError(f"{text!r} is not a valid time") from None
     return _in_range((whole - _EPOCH) // timedelta(milliseconds=1) + int(Fraction(f"0{match['fraction'] or ''}") * 1000), text)
 
 
@@ -371,7 +371,7 @@ def join_tail(tail_dir: str | None, paths: Sequence[str]) -> None:
     tail = parse_uri(tail_dir, "--tail")
     if not any(map(is_layout, paths)):
         raise UsageError(
-            "--tail continues an export of tiered storage, and none is given", hint="e.g. aiven+s3://BUCKET/PREFIX"
+            "--tail needs an export of tiered storage as --log-dir", hint="e.g. aiven+s3://BUCKET/PREFIX"
         )
     for path in paths:
         add_tail(path, tail)

@@ -59,7 +59,7 @@ def read_keys(inputs: KeyInputs) -> tuple[KeyCriteria, KeyPlaces]:
     patterns = tuple(_pattern(text) for text in texts_of_patterns)
     files = {path: _read(path, inputs) for path in dict.fromkeys(inputs.keys)}
     all_keys = pa.chunked_array([keys for keys, _ in files.values()], pa.binary())
-    if all_keys.nbytes > key_list.MOST_BYTES:
+    if all_keys.nbytes > key_list.MAX_BYTES:
         raise UsageError("--keys: more than 2 GiB of keys", hint="divide the list, and run once for each part")
     keys = all_keys.combine_chunks()
     criteria = KeyCriteria.of(keys, patterns)
@@ -78,7 +78,8 @@ def erased_keys(criteria: KeyCriteria, *, tombstones: bool) -> ErasedKeys:
     try:
         return ErasedKeys(criteria, tombstones)
     except FormatError as error:
-        raise UsageError(f"--certificate: a pattern {error.message}", hint="or erase without a certificate") from None
+        hint = "change it, or erase without a certificate"
+        raise UsageError(f"--certificate: a pattern {error.message}", hint=hint) from None
 
 
 def _patterns(text: str) -> list[str]:

@@ -73,7 +73,7 @@ def _target(inputs: Inputs) -> ExportTarget:
     if inputs.replace or inputs.if_done:
         raise UsageError("--output-layout cannot be combined with --replace and --if-done", hint="name a new directory")
     if len(inputs.log_dirs) != 1:
-        raise UsageError("an output in another layout is written from one --log-dir", hint="run once for each")
+        raise UsageError("--output-layout takes only one --log-dir", hint="run once for each")
     source = parse_uri(inputs.log_dirs[0], "--log-dir")
     join_tail(inputs.tail, [source])
     path = check_output_dir(inputs.output_dir, [source]) or ""

@@ -18,7 +18,7 @@ from compaction.storage.mixed import file_system
 def require_sources(request: CompactionRequest) -> None:
     """:raises UsageError: the run of ``request`` would retain no sources to verify against"""
     if request.dry_run:
-        raise UsageError("--verify: a dry run writes nothing that could be verified", hint="drop one of the two options")
+        raise UsageError("--verify: a dry run writes nothing to verify", hint="drop one of the two options")
     if request.output_dir is not None:
         return
     fs = file_system(request.log_dirs)

@@ -37,11 +37,11 @@ def require_sealed(certificate: Mapping[str, Any], criteria: KeyCriteria, path: 
     """
     salt = bytes.fromhex(certificate["salt"])
     if criteria.fingerprint(salt) != certificate["keys_sha256"]:
-        problem = "--certificate: it is of other keys than those given"
+        problem = "--certificate: it belongs to other keys"
         raise UsageError(problem, path=path, hint="give the same --keys and --where as to erase")
     if _seal(certificate, criteria.secret(salt)) != certificate.get(_SEAL):
-        problem = "--certificate: it was changed after it was written: its seal does not match its fields"
-        raise CompactionError(problem, path=path, hint="take the file that erase --certificate has written")
+        problem = "--certificate: it was changed after it was written, because its seal does not match its fields"
+        raise CompactionError(problem, path=path, hint="use the file that erase --certificate wrote")
 
 
 def _seal(fields: Mapping[str, Any], secret: bytes) -> str:

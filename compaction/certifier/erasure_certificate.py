@@ -168,7 +168,7 @@ def read_certificate(text: str, path: str) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError, RecursionError):
         pass
     problem = "--certificate: is not a certificate of an erasure, or has no logs"
-    raise UsageError(problem, path=path, hint="give the file that erase --certificate has written")
+    raise UsageError(problem, path=path, hint="use the file that erase --certificate wrote")
 
 
 def _is_log(log: Mapping[str, Any]) -> bool:

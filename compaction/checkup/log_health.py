@@ -131,7 +131,7 @@ def _directory(files: DiskFileSystem, log_dir: str, logs: Sequence[PreparedLog[L
         fix = "the next run or the broker's start removes them"
         yield Check(log_dir, ".deleted files", State.NOTE, decimal(leftovers.deleted_bytes), fix)
     if leftovers.newest_ms > now_ms + _FUTURE_MS:
-        message = f"{leftovers.newest} was written in the future, in {duration(leftovers.newest_ms - now_ms)}"
+        message = f"{leftovers.newest} has a time in the future, in {duration(leftovers.newest_ms - now_ms)}"
         yield Check(log_dir, "clock", State.BAD, message, "set the clock of this machine, or give --as-of")
     if not storage_of(log_dir).locks:
         return
@@ -152,7 +152,7 @@ def _space(log_dir: str, logs: Sequence[PreparedLog[LogPlan]]) -> Iterator[Check
     needed = 0 if largest is None else largest.clean_bytes + largest.dirty_bytes
     if largest is not None and free < needed:
         message = f"{decimal(free)} free, and {largest.view.topic_partition} may need up to {decimal(needed)}"
-        fix = "free some, or clean to another file system with --output-dir; compact refuses what does not fit"
+        fix = "free some, or clean to another file system with --output-dir; compact refuses logs that do not fit"
         yield Check(log_dir, "free space", State.NOTE, message, fix)
     else:
         yield Check(log_dir, "free space", State.OK, f"{decimal(free)} free, at most {decimal(needed)} needed for a log")
@@ -242,7 +242,7 @@ def _broker_log(cleaner: CleanerLog, logs: Sequence[PreparedLog[LogPlan]]) -> It
             message = f"{name} is uncleanable: {cause or 'no cause found'}"
             yield Check("broker log", "uncleanable", State.BAD, message, "give the --log-dir that has this partition")
     for number in sorted(cleaner.dead_threads):
-        message = f"cleaner thread {number} ended: nothing is cleaned by it until the broker is restarted"
+        message = f"cleaner thread {number} ended: it cleans nothing until the broker is restarted"
         yield Check("broker log", "cleaner thread", State.BAD, message, f"{PROGRAM} compact, then restart the broker")
     if not cleaner.uncleanable and not cleaner.dead_threads:
         yield Check("broker log", "cleaner", State.OK, "no partition given up, no cleaner thread ended since the last start")

@@ -111,7 +111,7 @@ def _other_users(settings: Mapping[str, str]) -> Iterator[Check]:
     with suppress(OSError):
         reason = why_not_private(Path(_shuffle_place()), shared=True)
         if reason:
-            message = f"{reason}: they could replace what a run shuffles"
+            message = f"{reason}: they could replace shuffled data"
             exposures.append(
                 protection.Exposure(message, "set SPARK_LOCAL_DIRS to a directory of your own, or set its sticky bit")
             )

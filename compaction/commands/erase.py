@@ -150,7 +150,7 @@ def carry_out(parameters: Mapping[str, Any], on_report: Callable[[RunReport], No
     """
     path = None if parameters["certificate"] is None else os.fspath(parameters["certificate"])
     if parameters["if_done"] and path is None:
-        message = "--if-done needs --certificate: an output does not say which keys were erased, its certificate does"
+        message = "--if-done needs --certificate: only a certificate records which keys were erased"
         raise UsageError(message, hint="give the same --certificate FILE to each call of the slot")
     recorded_parameters = {**parameters, "certificate": path, "where": ["[hidden]"] * len(KeyInputs.of(parameters).where)}
     inputs = Inputs.of(
@@ -205,7 +205,7 @@ def erase_records(engine: Engine, request: ErasureRequest) -> RunReport:
 def _certifier(engine: Engine, request: ErasureRequest, path: str) -> Certify:
     """Certifies the logs of a run and writes the certificate, also if all failed."""
     if request.base.dry_run:
-        raise UsageError("--certificate: a dry run changes nothing that could be certified", hint="drop one of the two options")
+        raise UsageError("--certificate: a dry run changes nothing to certify", hint="drop one of the two options")
     check_writable(path)
     base, erased = request.base, erased_keys(request.erasure.criteria, tombstones=request.erasure.tombstones)
 
@@ -280,7 +280,7 @@ def main(argv: Sequence[str] | None = None, run: Execute = erase_records) -> int
         parameters = execution.call_parameters(erase, arguments)
         report, code = execution.run_and_write(partial(carry_out, parameters, execute=run), arguments)
         if report.erasure.get("certificate", {}).get("status") == Status.INCOMPLETE.value:
-            message = "records of the keys remain where the run did not erase"
+            message = "records of the keys remain in the log directories"
             hint = "see the notes; --include-active erases from the last segments"
             log_lines.print_error(f"{arguments.certificate}: certificate: {message}; {hint}")
         return code

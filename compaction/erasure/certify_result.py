@@ -106,7 +106,7 @@ class Certifier:
                 record_request(base.output_dir, base.call)
         except Exception as error:
             message = error.describe() if isinstance(error, CompactionError) else f"{type(error).__name__}: {error}"
-            line = CompactionError(f"certificate: it could not be made ({message})").describe()
+            line = CompactionError(f"certificate: it could not be written ({message})").describe()
             return Certification(NOT_MADE, {log.location: line for log in run if log.error is None}, (), lambda _: NOT_MADE)
         return certification
 

@@ -117,7 +117,7 @@ def _notes(request: CompactionRequest, logs: Sequence[LogReport], other_files: S
             yield "a store that keeps versions or deleted objects may keep earlier outputs with the records"
     for log_dir in request.log_dirs if request.output_dir is None else ():
         if keeps_snapshots(log_dir):
-            yield f"{log_dir} is on a file system that can keep snapshots: those keep the records"
+            yield f"{log_dir} is on a file system that can keep snapshots, which keep the records"
     names = {log.topic_partition for log in request.logs}
     files = file_system(request.log_dirs)
     for log_dir in request.log_dirs:

@@ -38,7 +38,8 @@ def limited(content: SegmentContent, upload: Upload) -> SegmentContent:
     if content.size > log.size > 0 and isinstance(log.content, FileRange):
         content = _without_horizons(content, upload, view_of(content.files, path, log), log.content)
     if content.size > log.size:
-        problem = f"has {content.size} bytes after this run, before it {log.size}: plugins read no more than the metadata says"
+        sizes = f"has {content.size} bytes after this run, {log.size} before"
+        problem = f"{sizes}: plugins read only as many bytes as the metadata states"
         raise UnsupportedLogError(problem, path=path, hint="leave this topic out")
     return content
 

@@ -93,7 +93,7 @@ class TieredTarget:
         for log in logs:
             offset = log.copied.unused_from()
             if offset is not None:
-                problem = f"{log.name}: offset {offset} of the output is in no segment that was there when the run began"
+                problem = f"{log.name}: offset {offset} of the output is in no segment that existed when the run began"
                 raise CorruptLogError(problem, path=self.source, hint=_HINT)
 
     def _stored(self, log: TopicPartition) -> StoredLog:
@@ -125,7 +125,7 @@ def _require_same(listed: StoredLog, relisted: StoredLog, path: str) -> None:
         raise CorruptLogError("was removed or changed while the logs were read", path=changed_path, hint=_HINT)
     lineages = (newest_lineage(log.segments) for log in (listed, relisted))
     if listed.topic_id != relisted.topic_id or len({within(lineage, start, end) for lineage in lineages}) > 1:
-        problem = "a new leader, or a topic that was created again, has uploaded while the logs were read"
+        problem = "a new leader or a re-created topic has uploaded segments while the logs were read"
         raise CorruptLogError(problem, path=path, hint=_HINT)
 
 
@@ -171,8 +171,8 @@ def tiered_target(name: str, options: TargetOptions, form: Callable[[int], Form]
     """
     source = None if tiered_source(options) is None else options.source
     if source is not None and TAIL in options_of(layout_path(source).root):
-        problem = "the local tail cannot be written in a layout of tiered storage: its brokers have it"
-        raise UsageError(problem, hint=f"leave out --tail; then --output-layout {name} has what is uploaded")
+        problem = "--tail cannot be written in a layout of tiered storage: the brokers have its segments"
+        raise UsageError(problem, hint=f"leave out --tail; then --output-layout {name} writes the uploaded segments")
     require_empty(options.path)
     uploads = {} if source is None or options.dry_run else listed_uploads(source, options.selected)
     return TieredTarget(options.path, form, source, uploads)

@@ -81,7 +81,7 @@ def _notes(report: RunReport) -> Iterator[str]:
     compacted = [log for log in report.logs if log.compacted]
     before, after = sum(log.bytes_before for log in compacted), sum(log.bytes_after for log in compacted)
     if compacted and (before, after) != _disk(report.logs):
-        yield f"of this in the cleaned range of {counted(len(compacted), 'log')}: {change(before, after)}"
+        yield f"in the cleaned range of {counted(len(compacted), 'log')}: {change(before, after)}"
     expired = sum(log.expired_segments for log in report.logs)
     if expired:
         sizes = size(sum(log.expired_bytes for log in report.logs))

@@ -28,7 +28,7 @@ def test_a_time_has_an_offset_from_utc(text: str, expected: int) -> None:
         ("yesterday", "is not a time such as 2026-11-22T02:00Z"),
         ("2026-11-22", "'2026-11-22' is a date without a time: 2026-11-22T00:00Z is its midnight in UTC"),
         ("2026-11-22T02:00", "has no offset from UTC: append Z"),
-        ("2026-02-30T02:00Z", "is not a time that exists"),
+        ("2026-02-30T02:00Z", "is not a valid time"),
         ("1999-12-31T23:59:59Z", "is a time before the year 2000"),
     ],
 )

@@ -122,8 +122,8 @@ OF_LOGS: dict[str, tuple[Change, str]] = {
 }
 OF_DIRECTORIES: dict[str, tuple[Change, str]] = {
     "no metadata log": (gone(METADATA), f"{METADATA} is missing: a broker takes every log for a stray"),
-    "a metadata log without a file": (gone(f"{METADATA}/quorum-state"), f"{METADATA}/quorum-state is not what it was"),
-    "another metadata log": (text(f"{METADATA}/quorum-state", '{"leaderId":2}'), "quorum-state is not what it was"),
+    "a metadata log without a file": (gone(f"{METADATA}/quorum-state"), f"{METADATA}/quorum-state differs from the source"),
+    "another metadata log": (text(f"{METADATA}/quorum-state", '{"leaderId":2}'), "quorum-state differs from the source"),
     "another meta.properties": (
         text("meta.properties", "version=1\ncluster.id=c\nnode.id=2\ndirectory.id=d\n"),
         "meta.properties has node.id=2, expected 1",

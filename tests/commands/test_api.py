@@ -165,7 +165,7 @@ def test_a_copy_that_was_made_before_is_told(log_dir: Path, tmp_path: Path) -> N
         ({"as_of": "2026-11-24T02:00"}, "as_of: '2026-11-24T02:00' has no offset from UTC"),
         ({"as_of": 5}, "as_of: '5' is a time before the year 2000"),
         ({"as_of": _AS_OF.replace(tzinfo=None)}, "as_of: '2026-11-24T02:00:00' has no offset from UTC"),
-        ({"engine": "dask"}, "engine 'dask' is none of auto, local and spark"),
+        ({"engine": "dask"}, "engine 'dask' is not one of auto, local and spark"),
         ({"engine": "local", "spark": object()}, "a session is given for the local engine"),
         ({"settings": {"cleanup.polic": "compact"}}, "cleanup.polic"),
         ({"topics": ["("]}, "--topic"),

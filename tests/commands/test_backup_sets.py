@@ -181,7 +181,7 @@ def test_the_options_of_a_set_are_checked(sets: Path, tmp_path: Path, capsys: py
     for options, told in (
         ((*source, *layout), "--output-layout needs --output-dir"),
         ((*source, *output, *layout, "--replace"), "cannot be combined with --replace and --if-done"),
-        ((*source, "--log-dir", tmp_path, *output, *layout), "is written from one --log-dir"),
+        ((*source, "--log-dir", tmp_path, *output, *layout), "takes only one --log-dir"),
         ((*source, *output, "--accept-loss"), "--accept-loss is an option of --output-layout"),
         ((*source, "--output-dir", f"{sets}/zstd/new", *layout), "--output-dir overlaps the log directory"),
     ):

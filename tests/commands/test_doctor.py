@@ -247,7 +247,7 @@ def test_a_file_from_the_future_says_that_the_clock_is_wrong(examine: Examine, t
     os.utime(logs[2].path, (later, later))
     code, checks = examine("--log-dir", tmp_log_dir, "--set", "cleanup.policy=delete")
     assert code == 1
-    assert checks["log-dir", "clock"]["found"].startswith(f"{logs[2].path} was written in the future")
+    assert checks["log-dir", "clock"]["found"].startswith(f"{logs[2].path} has a time in the future")
     assert "--as-of" in checks["log-dir", "clock"]["fix"]
 
 

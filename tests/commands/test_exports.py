@@ -122,7 +122,7 @@ def test_a_log_whose_key_is_missing_fails_alone(objects: Path) -> None:
         (("--log-dir", "{address}", "--output-dir", "{objects}/plain/out"), "--output-dir overlaps the log directory"),
         (("--log-dir", "{address}", "--output-dir", "{address}/out"), "outputs are log directories, not of layout aiven"),
         (("--log-dir", "other+file:///x"), "other+ is not a known layout"),
-        (("--log-dir", "{objects}", "--tail", "{objects}"), "--tail continues an export of tiered storage, and none is given"),
+        (("--log-dir", "{objects}", "--tail", "{objects}"), "--tail needs an export of tiered storage as --log-dir"),
         (("--log-dir", "{address}", "--private-key", "key1={objects}/nothing.pem"), "nothing.pem: cannot be read"),
         (("--log-dir", "aiven+file://{objects}/nothing"), "no such log directory"),
         (("--log-dir", "aiven+file://{objects}"), "no logs here"),

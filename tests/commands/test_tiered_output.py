@@ -147,7 +147,7 @@ def test_the_options_are_checked(objects: Path, tmp_path: Path, capsys: pytest.C
         assert told in capsys.readouterr().err
     assert job(*source, *layout, "--dry-run") == 0
     assert job(*source, *layout, "--tail", tmp_path) == 2
-    assert "the local tail cannot be written in a layout of tiered storage" in capsys.readouterr().err
+    assert "--tail cannot be written in a layout of tiered storage" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 

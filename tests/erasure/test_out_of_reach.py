@@ -56,7 +56,7 @@ def test_a_key_that_is_left_in_the_last_segment_makes_the_certificate_incomplete
 ) -> None:
     assert directory.erase() == 1
     out, error = capsys.readouterr()
-    told = f"error: {directory.certificate}: certificate: records of the keys remain where the run did not erase; "
+    told = f"error: {directory.certificate}: certificate: records of the keys remain in the log directories; "
     assert told in error
     assert "1 record of these keys remains in the last segment of 1 log: --include-active erases from it, too" in out
     assert f"certificate: incomplete, {directory.certificate}" in out

@@ -66,7 +66,7 @@ def test_a_certificate_that_cannot_be_made_fails_all_logs_and_the_report_is_writ
     assert run(certified(log_dir)) == 1
     logs = {log["topic"]: log for log in json.loads((log_dir.parent / "report.json").read_text())["logs"]}
     assert {log["status"] for log in logs.values()} == {"failed"}
-    reason = "certificate: it could not be made (OSError: [Errno 28] No space left on device)"
+    reason = "certificate: it could not be written (OSError: [Errno 28] No space left on device)"
     assert logs["empty"]["reason"] == reason
     assert logs["odd"]["reason"].startswith(f"{reason}; the replaced segments remain as .deleted files: copy them away")
     assert reason in capsys.readouterr().err

@@ -96,7 +96,7 @@ def test_bytes_that_remain_as_deleted_files_are_reported_with_what_removes_them(
 
 def test_the_cleaned_range_is_reported_where_it_is_not_all_that_is_on_disk() -> None:
     log = cleaned("a", 0, 4, 50)
-    assert "of this in the cleaned range of 1 log: 4.0 kB -> 2.0 kB\n" in shown(RunReport("r", 0, False, (log,)), None)
+    assert "in the cleaned range of 1 log: 4.0 kB -> 2.0 kB\n" in shown(RunReport("r", 0, False, (log,)), None)
     whole = replace(log, disk_bytes_before=log.bytes_before, disk_bytes_after=log.bytes_after)
     assert "cleaned range" not in shown(RunReport("r", 0, False, (whole,)), None)
 

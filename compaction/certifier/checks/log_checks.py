@@ -61,7 +61,8 @@ def _check_active(before: SegmentWalk, after: SegmentWalk, findings: Findings) -
 def _check_checkpoint(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
     cleaned_to = pair.after.cleaned_to
     if pair.rules.erases and cleaned_to != pair.before.cleaned_to:
-        message = f"{CLEANER_OFFSETS} has {_entry(cleaned_to)}, it had {_entry(pair.before.cleaned_to)}: an erasure leaves it"
+        entries = f"has {_entry(cleaned_to)}, it had {_entry(pair.before.cleaned_to)}"
+        message = f"{CLEANER_OFFSETS} {entries}: an erasure does not change it"
         findings.add(pair.after.log_start_offset, message)
         return
     if cleaned_to is None or cleaned_to == pair.before.cleaned_to:

@@ -92,7 +92,7 @@ def _metadata_problems(fs: FileSystem, old: str, new: str) -> Iterator[str]:
     for name in sorted(expected.keys() | actual.keys()):
         paths = [join(log_dir, _METADATA_LOG, name) for log_dir in (old, new)]
         if expected.get(name) != actual.get(name) or not _same(fs, expected[name], *paths):
-            yield f"{_METADATA_LOG}/{name} is not what it was"
+            yield f"{_METADATA_LOG}/{name} differs from the source"
 
 
 def _files(fs: FileSystem, directory: str) -> dict[str, int] | None:
