@@ -1,4 +1,4 @@
-"""Runs the command that the file ``started`` beside this one is named after, from the checkout or installation that has it."""
+"""Runs the command of the file ``started`` in this directory, from the checkout or installation that contains it."""
 
 import sys
 from importlib import import_module
