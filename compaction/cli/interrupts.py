@@ -2,7 +2,7 @@
 
 Without this, PySpark's own handler calls the JVM from within the interrupted call, which fails, and three libraries log that.
 The first interrupt silences them, Spark's JVM and the threads of this process, and raises ``KeyboardInterrupt``: a run then
-cancels Spark's jobs and removes or keeps what it has written (``compaction.run.destination``). Under ``spark-submit`` the
+cancels Spark's jobs and removes or keeps its output (``compaction.run.destination``). Under ``spark-submit`` the
 JVM ends at the same time, and later output is lost, so the line is printed first.
 """
 

@@ -45,7 +45,8 @@ _LOW_OFFSET = "its last offset is below its base offset"
 
 @dataclass(frozen=True)
 class IndexView:
-    """How to dump an index: only the sanity check of a starting broker, verify only, or (default) print and verify."""
+    """The dump of an index: only the sanity check of a starting broker, verification only, or (default) printing and
+    verification."""
 
     sanity_check: bool = False
     verify_only: bool = False

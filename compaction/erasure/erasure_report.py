@@ -11,7 +11,7 @@
 | ``resumed`` | logs from which the run removed segments that an earlier run, possibly killed, or a broker had replaced |
 | ``certificate`` | only of a run with one: its ``path`` and ``status``; unless that is ``holds``, the exit code is 1 |
 | ``left_files`` | files in the directories that no broker loads: they were neither erased from nor copied |
-| ``notes`` | what was resumed, and copies of the records that the run cannot reach |
+| ``notes`` | resumed erasures, and copies of the records that the run cannot reach |
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def erased_report(log: LogCleaning, records: int, remaining: int) -> LogReport:
     """The report of a log from which ``records`` records were erased, or would be; ``remaining`` records are in its last
     segment, from which nothing is erased."""
     plan = log.compaction
-    tiered = " (tiered: what is in remote storage is not erased)" if plan.config.remote_storage_enable else ""
+    tiered = " (tiered: records in remote storage are not erased)" if plan.config.remote_storage_enable else ""
     if plan.verdict is Verdict.SKIP:
         skipped = skipped_report(log.plan)
         code = skipped.reason_code or NO_MATCH
@@ -96,7 +96,7 @@ def missing_document(erasure: Erasure, keys: FoundKeys, places: KeyPlaces | None
 
 def _resumed_note(log: LogLocation) -> str:
     earlier = "this run removed segments that an earlier run or a broker had replaced"
-    return f"{log.path}: {earlier}; what was erased then is in no report or certificate of this run"
+    return f"{log.path}: {earlier}; the records erased then are in no report or certificate of this run"
 
 
 def notes_of(request: CompactionRequest, logs: Sequence[LogReport], other_files: Sequence[str] = ()) -> list[str]:

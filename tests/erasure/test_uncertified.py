@@ -83,7 +83,7 @@ def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path,
     assert list(log_dir.rglob("*.log.deleted"))
     note = (
         f"{log_dir / 'odd-0'}: this run removed segments that an earlier run or a broker had replaced;"
-        " what was erased then is in no report or certificate of this run"
+        " the records erased then are in no report or certificate of this run"
     )
     for resumed in (True, False):
         assert run(certified(log_dir)) == 0
