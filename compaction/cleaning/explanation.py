@@ -36,13 +36,13 @@ class Answer:
 
 
 def explain_compaction(plan: LogPlan, now_ms: int) -> tuple[Answer, ...]:
-    """Why a log is or is not compacted, and what bounds the cleanable range."""
+    """The conditions under which a log is compacted, and the bounds of the cleanable range."""
     conditions = (_condition(plan, condition, now_ms) for condition in plan.conditions)
     return (*conditions, *_strategy(plan.config), *_bounds(plan, now_ms))
 
 
 def explain_deletion(plan: DeletionPlan, now_ms: int) -> tuple[Answer, ...]:
-    """Why segments are deleted, and why the oldest remaining one is not."""
+    """The reasons that segments are deleted, and that the oldest remaining one is not."""
     deleted = _deleted(plan)
     if plan.config.policy_guess is not None:
         return (*deleted, Answer(_KNOWN, False, plan.config.policy_guess))

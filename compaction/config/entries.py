@@ -199,5 +199,5 @@ def broker_entry(name: str) -> Entry | None:
 
 def _without_effect(level: str, name: str) -> Entry | None:
     """An entry without effect on a log at rest. Only its type is checked."""
-    found = config_names(level).get(name)
-    return None if found is None else Entry(name, found.kind, None, None, "a setting of a running broker")
+    config_name = config_names(level).get(name)
+    return None if config_name is None else Entry(name, config_name.kind, None, None, "a setting of a running broker")

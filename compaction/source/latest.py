@@ -132,7 +132,7 @@ class _NewestSink:
         return ()
 
     def _spill(self) -> None:
-        slots = self._table.held()
+        slots = self._table.occupied()
         self._table.clear()
         self._spilled_any = True
         self._spool.add(slots, (slots[:, 1] % np.uint64(self._shards)).astype(np.int64))
@@ -140,14 +140,14 @@ class _NewestSink:
     def result(self) -> Iterator[Packed]:
         """The slots of all keys, shard by shard."""
         if not self._spilled_any:
-            yield self._table.held()
+            yield self._table.occupied()
             return
         self._spill()
         for shard in range(self._shards):
             slots = self._spool.read(shard)
             table = SlotTable.of_keys(NEWEST, len(slots))
             table.put(slots, of_records=False)
-            yield table.held()
+            yield table.occupied()
 
     def __enter__(self) -> _NewestSink:
         return self

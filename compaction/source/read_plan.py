@@ -267,11 +267,11 @@ def _slices(fs: FileSystem, view: LogView, bounds: Bounds, slice_bytes: int) -> 
             continue
         start, end = positions_of(fs, view.path, segment, narrowed.first_offset, narrowed.last_offset)
         file_range = real_file(fs, join(view.path, segment_file(segment.base_offset, LOG)))
-        for cut in cut_segment(fs, view.path, segment, slice_bytes):
-            first, last = max(start, cut.start), min(end, cut.end)
+        for byte_range in cut_segment(fs, view.path, segment, slice_bytes):
+            first, last = max(start, byte_range.start), min(end, byte_range.end)
             if first < last:
                 base = file_range.start
-                offsets = cut.first_offset, cut.end_offset
+                offsets = byte_range.first_offset, byte_range.end_offset
                 yield SliceRange(file_range.path, base + first, base + last, segment.base_offset, *offsets)
 
 

@@ -73,7 +73,7 @@ def _user_cache_dir(home: Path | None) -> Path | None:
 
 
 def _refusal(directory: Path, entry: str) -> tuple[str, bool]:
-    """Why a directory, which is created if missing, cannot be the cache, and whether the reason is that it is not private."""
+    """The reason that a directory, which is created if missing, cannot be the cache, and whether it is not private."""
     existing = directory / entry
     try:
         if os.path.lexists(existing):

@@ -335,7 +335,7 @@ class SlotTable:
         _superseded(self.slots, self.layout.code, lookups, result)
         return result
 
-    def held(self) -> NDArray[np.uint64]:
+    def occupied(self) -> NDArray[np.uint64]:
         """A copy of the slots of all keys, uint64[n, words] in no order."""
         occupied: NDArray[np.uint64] = self.slots[self.slots[:, 2] != 0]
         return occupied

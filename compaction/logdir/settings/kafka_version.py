@@ -48,7 +48,7 @@ class KafkaVersion:
     source: str = UNKNOWN
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         return self.source != UNKNOWN
 
     @property

@@ -114,7 +114,7 @@ def _settings(location: LogLocation, request: CompactionRequest, stored: StoredC
         message = error.message if error.path is None else f"{error.path}: {error.message}"
         hint = "the broker stored this value: repair it there (kafka-configs), or use a copy without the metadata log"
         raise CorruptLogError(message, path=location.path, hint=hint) from error
-    if kafka.known:
+    if kafka.is_known:
         require_names(base.sets, kafka.version)
     return settings
 

@@ -146,8 +146,8 @@ class MetadataSources:
                 return
         for log_dir, identity in self._identities.items():
             if isinstance(identity, MetaProperties):
-                ours, theirs = _cluster(named.cluster_id), _cluster(identity.cluster_id)
-                message = f"--metadata: this metadata log is of {ours}, the log directory {log_dir} of {theirs}"
+                log_cluster, dir_cluster = _cluster(named.cluster_id), _cluster(identity.cluster_id)
+                message = f"--metadata: this metadata log is of {log_cluster}, the log directory {log_dir} of {dir_cluster}"
                 raise UsageError(message, path=named.path, hint="name the metadata log of the cluster that the directory is of")
 
 

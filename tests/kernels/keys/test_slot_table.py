@@ -109,7 +109,7 @@ def dictionary(layout: Layout, given: Entries) -> dict[int, tuple[int, ...]]:
 
 
 def values(table: SlotTable) -> dict[int, tuple[int, ...]]:
-    return {row[1]: tuple(row[2:]) for row in table.held().tolist()}
+    return {row[1]: tuple(row[2:]) for row in table.occupied().tolist()}
 
 
 @pytest.mark.parametrize("layout", [OFFSETS, RANKED, COUNTS, NEWEST])
@@ -130,7 +130,7 @@ def test_the_slots_of_two_tables_add_up(layout: Layout) -> None:
     for part in (given[:200], given[200:]):
         table = SlotTable.of_keys(layout, 61)
         table.put(part)
-        assert total.put(table.held(), of_records=False) == len(table)
+        assert total.put(table.occupied(), of_records=False) == len(table)
     assert values(total) == dictionary(layout, given)
 
 
