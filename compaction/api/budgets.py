@@ -21,11 +21,11 @@ def read_budget(max_duration: Any, max_rewrite: Any, min_freed: Any) -> Budget:
     )
 
 
-def _number(option: str, given: Any, name: str, example: str) -> int | None:
+def _number(option: str, value: Any, name: str, example: str) -> int | None:
     """:param name: says the unit, as the name of a setting does"""
-    if given is None:
+    if value is None:
         return None
-    text = str(given)
+    text = str(value)
     try:
         number = plain_text(text, name, Kind.LONG)
     except ValueError as error:

@@ -198,20 +198,20 @@ def _check_release(early: bool, verifies: bool, output_dir: object) -> None:
         raise UsageError("--release-early removes what --verify compares the result with", hint="drop one of the two options")
 
 
-def _check_budget(budget: Budget, given: Mapping[str, Any]) -> None:
+def _check_budget(budget: Budget, parameters: Mapping[str, Any]) -> None:
     if budget == Budget():
         return
-    if given.get("output_dir") is not None:
+    if parameters.get("output_dir") is not None:
         message = "--max-duration, --max-rewrite and --min-freed limit runs in place: a copy has all logs"
         raise UsageError(message, hint="drop --output-dir, or the limits")
-    if budget.max_duration_ms is not None and given.get("dry_run", False):
+    if budget.max_duration_ms is not None and parameters.get("dry_run", False):
         raise UsageError("--max-duration: a dry run cannot say how fast the run would be", hint="drop one of the two options")
 
 
-def _order(given: str) -> str:
-    if given not in (DIRTY, BENEFIT):
-        raise UsageError(f"--order: {given!r} is neither {DIRTY} nor {BENEFIT}", hint=f"leave it {DIRTY}")
-    return given
+def _order(order: str) -> str:
+    if order not in (DIRTY, BENEFIT):
+        raise UsageError(f"--order: {order!r} is neither {DIRTY} nor {BENEFIT}", hint=f"leave it {DIRTY}")
+    return order
 
 
 def clean(engine: Engine, request: CompactionRequest) -> RunReport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from compaction.cleaning.benefit import freed_bytes
 from compaction.compare.count import Tally
 from compaction.compare.figures import ComparedLog, Distribution, KeyFigures, LogTotals, Outcome, OutcomeStatus, RepetitionRange
 from compaction.compare.measure import Repetition
@@ -73,7 +74,11 @@ def _outcome(case: PolicyCase, result: PlanResult | None, counts: LogCounts, tot
             failed = replace(report, status=LogStatus.FAILED, reason=result.cleaned.error)
             return Outcome(case.policy, OutcomeStatus.FAILED, failed.reason, _failed_report(failed), why=case.why)
         # policies with the same output share the result, but each has its own reason
-        report = replace(cleaned_report(case.plan, result.cleaned), expired_records=report.expired_records)
+        report = replace(
+            cleaned_report(case.plan, result.cleaned),
+            expired_records=report.expired_records,
+            estimated_freed_bytes=freed_bytes(case.plan),
+        )
         dropped += result.dropped
         stats, plan = result.cleaned.stats, case.plan.compaction
         after_bytes -= stats.bytes_read - stats.bytes_kept
