@@ -128,14 +128,16 @@ def ours_seconds(spark: Any, log_dir: Path) -> float:
     return seconds
 
 
-def ours_process_seconds(log_dir: Path) -> float:
-    """The time of a complete ``spark-submit``."""
-    submit = Path(sys.executable).with_name("spark-submit")
-    # it uses the first python on the path to find Spark
-    path = os.pathsep.join((str(submit.parent), os.environ["PATH"]))
+def ours_process_seconds(log_dir: Path, *, local: bool) -> float:
+    """The time of a complete ``spark-submit``, or of the console command, whose worker processes need no Spark."""
+    scripts = Path(sys.executable).parent
+    by_workers = [scripts / "kafka-log-compaction", "compact", "--engine", "local"]
+    job = by_workers if local else [scripts / "spark-submit", "jobs/compact.py"]
+    # spark-submit uses the first python on the path to find Spark
+    path = os.pathsep.join((str(scripts), os.environ["PATH"]))
     begun = time.perf_counter()
     done = subprocess.run(
-        [str(submit), "jobs/compact.py", "--log-dir", str(log_dir), *_JOB],
+        [*map(str, job), "--log-dir", str(log_dir), *_JOB],
         env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
@@ -198,7 +200,7 @@ class Sides:
 
     def _ours(self, case: Case, log_dir: Path) -> float:
         if case.whole_process:
-            return ours_process_seconds(log_dir)
+            return ours_process_seconds(log_dir, local=case.local)
         if self._spark is None:
             from compaction.api.engine_choice import start_session
 
@@ -243,7 +245,7 @@ def as_json(results: list[Measured], command: str) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Measure the chosen cases; print and write the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmark", description=__doc__)
-    parser.add_argument("--cases", default="a", help="comma-separated: a to j, h8, 0.5GB to 8GB, or all")
+    parser.add_argument("--cases", default="a", help="comma-separated: a to j, h8, hl, s, 0.5GB to 8GB, or all")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies sizes and keys")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--work", type=Path, default=Path("build/benchmark"))

@@ -17,7 +17,7 @@ class Case:
     """One case. ``logs`` partitions of ``profile`` each; ``dirty_share`` of the log is dirty, the rest clean.
 
     ``kafka_threads``: the number of Kafka's cleaners; ``target``: the ratio to reach; ``whole_process``: both are timed from
-    the start of their processes to the end.
+    the start of their processes to the end; ``local``: ours by ``--engine local``.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Case:
     target: float = 4.0
     kafka_map_bytes: int = 128 * MB
     whole_process: bool = False
+    local: bool = False
 
 
 _BASE = Profile(total_bytes=3900 * MB, keys=4_000_000)
@@ -56,9 +57,12 @@ def cases(scale: float) -> dict[str, Case]:
         keys=max(1, int(82_000 * scale))), logs=50, kafka_threads=2),
         Case("g", "46 M distinct keys", sized(replace(_BASE, total_bytes=1920 * MB, value_bytes=20, unique=True)), target=8),
         Case("h", "a, whole processes", sized(_BASE), target=4.5, whole_process=True),
+        Case("hl", "h, by worker processes", sized(_BASE), target=7, whole_process=True, local=True),
         Case("h8", "8 GB, whole processes", sized(replace(_BASE, total_bytes=8000 * MB, keys=8_000_000)), target=8,
         whole_process=True),
         Case("i", "one segment of 1 GiB", sized(replace(_BASE, total_bytes=1000 * MB, keys=1_000_000))),
+        Case("s", "9 MB, whole processes, by worker processes", Profile(total_bytes=9_000_000, keys=10_000), whole_process=True,
+        local=True),
         Case("j", "2,000 small partitions", Profile(total_bytes=100_000, keys=200), logs=int(2000 * scale),
         kafka_threads=2, target=4),
     ]  # fmt: skip
