@@ -67,12 +67,12 @@ def is_done(request: CompactionRequest) -> bool:
     differing = differences(manifest.request, request.call)
     try:
         if differing:
-            what = f"--output-dir has the output of another request: it differs in {', '.join(differing)}"
-            raise UsageError(what, path=output_dir, hint="name another directory, or give --replace")
+            message = f"--output-dir has the output of another request: it differs in {', '.join(differing)}"
+            raise UsageError(message, path=output_dir, hint="name another directory, or give --replace")
         lacking = _lacking(manifest, request.logs)
         if lacking:
-            what = f"the finished output lacks {counted(len(lacking), 'log')}, failed or new, the first is {lacking[0]}"
-            raise StorageError(what, path=output_dir, hint="give --replace to write it again")
+            message = f"the finished output lacks {counted(len(lacking), 'log')}, failed or new, the first is {lacking[0]}"
+            raise StorageError(message, path=output_dir, hint="give --replace to write it again")
         problem = problem_of(output.files, output_dir, manifest, output.listed(manifest, is_significant))
         if problem is not None:
             hint = "remove it and run again, or name a new directory"
@@ -103,8 +103,8 @@ class _OnDisk:
 
     def manifest(self) -> Manifest | None:
         path = join(self._path, FINISHED)
-        found = self.files.stat(path)
-        return None if found is None or not found.is_file else Manifest.parse(self.files.read_bytes(path), path)
+        stat = self.files.stat(path)
+        return None if stat is None or not stat.is_file else Manifest.parse(self.files.read_bytes(path), path)
 
     def write_manifest(self, data: bytes) -> None:
         replace_file(self.files, join(self._path, FINISHED), data)
@@ -238,8 +238,8 @@ def _retired_problem(fs: DiskFileSystem, path: str) -> str | None:
 
 
 def _is_own(fs: FileSystem, path: str) -> bool:
-    found = fs.stat(path)
-    return found is not None and found.is_dir and found.uid == os.geteuid()
+    stat = fs.stat(path)
+    return stat is not None and stat.is_dir and stat.uid == os.geteuid()
 
 
 def problem_of(fs: FileSystem, output_dir: str, manifest: Manifest, listed: Mapping[str, FileStat]) -> str | None:
@@ -251,22 +251,22 @@ def problem_of(fs: FileSystem, output_dir: str, manifest: Manifest, listed: Mapp
     # objects of a copy under another URI may have other ETags; files have none
     etags = manifest.place in (None, output_dir)
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(lambda entry: _content_problem(fs, join(output_dir, entry.path), entry, etags=etags), files)
-        return next((each for each in found if each is not None), None)
+        problems = pool.map(lambda entry: _content_problem(fs, join(output_dir, entry.path), entry, etags=etags), files)
+        return next((issue for issue in problems if issue is not None), None)
 
 
 def _problem(entries: Iterable[Entry], listed: Mapping[str, FileStat]) -> str | None:
     """The first difference of names, kinds and sizes."""
-    left = dict(listed)
+    unmatched = dict(listed)
     for entry in entries:
-        found = left.pop(entry.path, None)
-        if found is None:
+        stat = unmatched.pop(entry.path, None)
+        if stat is None:
             return f"{entry.path} is missing"
-        if not found.is_file and not entry.path.endswith("/"):
+        if not stat.is_file and not entry.path.endswith("/"):
             return f"{entry.path} is not a file"
-        if found.size != entry.size:
-            return f"{entry.path} has {found.size} bytes, {entry.size} were written"
-    return next((f"{name} is new" for name in sorted(left)), None)
+        if stat.size != entry.size:
+            return f"{entry.path} has {stat.size} bytes, {entry.size} were written"
+    return next((f"{name} is new" for name in sorted(unmatched)), None)
 
 
 def _content_problem(fs: FileSystem, path: str, entry: Entry, *, etags: bool) -> str | None:

@@ -48,7 +48,7 @@ class JournalGroup:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of the output's files (``.log``, …), in the order in which a swap renames them."""
-        return tuple(each.kind for each in self.files)
+        return tuple(file.kind for file in self.files)
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,8 @@ class LocalTarget:
         """:raises StorageError: a file that was written is missing or has another size"""
         fs, output_dir = self.files, self._output_dir
         for path, file in written.items():
-            found = fs.stat(path)
-            if found is None or found.size != file.size:
+            stat = fs.stat(path)
+            if stat is None or stat.size != file.size:
                 hint = "nothing has appeared; check the disk, and what else writes to this directory, and run again"
                 raise StorageError("file has changed since it was written", path=path, hint=hint)
         if call is not None:
@@ -152,9 +152,9 @@ def _roots(files: Iterable[str]) -> list[str]:
 
 def _require_same(fs: FileSystem, path: str, output_dir: str, earlier: Mapping[str, FileStat]) -> None:
     """:raises UsageError: the output, now at ``path``, has other files than when they were compared with what was written"""
-    found = {name: _identity(stat) for name, stat in files_below(fs, path).items()}
+    after = {name: _identity(stat) for name, stat in files_below(fs, path).items()}
     before = {name: _identity(stat) for name, stat in earlier.items()}
-    changed = sorted(name for name in found.keys() | before.keys() if found.get(name) != before.get(name))
+    changed = sorted(name for name in after.keys() | before.keys() if after.get(name) != before.get(name))
     require_as_written(output_dir, f"{changed[0]} has changed during this run" if changed else None)
 
 
@@ -168,11 +168,11 @@ def _check_target(fs: DiskFileSystem, output_dir: str, *, replace: bool) -> dict
 
     :raises UsageError: ``output_dir`` cannot be published to
     """
-    found = fs.stat(output_dir)
-    if found is not None and is_mount_point(output_dir):
+    stat = fs.stat(output_dir)
+    if stat is not None and is_mount_point(output_dir):
         hint = "name a new directory below it: the output appears by a rename, which a mount point refuses"
         raise UsageError("--output-dir is a mount point", path=output_dir, hint=hint)
-    if found is None or (found.is_dir and not fs.listdir(output_dir)):
+    if stat is None or (stat.is_dir and not fs.listdir(output_dir)):
         return None
     require_replace(output_dir, replace=replace)
     return require_replaceable(output_dir, fs)[1]

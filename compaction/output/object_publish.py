@@ -130,13 +130,13 @@ class ObjectTarget:
 
         :raises StorageError: an object is missing or has another size
         """
-        found = objects_below(self.place)
+        objects = objects_below(self.place)
         for name, file in sorted(files.items()):
-            require_stored(join(self.place, name), found.get(name), file.size)
-        others = found.keys() - files.keys() - {MARKER}
+            require_stored(join(self.place, name), objects.get(name), file.size)
+        others = objects.keys() - files.keys() - {MARKER}
         for name in others.difference(self._own.foreign(others)):
             delete_object(join(self.place, name))
-        return {name: found[name].mtime_ns for name in files}
+        return {name: objects[name].mtime_ns for name in files}
 
     def _entry(self, name: str, written: Written, mtime_ns: int) -> Entry:
         """The manifest's entry of a file: size and hash as written, the ETag of an object of this size."""
@@ -246,8 +246,8 @@ def _is_unfinished(output_dir: str, names: Sequence[str]) -> bool:
         return True
     path = join(output_dir, MANIFEST)
     try:
-        found = Manifest.parse(read_whole(path), path).run
+        run = Manifest.parse(read_whole(path), path).run
     except CorruptLogError:
         # it may be the manifest of a finished output
         return False
-    return found is not None and found != run_of(read_whole(join(output_dir, MARKER)))
+    return run is not None and run != run_of(read_whole(join(output_dir, MARKER)))

@@ -155,7 +155,7 @@ class Publication:
         self._copy_all(source, copies)
         self._fs.fsync_dir(target)
         if not storage_of(target).round_trips:
-            require_same_indexes(self._fs, target, (each for each in segments if each.base_offset not in replaced))
+            require_same_indexes(self._fs, target, (segment for segment in segments if segment.base_offset not in replaced))
         require_unchanged(source, self._disk, location.path, segments)
         self._added[location.log_dir][location.topic_partition] = end_offset
         if self._like.get(location.log_dir) is None:
@@ -207,26 +207,26 @@ class Publication:
 
     def _copy_all(self, source: FileSystem, copies: Sequence[Copy]) -> None:
         if not storage_of(self._target.place).round_trips:
-            for each in copies:
-                self._copy(source, each)
+            for copy in copies:
+                self._copy(source, copy)
             return
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(partial(self._copy, source), copies))
 
-    def _copy(self, source: FileSystem, each: Copy) -> None:
+    def _copy(self, source: FileSystem, copy: Copy) -> None:
         """Copy a file; anything but a regular file is skipped."""
-        found = source.stat(each.path)
-        if found is None or not found.is_file:
+        stat = source.stat(copy.path)
+        if stat is None or not stat.is_file:
             return
-        extent = source.real_path(each.path)
+        extent = source.real_path(copy.path)
         if extent is not None:
-            size = _without_preallocated(source, each, extent.size) if each.valid_bytes is None else each.valid_bytes
+            size = _without_preallocated(source, copy, extent.size) if copy.valid_bytes is None else copy.valid_bytes
             extent = extent._replace(size=size)
-            digest = copy_verified(source, self._fs, extent, each.target, each.valid_bytes or 0)
-            self._written[each.target] = Written(extent.size, digest, found.mtime_ns)
+            digest = copy_verified(source, self._fs, extent, copy.target, copy.valid_bytes or 0)
+            self._written[copy.target] = Written(extent.size, digest, stat.mtime_ns)
             return
-        data = source.read_bytes(each.path)
-        self._write(each.target, data, like=_real_log(source, parent(each.path)), mtime_ns=found.mtime_ns)
+        data = source.read_bytes(copy.path)
+        self._write(copy.target, data, like=_real_log(source, parent(copy.path)), mtime_ns=stat.mtime_ns)
 
     def _write(self, path: str, data: bytes, *, like: str | None, mtime_ns: int | None = None) -> None:
         write_verified(self._fs, path, data, like=like, mtime_ns=mtime_ns)
@@ -234,8 +234,8 @@ class Publication:
 
     def _copy_metadata_log(self, source: FileSystem, path: str, target: str) -> None:
         """Without its metadata log a broker treats every log as stray."""
-        found = source.stat(path)
-        if found is not None and found.is_dir:
+        stat = source.stat(path)
+        if stat is not None and stat.is_dir:
             self._fs.mkdir(target, path)
             self._copy_all(source, [Copy(join(path, name), join(target, name)) for name in self._log_files(source, path)])
             self._fs.fsync_dir(target)
@@ -280,10 +280,10 @@ def _real_log(source: FileSystem, path: str) -> str | None:
     return None if extent is None else extent.path
 
 
-def _without_preallocated(source: FileSystem, each: Copy, size: int) -> int:
+def _without_preallocated(source: FileSystem, copy: Copy, size: int) -> int:
     """The size of the copy of a file of ``size`` bytes."""
-    used = each.used_bytes
-    if used is None or size <= used + _ENTRY_BYTES or view(source, each.path)[used:].any():
+    used = copy.used_bytes
+    if used is None or size <= used + _ENTRY_BYTES or view(source, copy.path)[used:].any():
         return size
     return used
 

@@ -57,7 +57,7 @@ def remove_deleted(fs: FileSystem, log_path: str) -> int:
         file = parse_segment_file(name)
         if file is None or not file.suffix.endswith(DELETED):
             continue
-        found = fs.stat(join(log_path, name))
-        freed += 0 if found is None else found.size
+        stat = fs.stat(join(log_path, name))
+        freed += 0 if stat is None else stat.size
         fs.unlink(join(log_path, name))
     return freed

@@ -131,8 +131,8 @@ class SegmentIndexes:
         self.batches += len(out_rows)
         highest = int(out_rows["last_offset"].max(initial=self._base_offset))
         if highest - self._base_offset > MAX_RELATIVE_OFFSET:
-            what = f"batch ends at offset {highest}, too far for an index with base offset {self._base_offset}"
-            raise CorruptLogError(what, path=self._like, hint="restore this segment")
+            message = f"batch ends at offset {highest}, too far for an index with base offset {self._base_offset}"
+            raise CorruptLogError(message, path=self._like, hint="restore this segment")
         offsets, times = np.empty(len(out_rows), OFFSET_ROW), np.empty(len(out_rows), TIME_ROW)
         n, m = index_entries(out_rows, self._interval, self._state, offsets, times)
         if n:
@@ -221,14 +221,14 @@ class SegmentWriter:
         size = sum(part.size for part in self._parts) or self._log.size
         log = self._read_back.end(size, self._indexes.batches, None if self._parts else self._log.written(LOG).digest)
         others = [file.written(kind) for kind, file in self._files.items() if kind != LOG]
-        for each in others:
-            verify_file(self._fs, self._path(each.kind), each)
-        return tuple(each._replace(mtime_ns=times[each.kind]) for each in (log, *others))
+        for written in others:
+            verify_file(self._fs, self._path(written.kind), written)
+        return tuple(written._replace(mtime_ns=times[written.kind]) for written in (log, *others))
 
     def _mtime_ns(self, kind: str) -> int:
         """The mtime as the file system stores it, possibly rounded; 0 in an object store."""
-        found = self._fs.stat(self._path(kind)) if storage_of(self._directory).attributes else None
-        return 0 if found is None else found.mtime_ns
+        stat = self._fs.stat(self._path(kind)) if storage_of(self._directory).attributes else None
+        return 0 if stat is None else stat.mtime_ns
 
     def _write(self, kind: str, data: bytes) -> None:
         file = HashedOutput(self._fs, self._path(kind), self._like)

@@ -183,8 +183,8 @@ def _delete_source(fs: FileSystem, name: str, outputs: Mapping[str, FileStat | N
 
 def _is_linked(fs: FileSystem, name: str, source: FileStat) -> bool:
     """Whether a source already has its ``.deleted`` link."""
-    found = fs.stat(name + DELETED)
-    return found is not None and (found.device, found.inode) == (source.device, source.inode)
+    stat = fs.stat(name + DELETED)
+    return stat is not None and (stat.device, stat.inode) == (source.device, source.inode)
 
 
 def _require_output(fs: FileSystem, path: str, group: JournalGroup) -> dict[str, FileStat | None]:
@@ -197,9 +197,9 @@ def _require_output(fs: FileSystem, path: str, group: JournalGroup) -> dict[str,
     for written in group.files:
         name = join(path, segment_file(group.base_offset, written.kind))
         found_as_swap[name] = fs.stat(name + SWAP)
-        found = found_as_swap[name] or fs.stat(name)
+        stat = found_as_swap[name] or fs.stat(name)
         # a source may have the size of its output, and has its mtime
-        if not _matches(found, written) or (found is not None and found.inode in sources):
+        if not _matches(stat, written) or (stat is not None and stat.inode in sources):
             raise _changed(name)
     return found_as_swap
 
@@ -265,10 +265,10 @@ def source_at(fs: FileSystem, path: str, base_offset: int) -> Source:
     :raises StorageError: it is missing
     """
     name = join(path, segment_file(base_offset, LOG))
-    found = fs.stat(name)
-    if found is None:
+    stat = fs.stat(name)
+    if stat is None:
         raise StorageError("segment has vanished", path=name, hint="make sure that nothing else works on this directory")
-    return Source(base_offset, found.size, found.mtime_ns, found.inode)
+    return Source(base_offset, stat.size, stat.mtime_ns, stat.inode)
 
 
 def _discard_quietly(fs: FileSystem, path: str) -> None:

@@ -85,8 +85,8 @@ def require_target(output_dir: str, log_dirs: Sequence[str]) -> None:
     """:raises UsageError: ``output_dir`` is inside a log directory, or two log directories have the same name"""
     for log_dir in log_dirs:
         if is_inside(resolved(output_dir), resolved(log_dir)):
-            what = f"--output-dir is inside the log directory {log_dir}"
-            raise UsageError(what, path=output_dir, hint="name another directory")
+            message = f"--output-dir is inside the log directory {log_dir}"
+            raise UsageError(message, path=output_dir, hint="name another directory")
     layout(output_dir, log_dirs)
 
 

@@ -60,8 +60,8 @@ class OwnNames:
         root = self._roots[log_dir]
         if folder != root and not folder.startswith(f"{root}/"):
             return False
-        found = self._disk.stat(join(log_dir, *filter(None, (folder[len(root) + 1 :], file))))
-        return found is not None and found.is_file
+        stat = self._disk.stat(join(log_dir, *filter(None, (folder[len(root) + 1 :], file))))
+        return stat is not None and stat.is_file
 
 
 def require_taken_over(output_dir: str, names: Sequence[str], own: OwnNames, log_dirs: Sequence[str]) -> None:
@@ -76,8 +76,8 @@ def require_taken_over(output_dir: str, names: Sequence[str], own: OwnNames, log
         raise UsageError(f"--output-dir is the unfinished output of {whose}", path=output_dir, hint=_YOURSELF)
     foreign = own.foreign(objects_below(output_dir))
     if foreign:
-        what = f"--output-dir is an unfinished output with {foreign[0]}, which no run has written"
-        raise UsageError(what, path=output_dir, hint="move it away, or name another directory")
+        message = f"--output-dir is an unfinished output with {foreign[0]}, which no run has written"
+        raise UsageError(message, path=output_dir, hint="move it away, or name another directory")
     _LOG.warning("%s: removing the unfinished output of an earlier run", output_dir)
 
 
@@ -98,13 +98,13 @@ def remove_own(output: OutputFileSystem, output_dir: str, names: Iterable[str], 
     for name in names:
         path = join(output_dir, name)
         is_dir = name in found and found[name].is_dir
-        kept = [each for each in foreign if each == name or each.startswith(f"{name}/")]
+        kept = [entry for entry in foreign if entry == name or entry.startswith(f"{name}/")]
         if kept:
             _LOG.warning("%s: keeping %s, which no run has written", output_dir, kept[0])
         if is_dir and kept:
-            inside = [each for each in objects_below(output_dir) if each.startswith(f"{name}/")]
-            for each in set(inside).difference(kept):
-                delete_object(join(output_dir, each))
+            inside = [entry for entry in objects_below(output_dir) if entry.startswith(f"{name}/")]
+            for extra in set(inside).difference(kept):
+                delete_object(join(output_dir, extra))
         elif is_dir:
             output.remove_tree(path)
         elif not kept:

@@ -77,12 +77,12 @@ class SegmentCheck:
         self.batches += len(rows)
 
     def _feed_parts(self, data: NDArray[np.uint8]) -> None:
-        at = 0
-        while at < len(data) and self._number < len(self._parts):
-            left = self._parts[self._number].size - self._part_bytes
-            taken = data[at : at + left]
+        position = 0
+        while position < len(data) and self._number < len(self._parts):
+            remaining = self._parts[self._number].size - self._part_bytes
+            taken = data[position : position + remaining]
             self._part.update(taken)
-            self._part_bytes, at = self._part_bytes + len(taken), at + len(taken)
+            self._part_bytes, position = self._part_bytes + len(taken), position + len(taken)
             self._end_parts()
 
     def _end_parts(self) -> None:
@@ -102,10 +102,10 @@ class SegmentCheck:
             raise read_back_error(self._path, f"{self.size} bytes, {size} were written")
         if self.batches != batches:
             raise read_back_error(self._path, f"{self.batches} batches, {batches} were written")
-        found = self._hash.hexdigest()
-        if digest is not None and digest != found:
+        hashed = self._hash.hexdigest()
+        if digest is not None and digest != hashed:
             raise read_back_error(self._path, "other bytes than were written")
-        return FileDigest(LOG, size, found)
+        return FileDigest(LOG, size, hashed)
 
 
 def copy_verified(source: ReadableFileSystem, target: FileSystem, extent: FileRange, path: str, valid_bytes: int = 0) -> str:

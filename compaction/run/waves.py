@@ -103,29 +103,29 @@ class ReplacedSegments:
     def remove_due(self) -> None:
         """Removes the files whose time has come. If that fails, they remain until the next run."""
         now_s = time.monotonic()
-        due = [each for each in self._remaining if each.due_s <= now_s]
-        self._remaining = [each for each in self._remaining if each.due_s > now_s]
-        for each in due:
+        due = [files for files in self._remaining if files.due_s <= now_s]
+        self._remaining = [files for files in self._remaining if files.due_s > now_s]
+        for files in due:
             try:
-                self.output.remove_replaced(each.log)
+                self.output.remove_replaced(files.log)
             except CompactionError as error:
                 _LOG.warning("%s", error.describe())
             else:
-                self.removed.add(each.log.location)
+                self.removed.add(files.log.location)
 
     def soon(self, space: SpaceBudget, devices: set[int], end_s: float) -> int:
         """The bytes on some file systems of files that the run, which ends at ``end_s``, may wait for."""
         latest_s = min(time.monotonic() + _LONGEST_WAIT_S, end_s)
         return sum(
-            each.size_bytes
-            for each in self._remaining
-            if each.due_s <= latest_s and space.device(each.log.directory) in devices
+            files.size_bytes
+            for files in self._remaining
+            if files.due_s <= latest_s and space.device(files.log.directory) in devices
         )
 
     def wait(self) -> None:
         """Waits until the next files may be removed, and removes them."""
-        seconds = max(0.0, min(each.due_s for each in self._remaining) - time.monotonic())
-        total = size(sum(each.size_bytes for each in self._remaining))
+        seconds = max(0.0, min(files.due_s for files in self._remaining) - time.monotonic())
+        total = size(sum(files.size_bytes for files in self._remaining))
         step(f"waiting {elapsed(seconds)} until file.delete.delay.ms has passed for {total} in .deleted files")
         time.sleep(seconds)
         self.remove_due()

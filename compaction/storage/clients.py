@@ -155,8 +155,8 @@ def store_error(error: Exception, path: str, doing: str) -> StorageError:
     for name in _CREDENTIALS:
         if os.environ.get(name):
             reason = reason.replace(os.environ[name], "…")
-    found = (hint for pattern, hint in _HINTS if re.search(pattern, str(error), re.IGNORECASE))
-    return StorageError(f"cannot {doing}: {reason}", path=path, hint=next(found, "solve this and run again; nothing was lost"))
+    hints = (hint for pattern, hint in _HINTS if re.search(pattern, str(error), re.IGNORECASE))
+    return StorageError(f"cannot {doing}: {reason}", path=path, hint=next(hints, "solve this and run again; nothing was lost"))
 
 
 def is_access_denied(error: StorageError) -> bool:

@@ -76,11 +76,11 @@ def read_device_blocks(files: ReadableFileSystem, path: str) -> Iterator[NDArray
     source = files.reader(path, 0, 2**63 - 1, uncached=True)
     buffer = borrow_buffer()
     try:
-        size, at = source.size(), 0
+        size, position = source.size(), 0
         view = memoryview(buffer)[: -(-size // mmap.PAGESIZE) * mmap.PAGESIZE]
-        while at < size and (n := source.read_into(view, at, at)):
+        while position < size and (n := source.read_into(view, position, position)):
             yield buffer[:n]
-            at += n
+            position += n
     finally:
         return_buffer(buffer)
         source.close()
@@ -91,19 +91,19 @@ def read_range(files: ReadableFileSystem, file_range: FileRange, block_bytes: in
 
     :raises StorageError: the file is shorter
     """
-    end, at = file_range.start + file_range.size, file_range.start
+    end, position = file_range.start + file_range.size, file_range.start
     buffer = memoryview(bytearray(min(file_range.size, block_bytes)))
-    source = files.reader(file_range.path, at, end)
+    source = files.reader(file_range.path, position, end)
     try:
-        while at < end:
-            want, got = min(len(buffer), end - at), 0
+        while position < end:
+            want, got = min(len(buffer), end - position), 0
             while got < want:
-                n = source.read_into(buffer[got:want], at + got, at + got)
+                n = source.read_into(buffer[got:want], position + got, position + got)
                 if not n:
-                    raise truncated(file_range.path, at + got)
+                    raise truncated(file_range.path, position + got)
                 got += n
             yield buffer[:want]
-            at += want
+            position += want
     finally:
         source.close()
 

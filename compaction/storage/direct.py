@@ -103,8 +103,8 @@ class DirectWriter:
         return copied
 
     def skip(self, size: int) -> None:
-        for at in range(0, size, READ_BYTES):
-            self.write([bytes(min(READ_BYTES, size - at))])
+        for start in range(0, size, READ_BYTES):
+            self.write([bytes(min(READ_BYTES, size - start))])
 
     def _free(self) -> memoryview:
         """The unfilled part of the buffer, at least one byte."""

@@ -84,7 +84,7 @@ def run_in_step(fs: FileSystem, directories: Iterable[str], works: Sequence[Step
 def _flush(fs: FileSystem, whole: WholeSync, wanted: Sequence[Sequence[Unsynced]]) -> list[StorageError | None]:
     if sum(map(len, wanted)) >= _LEAST_TOGETHER and whole.sync():
         return [None] * len(wanted)
-    return [_error(fs, each) for each in wanted]
+    return [_error(fs, unsynced) for unsynced in wanted]
 
 
 def _error(fs: FileSystem, wanted: Sequence[Unsynced]) -> StorageError | None:

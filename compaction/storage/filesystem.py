@@ -116,8 +116,8 @@ class ReadableFileSystem(Protocol):
 
     def real_path(self, path: str) -> FileRange | None:
         """The range of a real file that holds the bytes of ``path``; ``None`` if they are in memory only."""
-        found = self.stat(path)
-        return FileRange(path, 0, 0 if found is None else found.size)
+        stat = self.stat(path)
+        return FileRange(path, 0, 0 if stat is None else stat.size)
 
 
 class FileSystem(ReadableFileSystem, Protocol):
@@ -236,10 +236,10 @@ def real_file(files: ReadableFileSystem, path: str) -> FileRange:
 
     :raises StorageError: they are in memory only
     """
-    found = files.real_path(path)
-    if found is None:
+    extent = files.real_path(path)
+    if extent is None:
         raise StorageError("file exists in memory only", path=path)
-    return found
+    return extent
 
 
 def truncated(path: str, position: int) -> StorageError:

@@ -79,7 +79,7 @@ class WholeSync:
     def sync(self) -> bool:
         """Make all changes durable. ``False`` if that is not possible, or failed: flush each file to get its error."""
         libc = ctypes.CDLL(None, use_errno=True)
-        return bool(self._descriptors) and all(libc.syncfs(each) == 0 for each in self._descriptors.values())
+        return bool(self._descriptors) and all(libc.syncfs(descriptor) == 0 for descriptor in self._descriptors.values())
 
 
 def _reports_errors() -> bool:
@@ -88,7 +88,7 @@ def _reports_errors() -> bool:
 
 
 def _type_of(descriptor: int) -> int | None:
-    found = ctypes.create_string_buffer(_STATFS_BYTES)
-    if ctypes.CDLL(None, use_errno=True).fstatfs(descriptor, found) != 0:
+    buffer = ctypes.create_string_buffer(_STATFS_BYTES)
+    if ctypes.CDLL(None, use_errno=True).fstatfs(descriptor, buffer) != 0:
         return None
-    return ctypes.c_long.from_buffer(found).value
+    return ctypes.c_long.from_buffer(buffer).value

@@ -36,9 +36,9 @@ def list_directory(path: str, *, recursive: bool = False) -> dict[str, FileStat]
     store, key = located(path)
     folded = store.type_name == _ONLY_MARKED and not recursive
     with remote_errors(path, "list the directory"):
-        found = store.get_file_info(fs.FileSelector(key, recursive=recursive or folded))
+        infos = store.get_file_info(fs.FileSelector(key, recursive=recursive or folded))
     start = len(key.rstrip("/")) + 1
-    names = {info.path.rstrip("/")[start:]: _stat_of(info) for info in found}
+    names = {info.path.rstrip("/")[start:]: _stat_of(info) for info in infos}
     return _folded(names) if folded else names
 
 
@@ -48,12 +48,12 @@ def objects_below(path: str) -> dict[str, FileStat]:
     :raises StorageError: the store refused
     """
     try:
-        found = list_directory(path, recursive=True)
+        entries = list_directory(path, recursive=True)
     except StorageError as error:
         if is_missing(error):
             return {}
         raise
-    return {name: stat for name, stat in found.items() if stat.is_file and name}
+    return {name: stat for name, stat in entries.items() if stat.is_file and name}
 
 
 def _folded(names: Mapping[str, FileStat]) -> dict[str, FileStat]:
@@ -75,9 +75,9 @@ def stat_objects(paths: Sequence[str]) -> list[FileStat | None]:
 
     if not paths:
         return []
-    found = [located(path) for path in paths]
+    places = [located(path) for path in paths]
     with remote_errors(paths[0], "look at the file"):
-        infos = found[0][0].get_file_info([key for _, key in found])
+        infos = places[0][0].get_file_info([key for _, key in places])
     return [None if info.type == fs.FileType.NotFound else _stat_of(info) for info in infos]
 
 
@@ -101,4 +101,4 @@ def stat_objects_if_allowed(paths: Sequence[str]) -> list[FileStat | None]:
     except StorageError as error:
         if not is_access_denied(error):
             raise
-    return [None] if len(paths) == 1 else [found for path in paths for found in stat_objects_if_allowed([path])]
+    return [None] if len(paths) == 1 else [stat for path in paths for stat in stat_objects_if_allowed([path])]

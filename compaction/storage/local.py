@@ -57,9 +57,9 @@ def free_space(path: str) -> FreeSpace:
     if not storage_of(path).finite:
         return _UNLIMITED
     with storage_errors(path, "determine the free space"):
-        existing = next(each for each in (Path(path), *Path(path).parents) if each.exists())
-        found = os.statvfs(existing)
-        return FreeSpace(existing.stat().st_dev, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+        existing = next(ancestor for ancestor in (Path(path), *Path(path).parents) if ancestor.exists())
+        stat = os.statvfs(existing)
+        return FreeSpace(existing.stat().st_dev, stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
 
 
 class LocalFileSystem(DiskFileSystem):
@@ -122,10 +122,10 @@ class LocalFileSystem(DiskFileSystem):
         return LocalOutput(path, like, write_behind=write_behind)
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-        found = self.stat(source)
+        stat = self.stat(source)
         with removed_on_failure(LocalOutput(target, source)) as output:
             output.copy_from(source, start, length)
-            output.close(sync=False, mtime_ns=None if found is None else found.mtime_ns)
+            output.close(sync=False, mtime_ns=None if stat is None else stat.mtime_ns)
 
     def rename(self, source: str, target: str) -> None:
         with storage_errors(source, f"rename to {base_name(target)}"), opened_directory(source) as here:
@@ -169,8 +169,8 @@ class LocalFileSystem(DiskFileSystem):
             while not Path(above).is_dir():
                 missing.append(above)
                 above = parent(above)
-            for each in reversed(missing):
-                _make_directory(each, like if each == path else None)
+            for directory in reversed(missing):
+                _make_directory(directory, like if directory == path else None)
 
     def remove_tree(self, path: str) -> None:
         require_local(path)

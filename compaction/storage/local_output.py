@@ -187,8 +187,8 @@ def name_in(directory: int | None, path: str) -> str:
 @lru_cache(maxsize=1024)
 def _is_ours(directory: str) -> bool:
     """Whether only this user can change the names in a directory."""
-    found = os.stat(directory)  # noqa: PTH116
-    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    stat = os.stat(directory)  # noqa: PTH116
+    return stat.st_uid == os.geteuid() and not stat.st_mode & 0o022
 
 
 def take_after(descriptor: int, like: str | None) -> None:
@@ -200,11 +200,11 @@ def take_after(descriptor: int, like: str | None) -> None:
     if like is None or not storage_of(like).attributes:
         os.fchmod(descriptor, _DEFAULT_MODE)
         return
-    found = os.stat(like)  # noqa: PTH116
-    if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
+    stat = os.stat(like)  # noqa: PTH116
+    if (stat.st_uid, stat.st_gid) != (os.geteuid(), os.getegid()):
         with suppress(PermissionError):
-            os.fchown(descriptor, found.st_uid, found.st_gid)
-    os.fchmod(descriptor, found.st_mode & 0o777)
+            os.fchown(descriptor, stat.st_uid, stat.st_gid)
+    os.fchmod(descriptor, stat.st_mode & 0o777)
     if hasattr(os, "listxattr"):
         _copy_attributes(like, descriptor)
 

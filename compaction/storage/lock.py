@@ -111,8 +111,8 @@ def require_unlocked(log_dir: str) -> None:
 
 def _identity(log_dir: str) -> tuple[int, int]:
     with storage_errors(log_dir, "look at the directory"):
-        found = Path(log_dir).stat()
-    return found.st_dev, found.st_ino
+        stat = Path(log_dir).stat()
+    return stat.st_dev, stat.st_ino
 
 
 def _lock_path(log_dir: str) -> Path:

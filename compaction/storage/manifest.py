@@ -47,7 +47,7 @@ class Entry:
 
     def valid(self) -> bool:
         """Whether all fields have their types."""
-        numbers = all(type(each) is int and each >= 0 for each in (self.size, self.mtime_ms))
+        numbers = all(type(number) is int and number >= 0 for number in (self.size, self.mtime_ms))
         return numbers and type(self.path) is str and all(map(_is_text, (self.etag, self.xxh3_128)))
 
 
@@ -82,8 +82,8 @@ class Manifest:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             made = None
         if made is None:
-            what = f"is not a manifest of format 1 to {FORMAT}, or was changed or truncated after it was written"
-            raise CorruptLogError(what, path=path, hint="copy the output again, or repeat the run that wrote it")
+            message = f"is not a manifest of format 1 to {FORMAT}, or was changed or truncated after it was written"
+            raise CorruptLogError(message, path=path, hint="copy the output again, or repeat the run that wrote it")
         return made
 
     @classmethod
@@ -92,9 +92,9 @@ class Manifest:
         if type(number) is not int or set(document) != _FIELDS[number]:
             return None
         names = _ENTRY_FIELDS_1 if number == 1 else _ENTRY_FIELDS
-        if any(set(each) != names for each in document["files"]):
+        if any(set(fields) != names for fields in document["files"]):
             return None
-        made = cls(tuple(Entry(**each) for each in document["files"]), document.get("run"), document.get("place"))
+        made = cls(tuple(Entry(**fields) for fields in document["files"]), document.get("run"), document.get("place"))
         made = replace(made, request=document.get("request"))
         valid = all(entry.valid() for entry in made.files) and len({entry.path for entry in made.files}) == len(made.files)
         return made if valid and (number == 1 or document["checksum"] == _checksum(document)) else None
@@ -107,14 +107,14 @@ class Manifest:
     @cached_property
     def folders(self) -> dict[str, Folder]:
         """The directories by relative path; ``""`` is that of the manifest."""
-        found = {"": Folder({}, set())}
+        folders = {"": Folder({}, set())}
         for entry in self.files:
             folder, _, name = entry.path.rpartition("/")
-            found.setdefault(folder, Folder({}, set())).files[name] = entry
+            folders.setdefault(folder, Folder({}, set())).files[name] = entry
             while folder:
                 folder, _, name = folder.rpartition("/")
-                found.setdefault(folder, Folder({}, set())).folders.add(name)
-        return found
+                folders.setdefault(folder, Folder({}, set())).folders.add(name)
+        return folders
 
 
 def _is_text(value: object) -> bool:
@@ -132,8 +132,8 @@ def marker(run: str, staged: str | None = None, sources: Sequence[str] | None = 
     :param staged: the finished output that is being copied here
     :param sources: the log directories that the run copies; ``None`` for an export, which no other run takes over
     """
-    told = {"staged": staged, "sources": None if sources is None else sorted(sources)}
-    document = {"format": FORMAT, "run": run, **{name: value for name, value in told.items() if value is not None}}
+    fields = {"staged": staged, "sources": None if sources is None else sorted(sources)}
+    document = {"format": FORMAT, "run": run, **{name: value for name, value in fields.items() if value is not None}}
     return (json.dumps(document) + "\n").encode()
 
 
@@ -144,8 +144,8 @@ def staged_of(data: bytes) -> str | None:
 
 def sources_of(data: bytes) -> list[str] | None:
     """The log directories that a marker's run copies; ``None`` if it says none, or is malformed."""
-    found = _field(data, "sources")
-    return found if isinstance(found, list) else None
+    sources = _field(data, "sources")
+    return sources if isinstance(sources, list) else None
 
 
 def run_of(data: bytes) -> str | None:

@@ -84,12 +84,12 @@ class MixedFileSystem(LocalFileSystem):
             self._download(source, target, start, length)
 
     def _download(self, source: str, target: str, start: int, length: int | None) -> None:
-        found = self.stat(source)
-        size = length if length is not None else 0 if found is None else found.size - start
+        stat = self.stat(source)
+        size = length if length is not None else 0 if stat is None else stat.size - start
         with removed_on_failure(LocalOutput(target, None)) as output:
             for block in read_range(self, FileRange(source, start, size)):
                 output.write([block])
-            output.close(sync=False, mtime_ns=None if found is None else found.mtime_ns)
+            output.close(sync=False, mtime_ns=None if stat is None else stat.mtime_ns)
 
     def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
         place = None if like is None else place_of(like)

@@ -51,8 +51,8 @@ class OutputFileSystem(FileSystem):
         :raises CorruptLogError: the file differs from its manifest entry
         """
         here = is_inside(source, split(target)[0])
-        found = stat_objects([source])[0] if here else self._sources.stat(source)
-        size = 0 if found is None else found.size
+        stat = stat_objects([source])[0] if here else self._sources.stat(source)
+        size = 0 if stat is None else stat.size
         part = FileRange(source, start, size - start if length is None else length)
         if here and part == (source, 0, size) and _is_as_listed(source):
             self.copy_within(source, target)

@@ -201,8 +201,8 @@ class RangedSource:
         return max(0, min(self._range.size, self._source.size() - self._range.start))
 
     def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        start, left = self._range.start, max(0, self._range.size - position)
-        return self._source.read_into(view[:left], start + position, start + floor) if left else 0
+        start, remaining = self._range.start, max(0, self._range.size - position)
+        return self._source.read_into(view[:remaining], start + position, start + floor) if remaining else 0
 
     def close(self) -> None:
         self._source.close()

@@ -38,12 +38,12 @@ class _File:
         return data
 
     def _read(self, start: int, end: int) -> bytes:
-        at = start - self._start
-        if at < 0 or end - self._start > len(self._window):
+        offset = start - self._start
+        if offset < 0 or end - self._start > len(self._window):
             if end - start > _WINDOW_BYTES:
                 return self._read_at(start, end - start)
-            self._start, self._window, at = start, self._read_at(start, min(_WINDOW_BYTES, self._size - start)), 0
-        return self._window[at : at + end - start]
+            self._start, self._window, offset = start, self._read_at(start, min(_WINDOW_BYTES, self._size - start)), 0
+        return self._window[offset : offset + end - start]
 
 
 class View:
@@ -92,8 +92,8 @@ class View:
     def any(self) -> bool:
         """Whether any byte is not zero. Holes of a file are not read."""
         for start, end in self._data_ranges():
-            for at in range(start, end, _CHUNK_BYTES):
-                data = self._file.read(at, min(at + _CHUNK_BYTES, end))
+            for position in range(start, end, _CHUNK_BYTES):
+                data = self._file.read(position, min(position + _CHUNK_BYTES, end))
                 if data != bytes(len(data)):
                     return True
         return False
@@ -113,9 +113,9 @@ def view(files: ReadableFileSystem, path: str) -> View:
 
     :raises StorageError: the file is missing
     """
-    found = files.stat(path)
-    if found is None:
+    stat = files.stat(path)
+    if stat is None:
         raise StorageError("no such file", path=path, hint="make sure that nothing else works on this directory, and run again")
     real = files.real_path(path)
-    opened = None if real is None or real.start else partial(files.reader, path, 0, found.size)
-    return View(path, partial(files.read_bytes, path), found.size, opened)
+    opened = None if real is None or real.start else partial(files.reader, path, 0, stat.size)
+    return View(path, partial(files.read_bytes, path), stat.size, opened)

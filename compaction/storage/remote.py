@@ -77,8 +77,8 @@ class RemoteFileSystem(ReadableFileSystem):
         return known or (is_significant(name) and self._sources.governing(directory) is not None)
 
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        found = self.stat(path)
-        if found is not None and found.size <= _SMALL_BYTES:
+        stat = self.stat(path)
+        if stat is not None and stat.size <= _SMALL_BYTES:
             data = self._small_file(path)
             return data[start:] if length is None else data[start : start + length]
         return self._open(path).read(start, length)
@@ -89,13 +89,13 @@ class RemoteFileSystem(ReadableFileSystem):
 
     def _listing(self, path: str, *, missing_ok: bool = False) -> Listing:
         if path not in self._listings:
-            found: dict[str, FileStat] | None = None
+            entries: dict[str, FileStat] | None = None
             try:
-                found = list_directory(path)
+                entries = list_directory(path)
             except StorageError as error:
                 if not is_missing(error) or not (missing_ok or self._sources.governing(path) is not None):
                     raise
-            listing = self._sources.check_listing(path, found or {})
+            listing = self._sources.check_listing(path, entries or {})
             if listing.fault is not None and parse_partition_dir(base_name(path)) is None:
                 raise StorageError(listing.fault.message, path=listing.fault.path, hint=listing.fault.hint)
             self._listings[path] = self._without_late(path, listing)
@@ -146,10 +146,10 @@ class RemoteFileSystem(ReadableFileSystem):
         """The unread small files of a partition after ``path``: planning reads all of them."""
         taken, names = 0, []
         for name, found in sorted(self._listing(directory).entries.items()):
-            each = join(directory, name)
-            if each > path and name.endswith(_SMALL_KINDS) and found.size <= _SMALL_BYTES and each not in self._small:
+            neighbour = join(directory, name)
+            if neighbour > path and name.endswith(_SMALL_KINDS) and found.size <= _SMALL_BYTES and neighbour not in self._small:
                 taken += found.size
                 if taken > _KEPT_BYTES // 2:
                     break
-                names.append(each)
+                names.append(neighbour)
         return names

@@ -78,12 +78,12 @@ class Governing(NamedTuple):
 
         :raises CorruptLogError: a significant file is not listed
         """
-        found = self.folder.files.get(name)
-        if found is None and is_significant(name):
+        entry = self.folder.files.get(name)
+        if entry is None and is_significant(name):
             path = join(self.root, *filter(None, (self.within, name)))
             hint = f"remove it if it is not needed; otherwise {_AGAIN}"
             raise CorruptLogError(f"exists, but is not listed in {MANIFEST}", path=path, hint=hint)
-        return found
+        return entry
 
 
 class Listing(NamedTuple):
@@ -110,9 +110,9 @@ class Sources:
         if known is not None and time.monotonic() - known[0] <= self._max_age_s:
             return known[2]
         paths = [join(root, MANIFEST), join(root, MARKER)]
-        found = stat_objects_if_allowed(paths)
-        manifest = known[2] if known is not None and known[1] == found else _read(root, found)
-        self._known[root] = time.monotonic(), found, manifest
+        stats = stat_objects_if_allowed(paths)
+        manifest = known[2] if known is not None and known[1] == stats else _read(root, stats)
+        self._known[root] = time.monotonic(), stats, manifest
         return manifest
 
     def governing(self, directory: str) -> Governing | None:

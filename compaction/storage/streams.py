@@ -125,7 +125,7 @@ class RangeReader(ByteSource):
         :raises StorageError: the store refused
         :raises CorruptLogError: the object differs from its manifest entry
         """
-        number, at = divmod(position - self._start, self._range_bytes)
+        number, offset = divmod(position - self._start, self._range_bytes)
         while self._ranges and self._first < (floor - self._start) // self._range_bytes:
             self._ranges.popleft()
             self._first += 1
@@ -134,9 +134,9 @@ class RangeReader(ByteSource):
         data = self._ranges[number - self._first].result()
         if number == self._hashed:
             self._count(data)
-        n = min(len(view), len(data) - at)
+        n = min(len(view), len(data) - offset)
         if n > 0:
-            view[:n] = memoryview(data)[at : at + n]
+            view[:n] = memoryview(data)[offset : offset + n]
         return max(0, n)
 
     def _count(self, data: bytes) -> None:
@@ -221,8 +221,8 @@ def require_stored(path: str, found: FileStat | None, size_bytes: int) -> None:
     if found is None or not found.is_file:
         raise StorageError("output of this run has vanished", path=path, hint="run again")
     if found.size != size_bytes:
-        what = f"output of this run has {found.size} bytes in the store, {size_bytes} were written"
-        raise StorageError(what, path=path, hint="run again; if it happens again, the store loses data")
+        message = f"output of this run has {found.size} bytes in the store, {size_bytes} were written"
+        raise StorageError(message, path=path, hint="run again; if it happens again, the store loses data")
 
 
 def _etag(stream: Any) -> str | None:

@@ -51,10 +51,10 @@ def read_small(fs: ReadableFileSystem, path: str, hint: str, limit_bytes: int = 
     :raises CorruptLogError: it is larger than ``limit_bytes``, or not a regular file (opening a pipe would block)
     :raises StorageError: the file system refused
     """
-    found = fs.stat(path)
-    if found is not None and not (found.is_file or found.is_dir):
+    stat = fs.stat(path)
+    if stat is not None and not (stat.is_file or stat.is_dir):
         raise CorruptLogError("is not a regular file", path=path, hint=hint)
-    size = 0 if found is None else found.size
+    size = 0 if stat is None else stat.size
     data = b"" if size > limit_bytes else fs.read_bytes(path, 0, limit_bytes + 1)
     if max(size, len(data)) > limit_bytes:
         raise CorruptLogError(_too_large(limit_bytes), path=path, hint=hint)
@@ -70,8 +70,8 @@ def read_confirmed(fs: ReadableFileSystem, path: str, hint: str, limit_bytes: in
         data = read_small(fs, path, hint, limit_bytes)
         if find_mismatch(fs, path, digest_of(data)) is None:
             return data
-    what = "repeated reads of the file differ"
-    raise StorageError(what, path=path, hint="check the disk, and that nothing else works on this directory")
+    message = "repeated reads of the file differ"
+    raise StorageError(message, path=path, hint="check the disk, and that nothing else works on this directory")
 
 
 def read_small_text(fs: ReadableFileSystem, path: str, hint: str, encoding: str = "utf-8") -> str:
@@ -131,6 +131,6 @@ def write_text(path: str, text: str, mode: int = NEW_FILE) -> None:
 
 def _keep_mode(target: Path, descriptor: int) -> None:
     with suppress(FileNotFoundError):
-        found = target.lstat()
-        if stat.S_ISREG(found.st_mode):
-            os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & _PERMISSIONS)
+        mode_of = target.lstat()
+        if stat.S_ISREG(mode_of.st_mode):
+            os.fchmod(descriptor, stat.S_IMODE(mode_of.st_mode) & _PERMISSIONS)

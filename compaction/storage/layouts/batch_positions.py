@@ -83,8 +83,8 @@ def position_of(data: View, path: str, start: int, offset: int) -> int:
         if batch.base_offset >= offset:
             return batch.start
         if batch.last_offset >= offset:
-            what = f"offset {offset} is within the batch of offsets {batch.base_offset} to {batch.last_offset}"
-            raise CorruptLogError(what, path=path, position=batch.start, hint=_HINT)
+            message = f"offset {offset} is within the batch of offsets {batch.base_offset} to {batch.last_offset}"
+            raise CorruptLogError(message, path=path, position=batch.start, hint=_HINT)
         end = batch.end
     return end
 
@@ -99,9 +99,9 @@ def end_offset_of(data: View, path: str, start: int, default: int) -> int:
 
 def has_holes(data: View, path: str, base_offset: int) -> bool:
     """Whether offsets between the batches are missing, as in a segment that was compacted."""
-    at = base_offset
+    offset = base_offset
     for batch in batches_from(data, path, 0):
-        if batch.base_offset > at:
+        if batch.base_offset > offset:
             return True
-        at = batch.last_offset + 1
+        offset = batch.last_offset + 1
     return False

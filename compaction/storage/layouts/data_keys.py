@@ -76,8 +76,8 @@ def data_key(wrapped: str, path: str) -> bytes:
     require_cryptography("encrypted segments")
     key = _unwrap(_private_key(file), cipher_text)
     if key is None:
-        what = f"the private key in {file} does not decrypt the data key of key id {name!r}"
-        raise UnsupportedLogError(what, path=path, hint="give the private key of this key id")
+        message = f"the private key in {file} does not decrypt the data key of key id {name!r}"
+        raise UnsupportedLogError(message, path=path, hint="give the private key of this key id")
     return key
 
 
@@ -115,8 +115,8 @@ def _unwrap(key: RSAPrivateKey, cipher_text: bytes) -> bytes | None:
         return None
     low, high = pow(value, numbers.dmq1, numbers.q), pow(value, numbers.dmp1, numbers.p)
     message = low + numbers.q * (numbers.iqmp * (high - low) % numbers.p)
-    found = _without_padding(message.to_bytes(size, "big"))
-    return found if found is not None and len(found) == DATA_KEY_BYTES else None
+    data_key = _without_padding(message.to_bytes(size, "big"))
+    return data_key if data_key is not None and len(data_key) == DATA_KEY_BYTES else None
 
 
 def _without_padding(block: bytes) -> bytes | None:

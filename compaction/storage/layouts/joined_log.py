@@ -37,8 +37,8 @@ def log_files(files: ReadableFileSystem, path: str, stored: StoredLog, tail: Sto
     :raises CorruptLogError: offsets are missing, or a batch is malformed
     """
     if tail is not None and None not in (tail.topic_id, stored.topic_id) and tail.topic_id != stored.topic_id:
-        what = f"the local tail has topic id {tail.topic_id}, the export has {stored.topic_id}"
-        raise CorruptLogError(what, path=path, hint="the topic was created again; give the directory of the same topic")
+        message = f"the local tail has topic id {tail.topic_id}, the export has {stored.topic_id}"
+        raise CorruptLogError(message, path=path, hint="the topic was created again; give the directory of the same topic")
     if stored.ignored and not stored.segments and (tail is None or not tail.segments):
         raise CorruptLogError(f"no upload is complete: {'; '.join(stored.ignored)}", path=path, hint=_INCOMPLETE)
     lineage = _lineage(path, stored, tail)
@@ -47,18 +47,18 @@ def log_files(files: ReadableFileSystem, path: str, stored: StoredLog, tail: Sto
     _require_newest(path, exported, () if tail is None else tail.segments)
     _report(path, stored, exported)
     pieces = [*exported, *_newer(path, exported, () if tail is None else tail.segments)]
-    found = {name: file for piece in pieces for name, file in _piece_files(files, piece)}
+    files_by_name = {name: file for piece in pieces for name, file in _piece_files(files, piece)}
     if not pieces:
-        return found
+        return files_by_name
     last = pieces[-1].segment
     if lineage:
         begin = min(pieces[0].start_offset, lineage[0].start_offset)
         lineage = (lineage[0]._replace(start_offset=begin), *lineage[1:])
-        found[LEADER_EPOCHS] = _text_file(format_leader_epochs(lineage), last)
+        files_by_name[LEADER_EPOCHS] = _text_file(format_leader_epochs(lineage), last)
     topic_id = stored.topic_id or (None if tail is None else tail.topic_id)
     if topic_id is not None:
-        found[PARTITION_METADATA] = _text_file(f"version: 0\ntopic_id: {topic_id}", last)
-    return found
+        files_by_name[PARTITION_METADATA] = _text_file(f"version: 0\ntopic_id: {topic_id}", last)
+    return files_by_name
 
 
 def _lineage(path: str, stored: StoredLog, tail: StoredLog | None) -> tuple[EpochEntry, ...]:
@@ -70,13 +70,15 @@ def _lineage(path: str, stored: StoredLog, tail: StoredLog | None) -> tuple[Epoc
     own = tuple(newest_lineage(tail.segments)) if tail is not None else ()
     if not own:
         return exported
-    newest = max((each.epochs[-1].epoch for each in stored.segments if each.epochs), default=-1)
+    newest = max((segment.epochs[-1].epoch for segment in stored.segments if segment.epochs), default=-1)
     if newest > own[-1].epoch:
-        what = f"the local tail is not of the newest leader: its last leader epoch is {own[-1].epoch}, the export has {newest}"
-        raise CorruptLogError(what, path=path, hint=_NEWEST)
+        last = own[-1].epoch
+        message = f"the local tail is not of the newest leader: its last leader epoch is {last}, the export has {newest}"
+        raise CorruptLogError(message, path=path, hint=_NEWEST)
     # an increased log start has cut the tail's first epoch, not what was uploaded before
-    first = min([own[0], *(each for each in exported if each.epoch == own[0].epoch)], key=lambda each: each.start_offset)
-    before = (each for each in exported if each.start_offset < first.start_offset and each.epoch < first.epoch)
+    same = (epochs for epochs in exported if epochs.epoch == own[0].epoch)
+    first = min([own[0], *same], key=lambda epochs: epochs.start_offset)
+    before = (epochs for epochs in exported if epochs.start_offset < first.start_offset and epochs.epoch < first.epoch)
     return (*before, first, *own[1:])
 
 
@@ -102,8 +104,8 @@ def _require_stated_end(files: ReadableFileSystem, segment: StoredSegment) -> No
     data, start = _before(files, segment, segment.end_offset)
     end = end_offset_of(data, segment.path, start, segment.start_offset)
     if end > segment.end_offset or (end < segment.end_offset and not has_holes(data, segment.path, segment.start_offset)):
-        what = f"ends at offset {end - 1}, its manifest says {segment.end_offset - 1}"
-        raise CorruptLogError(what, path=segment.path, hint="restore the object and its manifest from another copy")
+        message = f"ends at offset {end - 1}, its manifest says {segment.end_offset - 1}"
+        raise CorruptLogError(message, path=segment.path, hint="restore the object and its manifest from another copy")
 
 
 def _require_newest(path: str, exported: Sequence[Piece], local: Sequence[StoredSegment]) -> None:
@@ -111,20 +113,21 @@ def _require_newest(path: str, exported: Sequence[Piece], local: Sequence[Stored
     if exported and local:
         end = max(segment.end_offset for segment in local)
         if end < exported[-1].end_offset:
-            what = f"the local tail ends before offset {end}, the export before {exported[-1].end_offset}: it was left behind"
-            raise CorruptLogError(what, path=path, hint=_NEWEST)
+            exported_end = exported[-1].end_offset
+            message = f"the local tail ends before offset {end}, the export before {exported_end}: it was left behind"
+            raise CorruptLogError(message, path=path, hint=_NEWEST)
 
 
 def _newer(path: str, exported: Sequence[Piece], local: Sequence[StoredSegment]) -> Iterator[Piece]:
     """What the local segments have after the export. The active segment is included even if it is empty."""
     ordered = sorted(local, key=lambda segment: segment.start_offset)
-    at = exported[-1].end_offset if exported else ordered[0].start_offset if ordered else 0
+    offset = exported[-1].end_offset if exported else ordered[0].start_offset if ordered else 0
     for segment in ordered:
-        if segment.end_offset > at or (segment is ordered[-1] and segment.start_offset >= at):
-            if segment.start_offset > at:
-                raise gap(path, at, segment.start_offset)
-            yield Piece(segment, max(at, segment.start_offset), segment.end_offset)
-            at = segment.end_offset
+        if segment.end_offset > offset or (segment is ordered[-1] and segment.start_offset >= offset):
+            if segment.start_offset > offset:
+                raise gap(path, offset, segment.start_offset)
+            yield Piece(segment, max(offset, segment.start_offset), segment.end_offset)
+            offset = segment.end_offset
 
 
 def _report(path: str, stored: StoredLog, pieces: Sequence[Piece]) -> None:

@@ -38,8 +38,9 @@ def reader_at(files: ReadableFileSystem, root: str) -> ExportReader:
 
     :param files: reads its place
     """
-    found = layout_path(root)
-    return LAYOUTS[found.layout].reader(Place(files, found.root, found.place, options_of(found.root).get(KEY_PREFIX, "")))
+    location = layout_path(root)
+    prefix = options_of(location.root).get(KEY_PREFIX, "")
+    return LAYOUTS[location.layout].reader(Place(files, location.root, location.place, prefix))
 
 
 class _Export:
@@ -75,8 +76,8 @@ class _Export:
         # Kafka never uploads its own topics
         others = sorted({log.topic for log in local if not log.topic.startswith("__")} - topics)
         if others:
-            what = f"{counted(len(others), 'topic')} of the local tail without uploads, not read with this export"
-            _LOGGER.warning("%s: %s: %s", self._root, what, ", ".join(others[:_NAMED]) + (", …" if others[_NAMED:] else ""))
+            message = f"{counted(len(others), 'topic')} of the local tail without uploads, not read with this export"
+            _LOGGER.warning("%s: %s: %s", self._root, message, ", ".join(others[:_NAMED]) + (", …" if others[_NAMED:] else ""))
         return [log for log in local if log.topic in topics]
 
     def checkpoints(self) -> dict[str, LogFile]:
@@ -96,10 +97,10 @@ class _Export:
         """
         if log not in self._found:
             self._found[log] = self._read(log)
-        found = self._found[log]
-        if isinstance(found, LogError):
-            raise found
-        return found
+        files = self._found[log]
+        if isinstance(files, LogError):
+            raise files
+        return files
 
     def _read(self, log: TopicPartition) -> dict[str, LogFile] | LogError:
         try:
@@ -163,21 +164,21 @@ class LayoutFileSystem(ReadableFileSystem):
         _, parts = self._located(path)
         file = None if len(parts) >= _OWN else self._file(path)
         if file is None:
-            found = self.stat(path)
-            return FileRange(path, 0, 0 if found is None else found.size)
+            stat = self.stat(path)
+            return FileRange(path, 0, 0 if stat is None else stat.size)
         return file.content if isinstance(file.content, FileRange) else None
 
     def _located(self, path: str) -> tuple[_Export, list[str]]:
         """The export, and the names below its root."""
-        found = layout_path(normal(path))
-        export = self._exports.get(found.root)
+        location = layout_path(normal(path))
+        export = self._exports.get(location.root)
         if export is None:
-            export = self._exports[found.root] = _Export(self._files, found.root)
-        return export, found.within.split("/") if found.within else []
+            export = self._exports[location.root] = _Export(self._files, location.root)
+        return export, location.within.split("/") if location.within else []
 
     def _is_dir(self, path: str) -> bool:
-        found = self._files.stat(layout_path(normal(path)).place)
-        return found is not None and found.is_dir
+        stat = self._files.stat(layout_path(normal(path)).place)
+        return stat is not None and stat.is_dir
 
     def _content(self, path: str) -> Content | None:
         export, parts = self._located(path)

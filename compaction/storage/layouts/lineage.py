@@ -56,15 +56,15 @@ def select(path: str, segments: Sequence[StoredSegment], lineage: Sequence[Epoch
     """
     valid = [piece for segment in segments for piece in valid_pieces(segment, lineage)]
     chosen: list[Piece] = []
-    at = min((piece.start_offset for piece in valid), default=0)
+    offset = min((piece.start_offset for piece in valid), default=0)
     end = max((piece.end_offset for piece in valid), default=0)
-    while at < end:
-        found = [piece for piece in valid if piece.start_offset <= at < piece.end_offset]
-        if not found:
-            raise gap(path, at, min(piece.start_offset for piece in valid if piece.start_offset > at))
-        best = max(found, key=lambda piece: (piece.end_offset, piece.start_offset == at, piece.segment.written_ms))
-        chosen.append(best._replace(start_offset=at))
-        at = best.end_offset
+    while offset < end:
+        candidates = [piece for piece in valid if piece.start_offset <= offset < piece.end_offset]
+        if not candidates:
+            raise gap(path, offset, min(piece.start_offset for piece in valid if piece.start_offset > offset))
+        best = max(candidates, key=lambda piece: (piece.end_offset, piece.start_offset == offset, piece.segment.written_ms))
+        chosen.append(best._replace(start_offset=offset))
+        offset = best.end_offset
     return chosen
 
 

@@ -45,8 +45,8 @@ def local_logs(files: ReadableFileSystem, path: str) -> Sequence[TopicPartition]
 
     :raises StorageError: it cannot be listed
     """
-    found = (parse_partition_dir(name) for name in directories(files, path))
-    return sorted(log for log in found if log is not None)
+    logs = (parse_partition_dir(name) for name in directories(files, path))
+    return sorted(log for log in logs if log is not None)
 
 
 def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
@@ -103,16 +103,16 @@ def _assigned(
     for base, kinds in reversed(by_base.items()):
         data = view_of(files, path, kinds[LOG])
         ends = [*islice(batches_from(data, path, 0), 1), *batches_from(data, path, _last_position(files, base, kinds, data))]
-        if ends and all(agree(epochs, each) for each in _ranges(ends)):
+        if ends and all(agree(epochs, epoch_range) for epoch_range in _ranges(ends)):
             break
         found[:0] = _ranges(batches_from(data, path, 0))
     return tuple(assign_epochs(epochs, found))
 
 
 def _ranges(batches: Iterable[BatchPlace]) -> Iterator[EpochRange]:
-    for each in batches:
-        if each.leader_epoch >= 0:
-            yield EpochRange(each.leader_epoch, each.base_offset, each.last_offset)
+    for batch in batches:
+        if batch.leader_epoch >= 0:
+            yield EpochRange(batch.leader_epoch, batch.base_offset, batch.last_offset)
 
 
 def _segment_files(files: ReadableFileSystem, path: str) -> dict[int, dict[str, LogFile]]:

@@ -24,15 +24,15 @@ TOPIC_AND_ID = r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<id>[A-Za-z0-9_-]{22})"
 def directories(files: ReadableFileSystem, path: str) -> Iterator[str]:
     """The names of the directories in a directory, sorted."""
     for name in files.listdir(path):
-        found = files.stat(join(path, name))
-        if found is not None and found.is_dir:
+        stat = files.stat(join(path, name))
+        if stat is not None and stat.is_dir:
             yield name
 
 
 def objects(files: ReadableFileSystem, path: str) -> dict[str, FileStat]:
     """The files of a directory, by name."""
-    found = {name: files.stat(join(path, name)) for name in files.listdir(path)}
-    return {name: stat for name, stat in found.items() if stat is not None and stat.is_file}
+    stats = {name: files.stat(join(path, name)) for name in files.listdir(path)}
+    return {name: stat for name, stat in stats.items() if stat is not None and stat.is_file}
 
 
 def read_object(files: ReadableFileSystem, path: str, limit_bytes: int = MAX_SMALL_BYTES) -> bytes:
@@ -41,24 +41,24 @@ def read_object(files: ReadableFileSystem, path: str, limit_bytes: int = MAX_SMA
     :raises CorruptLogError: it is larger than ``limit_bytes``
     :raises StorageError: it cannot be read
     """
-    found = files.stat(path)
-    if found is not None and found.size > limit_bytes:
-        what = f"is larger than {limit_bytes >> 20} MiB, the limit for such objects"
-        raise CorruptLogError(what, path=path, hint="restore the object from another copy")
+    stat = files.stat(path)
+    if stat is not None and stat.size > limit_bytes:
+        message = f"is larger than {limit_bytes >> 20} MiB, the limit for such objects"
+        raise CorruptLogError(message, path=path, hint="restore the object from another copy")
     return read_whole(path) if storage_of(path) is OBJECTS else files.read_bytes(path)
 
 
-def in_parallel(read: Callable[[T], R], each: Sequence[T]) -> list[R]:
+def in_parallel(read: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """The results of a call for each, in order."""
-    if len(each) < 2:
-        return [read(one) for one in each]
-    with ThreadPoolExecutor(min(_THREADS, len(each))) as pool:
-        return list(pool.map(read, each))
+    if len(items) < 2:
+        return [read(one) for one in items]
+    with ThreadPoolExecutor(min(_THREADS, len(items))) as pool:
+        return list(pool.map(read, items))
 
 
 def match_of(pattern: re.Pattern[str], names: Iterable[str]) -> Iterator[re.Match[str]]:
     """The matches of the names that match."""
-    return (found for found in map(pattern.fullmatch, sorted(names)) if found is not None)
+    return (match for match in map(pattern.fullmatch, sorted(names)) if match is not None)
 
 
 def matching_directories(
@@ -72,5 +72,6 @@ def matching_directories(
 def require_one_topic(place: str, names: Sequence[str]) -> None:
     """:raises CorruptLogError: there are directories of several topics of one name"""
     if len(names) > 1:
-        what = f"has objects of several topics of one name: {', '.join(names)}"
-        raise CorruptLogError(what, path=place, hint="the topic was created again; copy the directory of one of them elsewhere")
+        message = f"has objects of several topics of one name: {', '.join(names)}"
+        hint = "the topic was created again; copy the directory of one of them elsewhere"
+        raise CorruptLogError(message, path=place, hint=hint)
