@@ -21,7 +21,7 @@ from compaction.run.log_cleaning import LogCleaning
 from compaction.run.log_reports import failed_report
 from compaction.run_report import HOLDS
 from compaction.screen.steps import step
-from compaction.storage.durable import Steps, names_in, run_alone
+from compaction.storage.durable import DurableSteps, names_in, run_alone
 
 NOT_MADE = "none"
 _COPY_AWAY = "copy them away before the next run or a broker's start, which remove them"
@@ -120,7 +120,7 @@ class Certifier:
         return {log.location: log.error for log in certified if log.error is not None}
 
 
-def remove_sources(output: Destination, log: LogCleaning) -> Steps[None]:
+def remove_sources(output: Destination, log: LogCleaning) -> DurableSteps[None]:
     try:
         remove_deleted(output.disk, log.location.path)
         yield names_in(log.location.path)

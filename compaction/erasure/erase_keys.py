@@ -37,7 +37,7 @@ from compaction.run.passes import Passes
 from compaction.run.run import carry_out
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
-from compaction.storage.durable import Steps
+from compaction.storage.durable import DurableSteps
 from compaction.storage.filesystem import DiskFileSystem
 
 _INTERNAL = "__"
@@ -109,7 +109,7 @@ class _KeyErasure(Command):
         self._erasers.append(Eraser(self._request.erasure, cleaner.runner, sizes.slice_bytes, dry_run))
         return self._erasers[-1]
 
-    def swapped(self, output: Destination, log: LogCleaning) -> Steps[None]:
+    def swapped(self, output: Destination, log: LogCleaning) -> DurableSteps[None]:
         if self._in_place and self._request.certify is None:
             yield from remove_sources(output, log)
 

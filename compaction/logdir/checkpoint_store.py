@@ -23,7 +23,7 @@ from compaction.names import (
     RECOVERY_POINTS,
     TopicPartition,
 )
-from compaction.storage.durable import Steps, replace_file
+from compaction.storage.durable import DurableSteps, replace_file
 from compaction.storage.filesystem import FileStat, FileSystem, join
 from compaction.storage.text_files import read_small_text
 
@@ -143,7 +143,7 @@ class CheckpointFiles:
         """
         return self._file(log_dir, file_name).offset(topic_partition)
 
-    def change(self, log_dir: str, file_name: str, change: Change) -> Steps[None]:
+    def change(self, log_dir: str, file_name: str, change: Change) -> DurableSteps[None]:
         """Changes an entry, durable at the end; other entries, mode and owner are kept. An unchanged file is not written.
 
         :raises CorruptLogError: the file is malformed; it is not changed
@@ -184,7 +184,7 @@ class _CheckpointFile:
             entries = cached[1] if self._writing and cached is not None else self._read()
         return entries.get(topic_partition)
 
-    def change(self, change: Change) -> Steps[None]:
+    def change(self, change: Change) -> DurableSteps[None]:
         pending = _PendingChange(change)
         with self._condition:
             self._pending.append(pending)

@@ -35,7 +35,7 @@ from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.object_output import OutputFileSystem
-from compaction.storage.source_check import Sources, is_late, is_significant
+from compaction.storage.source_check import Manifests, is_late, is_significant
 from compaction.storage.streams import ObjectFile
 
 _LOG = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class _InStore:
     def manifest(self) -> Manifest | None:
         listed = objects_below(self._path)
         # an unfinished output is replaced by any run
-        return Sources().manifest(self._path) if MANIFEST in listed and MARKER not in listed else None
+        return Manifests().manifest(self._path) if MANIFEST in listed and MARKER not in listed else None
 
     def write_manifest(self, data: bytes) -> None:
         OutputFileSystem().write_file(join(self._path, MANIFEST), data)
@@ -294,15 +294,15 @@ def files_below(fs: FileSystem, directory: str, prefix: str = "") -> dict[str, F
 
     Not ``FINISHED`` and lock files, which have no content.
     """
-    found: dict[str, FileStat] = {}
+    stats: dict[str, FileStat] = {}
     for name in fs.listdir(directory):
         path = join(directory, name)
         stat = fs.stat(path)
         if stat is None or os.path.islink(path):  # noqa: PTH114
-            found[prefix + name] = (stat or _NOTHING)._replace(is_file=False)
+            stats[prefix + name] = (stat or _NOTHING)._replace(is_file=False)
         elif stat.is_dir:
             below = files_below(fs, path, f"{prefix}{name}/")
-            found |= below or {f"{prefix}{name}/": stat._replace(size=0)}
+            stats |= below or {f"{prefix}{name}/": stat._replace(size=0)}
         elif prefix + name != FINISHED and (name, stat.size) != (LOCK, 0):
-            found[prefix + name] = stat
-    return found
+            stats[prefix + name] = stat
+    return stats

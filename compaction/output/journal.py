@@ -19,7 +19,7 @@ import xxhash
 from compaction.errors import CorruptLogError
 from compaction.names import LOG, SEGMENT_KINDS
 from compaction.storage.contents import FileDigest
-from compaction.storage.durable import Steps, names_in, replacement
+from compaction.storage.durable import DurableSteps, names_in, replacement
 from compaction.storage.filesystem import FileSystem, join
 
 JOURNAL = ".compaction-swap"
@@ -65,7 +65,7 @@ class Journal:
     owner: str = ""
 
 
-def write_journal(fs: FileSystem, log_path: str, journal: Journal, like: str | None = None) -> Steps[None]:
+def write_journal(fs: FileSystem, log_path: str, journal: Journal, like: str | None = None) -> DurableSteps[None]:
     """Commits a swap.
 
     :param like: the file whose mode and owner the journal takes, so that the broker's user can remove it
@@ -127,7 +127,7 @@ def _number(value: object) -> int:
     return value
 
 
-def remove_journal(fs: FileSystem, log_path: str) -> Steps[None]:
+def remove_journal(fs: FileSystem, log_path: str) -> DurableSteps[None]:
     """Ends the swap."""
     fs.unlink(join(log_path, JOURNAL))
     yield names_in(log_path)

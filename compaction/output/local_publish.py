@@ -66,7 +66,7 @@ class LocalTarget:
     def require_own(self) -> None:
         """No operation: a hidden directory has no other writer."""
 
-    def adopt(self, source: str, path: str, size: int) -> None:
+    def promote(self, source: str, path: str, size: int) -> None:
         self.files.rename(source, path)
 
     def commit(self, written: Mapping[str, Written], call: Mapping[str, Any] | None) -> None:

@@ -86,7 +86,7 @@ class ObjectTarget:
             put_marker(output, place, run, marker_of(run, log_dirs))
         return target
 
-    def adopt(self, source: str, path: str, size: int) -> None:
+    def promote(self, source: str, path: str, size: int) -> None:
         require_stored(source, self.files.stat(source), size)
         self.files.rename(source, path)
 

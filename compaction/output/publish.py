@@ -202,7 +202,7 @@ class Publication:
             raise StorageError("size and content of this run's output are unknown", path=name)
         for file in group.files:
             name, final = (join(target, segment_file(group.base_offset, file.kind, end)) for end in (group.suffix, ""))
-            self._target.adopt(name, final, file.size)
+            self._target.promote(name, final, file.size)
             self._written[final] = Written(file.size, file.digest, group.mtime_ms * 1_000_000)
 
     def _copy_all(self, source: FileSystem, copies: Sequence[Copy]) -> None:

@@ -35,14 +35,14 @@ from compaction.names import (
     segment_file,
 )
 from compaction.output.segment_files import change_suffixes
-from compaction.storage.durable import Steps, content_of, names_in, replacement
+from compaction.storage.durable import DurableSteps, content_of, names_in, replacement
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.text_files import read_small_text
 
 
 def delete_segments(
     fs: FileSystem, location: LogLocation, plan: DeletionPlan, checkpoints: CheckpointFiles | None = None
-) -> Steps[None]:
+) -> DurableSteps[None]:
     """Deletes the plan's segments and moves the log start.
 
     :param checkpoints: shared by deletions from several logs of the directory at once
@@ -69,7 +69,9 @@ def delete_segments(
         yield names_in(path)
 
 
-def _create_active(fs: FileSystem, path: str, base_offset: int, last: int, producers: Sequence[ProducerEntry]) -> Steps[None]:
+def _create_active(
+    fs: FileSystem, path: str, base_offset: int, last: int, producers: Sequence[ProducerEntry]
+) -> DurableSteps[None]:
     """Creates an empty segment, its log last: a broker ignores an index without a log."""
     like = join(path, segment_file(last, LOG))
     snapshot = write_snapshot([SnapshotEntry(*producer) for producer in producers])

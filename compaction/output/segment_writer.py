@@ -34,7 +34,7 @@ from compaction.logdir.segments import MAX_RELATIVE_OFFSET
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.read_back import ReadBack
 from compaction.storage.contents import FileDigest, read_back_error, read_range, verify_file
-from compaction.storage.durable import Steps, content_of
+from compaction.storage.durable import DurableSteps, content_of
 from compaction.storage.filesystem import Chunk, DiskFileSystem, FileRange, Output, join
 from compaction.storage.kinds import storage_of
 
@@ -205,7 +205,7 @@ class SegmentWriter:
             raise read_back_error(paths[1], "other bytes than were written")
         self._read_back.advance(sum(part.size for part in self._parts))
 
-    def close(self, mtime_ms: int, aborted_txns: Sequence[AbortedTxn]) -> Steps[tuple[FileDigest, ...]]:
+    def close(self, mtime_ms: int, aborted_txns: Sequence[AbortedTxn]) -> DurableSteps[tuple[FileDigest, ...]]:
         """Writes the indexes, flushes all files with this mtime and reads them back; returns their sizes and hashes, log first.
 
         :raises StorageError: the file system refused, or the device returns other bytes than were written

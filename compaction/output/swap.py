@@ -53,7 +53,7 @@ from compaction.names import (
 from compaction.output.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
 from compaction.output.segment_files import any_log, change_suffixes, discard_unfinished
 from compaction.storage.contents import FileDigest
-from compaction.storage.durable import Steps, names_in
+from compaction.storage.durable import DurableSteps, names_in
 from compaction.storage.filesystem import FileStat, FileSystem, join
 
 _HINT = "the next run restores the segments that were replaced; check the disk, and what else writes to this directory"
@@ -82,7 +82,7 @@ def replace_segments(
     end_offset: int | None,
     checkpoints: CheckpointFiles | None = None,
     owner: Owner = NO_OWNER,
-) -> Steps[None]:
+) -> DurableSteps[None]:
     """Replaces each group's sources by its output, then moves the log's cleaner checkpoint to ``end_offset``.
 
     An error before the commit point leaves the log unchanged and removes the outputs. After an error past it, the log still
@@ -127,7 +127,7 @@ def has_replaced_segments(fs: FileSystem, path: str) -> bool:
     return JOURNAL in names or any(suffix == SWAP or suffix.endswith(DELETED) for suffix in suffixes)
 
 
-def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> Steps[None]:
+def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> DurableSteps[None]:
     """Finishes the swap of one group (steps 2 to 4), wherever it was interrupted. Idempotent.
 
     Each output file is named ``.clean``, ``.swap`` or finally. A file with a final name is a source as long as its output still
@@ -150,7 +150,7 @@ def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> Steps[None]:
     yield names_in(path)
 
 
-def _change_log_first(fs: FileSystem, path: str, group: JournalGroup, old: str, new: str) -> Steps[None]:
+def _change_log_first(fs: FileSystem, path: str, group: JournalGroup, old: str, new: str) -> DurableSteps[None]:
     """Renames an output's files; the log's new name is durable before the indexes are renamed."""
     change_suffixes(fs, path, group.base_offset, old, new, (LOG,))
     yield names_in(path)
@@ -204,15 +204,15 @@ def _require_output(fs: FileSystem, path: str, group: JournalGroup) -> dict[str,
     return found_as_swap
 
 
-def _matches(found: FileStat | None, written: FileDigest) -> bool:
-    return found is not None and (found.size, found.mtime_ns) == (written.size, written.mtime_ns)
+def _matches(stat: FileStat | None, written: FileDigest) -> bool:
+    return stat is not None and (stat.size, stat.mtime_ns) == (written.size, written.mtime_ns)
 
 
 def _changed(path: str) -> StorageError:
     return StorageError("output has changed since it was written", path=path, hint=_HINT)
 
 
-def finish_swap(fs: FileSystem, location: LogLocation, journal: Journal, checkpoints: CheckpointFiles) -> Steps[None]:
+def finish_swap(fs: FileSystem, location: LogLocation, journal: Journal, checkpoints: CheckpointFiles) -> DurableSteps[None]:
     """Moves the cleaner checkpoint, unless it has moved since the swap began, and removes the journal (step 5).
 
     :raises StorageError: an output is missing or has changed; the journal remains, and the next run rolls back

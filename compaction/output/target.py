@@ -37,7 +37,7 @@ class Target(Protocol):
     def require_own(self) -> None:
         """:raises StorageError: another run has begun to write to the output"""
 
-    def adopt(self, source: str, path: str, size: int) -> None:
+    def promote(self, source: str, path: str, size: int) -> None:
         """Give a file that a task has written and verified its final name."""
 
     def commit(self, written: Mapping[str, Written], call: Mapping[str, Any] | None) -> None:

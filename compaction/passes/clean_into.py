@@ -57,7 +57,7 @@ from compaction.passes.scan import Emitted, finish, scan
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, Packed, PartResult, Slice
 from compaction.passes.unchanged import DiffersError, SourceComparison, only_source
 from compaction.storage.contents import FileDigest
-from compaction.storage.durable import Steps, run_alone, run_in_step
+from compaction.storage.durable import DurableSteps, run_alone, run_in_step
 from compaction.storage.filesystem import Chunk
 
 _OUT_BYTES = 4 << 20
@@ -99,7 +99,7 @@ def clean_parts(
     return run_in_step(contexts[0].files, [log.directory for log in contexts], works)
 
 
-def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Packed], *, dry_run: bool) -> Steps[PartResult]:
+def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Packed], *, dry_run: bool) -> DurableSteps[PartResult]:
     """Writes one output part, or only counts in a dry run. An error is returned in the result.
 
     :param packed: the part's survivor entries from any number of shards, each uint64
@@ -140,7 +140,7 @@ def _is_unchanged(part: OutputPart, log: CleanContext, rewriter: Rewriter) -> bo
     return True
 
 
-def _write(part: OutputPart, log: CleanContext, rewriter: Rewriter, suffix: str | None) -> Steps[tuple[FileDigest, ...]]:
+def _write(part: OutputPart, log: CleanContext, rewriter: Rewriter, suffix: str | None) -> DurableSteps[tuple[FileDigest, ...]]:
     """Writes a verified segment, or a part of one, or nothing in a dry run (without ``suffix``)."""
     output, files = part.output, log.files
     if suffix is None:

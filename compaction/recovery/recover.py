@@ -45,7 +45,7 @@ from compaction.recovery.unflushed import (
     repair_indexes,
     scan_headers,
 )
-from compaction.storage.durable import Steps, names_in, verified_file
+from compaction.storage.durable import DurableSteps, names_in, verified_file
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.kinds import storage_of
 from compaction.storage.overlay import Copied, NamesSynced, Operation, OverlayFileSystem, Removed, Renamed, Written
@@ -229,7 +229,9 @@ def _repair_txn_indexes(
             _LOG.warning("%s: %s", path, report.actions[-1])
 
 
-def write_repairs(overlay: OverlayFileSystem, disk: FileSystem, log_path: str, segments: Iterable[Segment]) -> Steps[None]:
+def write_repairs(
+    overlay: OverlayFileSystem, disk: FileSystem, log_path: str, segments: Iterable[Segment]
+) -> DurableSteps[None]:
     """Applies the changes of recovery to a log in ``overlay`` to ``disk``. New files are durable and read back from the device
     before they are renamed.
 
@@ -253,7 +255,7 @@ def write_repairs(overlay: OverlayFileSystem, disk: FileSystem, log_path: str, s
         raise
 
 
-def _carry_out(fs: FileSystem, operation: Operation, unnamed: set[str]) -> Steps[None]:
+def _carry_out(fs: FileSystem, operation: Operation, unnamed: set[str]) -> DurableSteps[None]:
     match operation:
         case Written(path, data, like, mtime_ns):
             yield from verified_file(fs, path, data, like=like, mtime_ns=mtime_ns)

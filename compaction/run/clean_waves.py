@@ -25,7 +25,7 @@ from compaction.run.passes import Passes, run_in_threads
 from compaction.run.waves import ReplacedSegments, Wave, Waves
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.storage.durable import Steps, run_in_step
+from compaction.storage.durable import DurableSteps, run_in_step
 from compaction.storage.filesystem import FileSystem
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class WaveRunner:
             log.release()
         return {log.location: report for log, report in zip(wave.logs, reports, strict=True)}
 
-    def _finish(self, log: LogCleaning) -> Steps[LogReport]:
+    def _finish(self, log: LogCleaning) -> DurableSteps[LogReport]:
         """Swaps in a cleaned log, applies the delete policy to another one; a failed log is not changed. Returns its report."""
         started = time.monotonic()
         try:
@@ -123,7 +123,7 @@ class WaveRunner:
         return WaveReport(len(wave.logs), written_bytes, freed_bytes, seconds)
 
 
-def change_logs(fs: FileSystem, works: Sequence[tuple[str, Steps[T]]], most: int) -> list[T]:
+def change_logs(fs: FileSystem, works: Sequence[tuple[str, DurableSteps[T]]], most: int) -> list[T]:
     """Runs works that each change one log; returns their results in order. Groups of up to ``most`` works advance in step.
 
     Several works run in one thread, so that an interrupt does not stop them halfway; two threads would contend for the GIL.

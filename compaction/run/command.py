@@ -12,7 +12,7 @@ from compaction.report import LogReport
 from compaction.run.cleaner import Cleaner, Method
 from compaction.run.destination import Destination
 from compaction.run.log_cleaning import LogCleaning
-from compaction.storage.durable import Steps
+from compaction.storage.durable import DurableSteps
 from compaction.storage.filesystem import DiskFileSystem
 
 
@@ -46,7 +46,7 @@ class Command:
     def method(self, cleaner: Cleaner) -> Method:
         raise NotImplementedError
 
-    def swapped(self, output: Destination, log: LogCleaning) -> Steps[None]:
+    def swapped(self, output: Destination, log: LogCleaning) -> DurableSteps[None]:
         """Called for each log whose result is in place."""
         yield ()
 

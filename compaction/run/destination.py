@@ -23,7 +23,7 @@ from compaction.output.swap import SwapGroup, replace_segments
 from compaction.output.target import PublishOptions
 from compaction.recovery.recover import write_repairs
 from compaction.run.log_cleaning import LogCleaning
-from compaction.storage.durable import Steps
+from compaction.storage.durable import DurableSteps
 from compaction.storage.filesystem import DiskFileSystem, FileSystem
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.uri import require_in_place
@@ -46,10 +46,10 @@ class Destination(Protocol):
     def directory(self, location: LogLocation) -> str:
         """The directory in which tasks write the outputs of a log."""
 
-    def replace(self, log: LogCleaning) -> Steps[None]:
+    def replace(self, log: LogCleaning) -> DurableSteps[None]:
         """Replaces the segments of a cleaned log by its outputs."""
 
-    def keep(self, log: LogCleaning) -> Steps[None]:
+    def keep(self, log: LogCleaning) -> DurableSteps[None]:
         """Keeps a log that is not compacted; expired segments are deleted."""
 
     def discard(self, log: LogCleaning) -> None:
@@ -70,10 +70,10 @@ class DryRunOutput:
     def directory(self, location: LogLocation) -> str:
         return location.path
 
-    def replace(self, log: LogCleaning) -> Steps[None]:
+    def replace(self, log: LogCleaning) -> DurableSteps[None]:
         yield ()
 
-    def keep(self, log: LogCleaning) -> Steps[None]:
+    def keep(self, log: LogCleaning) -> DurableSteps[None]:
         yield ()
 
     def discard(self, log: LogCleaning) -> None:
@@ -99,7 +99,7 @@ class InPlace:
     def directory(self, location: LogLocation) -> str:
         return location.path
 
-    def replace(self, log: LogCleaning) -> Steps[None]:
+    def replace(self, log: LogCleaning) -> DurableSteps[None]:
         plan, path = log.compaction, log.location.path
         owner = self._held.owner(log.location.log_dir)
         try:
@@ -119,7 +119,7 @@ class InPlace:
         if plan.config.file_delete_delay_ms == 0:
             remove_deleted(self.disk, path)
 
-    def keep(self, log: LogCleaning) -> Steps[None]:
+    def keep(self, log: LogCleaning) -> DurableSteps[None]:
         yield from self._repair_and_delete(log)
         if log.plan.removals and log.compaction.config.file_delete_delay_ms == 0:
             remove_deleted(self.disk, log.location.path)
@@ -132,7 +132,7 @@ class InPlace:
         self._held.owner(log.location.log_dir).require()
         remove_deleted(self.disk, log.location.path)
 
-    def _repair_and_delete(self, log: LogCleaning) -> Steps[None]:
+    def _repair_and_delete(self, log: LogCleaning) -> DurableSteps[None]:
         path, deletion = log.location.path, log.plan.deletion
         deletes = deletion is not None and bool(deletion.removals)
         if deletes or self._overlay.operations(path):
@@ -156,10 +156,10 @@ class CopyOutput:
     def directory(self, location: LogLocation) -> str:
         return self._publication.log_path(location)
 
-    def replace(self, log: LogCleaning) -> Steps[None]:
+    def replace(self, log: LogCleaning) -> DurableSteps[None]:
         yield from self._add(log, log.groups, log.compaction.new_checkpoint)
 
-    def keep(self, log: LogCleaning) -> Steps[None]:
+    def keep(self, log: LogCleaning) -> DurableSteps[None]:
         yield from _repair_checkpoint(CheckpointFiles(self.fs), log.compaction)
         yield from self._add(log, (), None)
 
@@ -169,7 +169,7 @@ class CopyOutput:
     def remove_replaced(self, log: LogCleaning) -> None:
         pass
 
-    def _add(self, log: LogCleaning, groups: Sequence[SwapGroup], end_offset: int | None) -> Steps[None]:
+    def _add(self, log: LogCleaning, groups: Sequence[SwapGroup], end_offset: int | None) -> DurableSteps[None]:
         try:
             if log.plan.deletion is not None:
                 yield from delete_segments(self.fs, log.location, log.plan.deletion)
@@ -180,7 +180,7 @@ class CopyOutput:
             raise
 
 
-def _repair_checkpoint(checkpoints: CheckpointFiles, plan: LogPlan) -> Steps[None]:
+def _repair_checkpoint(checkpoints: CheckpointFiles, plan: LogPlan) -> DurableSteps[None]:
     if plan.checkpoint_reset:
         change = Change(plan.view.topic_partition, plan.first_dirty_offset)
         yield from checkpoints.change(plan.view.log_dir, CLEANER_OFFSETS, change)

@@ -4,9 +4,9 @@ A file is replaced as by ``CheckpointFile.write`` (Kafka 4.4.0): write a tempora
 directory. After a crash it has either the old or the new content. Unlike Kafka's ``.tmp``, the temporary file has an
 unguessable name, and is read back from the device and compared before the rename.
 
-Work that waits for the disk is a generator (``Steps``): it yields the files and directories that must be durable before it
-continues. ``run_in_step`` advances the works of many logs together, each to the point where it waits. All that they wait for is
-then flushed at once: the disk is waited for once per step, not once per step of each log.
+Work that waits for the disk is a generator (``DurableSteps``): it yields the files and directories that must be durable before
+it continues. ``run_in_step`` advances the works of many logs together, each to the point where it waits, then flushes all
+at once: the disk is waited for once per step, not once per step of each log.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ class Unsynced(NamedTuple):
 
 
 #: work that continues once what it yields is durable; if that fails, the error is raised where it waits
-Steps = Generator[Sequence[Unsynced], None, T]
+DurableSteps = Generator[Sequence[Unsynced], None, T]
 
 
 def content_of(*paths: str) -> list[Unsynced]:
-    """The bytes of files, for ``Steps`` to wait for."""
+    """The bytes of files, for ``DurableSteps`` to wait for."""
     return [Unsynced(path) for path in paths]
 
 
 def names_in(directory: str) -> list[Unsynced]:
-    """The names in a directory, for ``Steps`` to wait for."""
+    """The names in a directory, for ``DurableSteps`` to wait for."""
     return [Unsynced(directory, is_directory=True)]
 
 
-def run_alone(fs: FileSystem, steps: Steps[T]) -> T:
+def run_alone(fs: FileSystem, steps: DurableSteps[T]) -> T:
     return run_in_step(fs, (), [steps])[0]
 
 
-def run_in_step(fs: FileSystem, directories: Iterable[str], works: Sequence[Steps[T]]) -> list[T]:
+def run_in_step(fs: FileSystem, directories: Iterable[str], works: Sequence[DurableSteps[T]]) -> list[T]:
     """The results of works that advance together, in order. An error that a work does not handle ends all of them.
 
     :param directories: those in which the works change files
@@ -103,7 +103,7 @@ def replace_file(fs: FileSystem, path: str, data: bytes, *, like: str | None = N
 
 def replacement(
     fs: FileSystem, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None
-) -> Steps[None]:
+) -> DurableSteps[None]:
     """Replaces the content of ``path`` by ``data``.
 
     A replaced file keeps mode, owner and extended attributes; a new one takes those of ``like``.
@@ -129,7 +129,7 @@ def write_verified(fs: FileSystem, path: str, data: bytes, *, like: str | None =
 
 def verified_file(
     fs: FileSystem, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None
-) -> Steps[None]:
+) -> DurableSteps[None]:
     """Creates a file, flushes it, and reads it back from the device.
 
     :raises StorageError: the file system refused, the name is taken, or the content read back differs

@@ -58,11 +58,11 @@ def objects_below(path: str) -> dict[str, FileStat]:
 
 def _folded(names: Mapping[str, FileStat]) -> dict[str, FileStat]:
     """The direct entries of a directory, from a recursive listing."""
-    found: dict[str, FileStat] = {}
+    entries: dict[str, FileStat] = {}
     for name, stat in names.items():
         first, slash, _ = name.partition("/")
-        found.setdefault(first, object_stat(0, 0, is_dir=True) if slash else stat)
-    return found
+        entries.setdefault(first, object_stat(0, 0, is_dir=True) if slash else stat)
+    return entries
 
 
 def is_missing(error: StorageError) -> bool:

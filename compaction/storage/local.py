@@ -270,19 +270,19 @@ def _make_directory(path: str, like: str | None) -> None:
     _sync(parent(path), os.O_RDONLY | os.O_DIRECTORY)
 
 
-def _stat_of(found: os.stat_result) -> FileStat:
-    kind = found.st_mode & _KIND_BITS
+def _stat_of(result: os.stat_result) -> FileStat:
+    kind = result.st_mode & _KIND_BITS
     return FileStat(
-        found.st_size,
-        found.st_mtime_ns,
-        found.st_mode & ~_KIND_BITS,
-        found.st_uid,
-        found.st_gid,
-        found.st_ino,
+        result.st_size,
+        result.st_mtime_ns,
+        result.st_mode & ~_KIND_BITS,
+        result.st_uid,
+        result.st_gid,
+        result.st_ino,
         kind == stat_bits.S_IFDIR,
         kind == stat_bits.S_IFREG,
-        found.st_dev,
-        found.st_ctime_ns,
+        result.st_dev,
+        result.st_ctime_ns,
     )
 
 

@@ -161,5 +161,5 @@ def _field(data: bytes, name: str) -> object:
     return document.get(name) if isinstance(document, dict) else None
 
 
-def _text(found: object) -> str | None:
-    return found if isinstance(found, str) else None
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

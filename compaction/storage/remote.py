@@ -18,7 +18,7 @@ from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partiti
 from compaction.storage.filesystem import FileStat, ReadableFileSystem, base_name, join, parent
 from compaction.storage.kinds import OBJECTS, split, storage_of
 from compaction.storage.listings import is_missing, list_directory, read_whole, stat_objects
-from compaction.storage.source_check import Listing, Sources, is_significant
+from compaction.storage.source_check import Listing, Manifests, is_significant
 from compaction.storage.streams import ObjectFile, RangeReader
 
 #: files up to this size are read completely, those of a partition together
@@ -32,7 +32,7 @@ _SMALL_KINDS = (INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT)
 def require_finished(log_dir: str) -> None:
     """:raises UsageError: the URI is an output of an unfinished run, or its manifest is malformed"""
     if storage_of(log_dir) is OBJECTS:
-        sources = Sources()
+        sources = Manifests()
         for root in (log_dir, parent(log_dir)):
             try:
                 sources.manifest(root)
@@ -48,7 +48,7 @@ class RemoteFileSystem(ReadableFileSystem):
     """
 
     def __init__(self) -> None:
-        self._sources = Sources()
+        self._sources = Manifests()
         self._listings: dict[str, Listing] = {}
         self._opened = lru_cache(maxsize=_OPEN_FILES)(partial(ObjectFile, sources=self._sources))
         self._small: OrderedDict[str, bytes] = OrderedDict()

@@ -93,7 +93,7 @@ class Listing(NamedTuple):
     fault: CompactionError | None = None
 
 
-class Sources:
+class Manifests:
     """The manifests of the directories that are read, cached for ``max_age_s``."""
 
     def __init__(self, max_age_s: float = math.inf) -> None:
@@ -128,12 +128,12 @@ class Sources:
                 return Governing(manifest, root, directory[len(root) + 1 :])
         return None
 
-    def check_listing(self, directory: str, found: Mapping[str, FileStat]) -> Listing:
+    def check_listing(self, directory: str, stats: Mapping[str, FileStat]) -> Listing:
         """A listing of ``directory``, compared with its manifest; modification times are those of the manifest.
 
         Missing files are included, so that access to them raises the fault.
         """
-        entries = {name: stat for name, stat in found.items() if name not in (MANIFEST, MARKER, "")}
+        entries = {name: stat for name, stat in stats.items() if name not in (MANIFEST, MARKER, "")}
         governing = self.governing(directory)
         if governing is None:
             return Listing(entries)
@@ -185,16 +185,16 @@ class Sources:
 
 
 #: shared by the tasks of a process
-_shared = Sources(_MAX_AGE_S)
+_shared = Manifests(_MAX_AGE_S)
 
 
-def shared() -> Sources:
+def shared() -> Manifests:
     """The manifests cached by this process, at most ``_MAX_AGE_S`` old."""
     return _shared
 
 
-def _read(root: str, found: list[FileStat | None]) -> Manifest | None:
-    done, begun = found
+def _read(root: str, stats: list[FileStat | None]) -> Manifest | None:
+    done, begun = stats
     path = join(root, MANIFEST)
     manifest = None if done is None else Manifest.parse(read_whole(path), path)
     if begun is None:
@@ -226,8 +226,8 @@ def _sizes(size: int, entry: Entry) -> tuple[str, str]:
     return f"has {size} bytes", f"{entry.size}"
 
 
-def _fault(path: str, found: str, expected: str) -> CorruptLogError:
-    return CorruptLogError(f"{found}, {MANIFEST} lists it with {expected}", path=path, hint=_AGAIN)
+def _fault(path: str, content: str, expected: str) -> CorruptLogError:
+    return CorruptLogError(f"{content}, {MANIFEST} lists it with {expected}", path=path, hint=_AGAIN)
 
 
 def is_significant(name: str) -> bool:

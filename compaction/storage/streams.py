@@ -15,7 +15,7 @@ from compaction.errors import StorageError
 from compaction.storage.clients import located, remote_errors, repeated
 from compaction.storage.filesystem import ByteSource, FileStat
 from compaction.storage.listings import stat_objects
-from compaction.storage.source_check import Sources, shared
+from compaction.storage.source_check import Manifests, shared
 
 #: read-ahead of a task
 _RANGE_BYTES = 8 << 20
@@ -36,7 +36,7 @@ class ObjectFile:
     :raises StorageError: the object cannot be opened
     """
 
-    def __init__(self, path: str, sources: Sources | None = None) -> None:
+    def __init__(self, path: str, sources: Manifests | None = None) -> None:
         self._path, self._sources = path, sources
         self._store, self._key = located(path)
         with remote_errors(path, "open"):
@@ -216,12 +216,12 @@ def delete_object(path: str) -> None:
             return
 
 
-def require_stored(path: str, found: FileStat | None, size_bytes: int) -> None:
+def require_stored(path: str, stat: FileStat | None, size_bytes: int) -> None:
     """:raises StorageError: the object is missing, or its size differs from the bytes written"""
-    if found is None or not found.is_file:
+    if stat is None or not stat.is_file:
         raise StorageError("output of this run has vanished", path=path, hint="run again")
-    if found.size != size_bytes:
-        message = f"output of this run has {found.size} bytes in the store, {size_bytes} were written"
+    if stat.size != size_bytes:
+        message = f"output of this run has {stat.size} bytes in the store, {size_bytes} were written"
         raise StorageError(message, path=path, hint="run again; if it happens again, the store loses data")
 
 

@@ -27,7 +27,7 @@ from compaction.report import LogReport
 from compaction.run.clean_waves import WaveRunner
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run_report import RunReport
-from compaction.storage.durable import Steps
+from compaction.storage.durable import DurableSteps
 from tests.erasure.test_erase_keys import records_in, write_odd
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
@@ -336,7 +336,7 @@ def test_a_run_that_moves_the_cleaner_checkpoint_is_not_certified(
     assert erase.main(call, locally) == 0
     finish = WaveRunner._finish
 
-    def moving(runner: WaveRunner, log: LogCleaning) -> Steps[LogReport]:
+    def moving(runner: WaveRunner, log: LogCleaning) -> DurableSteps[LogReport]:
         checkpoint.write_text("0\n1\nodd 0 16\n")
         return finish(runner, log)
 

@@ -12,7 +12,7 @@ import pytest
 
 from compaction.run.clean_waves import change_logs
 from compaction.run.passes import run_concurrently
-from compaction.storage.durable import Steps
+from compaction.storage.durable import DurableSteps
 from compaction.storage.local import LocalFileSystem
 
 
@@ -54,7 +54,7 @@ def test_an_interrupt_lets_the_logs_in_step_complete_and_starts_no_others() -> N
     begun: list[int] = []
     ended: list[int] = []
 
-    def work(number: int) -> Steps[None]:
+    def work(number: int) -> DurableSteps[None]:
         begun.append(number)
         if number == 1:
             # the caller waits by now
@@ -77,7 +77,7 @@ def test_an_interrupt_lets_the_logs_in_step_complete_and_starts_no_others() -> N
 def test_logs_are_changed_in_order_one_by_one_inline_and_several_in_one_thread() -> None:
     threads: list[threading.Thread] = []
 
-    def work(number: int) -> Steps[int]:
+    def work(number: int) -> DurableSteps[int]:
         yield ()
         threads.append(threading.current_thread())
         return number

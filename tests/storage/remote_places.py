@@ -92,7 +92,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root.mkdir()
     monkeypatch.setattr(clients, "_connect", lambda *_: clients._Client(TaggingStore(), str(root)))
     monkeypatch.setattr(clients, "_clients", {})
-    monkeypatch.setattr(source_check, "_shared", source_check.Sources(30.0))
+    monkeypatch.setattr(source_check, "_shared", source_check.Manifests(30.0))
     return root
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from compaction.errors import StorageError
-from compaction.storage.durable import Steps, content_of, names_in, run_alone, run_in_step
+from compaction.storage.durable import DurableSteps, content_of, names_in, run_alone, run_in_step
 from compaction.storage.linux_calls import WholeSync
 from compaction.storage.local import LocalFileSystem
 from tests.storage.faults import FaultyFileSystem
@@ -16,7 +16,7 @@ from tests.storage.faults import FaultyFileSystem
 MANY = 20
 
 
-def work(fs: FaultyFileSystem, directory: str) -> Steps[str]:
+def work(fs: FaultyFileSystem, directory: str) -> DurableSteps[str]:
     """Writes a file, then gives it another name; returns the directory, or the error's text."""
     try:
         fs.write_file(f"{directory}/new", b"abc")
@@ -52,7 +52,7 @@ def test_what_a_work_has_waited_for_is_durable() -> None:
 
 
 def test_works_of_different_lengths_end_on_their_own() -> None:
-    def counting(steps: int) -> Steps[int]:
+    def counting(steps: int) -> DurableSteps[int]:
         for _ in range(steps):
             yield ()
         return steps
@@ -73,7 +73,7 @@ def test_an_error_is_raised_where_its_work_waits_and_others_continue() -> None:
 def test_an_error_that_a_work_does_not_handle_makes_the_others_clean_up() -> None:
     ended = []
 
-    def cleaning_up() -> Steps[None]:
+    def cleaning_up() -> DurableSteps[None]:
         try:
             yield ()
             yield ()
@@ -101,7 +101,7 @@ class Counting(LocalFileSystem):
         super().fsync(path)
 
 
-def waiting(path: Path) -> Steps[str | None]:
+def waiting(path: Path) -> DurableSteps[str | None]:
     try:
         yield content_of(str(path))
     except StorageError as error:

@@ -270,4 +270,4 @@ def test_a_failing_store_is_not_treated_as_one_without_a_manifest(out: Path, mon
         RemoteFileSystem().listdir(OUT)
     # who may not look there has no manifest there
     cause = PermissionError("Forbidden")
-    assert source_check.Sources().manifest(OUT) is None
+    assert source_check.Manifests().manifest(OUT) is None

@@ -82,13 +82,13 @@ class _Export:
 
     def checkpoints(self) -> dict[str, LogFile]:
         """The checkpoints of the local tail."""
-        found: dict[str, LogFile] = {}
+        checkpoint_files: dict[str, LogFile] = {}
         for name in _CHECKPOINTS if self._tail is not None else ():
             path = join(str(self._tail), name)
             stat = self._files.stat(path)
             if stat is not None:
-                found[name] = LogFile(stat.size, stat.mtime_ns, FileRange(path, 0, stat.size))
-        return found
+                checkpoint_files[name] = LogFile(stat.size, stat.mtime_ns, FileRange(path, 0, stat.size))
+        return checkpoint_files
 
     def files_of(self, log: TopicPartition) -> dict[str, LogFile]:
         """The files of a log, by name.

@@ -99,14 +99,14 @@ def _assigned(
 
     :param by_base: the files of the segments, ascending
     """
-    found: list[EpochRange] = []
+    ranges: list[EpochRange] = []
     for base, kinds in reversed(by_base.items()):
         data = view_of(files, path, kinds[LOG])
         ends = [*islice(batches_from(data, path, 0), 1), *batches_from(data, path, _last_position(files, base, kinds, data))]
         if ends and all(agree(epochs, epoch_range) for epoch_range in _ranges(ends)):
             break
-        found[:0] = _ranges(batches_from(data, path, 0))
-    return tuple(assign_epochs(epochs, found))
+        ranges[:0] = _ranges(batches_from(data, path, 0))
+    return tuple(assign_epochs(epochs, ranges))
 
 
 def _ranges(batches: Iterable[BatchPlace]) -> Iterator[EpochRange]:
@@ -117,14 +117,14 @@ def _ranges(batches: Iterable[BatchPlace]) -> Iterator[EpochRange]:
 
 def _segment_files(files: ReadableFileSystem, path: str) -> dict[int, dict[str, LogFile]]:
     """The files of segments, by base offset and kind."""
-    found: dict[int, dict[str, LogFile]] = {}
+    files_by_base: dict[int, dict[str, LogFile]] = {}
     for name in files.listdir(path):
         file = parse_segment_file(name)
         stat = files.stat(join(path, name)) if file is not None and not file.suffix else None
         if file is not None and stat is not None:
             content = FileRange(join(path, name), 0, stat.size)
-            found.setdefault(file.base_offset, {})[file.kind] = LogFile(stat.size, stat.mtime_ns, content)
-    return found
+            files_by_base.setdefault(file.base_offset, {})[file.kind] = LogFile(stat.size, stat.mtime_ns, content)
+    return files_by_base
 
 
 def _as_it_is(epochs: Sequence[EpochEntry]) -> Sequence[EpochEntry]:
