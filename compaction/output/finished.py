@@ -232,7 +232,7 @@ def remove_leftovers(fs: DiskFileSystem, output_dir: str) -> None:
 
 
 def _retired_problem(fs: DiskFileSystem, path: str) -> str | None:
-    """What has changed in an output that a killed run replaced, before it compared and removed it."""
+    """The changes in an output that a killed run replaced, before it compared and removed it."""
     manifest = _OnDisk(path, fs).manifest()
     return f"it has no {FINISHED}" if manifest is None else problem_of(fs, path, manifest, files_below(fs, path))
 
@@ -290,7 +290,7 @@ def _lacking(manifest: Manifest, logs: Iterable[LogLocation]) -> list[str]:
 
 
 def files_below(fs: FileSystem, directory: str, prefix: str = "") -> dict[str, FileStat]:
-    """What is below a directory on a disk, by relative path: files, links, and with a final ``/`` empty directories.
+    """The entries below a directory on a disk, by relative path: files, links, and with a final ``/`` empty directories.
 
     Not ``FINISHED`` and lock files, which have no content.
     """

@@ -159,7 +159,7 @@ def _require_same(fs: FileSystem, path: str, output_dir: str, earlier: Mapping[s
 
 
 def _identity(stat: FileStat) -> tuple[int, ...]:
-    """What changes when a file is written or replaced; of a directory nothing, as only its emptiness counts."""
+    """The attributes that a write or a replacement changes; of a directory none, as only its emptiness counts."""
     return () if stat.is_dir else (stat.is_file, stat.inode, stat.size, stat.mtime_ns, stat.ctime_ns)
 
 

@@ -50,7 +50,7 @@ class SpaceBudget:
         self._free_bytes: dict[int, int] = {}
 
     def besides(self) -> str:
-        """What the free bytes do not include, for messages."""
+        """The bytes that are reserved, for messages."""
         copied = f" and {self._copied_bytes} bytes for segments that are only copied" if self._copied_bytes else ""
         return f"besides a margin of {_MARGIN_BYTES} bytes for checkpoints and journals{copied}"
 

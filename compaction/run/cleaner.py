@@ -34,7 +34,7 @@ _TASK_MAP_BYTES = 128 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """What the passes may use.
+    """The limits of the passes.
 
     :ivar sizes: sizes of the work, by default derived from the amount of data; they do not change the result
     :ivar space: the free space that outputs may use, by default unlimited

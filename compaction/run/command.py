@@ -1,4 +1,4 @@
-"""What a command contributes to its run."""
+"""The contribution of a command to its run."""
 
 from __future__ import annotations
 

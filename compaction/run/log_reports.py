@@ -65,7 +65,7 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
 
 
 def _strategy_note(config: TopicConfig, totals: ScanTotals) -> str:
-    """What a reader must know of a log that is cleaned by another strategy than Kafka's."""
+    """A note on a log that is cleaned by another strategy than Kafka's."""
     if config.by_offset:
         return ""
     without = f"; {totals.unranked} records have no such header of 8 bytes" if config.compaction_strategy == HEADER else ""

@@ -3,7 +3,7 @@
 Buffered I/O copies a segment into the page cache, writes it from there on fsync, and evicts pages that others read; measured,
 that takes four times as long. Here two buffers alternate: one is filled while a thread writes the other.
 
-Also the calls on open files that are not the same on all systems. What only Linux has is left out elsewhere, or replaced.
+Also the calls on open files that differ between systems. Calls that only Linux has are left out elsewhere, or replaced.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ METADATA_ELSEWHERE = "the cluster's own metadata of these objects would no longe
 
 
 class TargetOptions(NamedTuple):
-    """What a command says of its target.
+    """The options of a command for its target.
 
     :param path: a new directory, or a URI
     :param source: the log directory or export that is read

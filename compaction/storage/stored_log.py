@@ -1,4 +1,4 @@
-"""What an export stores of its logs, as the reader of its layout lists it (:class:`ExportReader`).
+"""The logs of an export, as the reader of its layout lists it (:class:`ExportReader`).
 
 A reader only lists what is stored. ``storage.layouts.joined_log`` selects the segments that form a log, and
 ``storage.layouts.layout_view`` presents them as a log directory.
@@ -109,7 +109,7 @@ class ExportReader(Protocol):
         """
 
     def stored(self, log: TopicPartition) -> StoredLog:
-        """What is stored of a log.
+        """The stored segments of a log.
 
         :raises LogError: it cannot be read
         """

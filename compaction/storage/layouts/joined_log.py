@@ -119,7 +119,7 @@ def _require_newest(path: str, exported: Sequence[Piece], local: Sequence[Stored
 
 
 def _newer(path: str, exported: Sequence[Piece], local: Sequence[StoredSegment]) -> Iterator[Piece]:
-    """What the local segments have after the export. The active segment is included even if it is empty."""
+    """The local segments after the export. The active segment is included even if it is empty."""
     ordered = sorted(local, key=lambda segment: segment.start_offset)
     offset = exported[-1].end_offset if exported else ordered[0].start_offset if ordered else 0
     for segment in ordered:

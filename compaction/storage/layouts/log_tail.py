@@ -1,4 +1,4 @@
-"""What a local log directory has of a log: the segments that are not exported yet, its leader epochs and its topic id.
+"""The part of a log in a local log directory: the segments that are not exported yet, its leader epochs and its topic id.
 
 Leader epochs that contradict the last batches are not used: those of the batches are assigned.
 """
