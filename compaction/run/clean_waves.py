@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from compaction.cleaning.skip_reasons import Verdict
 from compaction.config.request import CompactionRequest
 from compaction.errors import as_log_error
 from compaction.names import LogLocation
@@ -103,7 +102,7 @@ class WaveRunner:
         try:
             if log.error is not None:
                 self.output.discard(log)
-            elif log.compaction.verdict is Verdict.CLEAN:
+            elif log.cleans:
                 yield from self.output.replace(log)
             else:
                 yield from self.output.keep(log)

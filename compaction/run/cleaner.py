@@ -46,11 +46,18 @@ class Limits:
     space: SpaceBudget | None = None
     files: DiskFileSystem = field(default_factory=MixedFileSystem)
 
+    def sizes_of(self, group_bytes: Sequence[int], cores: int) -> Sizes:
+        """The sizes of the work on groups of segments of these sizes."""
+        return self.sizes or sizes(group_bytes, cores, self.broker.dedupe_buffer_bytes, self.broker.load_factor)
+
+    def task_rate(self, cores: int) -> float:
+        """Bytes that a task reads and writes in a second."""
+        return self.broker.io_max_bytes_per_second / cores
+
 
 def sizes_for(logs: Iterable[LogCleaning], limits: Limits, cores: int) -> Sizes:
     """The sizes of the work on some logs."""
-    group_bytes = [group.size_bytes for log in logs for group in log.compaction.groups]
-    return limits.sizes or sizes(group_bytes, cores, limits.broker.dedupe_buffer_bytes, limits.broker.load_factor)
+    return limits.sizes_of([group.size_bytes for log in logs for group in log.compaction.groups], cores)
 
 
 def map_settings(broker: BrokerConfig, bytes_per_second: float) -> MapSettings:
@@ -101,7 +108,7 @@ class Cleaner:
         for number, log in enumerate(self.logs):
             log.number = number
         self.sizes = sizes_for(self.logs, limits, runner.cores)
-        self.task_rate = limits.broker.io_max_bytes_per_second / runner.cores
+        self.task_rate = limits.task_rate(runner.cores)
 
     def run(self, method: Method) -> None:
         """All steps. The outputs of each log that has not failed are ready to be swapped in."""

@@ -10,7 +10,6 @@ from compaction.passes.tasks import Slice
 from compaction.run.cleaner import Limits, slices_of
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.passes import Passes
-from compaction.run.sizing import sizes
 from compaction.storage.filesystem import FileSystem, ReadableFileSystem
 from compaction.task_runner import Job, pack, size_of
 
@@ -18,25 +17,19 @@ from compaction.task_runner import Job, pack, size_of
 def count_expired(logs: Sequence[LogCleaning], fs: FileSystem, passes: Passes, limits: Limits) -> None:
     """Sets ``expired_records`` of the logs, which all lose segments. A log with a damaged one is deleted from all the same."""
     expired = [[removal.segment for removal in log.plan.removals] for log in logs]
-    broker = limits.broker
-    planned = limits.sizes or sizes(
-        [segment.size_bytes for segments in expired for segment in segments],
-        passes.cores,
-        broker.dedupe_buffer_bytes,
-        broker.load_factor,
-    )
+    sizes = limits.sizes_of([segment.size_bytes for segments in expired for segment in segments], passes.cores)
     slices = [
         part
         for number, (log, segments) in enumerate(zip(logs, expired, strict=True))
-        for part in slices_of(fs, number, log.view, segments, planned.slice_bytes)
+        for part in slices_of(fs, number, log.view, segments, sizes.slice_bytes)
     ]
-    tasks = pack(slices, size_of, planned.slice_bytes)
+    tasks = pack(slices, size_of, sizes.slice_bytes)
     task_bytes = [sum(map(size_of, task)) for task in tasks]
     job = Job.sized("expired", f"count the records of {len(slices)} expired slices", task_bytes)
-    rate = broker.io_max_bytes_per_second / passes.cores
-    results = passes.run(job, tasks, partial(_count, files=limits.files, bytes_per_second=rate))
+    count = partial(_count, files=limits.files, bytes_per_second=limits.task_rate(passes.cores))
+    results = passes.run(job, tasks, count)
     counts: list[int | None] = [0] * len(logs)
-    for number, records in (count for task in results for count in task):
+    for number, records in (result for task in results for result in task):
         total = counts[number]
         counts[number] = None if total is None or records is None else total + records
     for log, total in zip(logs, counts, strict=True):
