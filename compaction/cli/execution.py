@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 FAILED = 1
 USAGE = 2
-INTERRUPTED = 130
 _HIDDEN = "[hidden]"
 _JSON_OPTION = f"--log-format={log_lines.JSON}"
 
@@ -55,12 +54,12 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
     except KeyboardInterrupt:
         log_lines.end_steps()
         interrupts.report_once()
-        return INTERRUPTED
+        return interrupts.exit_code()
     except Exception as error:
         log_lines.end_steps()
         if interrupts.happened():
             interrupts.report_once()
-            return INTERRUPTED
+            return interrupts.exit_code()
         log_lines.print_error(_error_text(error), trace=verbose)
         return USAGE if isinstance(error, UsageError) else FAILED
     finally:

@@ -72,7 +72,7 @@ exit status:
   1  at least one log failed and was not changed; the others are done
   2  usage error (option, configuration, no such directory, no log selected, no Java, a live
      broker holds the lock); nothing was changed
-130  interrupted (Ctrl-C); the next run completes or undoes the changes
+130  interrupted (Ctrl-C), 143 stopped by SIGTERM; the next run completes or undoes the changes
 """
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar
 
 from compaction.config.request import CompactionRequest
@@ -20,10 +20,11 @@ from compaction.run.destination import Destination
 from compaction.run.expired_records import count_expired
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.log_reports import failed_report, replaced_bytes
-from compaction.run.passes import Passes, run_in_threads
+from compaction.run.passes import Passes
 from compaction.run.waves import ReplacedSegments, Wave, Waves
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
+from compaction.signals import deferred
 from compaction.storage.durable import DurableSteps, run_in_step
 from compaction.storage.filesystem import FileSystem
 
@@ -125,14 +126,17 @@ class WaveRunner:
 def change_logs(fs: FileSystem, works: Sequence[tuple[str, DurableSteps[T]]], most: int) -> list[T]:
     """Runs works that each change one log; returns their results in order. Groups of up to ``most`` works advance in step.
 
-    Several works run in one thread, so that an interrupt does not stop them halfway; two threads would contend for the GIL.
+    Signals that stop a run do not stop such a group halfway: they take effect when it has ended. Works that advance alone are
+    copies, which take long and are removed.
 
     :param works: the directory of each log, and what changes it
     """
-    groups = [works[first : first + most] for first in range(0, len(works), most)]
-    calls = [partial(run_in_step, fs, [path for path, _ in group], [work for _, work in group]) for group in groups]
-    results = run_in_threads(calls, 1) if min(most, len(works)) > 1 else [call() for call in calls]
-    return [result for group in results for result in group]
+    results: list[T] = []
+    for first in range(0, len(works), most):
+        group = works[first : first + most]
+        with deferred() if most > 1 else nullcontext():
+            results += run_in_step(fs, [path for path, _ in group], [work for _, work in group])
+    return results
 
 
 def _space_for(request: CompactionRequest, logs: Sequence[LogCleaning]) -> SpaceBudget | None:

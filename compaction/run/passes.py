@@ -150,11 +150,8 @@ def run_concurrently(calls: Sequence[Callable[[], R]], threads: int) -> list[R]:
     If a call raises or the caller is interrupted, running calls complete and the others do not start.
     """
     threads = min(threads, len(calls))
-    return run_in_threads(calls, threads) if threads > 1 else [call() for call in calls]
-
-
-def run_in_threads(calls: Sequence[Callable[[], R]], threads: int) -> list[R]:
-    """The same, always in other threads: an interrupt does not stop a call halfway."""
+    if threads <= 1:
+        return [call() for call in calls]
     with ThreadPoolExecutor(threads) as pool:
         running = [pool.submit(call) for call in calls]
         try:

@@ -1,5 +1,6 @@
-"""Ctrl-C at the terminal: one line, exit code 130, and the next run finishes the work. The signal is sent to all processes of
-the command, as a terminal does."""
+"""Ctrl-C at the terminal and SIGTERM: one line, an exit code, and the next run finishes the work. Ctrl-C is sent to all
+processes of the command, as a terminal does; SIGTERM to its own process, as schedulers do, or to all, as service managers
+do."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ from tests.golden import unpack_sample
 from tests.object_store.fixtures import S3Bucket, published
 
 ROOT = Path(__file__).resolve().parents[2]
-LINE = "error: interrupted; the next run completes or undoes the changes of this one"
+REST = "the next run completes or undoes the changes of this one"
+LINE = f"error: interrupted; {REST}"
+STOPPED = f"error: stopped by SIGTERM; {REST}"
 OPTIONS = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0", "--as-of", "2027-01-01T00:00Z", "--include-active")
 #: makes each pass last for some seconds
 SLOWLY = ("--set", "log.cleaner.io.max.bytes.per.second=200000")
@@ -118,6 +121,25 @@ def test_a_run_in_place_ends_with_one_line_and_the_next_one_does_its_work(logs: 
     cleaned("--log-dir", logs)
     assert not list(logs.rglob("*.clean*"))
     assert len(segments(logs)) < len(before)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["own process", "all"])
+def test_a_run_that_is_stopped_by_a_scheduler_leaves_its_logs_unchanged(
+    logs: Path, send: Callable[[int, int], None]
+) -> None:
+    before = segments(logs)
+    with started("--log-dir", logs, *SLOWLY) as process:
+        wait_until(process, lambda: list(logs.rglob("*.clean*")))
+        began = time.monotonic()
+        send(process.pid, signal.SIGTERM)
+        out, err = process.communicate(timeout=LIMIT_S)
+        assert time.monotonic() - began < 30
+        assert [line for line in (out + err).splitlines() if not USUAL.fullmatch(line)] == [STOPPED]
+        assert process.returncode == 128 + signal.SIGTERM
+    assert segments(logs) == before
+    cleaned("--log-dir", logs)
+    assert not list(logs.rglob("*.clean*"))
 
 
 @pytest.mark.crash

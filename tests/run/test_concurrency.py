@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -50,45 +49,49 @@ def test_after_an_interruption_running_calls_complete_and_no_others_start() -> N
     assert sorted({*ended, 1}) == sorted(begun)
 
 
-def test_an_interrupt_lets_the_logs_in_step_complete_and_starts_no_others() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_logs_in_step_complete_and_starts_no_others(number: signal.Signals) -> None:
     begun: list[int] = []
     ended: list[int] = []
 
-    def work(number: int) -> DurableSteps[None]:
-        begun.append(number)
-        if number == 1:
-            # the caller waits by now
-            time.sleep(0.5)
-            os.kill(os.getpid(), signal.SIGINT)
+    def work(log: int) -> DurableSteps[None]:
+        begun.append(log)
+        if log == 0:
+            signal.raise_signal(number)
         yield ()
-        time.sleep(0.2)
-        ended.append(number)
+        ended.append(log)
 
-    # a shell's background jobs ignore it
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # a shell's background jobs ignore interrupts
+    usual = signal.signal(number, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            change_logs(LocalFileSystem(), [(f"/{number}", work(number)) for number in range(6)], 2)
+            change_logs(LocalFileSystem(), [(f"/{log}", work(log)) for log in range(6)], 2)
     finally:
-        signal.signal(signal.SIGINT, usual)
+        signal.signal(number, usual)
     assert begun == ended == [0, 1]
 
 
-def test_logs_are_changed_in_order_one_by_one_inline_and_several_in_one_thread() -> None:
-    threads: list[threading.Thread] = []
+def test_a_signal_stops_a_copy_at_once() -> None:
+    ended: list[int] = []
 
-    def work(number: int) -> DurableSteps[int]:
+    def work() -> DurableSteps[None]:
+        signal.raise_signal(signal.SIGINT)
+        ended.append(0)
         yield ()
-        threads.append(threading.current_thread())
-        return number
 
-    def changed(logs: int, most: int) -> list[int]:
-        threads.clear()
-        return change_logs(LocalFileSystem(), [(f"/{number}", work(number)) for number in range(logs)], most)
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            change_logs(LocalFileSystem(), [("/0", work())], 1)
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert ended == []
 
-    assert changed(5, 2) == list(range(5))
-    assert len(set(threads)) == 1 and threads[0] is not threading.main_thread()
-    for logs, most in ((1, 2), (5, 1)):
-        assert changed(logs, most) == list(range(logs))
-        assert set(threads) == {threading.main_thread()}
-    assert changed(0, 2) == []
+
+@pytest.mark.parametrize(("logs", "most"), [(5, 2), (1, 2), (5, 1), (0, 2)])
+def test_the_results_of_changed_logs_are_in_their_order(logs: int, most: int) -> None:
+    def work(log: int) -> DurableSteps[int]:
+        yield ()
+        return log
+
+    assert change_logs(LocalFileSystem(), [(f"/{log}", work(log)) for log in range(logs)], most) == list(range(logs))
