@@ -1,16 +1,17 @@
 """A run's figures as OpenMetrics text, for a collector that reads files (Prometheus: node_exporter's textfile collector).
 
-Every metric is a gauge: the file describes the last run only. Labels are ``topic``, ``partition`` and ``log_dir``; never a
-record's key or value.
+Every metric is a gauge: the file describes the last run only. It is also written after each wave of a run. Labels are
+``topic``, ``partition`` and ``log_dir``; never a record's key or value.
 
 | metric | meaning |
 | --- | --- |
-| ``kafka_log_compaction_run_info`` | 1, with ``run_id``, ``status`` and ``dry_run`` |
+| ``kafka_log_compaction_run_info`` | 1, with ``run_id``, ``status`` (``running``: of a run in progress) and ``dry_run`` |
 | ``kafka_log_compaction_run_seconds`` | elapsed time of the run |
 | ``kafka_log_compaction_wave_seconds`` | elapsed time of a ``wave``, by its number |
 | ``kafka_log_compaction_wave_bytes`` | a wave, by ``state``: ``written``, and ``freed`` by removing replaced segments |
 | ``kafka_log_compaction_as_of_timestamp_seconds`` | the run's "now" |
 | ``kafka_log_compaction_logs`` | logs by ``status`` |
+| ``kafka_log_compaction_remaining_logs`` | logs that a run in progress has not done; later 0 |
 | ``kafka_log_compaction_log_failed`` | a log: 1 if it failed |
 | ``kafka_log_compaction_log_policy_unknown`` | a log: 1 if its ``cleanup.policy`` is unknown, so that it was not changed |
 | ``kafka_log_compaction_log_bytes``, ``…_records``, ``…_segments`` | a cleaned log, by ``state``: ``before``, ``after`` |
@@ -30,6 +31,7 @@ from compaction.report import LogReport, LogStatus
 from compaction.run_report import RunReport
 
 _PREFIX = "kafka_log_compaction_"
+_RUNNING = "running"
 
 
 class Metric(NamedTuple):
@@ -42,7 +44,8 @@ class Metric(NamedTuple):
 
 
 def open_metrics(report: RunReport) -> str:
-    run = {"run_id": report.run_id, "status": report.status.value, "dry_run": str(report.dry_run).lower()}
+    status = _RUNNING if report.remaining_logs else report.status.value
+    run = {"run_id": report.run_id, "status": status, "dry_run": str(report.dry_run).lower()}
     return document(run, (*_of_run(report), *_of_waves(report), *_of_logs(report)))
 
 
@@ -64,6 +67,7 @@ def _of_run(report: RunReport) -> Iterator[Metric]:
     yield Metric("as_of_timestamp_seconds", "The run's now.", "seconds", [({}, report.as_of_ms / 1000)])
     counts = [({"status": status.value}, sum(log.status is status for log in report.logs)) for status in LogStatus]
     yield Metric("logs", "Logs by outcome.", "", counts)
+    yield Metric("remaining_logs", "Logs that a run in progress has not done.", "", [({}, report.remaining_logs)])
 
 
 def _of_waves(report: RunReport) -> Iterator[Metric]:

@@ -75,6 +75,8 @@ class RunReport(Result):
     #: the certificates of ``verify``, one for each log directory
     verified: tuple[Verified, ...] = ()
     waves: tuple[WaveReport, ...] = ()
+    #: the number of logs that a run in progress has not done
+    remaining_logs: int = 0
 
     @property
     def status(self) -> RunStatus:

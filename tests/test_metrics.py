@@ -84,3 +84,10 @@ def test_odd_directory_names_are_escaped() -> None:
 
 def test_a_run_without_logs_is_a_document_too() -> None:
     assert samples(replace(RUN, logs=()))["logs", frozenset({("status", "cleaned")})] == 0
+
+
+def test_a_run_in_progress_says_how_many_logs_remain() -> None:
+    found = samples(replace(RUN, remaining_logs=7))
+    assert found["remaining_logs", frozenset()] == 7
+    assert [dict(labels)["status"] for name, labels in found if name == "run_info"] == ["running"]
+    assert [dict(labels)["status"] for name, labels in samples(RUN) if name == "run_info"] == [RUN.status.value]

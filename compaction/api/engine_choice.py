@@ -18,6 +18,7 @@ from compaction.storage.uri import environment
 if TYPE_CHECKING:
     from compaction.engines.processes import ProcessPasses
     from compaction.run.passes import Passes
+    from compaction.run_report import RunReport
     from compaction.spark.progress import Progress
     from compaction.spark.session import PlainSession, Session
 
@@ -36,12 +37,14 @@ class Surroundings:
     :ivar starting: the context in which a session is started
     :ivar ends_with_process: sessions and worker processes end with this process, not with the call
     :ivar options: the options of the command line in the form of reports; ``None``: those of the call
+    :ivar on_wave: called with the report so far when one of several waves has ended
     """
 
     progress: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
     starting: Callable[[], AbstractContextManager[None]] = nullcontext
     ends_with_process: bool = False
     options: Mapping[str, Any] | None = None
+    on_wave: Callable[[RunReport], None] = lambda report: None
 
 
 #: the surroundings of this process; ``in_command`` adds to them
@@ -65,6 +68,11 @@ def command_options() -> Mapping[str, Any] | None:
 def progress() -> AbstractContextManager[Progress | None]:
     """Shows the progress of the passes in the block, if this process shows any."""
     return _surroundings[-1].progress()
+
+
+def wave_ended(report: RunReport) -> None:
+    """One of several waves has ended; ``report`` is that of the run so far."""
+    _surroundings[-1].on_wave(report)
 
 
 @dataclass

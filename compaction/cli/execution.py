@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from inspect import signature
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +33,7 @@ from compaction.storage.text_files import NEW_FILE, PRIVATE, check_writable, wri
 if TYPE_CHECKING:
     from compaction.spark.progress import Progress
 
+_LOG = logging.getLogger(__name__)
 FAILED = 1
 USAGE = 2
 _HIDDEN = "[hidden]"
@@ -73,8 +76,18 @@ def _run(parser: Parser, argv: Sequence[str], body: Callable[[argparse.Namespace
         file = getattr(arguments, name, None)
         if file is not None:
             check_writable(file)
-    with in_command(Surroundings(progress, interrupts.deferred, ends_with_process=True, options=_options(arguments))):
+    on_wave = partial(_write_metrics, getattr(arguments, "metrics", None))
+    with in_command(Surroundings(progress, interrupts.deferred, True, _options(arguments), on_wave)):
         return body(arguments)
+
+
+def _write_metrics(path: str | None, report: RunReport) -> None:
+    """Writes the metrics of a run in progress. If they are refused the run goes on: at its end that is an error."""
+    try:
+        if path is not None:
+            write_text(path, open_metrics(report), NEW_FILE)
+    except StorageError as error:
+        _LOG.warning("%s", error.describe())
 
 
 def _require_directory() -> None:

@@ -13,14 +13,15 @@ import threading
 import time
 import traceback
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import IO, TextIO
+from typing import IO, Any, TextIO
 
 from compaction.cli import standard_streams
 from compaction.printable import printable, printable_json, printable_lines
 from compaction.screen.amounts import elapsed
 from compaction.screen.status_line import StatusLine
-from compaction.screen.steps import FOREIGN, STEPS
+from compaction.screen.steps import FOREIGN, STEPS, WAVE, WaveProgress
 
 TEXT, JSON = "text", "json"
 
@@ -33,16 +34,20 @@ _STARTED_S = time.monotonic()
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, and ``exception`` if there is one."""
+    """One object per line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, ``exception`` if there is one, and of
+    a line that begins a wave the fields of ``WaveProgress`` as ``wave``."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, timezone.utc)
-        fields = {
+        fields: dict[str, Any] = {
             "time": time.isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
         }
+        progress = getattr(record, WAVE, None)
+        if isinstance(progress, WaveProgress):
+            fields[WAVE] = asdict(progress)
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return printable_json(json.dumps(fields, ensure_ascii=False))
@@ -98,7 +103,8 @@ class _Handler(logging.Handler):
 
 
 class _Steps(logging.Handler):
-    """Shows steps on a terminal, or writes a line for each that lasts long."""
+    """Shows steps on a terminal, or writes a line for each that lasts long. Waves are the beginning of the lines of a terminal,
+    or lines."""
 
     def __init__(self, errors: _ErrorStream) -> None:
         super().__init__()
@@ -108,9 +114,15 @@ class _Steps(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = printable(record.getMessage())
         if self._errors.status is not None:
-            self._errors.status.step(text)
+            if hasattr(record, WAVE):
+                self._errors.status.prefix = f"{text}: "
+            else:
+                self._errors.status.step(text)
             return
         self.end()
+        if hasattr(record, WAVE):
+            JOB.info(text, extra={WAVE: getattr(record, WAVE)})
+            return
         self._timer = threading.Timer(LONG_STEP_S, JOB.info, [f"{text} ..."])
         self._timer.daemon = True
         self._timer.start()
@@ -119,6 +131,7 @@ class _Steps(logging.Handler):
         if self._timer is not None:
             self._timer.cancel()
         if self._errors.status is not None:
+            self._errors.status.prefix = ""
             self._errors.status.clear()
 
 

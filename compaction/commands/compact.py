@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.budgets import read_budget
-from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, progress
+from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, progress, wave_ended
 from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, read_request, with_output
 from compaction.api.runs import carried_out, done_before, report_without_logs
 from compaction.cli import execution, log_lines, option_groups
@@ -222,7 +222,7 @@ def clean(engine: Engine, request: CompactionRequest) -> RunReport:
     from compaction.run.compact import clean_logs
 
     with progress() as progress_display:
-        return clean_logs(engine.passes(progress_display), request)
+        return clean_logs(engine.passes(progress_display), request, on_wave=wave_ended)
 
 
 def _require_sources(request: CompactionRequest) -> None:

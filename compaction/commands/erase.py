@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, progress
+from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, progress, wave_ended
 from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, read_request, read_selector, with_output
 from compaction.api.key_inputs import KeyInputs, certified_salt, erased_keys, read_keys
 from compaction.api.runs import carried_out, done_before
@@ -199,7 +199,7 @@ def erase_records(engine: Engine, request: ErasureRequest) -> RunReport:
     from compaction.erasure.erase_keys import erase_keys
 
     with progress() as progress_display:
-        return erase_keys(engine.passes(progress_display), request)
+        return erase_keys(engine.passes(progress_display), request, on_wave=wave_ended)
 
 
 def _certifier(engine: Engine, request: ErasureRequest, path: str) -> Certify:

@@ -63,12 +63,13 @@ def erase_keys(
     sizes: Sizes | None = None,
     files: DiskFileSystem | None = None,
     runs: Runs = PROCESSES,
+    on_wave: Callable[[RunReport], None] = lambda report: None,
 ) -> RunReport:
     """Erases keys; see ``run.carry_out``."""
     base = request.base if request.certify is None else replace(uncertified(request.base), retain_replaced=True)
     recorded = replace(base, only_known_files=True)
     command = _KeyErasure(request)
-    report = carry_out(command, start, recorded, sizes, files, runs)
+    report = carry_out(command, start, recorded, sizes, files, runs, on_wave)
     return replace(report, erasure=command.document(report.logs))
 
 

@@ -46,7 +46,8 @@ class Pace:
     def __init__(self, max_duration_ms: int | None, started_s: float) -> None:
         self._max_s = None if max_duration_ms is None else max_duration_ms / 1000
         self._started_s = started_s
-        self._rewritten_bytes, self._seconds = 0, 0.0
+        #: of the waves that have ended
+        self.rewritten_bytes, self._seconds = 0, 0.0
 
     @property
     def limited(self) -> bool:
@@ -56,9 +57,14 @@ class Pace:
     def end_s(self) -> float:
         return float("inf") if self._max_s is None else self._started_s + self._max_s
 
+    @property
+    def bytes_per_second(self) -> float:
+        """The rate of the run so far; 0 if that is not known."""
+        return self.rewritten_bytes / self._seconds if self._seconds else 0.0
+
     def add(self, log_bytes: int, seconds: float) -> None:
         """A wave of ``log_bytes`` took ``seconds``."""
-        self._rewritten_bytes += log_bytes
+        self.rewritten_bytes += log_bytes
         self._seconds += seconds
 
     def defer_late(self, logs: Sequence[LogCleaning], now_s: float) -> None:
@@ -69,17 +75,18 @@ class Pace:
             if left_s <= 0:
                 log.deferred = "deferred: --max-duration has passed"
             elif seconds > left_s:
-                needed = f"{elapsed(seconds)} at {size(self._rewritten_bytes / self._seconds)}/s"
+                needed = f"{elapsed(seconds)} at {size(self.bytes_per_second)}/s"
                 log.deferred = f"deferred: would take {needed}, {elapsed(left_s)} of --max-duration are left"
 
     def wave_bytes(self, now_s: float) -> float:
         """The most bytes of a wave of several logs."""
         if self._max_s is None:
             return float("inf")
-        if not self._rewritten_bytes:
+        if not self.rewritten_bytes:
             return _FIRST_WAVE_BYTES
-        return min(self._max_s / _WAVES, self.end_s - now_s) * self._rewritten_bytes / max(self._seconds, 0.001)
+        return min(self._max_s / _WAVES, self.end_s - now_s) * self.rewritten_bytes / max(self._seconds, 0.001)
 
     def seconds_for(self, log_bytes: int) -> float:
         """How long logs take at the rate of the run so far; 0 if that is not known."""
-        return log_bytes * self._seconds / self._rewritten_bytes if self._rewritten_bytes else 0.0
+        rate = self.bytes_per_second
+        return log_bytes / rate if rate else 0.0

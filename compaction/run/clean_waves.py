@@ -23,7 +23,7 @@ from compaction.run.log_reports import failed_report, replaced_bytes
 from compaction.run.passes import Passes
 from compaction.run.waves import ReplacedSegments, Wave, Waves
 from compaction.screen.amounts import counted
-from compaction.screen.steps import step
+from compaction.screen.steps import begin_wave, step
 from compaction.signals import deferred
 from compaction.storage.durable import DurableSteps, run_in_step
 from compaction.storage.filesystem import FileSystem
@@ -38,6 +38,8 @@ class WaveRunner:
     :ivar output: where the results are put
     :ivar limits: of the passes, but for the space
     :ivar started_s: when the run began
+    :ivar on_wave: called when a wave has ended, with the reports of the logs and of the waves that are done, and the number of
+        logs that are not
     """
 
     command: Command
@@ -46,6 +48,7 @@ class WaveRunner:
     limits: Limits
     start: Callable[[], Passes]
     started_s: float
+    on_wave: Callable[[list[LogReport], list[WaveReport], int], None]
 
     @property
     def _in_place(self) -> bool:
@@ -61,6 +64,8 @@ class WaveRunner:
         ended: list[tuple[Wave, float]] = []
         for wave in Waves(logs, self.limits, 1 if passes is None else passes.cores, replaced if bounded else None, pace):
             started = time.monotonic()
+            if wave.progress is not None:
+                begin_wave(wave.progress)
             if passes is not None:
                 self._clean(wave, passes, [log for log in logs if log.location not in reports])
             reports |= self._swap(wave)
@@ -68,10 +73,18 @@ class WaveRunner:
                 if log.error is None and reports[log.location].deleted_bytes:
                     replaced.add(log, reports[log.location].deleted_bytes)
             ended.append((wave, time.monotonic() - started))
+            if wave.progress is not None:
+                done = [reports[log.location] for log in logs if log.location in reports]
+                self.on_wave(done, self._reports(ended, reports), len(logs) - len(done))
         reports |= {log.location: self.command.report(log) for log in logs if log.deferred is not None}
         for location in replaced.removed:
             reports[location] = replace(reports[location], deleted_bytes=0)
-        return [reports[log.location] for log in logs], [self._report(wave, reports, seconds) for wave, seconds in ended]
+        return [reports[log.location] for log in logs], self._reports(ended, reports)
+
+    def _reports(
+        self, ended: Sequence[tuple[Wave, float]], reports: Mapping[LogLocation, LogReport]
+    ) -> list[WaveReport]:
+        return [self._report(wave, reports, seconds) for wave, seconds in ended]
 
     def _counts(self, log: LogCleaning) -> bool:
         return self.command.counts_expired and bool(log.plan.removals) and log.deferred is None
@@ -82,7 +95,7 @@ class WaveRunner:
             count_expired(expired, self.output.fs, passes, self.limits)
         if not wave.to_clean:
             return
-        step(f"{wave}{self.command.doing} {counted(len(wave.to_clean), 'log')}")
+        step(f"{self.command.doing} {counted(len(wave.to_clean), 'log')}")
         limits = replace(self.limits, space=_space_for(self.request, remaining))
         cleaner = Cleaner(wave.to_clean, self.output.fs, passes, limits)
         cleaner.run(self.command.method(cleaner))
@@ -90,7 +103,7 @@ class WaveRunner:
     def _swap(self, wave: Wave) -> dict[LogLocation, LogReport]:
         """Puts the results of a wave in place."""
         if wave.to_clean and not self.request.dry_run:
-            step(f"{wave}{'replacing segments' if self._in_place else 'publishing the copy'}")
+            step("replacing segments" if self._in_place else "publishing the copy")
         works = [(log.location.path, self._finish(log)) for log in wave.logs]
         reports = change_logs(self.output.disk, works, self.output.concurrency)
         for log in wave.logs:

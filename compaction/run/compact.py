@@ -33,9 +33,10 @@ def clean_logs(
     sizes: Sizes | None = None,
     files: DiskFileSystem | None = None,
     runs: Runs = PROCESSES,
+    on_wave: Callable[[RunReport], None] = lambda report: None,
 ) -> RunReport:
     """Compacts the logs of ``request``; see ``run.carry_out``."""
-    return carry_out(_Compaction(request), start, request, sizes, files, runs)
+    return carry_out(_Compaction(request), start, request, sizes, files, runs, on_wave)
 
 
 @dataclass(frozen=True)

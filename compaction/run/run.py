@@ -28,6 +28,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
 from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
+from compaction.report import LogReport, WaveReport
 from compaction.run.clean_waves import WaveRunner
 from compaction.run.cleaner import Limits
 from compaction.run.command import Command
@@ -53,6 +54,7 @@ def carry_out(
     sizes: Sizes | None = None,
     files: DiskFileSystem | None = None,
     runs: Runs = PROCESSES,
+    on_wave: Callable[[RunReport], None] = lambda report: None,
 ) -> RunReport:
     """One run of a command.
 
@@ -60,10 +62,28 @@ def carry_out(
     :param sizes: see ``Limits``
     :param files: how driver and tasks access files; by default the file system of their paths
     :param runs: tells runs apart that claim the same directories
+    :param on_wave: called with the report so far when one of several waves has ended
     :raises UsageError: a log directory is in use, or cannot be changed in place; or the output directory cannot be written to
     """
-    started, in_place = time.monotonic(), request.output_dir is None
+    started, in_place, run_id = time.monotonic(), request.output_dir is None, uuid.uuid4().hex
+    copied = not in_place or not all(storage_of(log_dir).renames for log_dir in request.log_dirs)
     files = files or file_system(request.log_dirs)
+
+    def report(logs: Sequence[LogReport], waves: Sequence[WaveReport], remaining_logs: int = 0) -> RunReport:
+        failed = (failed_report(log.location, log.error) for log in prepared if log.error is not None)
+        settings = (log.settings for log in prepared if command.has_versions)
+        return RunReport(
+            run_id,
+            request.as_of_ms,
+            request.dry_run,
+            (*logs, *failed),
+            time.monotonic() - started,
+            versions_used(known.kafka for known in settings if known is not None),
+            copied=copied,
+            waves=tuple(waves),
+            remaining_logs=remaining_logs,
+        )
+
     with (
         access(files, request.log_dirs, purpose(request), runs) as held,
         destination(files, request, held, command.done) as output,
@@ -75,25 +95,16 @@ def carry_out(
         logs = command.order(
             [LogCleaning(log.location, log.plan, output.directory(log.location)) for log in prepared if log.plan is not None]
         )
-        runner = WaveRunner(command, request, output, _limits(request, prepared, sizes, files), start, started)
+        limits = _limits(request, prepared, sizes, files)
+        runner = WaveRunner(command, request, output, limits, start, started, lambda *done: on_wave(report(*done)))
         reports, waves = runner.run(logs)
         unplanned = {log.location: str(log.error) for log in prepared if log.error is not None}
         if in_place:
             reports = command.conclude(output, logs, unplanned, reports)
         reports = note_logs_in_use(reports, held.in_use, (log.view for log in logs))
     if not in_place:
-        reports = command.conclude(None, logs, unplanned, [replace(report, deleted_bytes=0) for report in reports])
-    failed = (failed_report(log.location, log.error) for log in prepared if log.error is not None)
-    return RunReport(
-        uuid.uuid4().hex,
-        request.as_of_ms,
-        request.dry_run,
-        (*reports, *failed),
-        time.monotonic() - started,
-        versions_used(log.settings.kafka for log in prepared if log.settings is not None and command.has_versions),
-        copied=not in_place or not all(storage_of(log_dir).renames for log_dir in request.log_dirs),
-        waves=tuple(waves),
-    )
+        reports = command.conclude(None, logs, unplanned, [replace(log, deleted_bytes=0) for log in reports])
+    return report(reports, waves)
 
 
 def parallel_read(start: Callable[[], Passes]) -> ParallelRead:

@@ -40,7 +40,7 @@ from compaction.run.cleaner import Limits, sizes_for
 from compaction.run.destination import Destination
 from compaction.run.log_cleaning import LogCleaning
 from compaction.screen.amounts import elapsed, size
-from compaction.screen.steps import step
+from compaction.screen.steps import WaveProgress, step
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,15 +57,11 @@ class Wave:
     """Logs that are cleaned together, in the order of the run. ``progress`` is that of the run; the only wave has none."""
 
     logs: Sequence[LogCleaning]
-    progress: str = ""
+    progress: WaveProgress | None = None
 
     @cached_property
     def to_clean(self) -> list[LogCleaning]:
         return [log for log in self.logs if log.cleans]
-
-    def __str__(self) -> str:
-        """The beginning of its steps."""
-        return f"{self.progress}: " if self.progress else ""
 
 
 class _Replaced(NamedTuple):
@@ -161,16 +157,19 @@ class Waves:
             if not in_wave:
                 return
             started_s = time.monotonic()
-            yield Wave([log for log in self._logs if log.location in in_wave], self._progress(number))
+            yield Wave([log for log in self._logs if log.location in in_wave], self._progress(number, chosen))
             self._pace.add(sum(rewritten_bytes(log.compaction) for log in chosen), time.monotonic() - started_s)
             self._remaining = [log for log in self._remaining if log.location not in in_wave]
             if not self._remaining:
                 return
 
-    def _progress(self, number: int) -> str:
-        left_bytes = sum(rewritten_bytes(log.compaction) for log in self._remaining)
-        seconds = self._pace.seconds_for(left_bytes)
-        return f"wave {number}, {size(left_bytes)} to clean" + (f", about {elapsed(seconds)} left" if seconds else "")
+    def _progress(self, number: int, chosen: Sequence[LogCleaning]) -> WaveProgress:
+        bytes_done = self._pace.rewritten_bytes
+        in_wave, bytes_to_do = (sum(rewritten_bytes(log.compaction) for log in logs) for logs in (chosen, self._remaining))
+        # as many as if each had the average size
+        waves = number - 1 + -(-bytes_to_do * number // max(1, bytes_done + in_wave))
+        rate, seconds_left = self._pace.bytes_per_second, self._pace.seconds_for(bytes_to_do)
+        return WaveProgress(number, waves, bytes_done, bytes_to_do, round(rate), round(seconds_left, 1))
 
     def _is_one(self) -> bool:
         segments = sum(len(log.compaction.segments) for log in self._remaining)

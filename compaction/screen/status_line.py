@@ -23,13 +23,17 @@ _CLEAR = "\r\x1b[2K"
 
 
 class StatusLine:
-    """The status line of ``stream``, a terminal of ``width()`` cells. Safe to call from several threads."""
+    """The status line of ``stream``, a terminal of ``width()`` cells. Safe to call from several threads.
+
+    :ivar prefix: the beginning of each line
+    """
 
     def __init__(self, stream: TextIO, width: Callable[[], int], now: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._width, self._now = stream, width, now
         self._lock = threading.RLock()
         self._text: Callable[[], str] | None = None
         self._drawn = False
+        self.prefix = ""
         self._thread: threading.Thread | None = None
 
     def step(self, text: str) -> None:
@@ -71,7 +75,7 @@ class StatusLine:
     def _draw(self) -> None:
         if self._text is None:
             return
-        text = self._text()
+        text = self.prefix + self._text()
         # a terminal wraps a line that fills its last column
         shown = set_cell_size(text, min(len(text), max(self._width() - 1, 1))).rstrip()
         self._write(f"{_CLEAR}{shown}")

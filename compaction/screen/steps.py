@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+
+from compaction.screen.amounts import elapsed, size
 
 #: the current step of the process, as a message
 STEPS = logging.getLogger("kafka_log_compaction.steps")
@@ -12,6 +15,40 @@ STEPS.propagate = False
 FOREIGN = logging.getLogger("kafka_log_compaction.foreign")
 
 
+#: attribute of the record of a step that begins a wave
+WAVE = "wave"
+
+
+@dataclass(frozen=True)
+class WaveProgress:
+    """The progress of a run when one of its waves begins.
+
+    :ivar number: that of the wave, from 1
+    :ivar waves: the expected number of waves
+    :ivar bytes_done: of the segments that earlier waves have cleaned
+    :ivar bytes_to_do: of the segments that this wave and later ones clean
+    :ivar bytes_per_second: the rate of earlier waves; 0 if there are none
+    :ivar seconds_left: at this rate
+    """
+
+    number: int
+    waves: int
+    bytes_done: int
+    bytes_to_do: int
+    bytes_per_second: int = 0
+    seconds_left: float = 0.0
+
+    def __str__(self) -> str:
+        done = f"{size(self.bytes_done)} of {size(self.bytes_done + self.bytes_to_do)} done"
+        rate = f", {size(self.bytes_per_second)}/s, about {elapsed(self.seconds_left)} left" if self.bytes_per_second else ""
+        return f"wave {self.number} of about {self.waves}, {done}{rate}"
+
+
 def step(text: str) -> None:
     """Begin a step, which lasts until the next one."""
     STEPS.info(text)
+
+
+def begin_wave(progress: WaveProgress) -> None:
+    """Begin a wave; the steps that follow belong to it."""
+    STEPS.info(str(progress), extra={WAVE: progress})

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from compaction.commands import dry_run
+from compaction.cli import execution, log_lines
+from compaction.commands import compact, dry_run
 from compaction.compare.compare_policies import compare_with
+from compaction.run import waves
+from compaction.screen.steps import WaveProgress, begin_wave, step
 from tests.golden import unpack_sample
 from tests.kafka.jars import spark_home
 from tests.local_passes import LocalPasses
@@ -55,6 +58,59 @@ def test_expire_writes_metrics_too(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     families = {family.name for family in text_string_to_metric_families((tmp_path / "m.txt").read_text())}
     assert "kafka_log_compaction_log_expired_bytes" in families
+
+
+def test_metrics_are_written_again_after_each_wave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir, file = unpack_sample(tmp_path), tmp_path / "m.txt"
+    texts: list[str] = []
+
+    def write(path: str, text: str, mode: int) -> None:
+        assert path == str(file)
+        texts.append(text)
+
+    monkeypatch.setattr(execution, "write_text", write)
+    monkeypatch.setattr(waves, "_MOST_SEGMENTS", 1)
+    options = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0", "--metrics", str(file), "--quiet")
+    assert compact.main(["--log-dir", str(log_dir), *options]) == 0
+    assert len(texts) > 3
+    assert ['status="running"' in text for text in texts] == [True] * (len(texts) - 2) + [False] * 2
+    counts = [text.count("kafka_log_compaction_wave_seconds{") for text in texts]
+    assert counts == [*range(1, len(texts)), len(texts) - 1]
+
+
+def test_metrics_that_are_refused_during_a_run_are_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_dir, metrics = unpack_sample(tmp_path), tmp_path / "there"
+    metrics.mkdir()
+    monkeypatch.setattr(execution, "check_writable", lambda path: None)
+    monkeypatch.setattr(waves, "_MOST_SEGMENTS", 1)
+    options = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0", "--metrics", str(metrics), "--quiet")
+    assert compact.main(["--log-dir", str(log_dir), *options]) == 1
+    refused = f"{metrics}: cannot be written: Is a directory"
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings and set(warnings) == {refused}
+    assert capsys.readouterr().err == f"error: {refused}\n"
+
+
+WAVE_LINE = "wave 2 of about 5, 1.0 GB of 4.0 GB done, 50.0 MB/s, about 1 min 0 s left"
+
+
+def test_a_wave_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = WaveProgress(2, 5, 10**9, 3 * 10**9, 50 * 10**6, 60.0)
+    for log_format, quiet in ((log_lines.TEXT, False), (log_lines.TEXT, True), (log_lines.JSON, False)):
+        log_lines.configure(log_format, verbose=False, quiet=quiet)
+        begin_wave(progress)
+        step("cleaning 3 logs")
+        log_lines.close()
+    text, document = capsys.readouterr().err.splitlines()
+    assert text.endswith(WAVE_LINE)
+    fields = json.loads(document)
+    assert (fields["message"], fields["level"]) == (WAVE_LINE, "INFO")
+    assert fields["wave"] == {
+        "number": 2, "waves": 5, "bytes_done": 10**9, "bytes_to_do": 3 * 10**9, "bytes_per_second": 50 * 10**6,
+        "seconds_left": 60.0,
+    }  # fmt: skip
 
 
 @pytest.mark.spark

@@ -107,7 +107,7 @@ class SmallDisk:
                 self.peak = max(self.peak, used_bytes(self.disk))
             before(operation)
 
-        settings = options.pop("settings", {})
+        settings, on_wave = options.pop("settings", {}), options.pop("on_wave", lambda report: None)
         request = CompactionRequest(
             *logs_in(LOG_DIR, topics(logs), self.disk),
             as_of_ms=NOW_MS,
@@ -116,7 +116,8 @@ class SmallDisk:
             kafka_version=KAFKA,
         )
         with self._surroundings():
-            return clean_logs(self._passes, replace(request, **options), files=WatchedFileSystem(self.disk, watch))
+            files = WatchedFileSystem(self.disk, watch)
+            return clean_logs(self._passes, replace(request, **options), files=files, on_wave=on_wave)
 
     def _passes(self) -> LocalPasses:
         def begin(job: Job) -> None:

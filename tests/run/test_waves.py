@@ -14,7 +14,7 @@ from compaction.report import LogStatus
 from compaction.run import admission, waves
 from compaction.run_report import RunReport
 from compaction.screen.amounts import size
-from compaction.screen.steps import STEPS
+from compaction.screen.steps import STEPS, WAVE, WaveProgress
 from tests.run.small_disk import SmallDisk, cleaned_logs, files_of, topics, used_bytes
 from tests.storage.faults import Stopped
 from tests.trust.watched import Operation
@@ -207,18 +207,40 @@ def test_segments_that_cannot_be_removed_remain_and_no_log_fails(caplog: pytest.
     assert "t0-0" in caplog.text
 
 
-def test_each_wave_says_what_is_left(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_wave_begins_with_the_progress_of_the_run(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(waves, "_MOST_SEGMENTS", 6)
-    disk = SmallDisk.with_free_share(4, MUCH)
+    disk = SmallDisk.with_free_share(6, MUCH)
     disk.job_seconds = 30.0
     with caplog.at_level(logging.INFO, STEPS.name):
-        bytes_before = disk.run(4).logs[0].bytes_before
-    left = size(4 * bytes_before), size(2 * bytes_before)
-    found = [text for text in caplog.messages if text.startswith("wave") and "cleaning" in text]
-    assert found == [
-        f"wave 1, {left[0]} to clean: cleaning 2 logs",
-        f"wave 2, {left[1]} to clean, about 1 min 0 s left: cleaning 2 logs",
+        log_bytes = disk.run(6).logs[0].bytes_before
+    rate = round(2 * log_bytes / 60)
+    assert [record.wave for record in caplog.records if hasattr(record, WAVE)] == [
+        WaveProgress(1, 3, 0, 6 * log_bytes),
+        WaveProgress(2, 3, 2 * log_bytes, 4 * log_bytes, rate, 120.0),
+        WaveProgress(3, 3, 4 * log_bytes, 2 * log_bytes, rate, 60.0),
     ]
+    amounts = f"{size(2 * log_bytes)} of {size(6 * log_bytes)} done, {rate} B/s"
+    assert f"wave 2 of about 3, {amounts}, about 2 min 0 s left" in caplog.messages
+
+
+def test_a_run_with_one_wave_does_not_speak_of_waves(caplog: pytest.LogCaptureFixture) -> None:
+    reports: list[RunReport] = []
+    with caplog.at_level(logging.INFO, STEPS.name):
+        SmallDisk.with_free_share(2, MUCH).run(2, on_wave=reports.append)
+    assert (reports, any("wave" in message for message in caplog.messages)) == ([], False)
+
+
+def test_the_report_so_far_has_the_logs_and_waves_that_are_done() -> None:
+    disk = SmallDisk.with_free_share(LOGS, FREE)
+    so_far: list[RunReport] = []
+    report = disk.run(LOGS, on_wave=so_far.append)
+    assert [len(partial.waves) for partial in so_far] == list(range(1, len(report.waves) + 1))
+    for partial in so_far:
+        assert len(partial.logs) == LOGS - partial.remaining_logs == sum(wave.logs for wave in partial.waves)
+        assert (partial.run_id, all_cleaned(partial)) == (report.run_id, True)
+    assert (so_far[-1].remaining_logs, report.remaining_logs) == (0, 0)
 
 
 def test_several_waves_are_one_line_of_the_summary() -> None:

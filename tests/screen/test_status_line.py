@@ -31,6 +31,14 @@ def test_a_step_is_shown_at_once_and_with_its_time_when_it_lasts() -> None:
     assert stream.getvalue().endswith(f"{CLEAR}reading 3 logs ...  1 min 2 s{CLEAR}")
 
 
+def test_each_line_begins_with_the_prefix() -> None:
+    stream = io.StringIO()
+    status = StatusLine(stream, lambda: 30)
+    status.prefix = "wave 2 of about 5: "
+    status.step("cleaning 3 logs")
+    assert stream.getvalue() == f"{CLEAR}wave 2 of about 5: cleaning 3"
+
+
 def test_other_output_is_printed_without_the_line_which_then_returns() -> None:
     stream = io.StringIO()
     status = StatusLine(stream, lambda: 80, Clock())
