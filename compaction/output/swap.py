@@ -33,6 +33,7 @@ Groups that are not swapped yet are unchanged; a broker's own cleaner leaves the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from compaction.errors import StorageError
@@ -107,7 +108,8 @@ def replace_segments(
             _require_no_journal(fs, path)
             yield from write_journal(fs, path, journal, join(path, segment_file(ordered[0].base_offset, LOG)))
     except Exception:
-        _discard_quietly(fs, path)
+        with suppress(StorageError):
+            discard_outputs(fs, path)
         raise
     for recorded in journal.groups:
         owner.require()
@@ -271,10 +273,10 @@ def source_at(fs: FileSystem, path: str, base_offset: int) -> Source:
     return Source(base_offset, stat.size, stat.mtime_ns, stat.inode)
 
 
-def _discard_quietly(fs: FileSystem, path: str) -> None:
-    """Clean up after an error without hiding it. Outputs are kept if the journal exists, or if that cannot be determined."""
-    try:
-        if fs.stat(join(path, JOURNAL)) is None:
-            discard_unfinished(fs, path)
-    except StorageError:
-        return
+def discard_outputs(fs: FileSystem, path: str) -> None:
+    """Removes the outputs of a log that are not swapped in. They are kept if a journal exists: their swap has begun.
+
+    :raises StorageError: the file system refused
+    """
+    if fs.stat(join(path, JOURNAL)) is None:
+        discard_unfinished(fs, path)

@@ -2,13 +2,15 @@
 with a ``compaction.strategy`` that the broker's own cleaner does not follow.
 
 Free space is checked before anything is written. If the outputs fit even if no record is dropped, all logs are admitted.
-Otherwise pass 2 runs once without writing to get the exact sizes, and logs are admitted in order, the dirtiest first.
+Otherwise pass 2 runs once without writing to get the exact sizes, and logs are admitted in order, the dirtiest first. A log
+whose outputs do not fit is cleaned in portions if it can be (``run.portions``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from compaction.cleaning.grouping import Group
 from compaction.cleaning.log_view import Segment
@@ -82,13 +84,25 @@ class SpaceBudget:
         return all(total <= self._free_bytes[device] for device, total in totals.items())
 
 
+class Lacking(NamedTuple):
+    """The space of a log whose outputs do not fit: bytes needed by the number of each group, and bytes free."""
+
+    needed_bytes: Mapping[int, int]
+    free_bytes: int
+
+    def message(self, besides: str) -> str:
+        """:param besides: see ``SpaceBudget.besides``"""
+        needed = sum(self.needed_bytes.values())
+        return f"its cleaned segments take {needed} bytes, {self.free_bytes} bytes are free {besides}"
+
+
 def logs_without_space(
     space: SpaceBudget,
     logs: Mapping[int, CleanContext],
     parts: Sequence[OutputPart],
     measure: Callable[[], Sequence[PartResult]],
-) -> dict[int, tuple[int, int]]:
-    """The logs whose outputs do not fit: bytes needed and bytes free.
+) -> dict[int, Lacking]:
+    """The logs whose outputs do not fit.
 
     :param measure: runs pass 2 without writing
     """
@@ -100,16 +114,16 @@ def logs_without_space(
     if space.fits(map(upper_bound, parts)):
         return {}
     measured = {(result.log, result.number): result for result in measure()}
-    exact = dict.fromkeys(logs, 0)
+    exact: dict[int, Counter[int]] = {log: Counter() for log in logs}
     for part in parts:
         result = measured[part.output.log, part.number]
-        if not result.unchanged:
-            exact[result.log] += _needed(part, logs[result.log], result.stats.bytes_kept, result.batches)
-    refused = {}
+        kept = _needed(part, logs[result.log], result.stats.bytes_kept, result.batches)
+        exact[result.log][part.output.group] += 0 if result.unchanged else kept
+    lacking = {}
     for log, needed_bytes in exact.items():
-        if not space.take(logs[log].directory, needed_bytes):
-            refused[log] = needed_bytes, max(0, space.free_bytes(logs[log].directory))
-    return refused
+        if not space.take(logs[log].directory, needed_bytes.total()):
+            lacking[log] = Lacking(needed_bytes, max(0, space.free_bytes(logs[log].directory)))
+    return lacking
 
 
 def copied_bytes(segments: Iterable[Segment]) -> int:

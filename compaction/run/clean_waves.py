@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from compaction.config.request import CompactionRequest
@@ -19,8 +20,9 @@ from compaction.run.command import Command
 from compaction.run.destination import Destination
 from compaction.run.expired_records import count_expired
 from compaction.run.log_cleaning import LogCleaning
-from compaction.run.log_reports import failed_report, replaced_bytes
+from compaction.run.log_reports import failed_report, replaced_bytes, replaced_source_bytes
 from compaction.run.passes import Passes
+from compaction.run.portions import clean_in_portions
 from compaction.run.waves import ReplacedSegments, Wave, Waves
 from compaction.screen.amounts import counted
 from compaction.screen.steps import begin_wave, step
@@ -57,39 +59,51 @@ class WaveRunner:
     def run(self, logs: Sequence[LogCleaning]) -> tuple[list[LogReport], list[WaveReport]]:
         """The reports of the logs, in their order, and those of the waves."""
         passes = self.start() if any(log.cleans or self._counts(log) for log in logs) else None
-        replaced = ReplacedSegments(self.output, self.request.release_early, self.request.retain_replaced)
-        bounded = self._in_place and not self.request.dry_run
         pace = Pace(self.request.budget.max_duration_ms, self.started_s)
+        replaced = ReplacedSegments(self.output, self.request.release_early, self.request.retain_replaced, pace.end_s)
+        bounding = replaced if self._in_place and not self.request.dry_run else None
         reports: dict[LogLocation, LogReport] = {}
         ended: list[tuple[Wave, float]] = []
-        for wave in Waves(logs, self.limits, 1 if passes is None else passes.cores, replaced if bounded else None, pace):
+        for wave in Waves(logs, self.limits, 1 if passes is None else passes.cores, bounding, pace):
             started = time.monotonic()
             if wave.progress is not None:
                 begin_wave(wave.progress)
             if passes is not None:
-                self._clean(wave, passes, [log for log in logs if log.location not in reports])
+                self._clean(wave, passes, [log for log in logs if log.location not in reports], bounding)
             reports |= self._swap(wave)
             for log in wave.logs:
-                if log.error is None and reports[log.location].deleted_bytes:
-                    replaced.add(log, reports[log.location].deleted_bytes)
+                replaced.add(log, reports[log.location].deleted_bytes - replaced.added[log.location])
             ended.append((wave, time.monotonic() - started))
             if wave.progress is not None:
-                done = [reports[log.location] for log in logs if log.location in reports]
-                self.on_wave(done, self._reports(ended, reports), len(logs) - len(done))
+                done, waves = self._reports(logs, reports, replaced, ended)
+                self.on_wave(done, waves, len(logs) - len(done))
         reports |= {log.location: self.command.report(log) for log in logs if log.deferred is not None}
-        for location in replaced.removed:
-            reports[location] = replace(reports[location], deleted_bytes=0)
-        return [reports[log.location] for log in logs], self._reports(ended, reports)
+        return self._reports(logs, reports, replaced, ended)
 
     def _reports(
-        self, ended: Sequence[tuple[Wave, float]], reports: Mapping[LogLocation, LogReport]
-    ) -> list[WaveReport]:
-        return [self._report(wave, reports, seconds) for wave, seconds in ended]
+        self,
+        logs: Sequence[LogCleaning],
+        reports: Mapping[LogLocation, LogReport],
+        replaced: ReplacedSegments,
+        ended: Sequence[tuple[Wave, float]],
+    ) -> tuple[list[LogReport], list[WaveReport]]:
+        """The reports of the logs that are done, in the order of all, and of the waves that have ended."""
+        added, removed = replaced.added, replaced.removed
+        # a log that failed may have replaced a part of its segments
+        remaining = {name: max(report.deleted_bytes, added[name]) - removed[name] for name, report in reports.items()}
+        done = {
+            log.location: replace(reports[log.location], deleted_bytes=remaining[log.location])
+            for log in logs
+            if log.location in reports
+        }
+        return list(done.values()), [self._report(wave, done, seconds) for wave, seconds in ended]
 
     def _counts(self, log: LogCleaning) -> bool:
         return self.command.counts_expired and bool(log.plan.removals) and log.deferred is None
 
-    def _clean(self, wave: Wave, passes: Passes, remaining: Sequence[LogCleaning]) -> None:
+    def _clean(
+        self, wave: Wave, passes: Passes, remaining: Sequence[LogCleaning], replaced: ReplacedSegments | None
+    ) -> None:
         """The passes over a wave; ``remaining`` are its logs and those of later waves."""
         if expired := [log for log in wave.logs if self._counts(log)]:
             count_expired(expired, self.output.fs, passes, self.limits)
@@ -98,7 +112,21 @@ class WaveRunner:
         step(f"{self.command.doing} {counted(len(wave.to_clean), 'log')}")
         limits = replace(self.limits, space=_space_for(self.request, remaining))
         cleaner = Cleaner(wave.to_clean, self.output.fs, passes, limits)
-        cleaner.run(self.command.method(cleaner))
+        method = self.command.method(cleaner)
+        for log, lacking in cleaner.run(method).items():
+            clean_in_portions(log, lacking, cleaner, method, replaced, partial(self._swap_portion, replaced=replaced))
+
+    def _swap_portion(self, log: LogCleaning, replaced: ReplacedSegments | None) -> None:
+        """Swaps in outputs of a log that is not cleaned completely yet."""
+        size_bytes = replaced_source_bytes(log)
+        try:
+            change_logs(self.output.disk, [(log.location.path, self.output.replace(log))], self.output.concurrency)
+        except Exception as error:
+            log.error = str(as_log_error(error, log.location.path))
+            return
+        log.swapped, log.groups = (*log.swapped, *log.groups), ()
+        if replaced is not None:
+            replaced.add(log, size_bytes)
 
     def _swap(self, wave: Wave) -> dict[LogLocation, LogReport]:
         """Puts the results of a wave in place."""
@@ -125,13 +153,13 @@ class WaveRunner:
         except Exception as error:
             log.error = str(as_log_error(error, log.location.path))
         if log.error is not None:
-            return failed_report(log.location, log.error, log.plan)
+            return failed_report(log.location, log.error, log.plan, log.swapped)
         report = replace(self.command.report(log), expired_records=log.expired_records)
         return replace(report, seconds=log.seconds + time.monotonic() - started)
 
     def _report(self, wave: Wave, reports: Mapping[LogLocation, LogReport], seconds: float) -> WaveReport:
         done = [log for log in wave.logs if log.error is None]
-        written_bytes = sum(file.size for log in done for group in log.groups for file in group.files)
+        written_bytes = sum(file.size for log in done for group in (*log.swapped, *log.groups) for file in group.files)
         freed_bytes = sum(replaced_bytes(log) - reports[log.location].deleted_bytes for log in done) if self._in_place else 0
         return WaveReport(len(wave.logs), written_bytes, freed_bytes, seconds)
 

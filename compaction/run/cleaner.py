@@ -19,7 +19,7 @@ from compaction.logdir.segments import cut_segment
 from compaction.names import LOG, segment_file
 from compaction.passes.clean_into import Unjoined, join_parts
 from compaction.passes.tasks import CleanContext, MapSettings, OutputPart, PartResult, Slice, SliceSummary
-from compaction.run.admission import SpaceBudget, logs_without_space
+from compaction.run.admission import Lacking, SpaceBudget, logs_without_space
 from compaction.run.log_cleaning import LogCleaning, ScanTotals
 from compaction.run.output_parts import output_parts, output_segments, swap_groups, unchanged
 from compaction.run.passes import CleanedParts, Passes
@@ -110,14 +110,16 @@ class Cleaner:
         self.sizes = sizes_for(self.logs, limits, runner.cores)
         self.task_rate = limits.task_rate(runner.cores)
 
-    def run(self, method: Method) -> None:
-        """All steps. The outputs of each log that has not failed are ready to be swapped in."""
+    def run(self, method: Method) -> dict[LogCleaning, Lacking]:
+        """All steps. The outputs of each log that has not failed are ready to be swapped in, except those of the logs that are
+        returned, because they do not fit into the free space: nothing was written for them."""
         self.each(self._slice)
         method.scan(self)
         self.each(lambda log: method.resolve(self, log))
         self.each(lambda log: output_parts(log, self.sizes))
-        self._refuse_without_space(method)
-        self._clean_into_groups(method)
+        lacking = self._without_space(method)
+        self.write(method, [log for log in self.unfailed if log not in lacking])
+        return lacking
 
     @property
     def unfailed(self) -> list[LogCleaning]:
@@ -155,27 +157,21 @@ class Cleaner:
         plan = log.compaction
         log.slices = slices_of(self.fs, log.number, plan.view, plan.segments, self.sizes.slice_bytes)
 
-    def _refuse_without_space(self, method: Method) -> None:
-        """Fails the logs whose outputs exceed the free space, before anything is written."""
+    def _without_space(self, method: Method) -> dict[LogCleaning, Lacking]:
+        """The logs whose outputs exceed the free space, found before anything is written."""
         logs, space = self.unfailed, self.limits.space
         contexts, parts = _contexts(logs), [part for log in logs for part in log.parts]
         if space is None or not parts:
-            return
+            return {}
         try:
-            refused = logs_without_space(space, contexts, parts, lambda: method.measure(contexts, parts).results)
+            lacking = logs_without_space(space, contexts, parts, lambda: method.measure(contexts, parts).results)
         except StorageError:
             # if the free space is unknown, the write fails when it is exhausted
-            return
-        for log in logs:
-            if log.number in refused:
-                needed, free = refused[log.number]
-                message = f"its cleaned segments take {needed} bytes, {free} bytes are free {space.besides()}"
-                hint = "free some space and run again, or use --output-dir; nothing was written"
-                log.error = str(StorageError(message, path=log.directory, hint=hint))
+            return {}
+        return {self.logs[number]: space_of_log for number, space_of_log in lacking.items()}
 
-    def _clean_into_groups(self, method: Method) -> None:
-        """Pass 2: writes the retained records of each group into one segment."""
-        logs = self.unfailed
+    def write(self, method: Method, logs: Sequence[LogCleaning]) -> None:
+        """Pass 2 over the parts of logs: writes the retained records of each group into one segment, ready to be swapped in."""
         contexts, parts = _contexts(logs), [part for log in logs for part in log.parts]
         if not parts:
             return
@@ -186,8 +182,10 @@ class Cleaner:
         for log in logs:
             log.keys = cleaned.keys.get(log.number, 0)
         outputs = output_segments(logs, contexts, cleaned.results, self._join)
-        for log in self.unfailed:
-            log.groups, log.unchanged = swap_groups(log, outputs), unchanged(log, outputs)
+        for log in logs:
+            if log.error is None:
+                log.groups = swap_groups(log, outputs)
+                log.unchanged |= unchanged(log, outputs)
 
     def _join(self, groups: Sequence[Unjoined]) -> list[PartResult]:
         job = Job(f"join the parts of {len(groups)} segments", writes=True)

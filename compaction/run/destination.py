@@ -18,8 +18,8 @@ from compaction.logdir.segments import require_unchanged
 from compaction.names import CLEANER_OFFSETS, LogLocation
 from compaction.output.publish import Publication
 from compaction.output.segment_deletion import delete_segments
-from compaction.output.segment_files import discard_unfinished, remove_deleted
-from compaction.output.swap import SwapGroup, replace_segments
+from compaction.output.segment_files import remove_deleted
+from compaction.output.swap import SwapGroup, discard_outputs, replace_segments
 from compaction.output.target import PublishOptions
 from compaction.recovery.recover import write_repairs
 from compaction.run.log_cleaning import LogCleaning
@@ -47,7 +47,7 @@ class Destination(Protocol):
         """The directory in which tasks write the outputs of a log."""
 
     def replace(self, log: LogCleaning) -> DurableSteps[None]:
-        """Replaces the segments of a cleaned log by its outputs."""
+        """Replaces segments of a cleaned log by its outputs, its last ones or a portion of them."""
 
     def keep(self, log: LogCleaning) -> DurableSteps[None]:
         """Keeps a log that is not compacted; expired segments are deleted."""
@@ -103,16 +103,17 @@ class InPlace:
         plan, path = log.compaction, log.location.path
         owner = self._held.owner(log.location.log_dir)
         try:
-            require_unchanged(self.fs, self.disk, path, plan.segments)
-            yield from self._repair_and_delete(log)
+            require_unchanged(self.fs, self.disk, path, log.sources)
+            if not log.swapped:
+                yield from self._repair_and_delete(log)
         except Exception:
-            discard_unfinished(self.disk, path)
+            discard_outputs(self.disk, path)
             raise
         yield from replace_segments(
             self.disk,
             log.location,
             log.groups,
-            end_offset=plan.new_checkpoint,
+            end_offset=plan.new_checkpoint if log.is_last else None,
             checkpoints=self._checkpoints,
             owner=owner,
         )
@@ -126,7 +127,7 @@ class InPlace:
         yield from _repair_checkpoint(self._checkpoints, log.compaction)
 
     def discard(self, log: LogCleaning) -> None:
-        discard_unfinished(self.disk, log.location.path)
+        discard_outputs(self.disk, log.location.path)
 
     def remove_replaced(self, log: LogCleaning) -> None:
         self._held.owner(log.location.log_dir).require()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.log_view import AbortedTxn, LogView
+from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.cleaning.plan import LogPlan, PolicyPlan
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedRanges
@@ -61,6 +61,8 @@ class LogCleaning:
     :ivar expired_records: number of records of the segments that the delete policy deletes; ``None`` if not counted
     :ivar seconds: time of the tasks that read and wrote the log, summed over the tasks
     :ivar groups: outputs to be swapped in; in a dry run they have no files
+    :ivar swapped: outputs that are in place, of a log that is cleaned in portions
+    :ivar is_last: ``groups`` are its last portion
     :ivar unchanged: base offsets of the segments that stay, since their output would be the same
     :ivar deferred: why it is left to the next run
     :ivar error: one line
@@ -82,6 +84,8 @@ class LogCleaning:
     expired_records: int | None = None
     seconds: float = 0.0
     groups: tuple[SwapGroup, ...] = ()
+    swapped: tuple[SwapGroup, ...] = ()
+    is_last: bool = True
     unchanged: frozenset[int] = frozenset()
     deferred: str | None = None
     error: str | None = None
@@ -90,6 +94,12 @@ class LogCleaning:
     def cleans(self) -> bool:
         """Whether the passes clean it."""
         return self.compaction.verdict is Verdict.CLEAN and self.deferred is None
+
+    @property
+    def sources(self) -> list[Segment]:
+        """The segments to be cleaned that are not replaced yet."""
+        replaced = {base for group in self.swapped for base in group.source_base_offsets}
+        return [segment for segment in self.compaction.segments if segment.base_offset not in replaced]
 
     def release(self) -> None:
         """Releases what only the passes need."""

@@ -19,7 +19,8 @@ from compaction.config.entries import HEADER
 from compaction.errors import CompactionError, PolicyUnknownError
 from compaction.logdir.segments import has_changed
 from compaction.logdir.settings.kafka_version import KafkaVersion
-from compaction.names import LogLocation
+from compaction.names import LOG, LogLocation
+from compaction.output.swap import SwapGroup
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, VersionUsed
 from compaction.run.log_cleaning import LogCleaning, ScanTotals
 from compaction.storage.kinds import storage_of
@@ -127,8 +128,21 @@ def _file_bytes(segments: Iterable[Segment]) -> int:
     return sum(segment.size_bytes + segment.index_bytes + segment.time_index_bytes for segment in segments)
 
 
-def failed_report(location: LogLocation, error: str | CompactionError | None, plan: PolicyPlan | None = None) -> LogReport:
-    """A log that failed and was not changed.
+def replaced_source_bytes(log: LogCleaning) -> int:
+    """The bytes that the swap of ``groups`` leaves in ``.deleted`` files."""
+    bases = {base for group in log.groups for base in group.source_base_offsets}
+    # expired segments are deleted by the first swap
+    plan = PolicyPlan(log.compaction) if log.swapped else log.plan
+    return _deleted_bytes(plan, (source for source in log.sources if source.base_offset in bases))
+
+
+def failed_report(
+    location: LogLocation,
+    error: str | CompactionError | None,
+    plan: PolicyPlan | None = None,
+    swapped: Iterable[SwapGroup] = (),
+) -> LogReport:
+    """A log that failed and was not changed, but for the portions of it that were swapped in.
 
     :param plan: if it failed after it was planned
     """
@@ -145,8 +159,15 @@ def failed_report(location: LogLocation, error: str | CompactionError | None, pl
     if plan is None:
         return report
     planned = skipped_report(plan)
-    size_bytes = planned.disk_bytes_before
-    return replace(report, disk_bytes_before=size_bytes, disk_bytes_after=size_bytes, settings=planned.settings)
+    size_bytes, segments = planned.disk_bytes_before, {s.base_offset: s.size_bytes for s in plan.compaction.segments}
+    freed_bytes = sum(
+        sum(segments[base] for base in group.source_base_offsets)
+        - sum(file.size for file in group.files if file.kind == LOG)
+        for group in swapped
+    )  # fmt: skip
+    return replace(
+        report, disk_bytes_before=size_bytes, disk_bytes_after=size_bytes - freed_bytes, settings=planned.settings
+    )
 
 
 def deferred_report(log: LogCleaning) -> LogReport:

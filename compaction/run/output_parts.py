@@ -64,7 +64,8 @@ def output_segments(
 
 
 def swap_groups(log: LogCleaning, outputs: Outputs) -> tuple[SwapGroup, ...]:
-    """The output segments of a log and the segments that they replace. Segments that would not change are not replaced."""
+    """The output segments of a log among ``outputs``, and the segments that they replace. Segments that would not change are
+    not replaced."""
     return tuple(
         SwapGroup(
             group.base_offset,
@@ -74,14 +75,17 @@ def swap_groups(log: LogCleaning, outputs: Outputs) -> tuple[SwapGroup, ...]:
             outputs[log.number, number].written,
         )
         for number, group in enumerate(log.compaction.groups)
-        if not outputs[log.number, number].unchanged
+        if (log.number, number) in outputs and not outputs[log.number, number].unchanged
     )
 
 
 def unchanged(log: LogCleaning, outputs: Outputs) -> frozenset[int]:
-    """The base offsets of the segments that are not replaced."""
-    groups = enumerate(log.compaction.groups)
-    return frozenset(group.base_offset for number, group in groups if outputs[log.number, number].unchanged)
+    """The base offsets of the segments that none of ``outputs`` replaces, as it would be the same."""
+    return frozenset(
+        group.base_offset
+        for number, group in enumerate(log.compaction.groups)
+        if (log.number, number) in outputs and outputs[log.number, number].unchanged
+    )
 
 
 def _note_errors(logs: Mapping[int, LogCleaning], results: Sequence[PartResult]) -> None:

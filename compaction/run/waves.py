@@ -4,12 +4,13 @@ wave is planned.
 There is one wave if the outputs of all logs fit into the free space, and their segments into the driver's memory. Otherwise a
 wave has every log, in the order of the run, that still fits beside the earlier ones:
 
-1. An upper bound of its outputs fits into the free space of its file system, of which ``_RESERVED_SHARE`` remains free.
+1. An upper bound of its outputs fits into the free space of its file system, of which ``RESERVED_SHARE`` remains free.
 2. The wave has at most ``_MOST_SEGMENTS`` segments.
 3. It is as short as a limit of the run's time demands (``run.budget``). Such a run defers logs that would end too late.
 
 A log that does not even fit alone is a wave of its own, after all others have freed space; its outputs are measured before they
-are written (``run.admission``). Logs that are not compacted need no space, and are in the first wave.
+are written (``run.admission``). If they do not fit it is cleaned in portions (``run.portions``). Logs that are not compacted
+need no space, and are in the first wave.
 
 The free space is read again for each wave. Before that, the ``.deleted`` files of earlier waves are removed for which
 ``file.delete.delay.ms`` has passed. The run waits for the delay, for at most ``_LONGEST_WAIT_S``, if logs lack space and these
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -47,7 +49,7 @@ _LOG = logging.getLogger(__name__)
 #: the driver holds slices, statistics and results of all segments of a wave
 _MOST_SEGMENTS = 1 << 16
 #: the share of a file system that stays free if there are several waves
-_RESERVED_SHARE = 0.03
+RESERVED_SHARE = 0.03
 #: the longest time that a run waits for ``file.delete.delay.ms``
 _LONGEST_WAIT_S = 600.0
 
@@ -78,21 +80,28 @@ class ReplacedSegments:
 
     :ivar early: they are removed when their wave has ended
     :ivar retained: they are not removed
-    :ivar removed: logs whose files were removed
+    :ivar end_s: when the run ends
+    :ivar added, removed: bytes of the files of each log
     """
 
     output: Destination
     early: bool = False
     retained: bool = False
-    removed: set[LogLocation] = field(default_factory=set)
+    end_s: float = float("inf")
+    added: Counter[LogLocation] = field(default_factory=Counter)
+    removed: Counter[LogLocation] = field(default_factory=Counter)
     _remaining: list[_Replaced] = field(default_factory=list)
 
     def add(self, log: LogCleaning, size_bytes: int) -> None:
-        """Adds the files of a log whose result is in place."""
-        if self.retained:
+        """Adds files of a log whose result, or a portion of it, is in place."""
+        if self.retained or size_bytes <= 0:
             return
+        self.added[log.location] += size_bytes
         delay_s = 0.0 if self.early else log.compaction.config.file_delete_delay_ms / 1000
-        self._remaining.append(_Replaced(log, size_bytes, time.monotonic() + delay_s))
+        # all files of a log are removed at once
+        earlier_bytes = sum(files.size_bytes for files in self._remaining if files.log is log)
+        self._remaining = [files for files in self._remaining if files.log is not log]
+        self._remaining.append(_Replaced(log, earlier_bytes + size_bytes, time.monotonic() + delay_s))
         if self.early:
             self.remove_due()
 
@@ -107,11 +116,11 @@ class ReplacedSegments:
             except CompactionError as error:
                 _LOG.warning("%s", error.describe())
             else:
-                self.removed.add(files.log.location)
+                self.removed[files.log.location] += files.size_bytes
 
-    def soon(self, space: SpaceBudget, devices: set[int], end_s: float) -> int:
-        """The bytes on some file systems of files that the run, which ends at ``end_s``, may wait for."""
-        latest_s = min(time.monotonic() + _LONGEST_WAIT_S, end_s)
+    def soon(self, space: SpaceBudget, devices: set[int]) -> int:
+        """The bytes on some file systems of files that the run may wait for."""
+        latest_s = min(time.monotonic() + _LONGEST_WAIT_S, self.end_s)
         return sum(
             files.size_bytes
             for files in self._remaining
@@ -188,14 +197,14 @@ class Waves:
             if self._replaced is None:
                 return self._fitting(None)[0]
             self._replaced.remove_due()
-            space = SpaceBudget(reserved_share=_RESERVED_SHARE)
+            space = SpaceBudget(reserved_share=RESERVED_SHARE)
             try:
                 chosen, lacking = self._fitting(space)
             except StorageError:
                 return self._fitting(None)[0]
             needed_bytes = sum(self._bounds[log.location] for log in chosen)
             devices = {space.device(log.directory) for log in lacking}
-            if self._replaced.soon(space, devices, self._pace.end_s) <= needed_bytes:
+            if self._replaced.soon(space, devices) <= needed_bytes:
                 return chosen or self._remaining[:1]
             self._replaced.wait()
 

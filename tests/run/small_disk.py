@@ -32,13 +32,13 @@ _BLOCK_BYTES = 4096
 COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "index.interval.bytes": "1"}
 
 
-def disk_of(logs: int) -> FaultyFileSystem:
-    """A disk with logs ``t0``, ``t1``, …: three segments that become one, and an active one."""
+def disk_of(logs: int, segments: int = 3) -> FaultyFileSystem:
+    """A disk with logs ``t0``, ``t1``, …: segments that become one, and an active one."""
     disk = FaultyFileSystem()
     for topic in topics(logs):
         path = f"{LOG_DIR}/{topic}-0"
         disk.mkdir(path)
-        for base in (0, 100, 200, 300):
+        for base in range(0, 100 * (segments + 1), 100):
             batches = [_batch(base + number) for number in range(3)]
             for kind, data in build(base, batches, interval=1).files.items():
                 disk.write_file(f"{path}/{base:020d}{kind}", data, mtime_ns=(NOW_MS - 50_000) * 1_000_000)
