@@ -22,12 +22,13 @@ from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.formats.record_batch import Record
 from compaction.locking.claim import Identity
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation, TopicPartition
-from compaction.run import destination, waves
+from compaction.run import admission, destination, waves
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import DiskFileSystem, join
+from compaction.storage.local import FreeSpace
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.local_job import KAFKA, TopicConfigs, logs_in, resolver_of
 from tests.local_passes import LocalPasses
@@ -38,6 +39,8 @@ from tests.trust.watched import WatchedFileSystem
 LOG_DIR, OUTPUT_DIR = "/memory/logs", "/memory/out/cleaned"
 #: beyond the range of an index with base offset 0
 FAR = 3 * 2**30
+#: free space for one group of a log, and the margin
+GROUP_BYTES = (4 << 20) + 65_000
 _INTERVAL = 1
 _OLD_MS = NOW_MS - 30 * 86_400_000
 _SIZES = Sizes(slice_bytes=300, scan_bytes=700, shard_entries=4, single_part_records=4)
@@ -185,7 +188,7 @@ def location(topic: str, log_dir: str = LOG_DIR) -> LogLocation:
 
 class Kind(NamedTuple):
     """A kind of run: its logs and arguments; ``half_done`` is the point at which an earlier run was killed.
-    ``in_waves``: each log is cleaned by itself, and what it has replaced is removed then."""
+    ``in_waves``: each log is cleaned by itself. ``in_portions``: each log is cleaned one group after the other."""
 
     name: str
     topics: tuple[str, ...]
@@ -194,6 +197,12 @@ class Kind(NamedTuple):
     output_dir: str | None = None
     half_done: str | None = None
     in_waves: bool = False
+    in_portions: bool = False
+
+    @property
+    def releases_early(self) -> bool:
+        """What the run has replaced is removed at once."""
+        return self.in_waves or self.in_portions
 
     def start(self) -> FaultyFileSystem:
         """The disk before the run."""
@@ -207,11 +216,11 @@ class Kind(NamedTuple):
             resolver=resolver_of({topic: TOPICS[topic] for topic in self.topics}),
             dry_run=self.dry_run,
             output_dir=self.output_dir,
-            release_early=self.in_waves,
+            release_early=self.releases_early,
             allow_keyless=True,
             kafka_version=KAFKA,
         )
-        with _in_order(), of_a_process_that_is_over(), _with_most_segments(1 if self.in_waves else 1000):
+        with _in_order(), of_a_process_that_is_over(), _with_most_segments(1 if self.in_waves else 1000), _with_space(self):
             try:
                 if self.expires:
                     return Ended.of(delete_old_segments(LocalPasses, request, files=fs))
@@ -243,6 +252,7 @@ KINDS = (
     Kind("compact after a run that was killed in its swaps", ("equal", "txns"), half_done="fsync_dir"),
     Kind("compact a log that overflows and one without indexes", ("bare", "wide")),
     Kind("compact in waves", _LOGS, in_waves=True),
+    Kind("compact in portions", ("equal", "txns"), in_portions=True),
     Kind("dry run", (*_LOGS, "bare", "gone", "wide"), dry_run=True),
     Kind("dry run of expire", ("both", "gone", "some"), expires=True, dry_run=True),
 )
@@ -288,6 +298,14 @@ def _in_order() -> Iterator[None]:
 def _with_most_segments(count: int) -> Iterator[None]:
     """Waves of at most this number of segments, but of one log."""
     with patch.object(waves, "_MOST_SEGMENTS", count):
+        yield
+
+
+@contextmanager
+def _with_space(kind: Kind) -> Iterator[None]:
+    """Enough free space for any run, or for one group of a log."""
+    free_bytes = GROUP_BYTES if kind.in_portions else 1 << 40
+    with patch.object(admission, "free_space", lambda directory: FreeSpace(1, free_bytes, 0)):
         yield
 
 

@@ -42,9 +42,11 @@ from compaction.errors import CompactionError, LockedError
 from compaction.kernels.keys import slot_table
 from compaction.locking.claim import Identity
 from compaction.report import LogStatus
+from compaction.run import admission
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import FileSystem
+from compaction.storage.local import FreeSpace
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import NOW_MS, TOPIC
@@ -63,6 +65,8 @@ _SWITCHES = (0.003, 0.01, 0.03, 0.1, 0.5)
 _JOB_STEPS = 520
 _BROKER_STEPS = 80
 _DAY_MS = 86_400_000
+#: free space for one group of segments, and the margin
+_GROUP_BYTES = (4 << 20) + 24_000
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,8 @@ class Scenario:
     copies: bool
     left_claim: bool
     delay_ms: int
+    #: the free space is enough for one group of segments
+    portions: bool = False
 
     @classmethod
     def draw(cls, seed: int, mode: str | None = None) -> Scenario:
@@ -98,7 +104,8 @@ class Scenario:
         broker = habits if chance.random() < 0.6 or mode == UNGUARDED else None
         layout, switch, delay_ms = chance.randrange(LAYOUTS), chance.choice(_SWITCHES), chance.choice([0, 60_000])
         copies, left_claim = chance.random() < 0.15, chance.random() < 0.3
-        return cls(seed, mode, layout, switch, jobs, starts, kills, broker, copies, left_claim, delay_ms)
+        portions = chance.random() < 0.3
+        return cls(seed, mode, layout, switch, jobs, starts, kills, broker, copies, left_claim, delay_ms, portions)
 
 
 class _ArenaOfEach(threading.local):
@@ -160,7 +167,11 @@ class World:
 
     def play(self) -> Verdict:
         """Play the scenario and the undisturbed end; returns the violations."""
-        with patch.object(slot_table.SlotTable, "arena", _ArenaOfEach()):
+        free_bytes = _GROUP_BYTES if self.scenario.portions else 1 << 40
+        with (
+            patch.object(slot_table.SlotTable, "arena", _ArenaOfEach()),
+            patch.object(admission, "free_space", lambda directory: FreeSpace(1, free_bytes, 0)),
+        ):
             return self._play()
 
     def _play(self) -> Verdict:
@@ -302,7 +313,10 @@ def _request(scenario: Scenario, fs: FileSystem, *, copy: bool) -> CompactionReq
         "file.delete.delay.ms": str(scenario.delay_ms),
     }
     made = request_for(Path(LOG_DIR), NOW_MS + _DAY_MS, {TOPIC.topic: settings}, fs=fs)
-    return replace(made, output_dir=COPY_DIR) if copy else made
+    if copy:
+        return replace(made, output_dir=COPY_DIR)
+    # a run that frees space does not wait
+    return replace(made, release_early=scenario.portions)
 
 
 def main() -> int:
