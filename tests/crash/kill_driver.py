@@ -3,12 +3,14 @@
 ``python -m tests.crash.kill_driver --seed 1 --kills 2000``. A fork is killed with SIGKILL at a random time, or soon
 after it has begun to write or to swap; ``--fixed`` has it killed before certain of its changes, the same ones every time. Up to
 five kills hit the same directory. The next run must leave the bytes of an undisturbed one, as in ``tests.crash.kill``, which
-makes the logs.
+makes the logs. With ``--waves`` the runs that are killed, and the next one, clean each of the six logs in a wave of its own;
+the next run must not clean again what finished waves have cleaned.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import random
@@ -23,7 +25,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
+from compaction.formats.checkpoints import parse_offset_checkpoint
+from compaction.names import CLEANER_OFFSETS
+from compaction.run import waves
 from tests.crash.kill import MEMORY, MOMENTS, SETTINGS, begun, contents, difference, write_logs
 from tests.crash.stops import KillingFiles, StoppingFiles, run_in_order
 from tests.crash.surroundings import Ended, run
@@ -99,29 +105,44 @@ def fixed_kills(undisturbed: Undisturbed) -> Iterator[Sequence[Kill]]:
         yield [partial(kill_before, change=change) for change in (first, *_THEN)]
 
 
-def run_kills(chains: Callable[[Undisturbed], Iterable[Sequence[Kill]]], most: float, seconds: float) -> Counter[str]:
+def run_kills(
+    chains: Callable[[Undisturbed], Iterable[Sequence[Kill]]], most: float, seconds: float, *, in_waves: bool = False
+) -> Counter[str]:
     """Kill runs, chain by chain, each chain on one directory; returns the kills by phase. Raises at the first difference.
 
     :param most: no further chain begins after so many kills
     :param seconds: nor after so long
+    :param in_waves: each log is cleaned in a wave of its own
     """
     done, deadline = Counter[str](), time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="kills-", dir=MEMORY if MEMORY.is_dir() else None) as directory:
         place = Path(directory)
         write_logs(place / "template")
         undisturbed = _undisturbed(place)
-        expected, log_dir = contents(place / "undisturbed"), place / "logs"
+        expected, log_dir, report = contents(place / "undisturbed"), place / "logs", place / "report.json"
         for chain in chains(undisturbed):
             shutil.copytree(place / "template", log_dir)
-            killed = [kill(log_dir) for kill in chain]
-            done.update(moment for moment in killed if moment)
-            ended_with = run(log_dir, "--set", *SETTINGS)
+            with patch.object(waves, "_MOST_SEGMENTS", 1 if in_waves else 1 << 16):
+                killed = [kill(log_dir) for kill in chain]
+                done.update(moment for moment in killed if moment)
+                before = finished(log_dir)
+                ended_with = run(log_dir, "--report", str(report), "--set", *SETTINGS)
             if ended_with.code or contents(log_dir) != expected:
                 raise AssertionError(f"after {killed}: {ended_with.err}; {difference(contents(log_dir), expected)}")
+            logs = json.loads(report.read_text())["logs"]
+            if again := before & {log["topic"] for log in logs if log["status"] == "cleaned"}:
+                raise AssertionError(f"after {killed}: {again} were cleaned again")
             shutil.rmtree(log_dir)
             if done.total() >= most or time.monotonic() >= deadline:
                 break
     return done
+
+
+def finished(log_dir: Path) -> set[str]:
+    """The topics whose cleaner checkpoint is that of a finished swap."""
+    file = log_dir / CLEANER_OFFSETS
+    offsets = parse_offset_checkpoint(file.read_text(), str(file)) if file.exists() else {}
+    return {name.topic for name in offsets}
 
 
 def _undisturbed(place: Path) -> Undisturbed:
@@ -142,9 +163,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing more after so long")
     parser.add_argument("--fixed", action="store_true", help="kill at fixed points, without a seed")
+    parser.add_argument("--waves", action="store_true", help="clean each log in a wave of its own")
     options = parser.parse_args(argv)
     chains = fixed_kills if options.fixed else partial(random_kills, random.Random(options.seed))
-    done = run_kills(chains, options.kills, options.seconds)
+    done = run_kills(chains, options.kills, options.seconds, in_waves=options.waves)
     print(f"{'fixed' if options.fixed else f'seed {options.seed}'}: {done.total()} kills ({dict(done)}), nothing lost")
     return 0
 

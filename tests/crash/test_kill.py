@@ -28,8 +28,9 @@ def test_the_run_after_a_killed_one_finishes_its_work() -> None:
     assert tally.reruns >= 2
 
 
-def test_the_run_after_many_killed_drivers_finishes_their_work() -> None:
-    command = [sys.executable, "-m", "tests.crash.kill_driver", "--fixed"]
+@pytest.mark.parametrize("options", [(), ("--waves",)], ids=["one wave", "six waves"])
+def test_the_run_after_many_killed_drivers_finishes_their_work(options: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "tests.crash.kill_driver", "--fixed", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "nothing lost" in done.stdout
