@@ -132,6 +132,11 @@ class FileSystem(ReadableFileSystem, Protocol):
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         """Copy bytes into a new file, not yet durable, with mode, owner, extended attributes and mtime of the source."""
 
+    def copy_inside(self, source: str, target: str) -> bool:
+        """Copy a file as ``copy`` does, durable on return, without moving its bytes: by shared blocks, or inside a store.
+        ``False`` if that is not possible; there is no new file then."""
+        return False
+
     def rename(self, source: str, target: str) -> None:
         """Rename a file atomically, replacing any file of that name."""
 

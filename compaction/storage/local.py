@@ -127,6 +127,15 @@ class LocalFileSystem(DiskFileSystem):
             output.copy_from(source, start, length)
             output.close(sync=False, mtime_ns=None if stat is None else stat.mtime_ns)
 
+    def copy_inside(self, source: str, target: str) -> bool:
+        stat = self.stat(source)
+        with removed_on_failure(LocalOutput(target, source)) as output:
+            if stat is None or not output.clone_from(source):
+                output.remove()
+                return False
+            output.close(sync=True, mtime_ns=stat.mtime_ns)
+        return True
+
     def rename(self, source: str, target: str) -> None:
         with storage_errors(source, f"rename to {base_name(target)}"), opened_directory(source) as here:
             if parent(source) == parent(target):

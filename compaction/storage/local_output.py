@@ -17,6 +17,7 @@ from compaction.errors import StorageError
 from compaction.storage.direct import DirectWriter, data_ranges, flush
 from compaction.storage.filesystem import Chunk, base_name, normal, parent
 from compaction.storage.kinds import storage_of
+from compaction.storage.linux_calls import share_blocks
 from compaction.storage.uri import require_local
 
 _COPY_BYTES = 64 << 20
@@ -81,6 +82,11 @@ class LocalOutput:
                 start += hole
         if start < end:
             raise StorageError("file was truncated while it was copied", path=path, position=start, hint=_CHANGED)
+
+    def clone_from(self, path: str) -> bool:
+        """Become another file of the same file system, whose blocks are shared; ``False`` if it cannot do that."""
+        with self._errors(), open(path, "rb", buffering=0) as source:  # noqa: PTH123
+            return share_blocks(source.fileno(), self._fd)
 
     def _copy_data(self, descriptor: int, start: int, end: int) -> int:
         """Append the bytes ``[start, end)`` of an open file; returns where they end, earlier if the file was truncated."""

@@ -83,6 +83,9 @@ class MixedFileSystem(LocalFileSystem):
         else:
             self._download(source, target, start, length)
 
+    def copy_inside(self, source: str, target: str) -> bool:
+        return storage_of(source) is DISK and super().copy_inside(source, target)
+
     def _download(self, source: str, target: str, start: int, length: int | None) -> None:
         stat = self.stat(source)
         size = length if length is not None else 0 if stat is None else stat.size - start

@@ -50,17 +50,22 @@ class OutputFileSystem(FileSystem):
 
         :raises CorruptLogError: the file differs from its manifest entry
         """
-        here = is_inside(source, split(target)[0])
-        stat = stat_objects([source])[0] if here else self._sources.stat(source)
+        stat = stat_objects([source])[0] if is_inside(source, split(target)[0]) else self._sources.stat(source)
         size = 0 if stat is None else stat.size
         part = FileRange(source, start, size - start if length is None else length)
-        if here and part == (source, 0, size) and _is_as_listed(source):
-            self.copy_within(source, target)
+        if part == (source, 0, size) and self.copy_inside(source, target):
             return
         with removed_on_failure(ObjectOutput(target)) as output:
             for block in read_range(self._sources, part):
                 output.write([block])
             output.close(sync=True)
+
+    def copy_inside(self, source: str, target: str) -> bool:
+        """Let the store copy an object of its own, unless it differs from its manifest entry."""
+        if not is_inside(source, split(target)[0]) or not _is_as_listed(source):
+            return False
+        self.copy_within(source, target)
+        return True
 
     def copy_within(self, source: str, target: str) -> None:
         (store, key), (_, target_key) = located(source), located(target)

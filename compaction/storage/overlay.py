@@ -85,6 +85,12 @@ class OverlayFileSystem(FileSystem):
         """The operations on files directly in ``directory``, in order."""
         return tuple(self._operations.get(normal(directory), ()))
 
+    def revert(self, directory: str) -> None:
+        """Forget all changes of files directly in ``directory``."""
+        for name in self._names.pop(normal(directory), ()):
+            del self._changed[join(normal(directory), name)]
+        self._operations.pop(normal(directory), None)
+
     def listdir(self, path: str) -> list[str]:
         names = set(self._base.listdir(path)) if self._base.stat(path) is not None else set()
         directory = normal(path)

@@ -194,6 +194,9 @@ class FaultyFileSystem:
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         self.write_file(target, self.read_bytes(source, start, length), like=source, mtime_ns=self.inode(source).mtime_ns)
 
+    def copy_inside(self, source: str, target: str) -> bool:
+        return False
+
     def rename(self, source: str, target: str) -> None:
         self._step("rename", source)
         if normal(source) in self._directories:

@@ -246,6 +246,9 @@ class ActorFiles:
         self.locks.take(self.domain, log_dir, self.who, shared=shared)
         return HeldLock(self, log_dir)
 
+    def copy_inside(self, source: str, target: str) -> bool:
+        return False
+
     def exchange(self, first: str, second: str) -> bool:
         return False
 

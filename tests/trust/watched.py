@@ -93,6 +93,9 @@ class WatchedFileSystem:
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         self.do("copy", source, lambda: self.inner.copy(source, target, start, length), target)
 
+    def copy_inside(self, source: str, target: str) -> bool:
+        return self.do("copy", source, lambda: self.inner.copy_inside(source, target), target)
+
     def rename(self, source: str, target: str) -> None:
         self.do("rename", source, lambda: self.inner.rename(source, target), target)
 
