@@ -22,6 +22,17 @@ class LogStatus(str, enum.Enum):
     FAILED = "failed"
 
 
+class Since(str, enum.Enum):
+    """How a log of a copy with ``--since`` was copied."""
+
+    #: all of its segments are those of the previous copy
+    UNCHANGED = "unchanged"
+    #: it has new segments; the others are those of the previous copy
+    GROWN = "grown"
+    #: all of its segments are those of the source
+    FULL = "full"
+
+
 class RunStatus(str, enum.Enum):
     """The outcome of a run."""
 
@@ -111,6 +122,12 @@ class LogReport:
     #: records of the expired segments, with transaction markers; ``null`` if there is none, if one of them is damaged, and in a
     #: run of the delete policy alone, which reads no segment
     expired_records: int | None = None
+    #: ``unchanged``, ``grown`` or ``full``: how much of it is taken from the previous copy; empty without ``--since``
+    since: str = ""
+    #: why it was copied in full, although the run was given ``--since``
+    since_reason: str = ""
+    #: bytes of the ``.log`` files of the previous copy that were used in place of the source's
+    previous_bytes: int = 0
 
     @property
     def name(self) -> str:

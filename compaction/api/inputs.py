@@ -137,6 +137,7 @@ class Inputs:
     accept_loss: str | None = None
     replace: bool = False
     if_done: str | None = None
+    since: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     #: all parameters of the call, for its report
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -164,7 +165,7 @@ class Inputs:
 
 
 _LISTS = ("log_dirs", "topics", "partitions", "private_keys", "config", "metadata")
-_PATHS = ("tail", "output_dir")
+_PATHS = ("tail", "output_dir", "since")
 
 
 def _path(path: str | os.PathLike[str] | None) -> str | None:
@@ -316,9 +317,31 @@ def with_output(inputs: Inputs, request: CompactionRequest) -> CompactionRequest
         hint = "e.g. --as-of 2026-11-22T02:00Z"
         raise UsageError("--if-done needs --as-of: without it each run has another time", hint=hint)
     target = check_output_dir(inputs.output_dir, request.log_dirs)
+    request = replace(request, output_dir=target, replace=inputs.replace, since=_since(inputs, target, request.log_dirs))
     # a manifest always records it
-    records = target is not None and (not storage_of(target).renames or inputs.replace or inputs.if_done)
-    return replace(request, output_dir=target, replace=inputs.replace, call=_call(inputs, request) if records else None)
+    records = target is not None and (not storage_of(target).renames or inputs.replace or inputs.if_done or inputs.since)
+    return replace(request, call=_call(inputs, request) if records else None)
+
+
+def _since(inputs: Inputs, target: str | None, log_dirs: Sequence[str]) -> str | None:
+    """The previous copy: an absolute path, or a URI without its options.
+
+    :raises UsageError: nothing is copied, or to another kind of storage, or the two copies or a log directory overlap
+    """
+    if inputs.since is None:
+        return None
+    if target is None or inputs.dry_run:
+        raise UsageError("--since needs --output-dir, and no --dry-run", hint="see --help")
+    since = resolved(parse_uri(inputs.since, "--since"))
+    if storage_of(since) is not storage_of(target):
+        hint = "begin with a copy without --since there"
+        raise UsageError("--since and --output-dir must both be on disks, or both in stores", path=since, hint=hint)
+    for place in (target, *map(place_of, log_dirs)):
+        if is_inside(since, place) or is_inside(place, since):
+            raise UsageError(f"--since overlaps {place}", path=since, hint="name the output of an earlier run")
+    with usage_errors():
+        require_store(since)
+    return since
 
 
 def _call(inputs: Inputs, request: CompactionRequest) -> dict[str, Any]:
@@ -330,8 +353,9 @@ def _call(inputs: Inputs, request: CompactionRequest) -> dict[str, Any]:
         **{name: sorted(value) if isinstance(value, list) else value for name, value in inputs.extra.items()},
         "topic": sorted(inputs.topics),
         "partition": sorted(inputs.partitions),
-        # omitted by default, as in outputs of versions without this option
+        # omitted by default, as in outputs of versions without these options
         **({} if inputs.tail is None else {"tail": inputs.tail}),
+        **({} if request.since is None else {"since": request.since}),
         "assume_default_policy": inputs.assume_default_policy,
         "kafka_version": inputs.kafka_version,
         "command": inputs.command,

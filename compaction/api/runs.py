@@ -72,6 +72,8 @@ def _target(inputs: Inputs) -> ExportTarget:
         raise UsageError("--output-layout needs --output-dir", hint="name a new directory, or a URI")
     if inputs.replace or inputs.if_done:
         raise UsageError("--output-layout cannot be combined with --replace and --if-done", hint="name a new directory")
+    if inputs.since:
+        raise UsageError("--output-layout cannot be combined with --since", hint="drop one of the two options")
     if len(inputs.log_dirs) != 1:
         raise UsageError("--output-layout takes only one --log-dir", hint="run once for each")
     source = parse_uri(inputs.log_dirs[0], "--log-dir")

@@ -45,6 +45,7 @@ def requests(request: CompactionRequest, report: RunReport) -> Iterator[VerifyRe
                 metadata_dirs=request.metadata_dirs,
                 kafka_version=request.kafka_version,
                 include_active=request.include_active,
+                several_rounds=request.since is not None,
             )
 
 

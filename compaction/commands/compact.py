@@ -74,6 +74,11 @@ def parser() -> option_groups.Parser:
     group = option_groups.add_run_options(options)
     option_groups.add_output(group)
     group.add_argument(
+        "--since", metavar="DIR",
+        help="continue this previous copy of the same logs: take unchanged segments from it, and read only new ones from the"
+        " source; it must have been written with --if-done, --replace or --since, or to an object store",
+    )  # fmt: skip
+    group.add_argument(
         "--include-active", action="store_true",
         help="also clean the last segment of each log; only for exports to which no broker appends",
     )  # fmt: skip
@@ -138,6 +143,7 @@ def compact(
     accept_loss: str | None = None,
     replace: bool = False,
     if_done: str | None = None,
+    since: str | os.PathLike[str] | None = None,
     engine: str | Engine = AUTO,
     spark: SparkSession | None = None,
 ) -> RunReport:

@@ -36,6 +36,7 @@ class CompactionRequest:
     ``kafka_version`` is the version whose rules apply; ``None`` for that of each log's cluster
     (``compaction.logdir.settings.kafka_version``). ``release_early``: replaced segments are removed without regard to
     ``file.delete.delay.ms``. ``retain_replaced``: they are not removed in the run, which compares the result with them.
+    ``since``: a finished output that the copy continues (``compaction.output.previous_copy``).
     ``order``: the dirtiest logs first, or those with the largest benefit (``compaction.cleaning.benefit``).
     """
 
@@ -54,6 +55,7 @@ class CompactionRequest:
     kafka_version: str | None = None
     release_early: bool = False
     retain_replaced: bool = False
+    since: str | None = None
     order: str = DIRTY
     budget: Budget = Budget()
 

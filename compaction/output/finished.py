@@ -165,6 +165,20 @@ def differences(written: Mapping[str, Any] | None, asked: Mapping[str, Any] | No
     return sorted(name for name in written.keys() | asked.keys() if written.get(name) != asked.get(name))
 
 
+def find_manifest(output_dir: str, option: str, hint: str, files: DiskFileSystem | None = None) -> Manifest:
+    """The manifest of a finished output.
+
+    :param option: the option that names it
+    :raises UsageError: it is not finished
+    :raises CorruptLogError: the manifest is malformed
+    """
+    output = _output(output_dir, files)
+    manifest = output.manifest()
+    if manifest is None:
+        raise UsageError(f"{option}: {output.unfinished}", path=output_dir, hint=hint)
+    return manifest
+
+
 def require_replaceable(output_dir: str, files: DiskFileSystem | None = None) -> tuple[Manifest, dict[str, FileStat]]:
     """Check that an output is finished, and byte for byte as it was written; returns its manifest and its files.
 
@@ -175,10 +189,7 @@ def require_replaceable(output_dir: str, files: DiskFileSystem | None = None) ->
     :raises LockedError: a broker or a run uses it
     """
     output = _output(output_dir, files)
-    manifest = output.manifest()
-    if manifest is None:
-        hint = "remove it yourself if it is not needed, or name a new directory"
-        raise UsageError(f"--replace: {output.unfinished}", path=output_dir, hint=hint)
+    manifest = find_manifest(output_dir, "--replace", "remove it yourself if it is not needed, or name a new directory", files)
     holder = output.files.lock_holder(output_dir)
     if holder is not None:
         raise LockedError(f"--replace: {holder} uses this output", path=output_dir, hint="stop it, or name a new directory")

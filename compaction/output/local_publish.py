@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from compaction.errors import StorageError, UsageError
 from compaction.locking.mounts import is_mount_point
@@ -31,7 +30,7 @@ from compaction.output.finished import (
     require_as_written,
     require_replaceable,
 )
-from compaction.output.target import Written, require_replace, require_target
+from compaction.output.target import Record, Written, require_replace, require_target
 from compaction.storage.durable import write_verified
 from compaction.storage.filesystem import DiskFileSystem, FileStat, FileSystem, base_name, join, parent
 from compaction.storage.manifest import Entry, Manifest
@@ -69,16 +68,20 @@ class LocalTarget:
     def promote(self, source: str, path: str, size: int) -> None:
         self.files.rename(source, path)
 
-    def commit(self, written: Mapping[str, Written], call: Mapping[str, Any] | None) -> None:
+    def commit(self, written: Mapping[str, Written], record: Record) -> None:
         """:raises StorageError: a file that was written is missing or has another size"""
         fs, output_dir = self.files, self._output_dir
+        entries = []
         for path, file in written.items():
             stat = fs.stat(path)
             if stat is None or stat.size != file.size:
                 hint = "nothing has appeared; check the disk, and what else writes to this directory, and run again"
                 raise StorageError("file has changed since it was written", path=path, hint=hint)
-        if call is not None:
-            write_verified(fs, join(self.place, FINISHED), self._record(written, call))
+            entries.append(Entry(path[len(self.place) + 1 :], file.size, stat.mtime_ns // 1_000_000, None, file.xxh3_128))
+        if record.call is not None:
+            empty = [Entry(name, 0, 0) for name in files_below(fs, self.place) if name.endswith("/")]
+            manifest = Manifest((*entries, *empty), None, None, *record)
+            write_verified(fs, join(self.place, FINISHED), manifest.to_json())
         fs.fsync_dir(self.place)
         if self._may_replace and fs.stat(output_dir) is not None and fs.listdir(output_dir):
             self._replace()
@@ -86,12 +89,6 @@ class LocalTarget:
             fs.rename(self.place, output_dir)
             fs.fsync_dir(parent(output_dir))
         self.abort()
-
-    def _record(self, written: Mapping[str, Written], call: Mapping[str, Any]) -> bytes:
-        start = len(self.place) + 1
-        entries = [Entry(path[start:], file.size, 0, None, file.xxh3_128) for path, file in written.items()]
-        empty = [Entry(name, 0, 0) for name in files_below(self.files, self.place) if name.endswith("/")]
-        return Manifest((*entries, *empty), None, None, call).to_json()
 
     def _replace(self) -> None:
         """Put the output in the place of an earlier one, and remove that.

@@ -28,11 +28,10 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.output.finished import STAGED, read_finished, require_replaceable
-from compaction.output.target import Written, layout, require_replace, require_target
+from compaction.output.target import Record, Written, layout, require_replace, require_target
 from compaction.output.unfinished import (
     OwnNames,
     is_taken_over,
@@ -93,8 +92,8 @@ class ObjectTarget:
     def require_own(self) -> None:
         require_own(self.place, self._run)
 
-    def commit(self, written: Mapping[str, Written], call: Mapping[str, Any] | None) -> None:
-        self.finish(written, call)
+    def commit(self, written: Mapping[str, Written], record: Record) -> None:
+        self.finish(written, record)
         if self._replaced is None:
             return
         replaced, run = self._replaced
@@ -104,7 +103,7 @@ class ObjectTarget:
         self._replacing = True
         _replace(self.place, replaced)
 
-    def finish(self, written: Mapping[str, Written], call: Mapping[str, Any] | None) -> None:
+    def finish(self, written: Mapping[str, Written], record: Record) -> None:
         """Check that every file of the output is there, and write the manifest."""
         self.require_own()
         files = {path[len(self.place) + 1 :]: file for path, file in written.items()}
@@ -113,7 +112,7 @@ class ObjectTarget:
         times = self._keep_only(files)
         with ThreadPoolExecutor(_THREADS) as pool:
             entries = list(pool.map(lambda name: self._entry(name, files[name], times[name]), sorted(files)))
-        manifest = Manifest(tuple(entries), self._run, self.place, call)
+        manifest = Manifest(tuple(entries), self._run, self.place, *record)
         self.require_own()
         path, data = join(self.place, MANIFEST), manifest.to_json()
         self.files.write_file(path, data)
@@ -200,7 +199,7 @@ def _replace(staged: str, output_dir: str) -> None:
         join(output_dir, entry.path): Written(entry.size, entry.xxh3_128, entry.mtime_ms * 1_000_000)
         for entry in manifest.files
     }
-    copy.finish(written, manifest.request)
+    copy.finish(written, Record(manifest.request, manifest.sources))
     copy.files.remove_tree(staged)
 
 

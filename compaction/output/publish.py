@@ -42,14 +42,14 @@ from compaction.output.local_publish import LocalTarget
 from compaction.output.object_publish import ObjectTarget, complete_replacement
 from compaction.output.segment_files import any_log, is_unfinished
 from compaction.output.swap import SwapGroup
-from compaction.output.target import NEW_OUTPUT, PublishOptions, Target, Written, layout
-from compaction.output.verification import copy_verified
+from compaction.output.target import NEW_OUTPUT, PublishOptions, Record, Target, Written, layout
+from compaction.output.verification import copy_recorded, copy_verified
 from compaction.storage.contents import digest_of
 from compaction.storage.durable import TMP, write_verified
 from compaction.storage.filesystem import DiskFileSystem, FileSystem, base_name, join, parent
 from compaction.storage.kinds import storage_of
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.manifest import MANIFEST, MARKER
+from compaction.storage.manifest import MANIFEST, MARKER, SourceLog
 from compaction.storage.ranges import view
 from compaction.storage.text_files import read_small
 
@@ -88,6 +88,8 @@ class Publication:
         self._like: dict[str, str | None] = {}
         #: the files of the output by path
         self._written: dict[str, Written] = {}
+        #: the logs that were copied, by the directories of their copies
+        self._sources: dict[str, SourceLog] = {}
         self._tasks_may_write = False
 
     @classmethod
@@ -128,12 +130,14 @@ class Publication:
         segments: Sequence[Segment],
         *,
         end_offset: int | None,
+        identity: SourceLog | None = None,
     ) -> None:
         """Add a log: the outputs of ``groups``, and copies of all files that these do not replace.
 
         :param source: reads the log, recovered
         :param segments: the log's segments, as planned
         :param end_offset: the log's entry in the cleaner checkpoint; ``None`` keeps the source's
+        :param identity: of its segments before they were read
         :raises CorruptLogError: a segment to be copied is damaged
         :raises StorageError: the file system refused, or the log has changed since it was planned
         """
@@ -158,6 +162,8 @@ class Publication:
             require_same_indexes(self._fs, target, (segment for segment in segments if segment.base_offset not in replaced))
         require_unchanged(source, self._disk, location.path, segments)
         self._added[location.log_dir][location.topic_partition] = end_offset
+        if identity is not None:
+            self._sources[target[len(self._target.place) + 1 :]] = identity
         if self._like.get(location.log_dir) is None:
             self._like[location.log_dir] = _real_log(source, location.path)
 
@@ -185,7 +191,7 @@ class Publication:
             self._write_checkpoints(source, log_dir, root)
             self._fs.fsync_dir(root)
         require_still_unlocked(self._disk, list(self._roots))
-        self._target.commit(self._written, self._options.call)
+        self._target.commit(self._written, Record(self._options.call, self._sources))
 
     def abort(self) -> None:
         """Remove everything that was written."""
@@ -221,8 +227,12 @@ class Publication:
         extent = source.real_path(copy.path)
         if extent is not None:
             size = _without_preallocated(source, copy, extent.size) if copy.valid_bytes is None else copy.valid_bytes
-            extent = extent._replace(size=size)
-            digest = copy_verified(source, self._fs, extent, copy.target, copy.valid_bytes or 0)
+            extent, recorded = extent._replace(size=size), self._options.entry_of(extent.path)
+            if recorded is not None and recorded.xxh3_128 is not None and (extent.start, size) == (0, recorded.size):
+                digest = recorded.xxh3_128
+                copy_recorded(self._fs, extent, copy.target, digest)
+            else:
+                digest = copy_verified(source, self._fs, extent, copy.target, copy.valid_bytes or 0)
             self._written[copy.target] = Written(extent.size, digest, stat.mtime_ns)
             return
         data = source.read_bytes(copy.path)

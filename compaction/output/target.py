@@ -6,11 +6,12 @@ directory, and a rename commits; ``ObjectTarget`` writes under the final prefix,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from compaction.errors import UsageError
 from compaction.storage.filesystem import FileSystem, base_name, join
+from compaction.storage.manifest import Entry, SourceLog
 from compaction.storage.uri import is_inside, resolved
 
 
@@ -21,6 +22,14 @@ class Written(NamedTuple):
     size: int
     xxh3_128: str | None
     mtime_ns: int = 0
+
+
+class Record(NamedTuple):
+    """The record of a finished output besides its files, see ``Manifest``: its request, and the logs that were copied by their
+    paths in the output. Without a request, an output on a disk has no record."""
+
+    call: Mapping[str, Any] | None
+    sources: Mapping[str, SourceLog] | None = None
 
 
 class Target(Protocol):
@@ -40,11 +49,10 @@ class Target(Protocol):
     def promote(self, source: str, path: str, size: int) -> None:
         """Give a file that a task has written and verified its final name."""
 
-    def commit(self, written: Mapping[str, Written], call: Mapping[str, Any] | None) -> None:
+    def commit(self, written: Mapping[str, Written], record: Record) -> None:
         """Check that every file of the output is there, and make the output visible.
 
         :param written: the files by path
-        :param call: recorded in the output; see ``PublishOptions``
         """
 
     def abort(self, *, tasks_may_write: bool) -> None:
@@ -54,14 +62,20 @@ class Target(Protocol):
         """
 
 
+def no_entry(_: str) -> Entry | None:
+    """There is no previous copy."""
+    return None
+
+
 class PublishOptions(NamedTuple):
     """``call`` is recorded in the output, so that a later run can tell whether it is the output of the same request; ``None``:
     nothing is recorded. ``replace``: an earlier output is replaced. ``only_known``: files that no broker loads are not copied:
-    they may have what was erased."""
+    they may have what was erased. ``entry_of``: the entry of a file of a previous copy, by its path."""
 
     call: Mapping[str, Any] | None = None
     replace: bool = False
     only_known: bool = False
+    entry_of: Callable[[str], Entry | None] = no_entry
 
 
 NEW_OUTPUT = PublishOptions()

@@ -12,11 +12,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from compaction.errors import CorruptLogError
 from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.logdir.segment_file import SegmentFile
 from compaction.names import LOG
-from compaction.storage.contents import FileDigest, read_back_error, read_range, verify_file
+from compaction.storage.contents import FileDigest, find_mismatch, read_back_error, read_range, verify_file
 from compaction.storage.filesystem import FileRange, FileSystem, ReadableFileSystem
 
 _ROWS = 1 << 14
@@ -126,3 +127,21 @@ def copy_verified(source: ReadableFileSystem, target: FileSystem, extent: FileRa
         content.update(data)
     verify_file(target, path, FileDigest("", extent.size, content.hexdigest()))
     return content.hexdigest()
+
+
+def copy_recorded(target: FileSystem, source: FileRange, path: str, digest: str) -> None:
+    """Copy a file of an earlier output into a new file, durable on return. If its bytes are moved, the device must return the
+    recorded content.
+
+    :param digest: its recorded content hash
+    :raises CorruptLogError: it has other content
+    :raises StorageError: one of the file systems refused
+    """
+    if target.copy_inside(source.path, path):
+        return
+    target.copy(source.path, path)
+    target.fsync(path)
+    problem = find_mismatch(target, path, FileDigest("", source.size, digest))
+    if problem is not None:
+        hint = "check the disk; the source is unchanged"
+        raise CorruptLogError(f"copy of this file is not what its run recorded: {problem}", path=source.path, hint=hint)

@@ -6,25 +6,29 @@ except failed ones, and publishes them together at the end of the run. ``DryRunO
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Protocol
 
 from compaction.cleaning.plan import LogPlan
 from compaction.config.request import CompactionRequest
-from compaction.locking.access import Access, Purpose
+from compaction.locking.access import Access, Purpose, access
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.logdir.segments import require_unchanged
 from compaction.names import CLEANER_OFFSETS, LogLocation
+from compaction.output.previous_copy import PreviousCopy, identify
 from compaction.output.publish import Publication
 from compaction.output.segment_deletion import delete_segments
 from compaction.output.segment_files import remove_deleted
 from compaction.output.swap import SwapGroup, discard_outputs, replace_segments
-from compaction.output.target import PublishOptions
+from compaction.output.target import PublishOptions, no_entry
 from compaction.recovery.recover import write_repairs
+from compaction.run.increment import Increment
 from compaction.run.log_cleaning import LogCleaning
 from compaction.storage.durable import DurableSteps
 from compaction.storage.filesystem import DiskFileSystem, FileSystem
+from compaction.storage.manifest import SourceLog
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.uri import require_in_place
 
@@ -37,11 +41,13 @@ class Destination(Protocol):
 
     :ivar fs: the run's view of its sources, in which recovery may have changed files in memory only
     :ivar disk: where recovery finishes interrupted swaps
+    :ivar increment: of a copy that continues a previous one
     """
 
     fs: FileSystem
     disk: FileSystem
     concurrency: int
+    increment: Increment | None
 
     def directory(self, location: LogLocation) -> str:
         """The directory in which tasks write the outputs of a log."""
@@ -61,6 +67,8 @@ class Destination(Protocol):
 
 class DryRunOutput:
     """Writes nothing."""
+
+    increment: Increment | None = None
 
     def __init__(self, sources: FileSystem) -> None:
         self.fs: FileSystem = OverlayFileSystem(sources)
@@ -88,6 +96,8 @@ class InPlace:
 
     Recovery rebuilds indexes and splits segments in memory; that is written just before the swap, if the log did not fail.
     """
+
+    increment: Increment | None = None
 
     def __init__(self, disk: DiskFileSystem, held: Access) -> None:
         self.disk: FileSystem = disk
@@ -146,13 +156,23 @@ class InPlace:
 
 
 class CopyOutput:
-    """Adds all logs to a copy, which ``Publication.commit`` makes visible."""
+    """Adds all logs to a copy, which ``Publication.commit`` makes visible.
 
-    def __init__(self, publication: Publication, sources: FileSystem) -> None:
-        self.fs: FileSystem = OverlayFileSystem(sources)
+    :param identities: of the segments of the logs; none if they are not recorded
+    """
+
+    def __init__(
+        self,
+        publication: Publication,
+        sources: FileSystem,
+        identities: Mapping[LogLocation, SourceLog] = MappingProxyType({}),
+        previous: PreviousCopy | None = None,
+    ) -> None:
+        self.increment = None if previous is None else Increment(previous, sources, identities)
+        self.fs: FileSystem = OverlayFileSystem(sources) if self.increment is None else self.increment.fs
         self.disk: FileSystem = self.fs
         self.concurrency = 1
-        self._publication = publication
+        self._publication, self._identities = publication, identities
 
     def directory(self, location: LogLocation) -> str:
         return self._publication.log_path(location)
@@ -175,7 +195,8 @@ class CopyOutput:
             if log.plan.deletion is not None:
                 yield from delete_segments(self.fs, log.location, log.plan.deletion)
             segments = log.compaction.view.segments
-            self._publication.add_log(self.fs, log.location, groups, segments, end_offset=end_offset)
+            identity = self._identities.get(log.location)
+            self._publication.add_log(self.fs, log.location, groups, segments, end_offset=end_offset, identity=identity)
         except Exception:
             self._publication.leave_out(log.location)
             raise
@@ -211,12 +232,29 @@ def destination(files: DiskFileSystem, request: CompactionRequest, held: Access,
         require_in_place(request.log_dirs, done)
         yield InPlace(files, held)
     else:
-        options = PublishOptions(request.call, request.replace, request.only_known_files)
-        publication = Publication.begin(files, output_dir, request.log_dirs, options)
-        try:
-            copy = CopyOutput(publication, files)
-            yield copy
-            publication.commit(copy.fs)
-        except BaseException:
-            publication.abort()
-            raise
+        with _previous_copy(files, request) as previous:
+            entry_of = no_entry if previous is None else previous.entry
+            options = PublishOptions(request.call, request.replace, request.only_known_files, entry_of)
+            publication = Publication.begin(files, output_dir, request.log_dirs, options)
+            try:
+                identities = {} if request.call is None else identify(files, request.logs)
+                copy = CopyOutput(publication, files, identities, previous)
+                yield copy
+                if previous is not None:
+                    previous.require_same()
+                publication.commit(copy.fs)
+            except BaseException:
+                publication.abort()
+                raise
+
+
+@contextmanager
+def _previous_copy(files: DiskFileSystem, request: CompactionRequest) -> Iterator[PreviousCopy | None]:
+    """The previous copy of the request, if any; no broker starts on it, and no run replaces it, if it has a lock file."""
+    if request.since is None:
+        yield None
+        return
+    previous = PreviousCopy.open(request.since, request.log_dirs, files)
+    roots = [root for root in previous.roots.values() if files.stat(root) is not None]
+    with access(files, roots, Purpose.COPY):
+        yield previous

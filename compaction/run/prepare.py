@@ -26,6 +26,7 @@ from compaction.screen.steps import step
 from compaction.storage.filesystem import FileSystem, parent
 from compaction.storage.kinds import storage_of
 from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.spliced import Splice, SplicedFileSystem
 from compaction.storage.uri import resolved
 
 Plan = TypeVar("Plan")
@@ -56,6 +57,7 @@ class LogReadTask(NamedTuple):
     checkpoints: Checkpoints
     now_ms: int
     state: DirectoryState = DirectoryState()
+    splice: Splice | None = None
 
 
 #: returns the results of ``read_without_recovery``, in the order of its tasks
@@ -64,16 +66,18 @@ ParallelRead = Callable[[Sequence[LogReadTask]], list[LogView | CompactionError 
 
 class LogAccess(NamedTuple):
     """How a run accesses its logs: ``fs``, in which they are repaired and read, the ``disk`` on which interrupted swaps are
-    finished (another one only if the run is in place), and the run's claims on the log directories."""
+    finished (another one only if the run is in place), the run's claims on the log directories, and by path the logs in ``fs``
+    that begin with files of other directories."""
 
     fs: FileSystem
     disk: FileSystem
     held: Access = Access()
+    splices: Mapping[str, Splice] = {}
 
 
 def read_without_recovery(fs: FileSystem, task: LogReadTask) -> LogView | CompactionError | None:
     """Reads a log and writes nothing: its view or its error, ``None`` if it needs recovery first."""
-    overlay = OverlayFileSystem(fs)
+    overlay = OverlayFileSystem(fs if task.splice is None else SplicedFileSystem(fs, {task.location.path: task.splice}))
     recovered = _recover(LogAccess(overlay, overlay), task.location, task.settings, task.state)
     if overlay.changed:
         return None
@@ -156,8 +160,8 @@ def _recover_or_read(
     did, and the logs that were read."""
     views: dict[LogLocation, LogView | CompactionError] = {}
     states = _directory_states(sources.fs, logs)
-    if parallel_read is not None and _are_many(sources.fs, logs):
-        views = _read_many(sources.fs, logs, now_ms, parallel_read)
+    if parallel_read is not None and _are_many(sources, logs):
+        views = _read_many(sources, logs, now_ms, parallel_read)
     recovered = {
         location: _recover(sources, location, settings, states[location.log_dir])
         for location, settings in logs.items()
@@ -166,19 +170,22 @@ def _recover_or_read(
     return recovered, views
 
 
-def _are_many(fs: FileSystem, logs: Iterable[LogLocation]) -> bool:
-    least = MANY_REMOTE_SEGMENTS if any(storage_of(log.path).round_trips for log in logs) else MANY_SEGMENTS
-    return sum(_segment_count(fs, log) for log in logs) >= least
+def _are_many(sources: LogAccess, logs: Iterable[LogLocation]) -> bool:
+    directories = [*(log.path for log in logs), *(splice.directory for splice in sources.splices.values())]
+    least = MANY_REMOTE_SEGMENTS if any(storage_of(path).round_trips for path in directories) else MANY_SEGMENTS
+    return sum(_segment_count(sources.fs, log) for log in logs) >= least
 
 
 def _read_many(
-    fs: FileSystem, logs: Mapping[LogLocation, Settings], now_ms: int, parallel_read: ParallelRead
+    sources: LogAccess, logs: Mapping[LogLocation, Settings], now_ms: int, parallel_read: ParallelRead
 ) -> dict[LogLocation, LogView | CompactionError]:
     """Reads logs in parallel; those that need recovery first are missing."""
-    checkpoints = _checkpoints(fs, logs)
-    states = _directory_states(fs, logs)
+    checkpoints, states = _checkpoints(sources.fs, logs), _directory_states(sources.fs, logs)
     tasks = [
-        LogReadTask(log, settings, checkpoints[log.log_dir], now_ms, states[log.log_dir]) for log, settings in logs.items()
+        LogReadTask(
+            log, settings, checkpoints[log.log_dir], now_ms, states[log.log_dir], sources.splices.get(log.path)
+        )
+        for log, settings in logs.items()
     ]
     pairs = zip(logs, parallel_read(tasks), strict=True)
     return {log: view for log, view in pairs if view is not None}

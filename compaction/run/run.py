@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import PolicyPlan
@@ -28,6 +29,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
 from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
+from compaction.names import LogLocation
 from compaction.report import LogReport, WaveReport
 from compaction.run.clean_waves import WaveRunner
 from compaction.run.cleaner import Limits
@@ -45,6 +47,34 @@ from compaction.storage.mixed import MixedFileSystem, file_system
 from compaction.task_runner import Job, pack
 
 _READ_TASKS_PER_CORE = 4
+
+
+class _Cleaned(NamedTuple):
+    """The logs of a run as they were read, their cleanings in the order of the run, and the reports of logs and waves."""
+
+    prepared: Sequence[PreparedLog[PolicyPlan]]
+    logs: Sequence[LogCleaning]
+    reports: list[LogReport]
+    waves: Sequence[WaveReport]
+
+    @property
+    def failed(self) -> dict[LogLocation, str]:
+        """The errors of the logs that failed."""
+        return {
+            **{log.location: str(log.error) for log in self.prepared if log.error is not None},
+            **{log.location: log.error for log in self.logs if log.error is not None},
+        }
+
+    def with_retried(self, again: _Cleaned) -> _Cleaned:
+        """The result after some logs were cleaned again."""
+        retried = {log.location for log in again.prepared}
+        pairs = [(log, report) for log, report in zip(self.logs, self.reports, strict=True) if log.location not in retried]
+        return _Cleaned(
+            [*(log for log in self.prepared if log.location not in retried), *again.prepared],
+            [*(log for log, _ in pairs), *again.logs],
+            [*(report for _, report in pairs), *again.reports],
+            [*self.waves, *again.waves],
+        )
 
 
 def carry_out(
@@ -67,9 +97,14 @@ def carry_out(
     """
     started, in_place, run_id = time.monotonic(), request.output_dir is None, uuid.uuid4().hex
     copied = not in_place or not all(storage_of(log_dir).renames for log_dir in request.log_dirs)
-    files = files or file_system(request.log_dirs)
+    files = files or file_system([*request.log_dirs, *filter(None, [request.since])])
 
-    def report(logs: Sequence[LogReport], waves: Sequence[WaveReport], remaining_logs: int = 0) -> RunReport:
+    def report(
+        prepared: Sequence[PreparedLog[PolicyPlan]],
+        logs: Sequence[LogReport],
+        waves: Sequence[WaveReport],
+        remaining_logs: int = 0,
+    ) -> RunReport:
         failed = (failed_report(log.location, log.error) for log in prepared if log.error is not None)
         settings = (log.settings for log in prepared if command.has_versions)
         return RunReport(
@@ -89,22 +124,39 @@ def carry_out(
         destination(files, request, held, command.done) as output,
     ):
         command.begin(files)
-        sources = LogAccess(output.fs, output.disk, held)
-        required = command.policy_required
-        prepared = prepare(sources, request, command.plan, parallel_read(start), policy_required=required)
-        logs = command.order(
-            [LogCleaning(log.location, log.plan, output.directory(log.location)) for log in prepared if log.plan is not None]
-        )
-        limits = _limits(request, prepared, sizes, files)
-        runner = WaveRunner(command, request, output, limits, start, started, lambda *done: on_wave(report(*done)))
-        reports, waves = runner.run(logs)
+        sources, required = LogAccess(output.fs, output.disk, held), command.policy_required
+        if output.increment is not None:
+            sources = sources._replace(splices=output.increment.splices)
+
+        def clean(request: CompactionRequest) -> _Cleaned:
+            prepared = prepare(sources, request, command.plan, parallel_read(start), policy_required=required)
+            logs = command.order(
+                [
+                    LogCleaning(log.location, log.plan, output.directory(log.location))
+                    for log in prepared
+                    if log.plan is not None
+                ]
+            )
+            limits = _limits(request, prepared, sizes, files)
+
+            def report_wave(*done: Any) -> None:
+                on_wave(report(prepared, *done))
+
+            runner = WaveRunner(command, request, output, limits, start, started, report_wave)
+            return _Cleaned(prepared, logs, *runner.run(logs))
+
+        cleaned = clean(request)
+        if output.increment is not None and (again := output.increment.restart(cleaned.failed)):
+            cleaned = cleaned.with_retried(clean(replace(request, logs=again)))
+        prepared, logs, reports, waves = cleaned
         unplanned = {log.location: str(log.error) for log in prepared if log.error is not None}
         if in_place:
             reports = command.conclude(output, logs, unplanned, reports)
         reports = note_logs_in_use(reports, held.in_use, (log.view for log in logs))
     if not in_place:
         reports = command.conclude(None, logs, unplanned, [replace(log, deleted_bytes=0) for log in reports])
-    return report(reports, waves)
+    result = report(prepared, reports, waves)
+    return result if output.increment is None else replace(result, logs=tuple(output.increment.noted(result.logs)))
 
 
 def parallel_read(start: Callable[[], Passes]) -> ParallelRead:
@@ -120,7 +172,11 @@ def parallel_read(start: Callable[[], Passes]) -> ParallelRead:
 
 
 def _read_logs(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
-    return [read_without_recovery(file_system([task.location.path]), task) for task in tasks]
+    return [read_without_recovery(file_system(_directories(task)), task) for task in tasks]
+
+
+def _directories(task: LogReadTask) -> list[str]:
+    return [task.location.path, *([] if task.splice is None else [task.splice.directory])]
 
 
 def smallest_broker(brokers: Iterable[BrokerConfig]) -> BrokerConfig:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from compaction.report import CHANGED, IN_USE, LogReport, LogStatus
+from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, Since
 from compaction.screen.amounts import change, counted, elapsed, share_freed, size
 from compaction.screen.text_table import Column, Line, Row, Style, table, top_rows, wrapped
 
@@ -89,6 +89,7 @@ def _notes(report: RunReport) -> Iterator[str]:
         contents = "" if records is None else f" with {counted(records, 'record')}"
         partly = ", whose records are not all counted" if records is None and _records(report.logs) else ""
         yield f"{counted(expired, 'segment')} of {sizes}{contents} {'would expire' if report.dry_run else 'expired'}{partly}"
+    yield from _since(report.logs)
     for note in (IN_USE, CHANGED):
         names = [log.name for log in report.logs if log.reason.endswith(f"({note})")]
         if names:
@@ -109,6 +110,19 @@ def _notes(report: RunReport) -> Iterator[str]:
     if deleted:
         verb = "would remain" if report.dry_run else "remain"
         yield f"{size(deleted)} {verb} on disk as .deleted files: {_RELEASE}"
+
+
+def _since(logs: Sequence[LogReport]) -> Iterator[str]:
+    """The logs of an incremental copy by what was taken from the previous one."""
+    counts = Counter(log.since for log in logs)
+    words = ((Since.UNCHANGED, "unchanged"), (Since.GROWN, "grown"), (Since.FULL, "copied in full"))
+    parts = [f"{counts[kind.value]:,} {word}" for kind, word in words if counts[kind.value]]
+    if parts:
+        yield f"since the previous copy: {', '.join(parts)}; {size(sum(log.previous_bytes for log in logs))} taken from it"
+    full = [f"{log.name}: {log.since_reason}" for log in logs if log.since_reason]
+    yield from (f"copied in full: {reason}" for reason in full[:_MOST_NAMES])
+    if full[_MOST_NAMES:]:
+        yield f"copied in full: {len(full) - _MOST_NAMES:,} more; --verbose names them"
 
 
 def _not_found(erasure: Mapping[str, Any]) -> Iterator[str]:
@@ -206,6 +220,8 @@ def _details(log: LogReport, *, named: bool) -> Iterator[str]:
     if removed:
         yield f"{prefix}removed: {removed}"
     yield f"{prefix}{log.reason}"
+    if log.since_reason:
+        yield f"{prefix}copied in full: {log.since_reason}"
 
 
 def _expired(log: LogReport) -> str:

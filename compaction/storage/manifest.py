@@ -3,11 +3,13 @@
 ``MARKER`` is the first object of an output; it is removed after ``MANIFEST`` was written. Fields of the manifest (JSON):
 
 =================  =================================================================================================
-``format``         3. Format 2 is supported: it has no ``request``. So is format 1: of these fields it has only ``files``, and
-                   those without ``xxh3_128``
+``format``         4. Format 3 is supported: it has no ``sources``. So is format 2, without ``request``, and format 1: of these
+                   fields it has only ``files``, and those without ``xxh3_128``
 ``run``            the run that wrote the output, as in its marker
 ``place``          the URI of the output when it was written
 ``request``        what the run was asked to do: sources, selection, options, time; ``null`` if unknown
+``sources``        by the relative path of each log, the log that was copied: its ``topic_id`` (``null`` if unknown) and the
+                   identity of its ``segments``; ``null`` if unknown. See ``SourceLog``
 ``files``          a list of ``path`` (relative to the manifest), ``size`` in bytes, ``mtime_ms`` (the file's
                    modification time, which a store does not keep), ``etag`` (``null`` if the store has none) and
                    ``xxh3_128`` (hex digest of the bytes; ``null`` in outputs of earlier versions, for a copy made by
@@ -30,9 +32,10 @@ from compaction.errors import CorruptLogError
 
 MANIFEST = "_manifest.json"
 MARKER = "_unfinished.json"
-FORMAT = 3
+FORMAT = 4
 _FIELDS_2 = {"format", "run", "place", "files", "checksum"}
-_FIELDS = {1: {"format", "files"}, 2: _FIELDS_2, 3: _FIELDS_2 | {"request"}}
+_FIELDS_3 = _FIELDS_2 | {"request"}
+_FIELDS = {1: {"format", "files"}, 2: _FIELDS_2, 3: _FIELDS_3, 4: _FIELDS_3 | {"sources"}}
 
 
 @dataclass(frozen=True)
@@ -63,13 +66,52 @@ class Folder(NamedTuple):
 
 
 @dataclass(frozen=True)
+class SourceSegment:
+    """The identity of a segment's ``.log`` in the source of a copy: a write or a replacement of the file changes it.
+
+    On a disk it has size, times and inode. It does not have the device number, which changes with each mount of a snapshot. In
+    a store it has size and ETag.
+    """
+
+    base_offset: int
+    size: int
+    mtime_ns: int = 0
+    inode: int = 0
+    ctime_ns: int = 0
+    etag: str | None = None
+
+    def valid(self) -> bool:
+        """Whether all fields have their types."""
+        return _is_text(self.etag) and all(type(value) is int for name, value in vars(self).items() if name != "etag")
+
+
+@dataclass(frozen=True)
+class SourceLog:
+    """A log that was copied: the id of its topic, and its segments when the run began."""
+
+    topic_id: str | None
+    segments: tuple[SourceSegment, ...]
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> SourceLog:
+        """:raises TypeError: a field is unknown"""
+        return cls(**{**fields, "segments": tuple(SourceSegment(**segment) for segment in fields["segments"])})
+
+    def valid(self) -> bool:
+        """Whether all fields have their types."""
+        return _is_text(self.topic_id) and all(segment.valid() for segment in self.segments)
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """The files of an output; ``run`` and ``place`` (its URI) are ``None`` in format 1, ``request`` also in format 2."""
+    """The files of an output; ``run`` and ``place`` (its URI) are ``None`` in format 1, ``request`` also in format 2, and
+    ``sources`` also in format 3."""
 
     files: tuple[Entry, ...]
     run: str | None = None
     place: str | None = None
     request: Mapping[str, Any] | None = None
+    sources: Mapping[str, SourceLog] | None = None
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> Manifest:
@@ -95,13 +137,24 @@ class Manifest:
         if any(set(fields) != names for fields in document["files"]):
             return None
         made = cls(tuple(Entry(**fields) for fields in document["files"]), document.get("run"), document.get("place"))
-        made = replace(made, request=document.get("request"))
-        valid = all(entry.valid() for entry in made.files) and len({entry.path for entry in made.files}) == len(made.files)
+        sources = document.get("sources")
+        logs = None if sources is None else {path: SourceLog.read(log) for path, log in sources.items()}
+        made = replace(made, request=document.get("request"), sources=logs)
+        unique = len({entry.path for entry in made.files}) == len(made.files)
+        valid = unique and all(entry.valid() for entry in made.files) and all(log.valid() for log in (logs or {}).values())
         return made if valid and (number == 1 or document["checksum"] == _checksum(document)) else None
 
     def to_json(self) -> bytes:
         files = [asdict(entry) for entry in sorted(self.files, key=lambda entry: entry.path)]
-        document = {"format": FORMAT, "run": self.run, "place": self.place, "request": self.request, "files": files}
+        sources = None if self.sources is None else {path: asdict(log) for path, log in sorted(self.sources.items())}
+        document = {
+            "format": FORMAT,
+            "run": self.run,
+            "place": self.place,
+            "request": self.request,
+            "sources": sources,
+            "files": files,
+        }
         return (json.dumps({**document, "checksum": _checksum(document)}, indent=1) + "\n").encode()
 
     @cached_property

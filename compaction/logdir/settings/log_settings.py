@@ -20,7 +20,7 @@ from compaction.formats.checkpoints import parse_partition_metadata
 from compaction.logdir.settings.kafka_version import KafkaVersion, kafka_version
 from compaction.logdir.settings.metadata_sources import MetadataSources, StoredConfig
 from compaction.names import PARTITION_METADATA, LogLocation
-from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.filesystem import FileSystem, ReadableFileSystem, join
 from compaction.storage.text_files import read_small_text
 
 _HINT = "restore it; without it a broker treats the log as another topic's"
@@ -86,7 +86,7 @@ def _log_config(fs: FileSystem, location: LogLocation, stored: StoredConfig | Lo
     topic_id = stored.topic_ids.get(name)
     if topic_id is None:
         return stored
-    own_id = _topic_id(fs, location)
+    own_id = stored_topic_id(fs, location)
     if own_id is None or own_id == topic_id:
         return stored
     others = {other: config for other, config in stored.topics.items() if other != name}
@@ -94,7 +94,11 @@ def _log_config(fs: FileSystem, location: LogLocation, stored: StoredConfig | Lo
     return replace(stored, topics=others, unknown=f"the metadata log {stored.path} knows another topic of this name ({ids})")
 
 
-def _topic_id(fs: FileSystem, location: LogLocation) -> str | None:
+def stored_topic_id(fs: ReadableFileSystem, location: LogLocation) -> str | None:
+    """The topic id in a log's ``partition.metadata``, if there is one.
+
+    :raises LogError: the file is damaged
+    """
     path = join(location.path, PARTITION_METADATA)
     if fs.stat(path) is None:
         return None

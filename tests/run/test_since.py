@@ -1,0 +1,415 @@
+"""Incremental copies: which logs continue the previous copy, and what is taken from it.
+
+The reference is a directory that grows as the source does, and is cleaned in place each time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.errors import StorageError, UsageError
+from compaction.formats.record_batch import Record
+from compaction.names import PARTITION_METADATA
+from compaction.output.finished import FINISHED, read_finished
+from compaction.output.previous_copy import NotContinuedError, common_segments
+from compaction.report import LogReport, LogStatus, Since
+from compaction.run import prepare
+from compaction.run.compact import clean_logs
+from compaction.run_report import RunReport
+from compaction.storage.filesystem import ByteSource
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.manifest import Manifest, SourceLog, SourceSegment
+from tests.formats.encode import BatchSpec, encode_batch
+from tests.local_job import read_offsets, request_for, write_offsets
+from tests.local_passes import LocalPasses
+from tests.logdir.logs import NOW_MS, build
+from tests.trust.watched import Operation, WatchedFileSystem
+
+FS = LocalFileSystem()
+COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "index.interval.bytes": "1"}
+TOPICS = ("orders", "ledger")
+KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+#: half an hour between the copies
+STEP_MS = 1_800_000
+
+
+class Night:
+    """A source that grows, its copies, and a directory that is cleaned in place in the same rounds."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.source, self.reference = root, root / "source", root / "reference"
+        self.round = 0
+        for log_dir in (self.source, self.reference):
+            for topic in TOPICS:
+                self.add(log_dir, topic, 0, 100, 200)
+                (log_dir / f"{topic}-0" / PARTITION_METADATA).write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+
+    def add(self, log_dir: Path, topic: str, *bases: int) -> None:
+        path = log_dir / f"{topic}-0"
+        path.mkdir(parents=True, exist_ok=True)
+        for base in bases:
+            build(base, [_batch(base + number) for number in range(9)], interval=1).put(FS, str(path))
+            for kind in KINDS[:3]:
+                os.utime(path / f"{base:020d}{kind}", ns=(NOW_MS * 1_000_000,) * 2)
+
+    def grow(self, topic: str, *bases: int) -> None:
+        """New segments; the last of them is active."""
+        self.add(self.source, topic, *bases)
+        self.add(self.reference, topic, *bases)
+
+    def copy(self, previous: Path | None = None, **options: Any) -> tuple[Path, dict[str, LogReport]]:
+        """The next copy, and its reports."""
+        target = self.root / f"copy-{self.round}"
+        report = self.run(self.source, target, since=None if previous is None else str(previous), **options)
+        return target, {log.topic: log for log in report.logs}
+
+    def clean(self) -> None:
+        """The round of the reference."""
+        self.run(self.reference, None)
+        for left in self.reference.rglob("*.deleted"):
+            left.unlink()
+
+    def run(self, log_dir: Path, target: Path | None, files: WatchedFileSystem | None = None, **options: Any) -> RunReport:
+        self.round += target is not None
+        request = request_for(log_dir, NOW_MS + self.round * STEP_MS, dict.fromkeys(TOPICS, COMPACT))
+        call = None if target is None else {"command": "compact", "round": self.round}
+        request = replace(request, output_dir=None if target is None else str(target), call=call, **options)
+        return clean_logs(LocalPasses, request, files=files)
+
+
+def _batch(offset: int) -> bytes:
+    """The records of a segment have the keys of those of any other one, except for the first."""
+    key = b"key-%d" % (offset if offset % 100 == 0 else offset % 100)
+    return encode_batch([Record(offset, NOW_MS - 60_000, key, b"value-%d" % offset)], BatchSpec(base_offset=offset))
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    return Night(tmp_path)
+
+
+def logs(log_dir: Path, topic: str) -> dict[str, bytes]:
+    """The files of a log that a broker loads."""
+    return {path.name: path.read_bytes() for path in (log_dir / f"{topic}-0").iterdir() if path.suffix in KINDS}
+
+
+def same_as_reference(night: Night, copy: Path) -> None:
+    for topic in TOPICS:
+        assert logs(copy, topic) == logs(night.reference, topic)
+    assert read_offsets(copy, "cleaner_offsets") == read_offsets(night.reference, "cleaner_offsets")
+
+
+def test_a_copy_of_an_unchanged_source_has_the_files_of_the_previous_one(night: Night) -> None:
+    first, _ = night.copy()
+    second, reports = night.copy(first)
+    for topic in TOPICS:
+        assert (reports[topic].since, reports[topic].status) == (Since.UNCHANGED.value, LogStatus.SKIPPED)
+        assert reports[topic].previous_bytes == sum(len(data) for name, data in logs(first, topic).items() if ".log" in name)
+        assert logs(second, topic) == logs(first, topic)
+    was, now = (read_finished(str(copy)) for copy in (first, second))
+    assert was is not None and now is not None and was.sources == now.sources
+    assert {entry.path: entry.xxh3_128 for entry in was.files} == {entry.path: entry.xxh3_128 for entry in now.files}
+
+
+def test_a_chain_of_copies_has_the_files_of_as_many_rounds(night: Night) -> None:
+    copy, _ = night.copy()
+    night.clean()
+    for base in (300, 500, 700):
+        night.grow("orders", base, base + 100)
+        copy, reports = night.copy(copy)
+        night.clean()
+        same_as_reference(night, copy)
+        assert {topic: report.since for topic, report in reports.items()} == {"orders": "grown", "ledger": "unchanged"}
+        assert reports["orders"].compacted and not reports["ledger"].compacted
+    # the records that earlier rounds removed were not read again
+    assert reports["orders"].bytes_before < sum(path.stat().st_size for path in (night.source / "orders-0").glob("*.log"))
+
+
+def test_the_active_segment_is_read_from_the_source_if_it_has_grown(night: Night) -> None:
+    first, _ = night.copy()
+    night.clean()
+    for log_dir in (night.source, night.reference):
+        segment = build(200, [_batch(200 + number) for number in range(12)], interval=1)
+        segment.put(FS, str(log_dir / "orders-0"))
+    second, reports = night.copy(first)
+    night.clean()
+    same_as_reference(night, second)
+    assert reports["orders"].since == "grown"
+
+
+def test_records_below_the_log_start_of_the_source_do_not_come_back(night: Night) -> None:
+    first, _ = night.copy()
+    for kind in KINDS[:3]:
+        (night.source / "orders-0" / f"{0:020d}{kind}").unlink()
+    write_offsets(night.source, log_starts={"orders": 105})
+    second, reports = night.copy(first)
+    assert reports["orders"].since == "unchanged"
+    # the first segment of the previous copy has offsets up to 108: it stays, and a broker serves nothing below 105
+    assert read_offsets(second, "log_starts") == {"orders": 105}
+    assert min(int(name[:20]) for name in logs(second, "orders")) == 0
+    # without a checkpoint, the log start is the base offset of the first segment
+    (night.source / "log-start-offset-checkpoint").unlink()
+    third, _ = night.copy(second)
+    assert read_offsets(third, "log_starts") == {"orders": 105}
+    write_offsets(night.source, log_starts={"orders": 200})
+    (night.source / "orders-0" / f"{100:020d}.log").unlink()
+    fourth, reports = night.copy(third)
+    assert reports["orders"].since == "unchanged" and min(int(name[:20]) for name in logs(fourth, "orders")) == 200
+
+
+def truncated(night: Night) -> None:
+    with (night.source / "orders-0" / f"{200:020d}.log").open("r+b") as file:
+        file.truncate(file.seek(0, os.SEEK_END) // 9 * 8)
+
+
+def replaced(night: Night) -> None:
+    path = night.source / "orders-0" / f"{100:020d}.log"
+    shutil.copy2(path, path.with_suffix(".new"))
+    path.with_suffix(".new").rename(path)
+
+
+def removed(night: Night) -> None:
+    for kind in KINDS[:3]:
+        (night.source / "orders-0" / f"{200:020d}{kind}").unlink()
+
+
+def recreated(night: Night) -> None:
+    (night.source / "orders-0" / PARTITION_METADATA).write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n")
+
+
+def being_swapped(night: Night) -> None:
+    (night.source / "orders-0" / f"{0:020d}.log.cleaned").touch()
+
+
+def other_segment(copy: Path) -> Path:
+    return copy / "orders-0" / f"{0:020d}.log"
+
+
+def rewritten(night: Night) -> None:
+    path = other_segment(night.root / "copy-0")
+    path.write_bytes(path.read_bytes())
+
+
+def linked(night: Night) -> None:
+    path = other_segment(night.root / "copy-0")
+    path.rename(night.root / "elsewhere")
+    path.symlink_to(night.root / "elsewhere")
+
+
+def extended(night: Night) -> None:
+    (night.root / "copy-0" / "orders-0" / f"{150:020d}.log").touch()
+
+
+def lost(night: Night) -> None:
+    (night.root / "copy-0" / "orders-0" / f"{0:020d}.index").unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (truncated, "segment 200 was truncated"),
+        (replaced, "segment 100 has changed"),
+        (removed, "segment 200 is missing in the source"),
+        (recreated, "the topic was created again: its id is AAAAAAAAAAAAAAAAAAAAAg, it was AAAAAAAAAAAAAAAAAAAAAQ"),
+        (being_swapped, "its segments were being replaced"),
+        (rewritten, "the previous copy has changed since it was written: "),
+        (linked, "the previous copy has changed since it was written: "),
+        (extended, "the previous copy has changed since it was written: "),
+        (lost, "the previous copy has changed since it was written: "),
+    ],
+)
+def test_a_log_that_does_not_continue_the_previous_copy_is_copied_in_full(
+    night: Night, change: Callable[[Night], None], reason: str
+) -> None:
+    first, _ = night.copy()
+    change(night)
+    second, reports = night.copy(first)
+    assert (reports["orders"].since, reports["ledger"].since) == ("full", "unchanged")
+    assert reason in reports["orders"].since_reason
+    plain, _ = night.copy(as_of_ms=NOW_MS + 2 * STEP_MS)
+    assert logs(second, "orders") == logs(plain, "orders")
+
+
+def test_a_log_that_was_not_in_the_previous_copy_is_copied_in_full(night: Night) -> None:
+    first, _ = night.copy(logs=request_for(night.source, NOW_MS, {"ledger": COMPACT}).logs)
+    _, reports = night.copy(first)
+    assert reports["orders"].since_reason == "the previous copy does not have this log"
+
+
+def test_a_copy_with_the_last_segment_cleaned_is_continued_only_if_nothing_is_new(night: Night) -> None:
+    first, _ = night.copy(include_active=True)
+    second, reports = night.copy(first, include_active=True)
+    assert {report.since for report in reports.values()} == {"unchanged"}
+    assert all(logs(second, topic) == logs(first, topic) for topic in TOPICS)
+    night.grow("orders", 300)
+    _, reports = night.copy(second, include_active=True)
+    assert (reports["orders"].since, reports["ledger"].since) == ("full", "unchanged")
+    assert reports["orders"].since_reason == "the previous copy has cleaned its last segment (--include-active)"
+
+
+def flip(path: Path, position: int) -> None:
+    """Change a byte; size and time remain."""
+    stat, data = path.stat(), bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(bytes(data))
+    os.utime(path, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_log_whose_previous_copy_is_damaged_is_copied_in_full(night: Night, grown: bool) -> None:
+    first, _ = night.copy()
+    if grown:
+        night.grow("orders", 300)
+    # a value in the last batch
+    flip(other_segment(first), other_segment(first).stat().st_size - 3)
+    second, reports = night.copy(first)
+    assert (reports["orders"].since, reports["ledger"].since) == ("full", "unchanged")
+    assert reports["orders"].status is LogStatus.CLEANED
+    assert "with files of the previous copy it failed: " in reports["orders"].since_reason
+    plain, _ = night.copy(as_of_ms=NOW_MS + 2 * STEP_MS)
+    assert logs(second, "orders") == logs(plain, "orders")
+    assert read_offsets(second, "cleaner_offsets") == read_offsets(plain, "cleaner_offsets")
+
+
+def test_a_first_offset_that_no_checksum_covers_is_found_by_the_recorded_content(night: Night) -> None:
+    first, _ = night.copy()
+    flip(other_segment(first), 7)
+    _, reports = night.copy(first)
+    assert reports["orders"].since == "full"
+
+
+def test_a_previous_copy_that_is_replaced_meanwhile_is_found_out(night: Night) -> None:
+    first, _ = night.copy()
+    other, _ = night.copy()
+
+    target = night.root / "copy-2"
+    begun: list[object] = []
+
+    def swap(operation: Operation) -> None:
+        if not begun and operation.name == "copy" and ".partial" in operation.target:
+            begun.append(shutil.copy2(other / FINISHED, first / FINISHED))
+
+    with pytest.raises(StorageError, match="the previous copy was replaced during this run"):
+        night.run(night.source, target, WatchedFileSystem(FS, swap), since=str(first))
+    assert begun and not target.exists()
+
+
+def test_a_previous_copy_is_not_written(night: Night) -> None:
+    first, _ = night.copy()
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ctime_ns) for path in first.rglob("*")}
+    night.grow("orders", 300)
+    night.copy(first)
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_ctime_ns) for path in first.rglob("*")} == before
+
+
+def test_a_source_that_changes_while_it_is_copied_fails_its_log(night: Night) -> None:
+    first, _ = night.copy()
+    night.grow("orders", 300)
+    begun: list[int] = []
+
+    def append(operation: Operation) -> None:
+        if not begun and operation.name == "copy" and f"orders-0/{300:020d}.log" in operation.path:
+            begun.append(1)
+            with Path(operation.path).open("ab") as file:
+                file.write(b"\0")
+
+    report = night.run(night.source, night.root / "copy-1", WatchedFileSystem(FS, append), since=str(first))
+    found = {log.topic: log for log in report.logs}
+    assert begun and found["orders"].since == "full"
+    # the second attempt has read it as it is now
+    assert found["orders"].status is LogStatus.CLEANED
+
+
+def test_only_new_segments_are_read_from_the_source(night: Night) -> None:
+    for topic in TOPICS:
+        night.grow(topic, *range(300, 2_100, 100))
+    first, _ = night.copy()
+    night.grow("orders", 2_100)
+    read: dict[str, int] = {}
+    source = str(night.source / "")
+
+    class Counting(WatchedFileSystem):
+        def read_into(self, path: str, source: ByteSource, view: memoryview, at: tuple[int, int]) -> int:
+            count = super().read_into(path, source, view, at)
+            read[path] = read.get(path, 0) + count
+            return count
+
+    files = Counting(FS)
+    night.run(night.source, night.root / "copy-1", files, since=str(first))
+    copied = [path for path in files.log if path.name == "copy" and path.path.startswith(source)]
+    assert {Path(each.path).name for each in copied if each.path.endswith(".log")} == {f"{2_100:020d}.log"}
+    assert {Path(path).name for path in read if path.startswith(source) and path.endswith(".log")} <= {
+        f"{base:020d}.log" for base in (2_000, 2_100)
+    }
+
+
+def test_logs_that_are_read_by_tasks_are_read_the_same_way(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "MANY_SEGMENTS", 1)
+    first, _ = night.copy()
+    night.clean()
+    night.grow("orders", 300, 400)
+    second, reports = night.copy(first)
+    night.clean()
+    same_as_reference(night, second)
+    assert (reports["orders"].since, reports["ledger"].since) == ("grown", "unchanged")
+
+
+def edited(copy: Path, **fields: Any) -> None:
+    manifest = read_finished(str(copy))
+    assert isinstance(manifest, Manifest)
+    (copy / FINISHED).write_bytes(replace(manifest, **fields).to_json())
+
+
+def test_an_output_that_cannot_be_continued_is_refused(night: Night) -> None:
+    first, _ = night.copy()
+    edited(first, request={"command": "erase"})
+    with pytest.raises(UsageError, match="--since: this is an output of erase, which lacks records that the source has"):
+        night.copy(first)
+    edited(first, sources=None)
+    with pytest.raises(UsageError, match="--since: this output does not record what was copied"):
+        night.copy(first)
+    (first / FINISHED).unlink()
+    with pytest.raises(UsageError, match=rf"--since: this directory has no {FINISHED}") as caught:
+        night.copy(first)
+    assert caught.value.hint == "make the first copy with --if-done, or with --replace"
+
+
+SEGMENTS = tuple(SourceSegment(base, 10, 1, base, 1) for base in (0, 10, 20))
+
+
+@pytest.mark.parametrize(
+    ("source", "outcome"),
+    [
+        (SEGMENTS, (20, True, False)),
+        (SEGMENTS[1:], (20, True, False)),
+        (SEGMENTS[2:], (20, True, False)),
+        ((*SEGMENTS, SourceSegment(30, 1)), (20, True, True)),
+        ((*SEGMENTS[:2], SourceSegment(20, 11, 2, 20, 2)), (20, False, True)),
+        # a copy of the directory that was updated
+        ((*SEGMENTS[:2], SourceSegment(20, 10, 2, 77, 2)), (20, False, True)),
+        ((*SEGMENTS[:2], SourceSegment(20, 9, 2, 20, 2)), "truncated"),
+        ((SEGMENTS[0], SEGMENTS[2]), "segment 10 is missing"),
+        ((SEGMENTS[0], replace(SEGMENTS[1], ctime_ns=2), SEGMENTS[2]), "segment 10 has changed"),
+        ((replace(SEGMENTS[0], inode=9), *SEGMENTS[1:]), "segment 0 has changed"),
+        ((replace(SEGMENTS[0], etag="x"), *SEGMENTS[1:]), "segment 0 has changed"),
+        (SEGMENTS[:2], "segment 20 is missing"),
+        ((SourceSegment(30, 1),), "no segment of the previous copy remains"),
+        ((), "do"),
+    ],
+)
+def test_the_common_segments_are_those_that_are_unchanged(
+    source: Sequence[SourceSegment], outcome: tuple[int, bool, bool] | str
+) -> None:
+    recorded, now = SourceLog("id", SEGMENTS), SourceLog("id", tuple(source))
+    if isinstance(outcome, tuple):
+        assert common_segments(recorded, now) == outcome
+        return
+    with pytest.raises(NotContinuedError, match=outcome):
+        common_segments(recorded, now)
