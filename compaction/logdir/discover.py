@@ -108,8 +108,8 @@ def discover(fs: FileSystem, log_dirs: Iterable[str], selector: Selector) -> tup
     :param log_dirs: as :func:`check_log_dirs` returns them
     :raises UsageError: a partition given by name is missing, or a selected one is in two log directories
     """
-    entries = [(location, key) for log_dir in log_dirs for location, key in _logs_of(fs, log_dir)]
-    selected = [(location, key) for location, key in entries if selector.matches(location.topic_partition)]
+    directories = tuple(log_dirs)
+    selected = [entry for log_dir in directories for entry in _logs_of(fs, log_dir, selector)]
     # a directory's own name has precedence over links to it, in any log directory
     own: dict[tuple[object, ...], LogLocation] = {}
     for location, key in sorted(selected, key=lambda entry: _is_link(entry[0].path)):
@@ -117,14 +117,14 @@ def discover(fs: FileSystem, log_dirs: Iterable[str], selector: Selector) -> tup
     locations = [location for location, key in selected if own[key] is location]
     missing = sorted(selector.partitions - {location.topic_partition for location in locations})
     if missing:
-        raise UsageError(f"{selector.option}: no such partition: {missing[0]}", hint=_nearest(missing[0], entries))
+        hint = _nearest(missing[0], _names(fs, directories))
+        raise UsageError(f"{selector.option}: no such partition: {missing[0]}", hint=hint)
     require_one_directory(fs, locations)
     return tuple(locations)
 
 
-def _nearest(missing: TopicPartition, entries: Iterable[tuple[LogLocation, object]]) -> str:
+def _nearest(missing: TopicPartition, names: Sequence[str]) -> str:
     """The hint for a missing partition."""
-    names = [str(location.topic_partition) for location, _ in entries]
     near = difflib.get_close_matches(str(missing), names, n=1)
     return f"did you mean {near[0]}?" if near else "check its name and the log directories"
 
@@ -140,8 +140,7 @@ def require_logs(fs: FileSystem, logs: Sequence[LogLocation], log_dirs: Sequence
     hint = "or give --allow-empty if that is to be expected"
     if patterns and not logs:
         message = f"--topic: no topic here matches {' or '.join(map(repr, patterns))}"
-        names = {str(location.topic_partition) for log_dir in log_dirs for location, _ in _logs_of(fs, log_dir)}
-        partition = next((name for name in patterns if name in names), None)
+        partition = next((name for name in _names(fs, log_dirs) if name in patterns), None)
         if partition is not None:
             raise UsageError(message, path=where, hint=f"{partition} is a partition: give --partition {partition}")
         raise UsageError(message, path=where, hint=f"a pattern matches the whole name of a topic; correct it, {hint}")
@@ -163,20 +162,28 @@ def require_topics(logs: Sequence[LogLocation], selector: Selector, paths: Seque
         raise UsageError("no logs here: no directory is named TOPIC-N", path=", ".join(paths), hint=hint)
 
 
-def _logs_of(fs: FileSystem, log_dir: str) -> list[tuple[LogLocation, tuple[object, ...]]]:
-    """The logs of a directory, with the identities of their directories."""
+def _logs_of(fs: FileSystem, log_dir: str, selector: Selector) -> list[tuple[LogLocation, tuple[object, ...]]]:
+    """The selected logs of a directory, with the identities of their directories. Others are only listed by name."""
     logs = []
-    for name in fs.listdir(log_dir):
-        topic_partition = parse_partition_dir(name)
-        if topic_partition is None or topic_partition.partition > _MAX_PARTITION:
-            continue
-        if topic_partition.topic == CLUSTER_METADATA_TOPIC:
-            continue
-        path = join(log_dir, name)
-        status = fs.stat(path)
+    for topic_partition, path in _named(fs, log_dir):
+        status = fs.stat(path) if selector.matches(topic_partition) else None
         if status is not None and status.is_dir:
             logs.append((LogLocation(topic_partition, log_dir, path), identity(status, path)))
-    return sorted(logs, key=lambda log: (log[0].topic_partition, log[0].path))
+    return logs
+
+
+def _named(fs: FileSystem, log_dir: str) -> list[tuple[TopicPartition, str]]:
+    """The entries of a directory whose names are those of logs, ordered, with their paths."""
+    parsed = ((parse_partition_dir(name), join(log_dir, name)) for name in fs.listdir(log_dir))
+    return sorted(
+        (name, path)
+        for name, path in parsed
+        if name is not None and name.partition <= _MAX_PARTITION and name.topic != CLUSTER_METADATA_TOPIC
+    )
+
+
+def _names(fs: FileSystem, log_dirs: Iterable[str]) -> list[str]:
+    return [str(name) for log_dir in log_dirs for name, _ in _named(fs, log_dir)]
 
 
 def _is_link(path: str) -> bool:
