@@ -45,12 +45,14 @@ class Job:
 
     :ivar task_bytes: bytes that each task reads
     :ivar writes: the tasks write files
+    :ivar in_workers: the tasks take longer than the start of worker processes, however few bytes they read
     """
 
     description: str
     name: str | None = None
     task_bytes: Sequence[int] = ()
     writes: bool = False
+    in_workers: bool = False
 
     @classmethod
     def reading(cls, name: str, description: str, tasks: Iterable[Iterable[Part]], *, writes: bool = False) -> Job:

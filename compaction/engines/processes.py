@@ -171,7 +171,7 @@ class ProcessPasses:
     def _map(self, job: Job, tasks: Sequence[Any], work: Callable[[Any], R], *, counts: bool = True) -> list[R]:
         """``work`` of each task, in order. Functions and their data are pickled once, into memory."""
         sizes = job.task_bytes if counts and len(job.task_bytes) == len(tasks) else [0] * len(tasks)
-        if self._pool is None and sum(job.task_bytes) < self._inline_bytes:
+        if self._pool is None and not job.in_workers and sum(job.task_bytes) < self._inline_bytes:
             return [self._advanced(work(task), size) for task, size in zip(tasks, sizes, strict=True)]
         shared = Spool.in_memory()
         try:

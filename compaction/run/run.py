@@ -165,7 +165,7 @@ def parallel_read(start: Callable[[], Passes]) -> ParallelRead:
     def read_all(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
         passes = start()
         packs = pack(tasks, lambda _: 1, -(-len(tasks) // (_READ_TASKS_PER_CORE * passes.cores)))
-        views_by_task = passes.run(Job(f"read {len(tasks)} logs"), packs, _read_logs)
+        views_by_task = passes.run(Job(f"read {len(tasks)} logs", in_workers=True), packs, _read_logs)
         return [view for views in views_by_task for view in views]
 
     return read_all

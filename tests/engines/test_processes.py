@@ -119,6 +119,11 @@ def test_a_small_job_starts_no_worker() -> None:
         assert passes.run(Job("test", task_bytes=[1]), [0], _pid) == [os.getpid()]
 
 
+def test_a_job_that_takes_long_runs_in_workers() -> None:
+    with ProcessPasses(1) as passes:
+        assert passes.run(Job("test", in_workers=True), [0], _pid) != [os.getpid()]
+
+
 def _pid(_: int) -> int:
     return os.getpid()
 
