@@ -192,10 +192,13 @@ class _SharedRun:
         keys = {number: cleaning.keys for number, cleaning in enumerate(cleaned) if cleaning.error is None}
         pairs = {(numbers[case.key], case.most_keys) for case in to_clean}
         rounds = passes.broker_rounds([pair for pair in pairs if pair[0] in keys], keys)
+        rounds_by_keys: list[dict[int, int]] = [{} for _ in numbers]
+        for (number, most_keys), count in rounds.items():
+            rounds_by_keys[number][most_keys] = count
         for key, number in numbers.items():
-            rounds_by_keys = {most_keys: count for (log, most_keys), count in rounds.items() if log == number}
             dropped = passes.dropped.get(number, Tally.empty())
-            results.plans[key] = PlanResult(cleaned[number], dropped, self._refusals.get(id(plans[key])), rounds_by_keys)
+            refusal = self._refusals.get(id(plans[key]))
+            results.plans[key] = PlanResult(cleaned[number], dropped, refusal, rounds_by_keys[number])
 
     def _clean(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[LogCleaning]:
         logs = [_to_measure(plan) for plan in plans]

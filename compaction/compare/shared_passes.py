@@ -178,8 +178,8 @@ class SharedPasses:
         errors: dict[int, str] = {}
         for part in self._slices.values():
             source, summary = part.log, summaries[part.id]
-            segments = by_segment[source]
-            segments[part.segment_index] = segments.get(part.segment_index, Tally.empty()) + summary.tally
+            segments, segment = by_segment[source], part.segment_index
+            segments[segment] = segments[segment] + summary.tally if segment in segments else summary.tally
             if summary.summary.error is not None:
                 errors.setdefault(source, summary.summary.error)
         return {
