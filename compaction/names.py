@@ -61,7 +61,7 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LogLocation:
     """The location of a log: ``path`` is the partition directory in ``log_dir``."""
 

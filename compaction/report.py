@@ -44,7 +44,7 @@ class RunStatus(str, enum.Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LogReport:
     """The outcome of one log.
 

@@ -34,7 +34,7 @@ ACTIVE, HIGH_WATERMARK, LAST_STABLE, MIN_LAG = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CleaningBound:
     """The first offset that cannot be cleaned, and why. In messages ``detail`` replaces ``name``."""
 

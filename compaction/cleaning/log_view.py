@@ -37,7 +37,7 @@ class ProducerEntry(NamedTuple):
     current_txn_first_offset: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Segment:
     """One segment at rest.
 
@@ -66,7 +66,7 @@ class Segment:
         return self.mtime_ns // 1_000_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LogView:
     """One log at rest, as planning needs it (Kafka: ``UnifiedLog`` after loading).
 

@@ -176,7 +176,7 @@ def plan_log(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PolicyPlan:
     """The plan of one log: ``deletion``, if the run deletes segments, then ``compaction`` of ``deletion.after``."""
 

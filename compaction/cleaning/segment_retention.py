@@ -45,7 +45,7 @@ class DeletionCause(enum.Enum):
     TIME = "time"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Removal:
     """A segment to delete; ``why`` is the reason with its numbers."""
 
@@ -58,7 +58,7 @@ class Removal:
         return f"{segment} is deleted by {self.cause.value}: {self.why}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DeletionPlan:
     """The segments of one log that the delete policy deletes.
 

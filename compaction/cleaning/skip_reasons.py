@@ -42,7 +42,7 @@ class SkipCause(enum.Enum):
     DEFERRED = "deferred"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Condition:
     """One condition on a log: a value, and the bound that it is compared with.
 

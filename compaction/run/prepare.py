@@ -38,7 +38,7 @@ MANY_SEGMENTS = 8_000
 MANY_REMOTE_SEGMENTS = 200
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PreparedLog(Generic[Plan]):
     """A log on its way to its plan. ``error`` is the first error; what comes after that step is ``None``."""
 

@@ -1,0 +1,144 @@
+"""Runs over very many logs: the memory of the driver, the files that a run opens, and the logs that it does not select."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import resource
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from compaction.cleaning.log_view import LogView
+from compaction.cleaning.plan import PolicyPlan, plan_compact_run
+from compaction.config.request import CompactionRequest
+from compaction.errors import CompactionError
+from compaction.logdir.discover import Selector, discover
+from compaction.logdir.settings.log_settings import Settings
+from compaction.report import LogStatus
+from compaction.run import prepare as prepare_module
+from compaction.run.compact import clean_logs
+from compaction.run.log_reports import skipped_report
+from compaction.run.prepare import LogAccess, LogReadTask, ParallelRead, prepare, read_without_recovery
+from compaction.run.run import parallel_read
+from compaction.storage.local import LocalFileSystem
+from compaction.task_runner import Job
+from tests.local_job import KAFKA, resolver_of
+from tests.local_passes import LocalPasses
+from tests.logdir.logs import NOW_MS
+from tests.logdir.many_logs import topic_partitions, write_many_logs
+from tests.trust.watched import WatchedFileSystem
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+LOGS = 30
+ALL = Selector()
+#: bounds of docs/scaling.md for the memory of the driver, with reports
+SEGMENT_BYTES = 440
+LOG_BYTES = 2_600
+
+
+def request(log_dir: Path, selector: Selector = ALL) -> CompactionRequest:
+    return CompactionRequest(
+        (str(log_dir),),
+        discover(LocalFileSystem(), [str(log_dir)], selector),
+        as_of_ms=NOW_MS + 1_000,
+        resolver=resolver_of({name.topic: {"cleanup.policy": "compact"} for name in topic_partitions(LOGS, 10)}),
+        kafka_version=KAFKA,
+    )
+
+
+def sent(value: T) -> T:
+    """A value as another process gets it."""
+    received: T = pickle.loads(pickle.dumps(value))  # noqa: S301 - of this process
+    return received
+
+
+def in_workers(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
+    return sent([read_without_recovery(LocalFileSystem(), task) for task in sent(tasks)])
+
+
+def retained_bytes(log_dir: Path, segments: int, read: ParallelRead | None) -> int:
+    """The bytes that a run retains of its logs, their plans and reports."""
+    write_many_logs(log_dir, LOGS, segments)
+    call, fs = request(log_dir), LocalFileSystem()
+
+    def plan(view: LogView, settings: Settings) -> PolicyPlan:
+        return plan_compact_run(view, settings.topic, now_ms=call.as_of_ms)
+
+    def planned() -> object:
+        prepared = prepare(LogAccess(fs, fs), call, plan, read)
+        return prepared, [skipped_report(log.plan) for log in prepared if log.plan is not None]
+
+    tracemalloc.start()
+    try:
+        values = planned()
+        gc.collect()
+        assert values
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("read", [None, in_workers])
+def test_the_memory_of_a_run_is_bounded_by_logs_and_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: ParallelRead | None
+) -> None:
+    monkeypatch.setattr(prepare_module, "MANY_SEGMENTS", 1)
+    # fills caches
+    retained_bytes(tmp_path / "first", LOGS, read)
+    few = retained_bytes(tmp_path / "few", 2 * LOGS, read)
+    many = retained_bytes(tmp_path / "many", 8 * LOGS, read)
+    segment_bytes = (many - few) / (6 * LOGS)
+    assert segment_bytes < SEGMENT_BYTES
+    assert few / LOGS - 2 * segment_bytes < LOG_BYTES
+
+
+def test_logs_are_read_in_workers() -> None:
+    jobs: list[Job] = []
+
+    class Recorded(LocalPasses):
+        def run(self, job: Job, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
+            jobs.append(job)
+            return super().run(job, tasks, work)
+
+    assert parallel_read(Recorded)([]) == []
+    assert [job.in_workers for job in jobs] == [True]
+
+
+def test_logs_of_other_topics_are_not_accessed(tmp_path: Path) -> None:
+    write_many_logs(tmp_path, LOGS, 3 * LOGS, dirty=LOGS)
+    files = WatchedFileSystem(LocalFileSystem())
+    logs = discover(files, [str(tmp_path)], Selector.parse(["topic-00001"]))
+    report = clean_logs(LocalPasses, replace(request(tmp_path), logs=logs), files=files)
+    assert [(log.topic, log.partition, log.status) for log in report.logs] == [
+        ("topic-00001", partition, LogStatus.CLEANED) for partition in range(10)
+    ]
+    others = f"{tmp_path}/topic-"
+    accessed = {path for operation in files.log for path in (operation.path, operation.target) if path.startswith(others)}
+    assert accessed and all(path.startswith(f"{others}00001-") for path in accessed)
+
+
+@contextmanager
+def open_files(most: int) -> Iterator[None]:
+    """Limits the open files of this process to ``most`` more than it has."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    own = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (own + most, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_run_opens_few_files_at_once(tmp_path: Path) -> None:
+    write_many_logs(tmp_path, LOGS, 3 * LOGS, dirty=LOGS)
+    with open_files(32):
+        report = clean_logs(LocalPasses, request(tmp_path))
+    assert report.totals["cleaned"] == LOGS
