@@ -245,7 +245,7 @@ def as_json(results: list[Measured], command: str) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Measure the chosen cases; print and write the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmark", description=__doc__)
-    parser.add_argument("--cases", default="a", help="comma-separated: a to j, h8, hl, s, 0.5GB to 8GB, or all")
+    parser.add_argument("--cases", default="a", help="comma-separated: a to k, h8, hl, s, 0.5GB to 8GB, or all")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies sizes and keys")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--work", type=Path, default=Path("build/benchmark"))
