@@ -103,11 +103,11 @@ def main() -> None:
             "compact --topic": [*local, "--topic", "topic-00001"],
             "dry-run": [*_CONSOLE, "dry-run", "--engine", "local", *common],
             "expire": [*_CONSOLE, "expire", "--engine", "local", *common[:4], "--set", "cleanup.policy=delete"],
-            f"compact, {options.dirty} dirty": local,
-            "compact, none dirty": local,
+            f"compact {options.dirty} dirty": local,
+            "compact none dirty": local,
         }
         if options.spark:
-            runs["compact, none dirty, spark-submit"] = [SUBMIT, "jobs/compact.py", *common]
+            runs["compact by spark-submit"] = [SUBMIT, "jobs/compact.py", *common]
         print("| run | s | driver, MiB | driver, open files | worker, MiB | worker, open files |\n|" + " --- |" * 6)
         for name, command in runs.items():
             if options.runs and name not in options.runs.split(","):
