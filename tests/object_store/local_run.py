@@ -16,9 +16,9 @@ KEEP = ("--set", "cleanup.policy=delete", "retention.ms=-1", "retention.bytes=-1
 COMPACT = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0")
 
 
-def run(*options: object, sizes: Sizes | None = None) -> RunReport:
-    """The job with these options, as of a fixed time, active segments included."""
-    given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active"]
+def run(*options: object, sizes: Sizes | None = None, include_active: bool = True) -> RunReport:
+    """The job with these options, as of a fixed time."""
+    given = [*map(str, options), "--as-of-ms", str(NOW_MS), *(["--include-active"] if include_active else [])]
     called = execution.call_parameters(job.compact, job.parser().parse_args(given))
     return job.carry_out(called, lambda report: None, lambda _, request: clean_logs(LocalPasses, request, sizes))
 

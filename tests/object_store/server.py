@@ -27,6 +27,8 @@ class Request:
     query: dict[str, list[str]]
     #: of the range of an object that it requests
     range_bytes: int | None
+    #: whether it copies an object inside the store
+    copies: bool = False
 
     @property
     def ranged(self) -> bool:
@@ -113,7 +115,8 @@ class Store:
             query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
             key = environ["PATH_INFO"].lstrip("/")
             method, range_bytes = environ["REQUEST_METHOD"], _range_bytes(environ.get("HTTP_RANGE"))
-            request = Request(len(self.requests) + 1, method, key, query, range_bytes)
+            copies = "HTTP_X_AMZ_COPY_SOURCE" in environ
+            request = Request(len(self.requests) + 1, method, key, query, range_bytes, copies)
             self.requests.append(request)
         try:
             self._gate(request)
