@@ -1,6 +1,7 @@
 """Airflow DAGs for Kafka's log directories at rest. For Airflow 3 with its Apache Spark provider.
 
-``kafka_log_compaction`` compacts a backup every night by ``spark-submit``. ``kafka_log_compaction_local`` has no schedule and
+``kafka_log_compaction`` compacts a backup every night by ``spark-submit``, in place or, with ``copy_dir``, to a copy that
+continues the copy of the last slot. ``kafka_log_compaction_local`` has no schedule and
 does the same by a task that calls the Python API, without Spark and Java. ``kafka_log_policies`` compares policies, writes
 nothing to the logs, and links its task to the page. Put this file into the DAGs folder, and give Airflow
 
@@ -41,6 +42,10 @@ _USAGE = 2
 ENVIRONMENT = "{{ params.environment or var.value.get('kafka_log_environment', '/opt/kafka-log-compaction/.venv') }}"
 AS_OF_MS = "{{ data_interval_end.int_timestamp * 1000 }}"
 REPORT = "{{ params.report_dir }}/compact-" + AS_OF_MS + ".json"
+#: the directory of a slot's copy, in ``copy_dir``; in the order of time
+SLOT = "{{ data_interval_end.in_timezone('UTC').strftime('%Y%m%dT%H%M') }}"
+#: the record of a finished copy
+FINISHED = "_finished.json"
 #: of a DAG without a schedule: the time at which it was triggered
 TRIGGERED_MS = "{{ (dag_run.run_after.timestamp() * 1000) | int }}"
 COMPARISON = "{{ params.report_dir }}/policies-" + TRIGGERED_MS
@@ -67,21 +72,23 @@ class KafkaLogJob(SparkSubmitOperator):
     :param environment: the environment's directory
     :param spark_home: another Spark than the environment's; empty: that one
     :param report_url: where the directory of reports is served; empty: nowhere
+    :param copies: the directory of the copies, and the name of this one; empty: none is made
     :param lists: options, and the parameters with their values
     """
 
-    template_fields = (*SparkSubmitOperator.template_fields, "environment", "spark_home", "report_url")
+    template_fields = (*SparkSubmitOperator.template_fields, "environment", "spark_home", "report_url", "copies")
     operator_extra_links = (PageLink(),)
 
     def __init__(
-        self, *, command: str, environment: str, spark_home: str, report_url: str = "", lists: dict[str, str] | None = None,
-        **options: Any,
+        self, *, command: str, environment: str, spark_home: str, report_url: str = "", copies: tuple[str, str] = ("", ""),
+        lists: dict[str, str] | None = None, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(**options)
         self.command = command
         self.environment = environment
         self.spark_home = spark_home
         self.report_url = report_url
+        self.copies = copies
         self.lists = lists or {}
 
     def execute(self, context: Any) -> None:
@@ -93,6 +100,9 @@ class KafkaLogJob(SparkSubmitOperator):
         for option, parameter in self.lists.items():
             for value in context["params"][parameter]:
                 self.application_args += [option, str(value)]
+        copies, slot = self.copies
+        if copies:
+            self.application_args += copy_options(Path(copies), slot)
         for option in ("--report", "--html"):
             # one of an earlier attempt must not be taken for that of this one
             if file := self.output_file(option):
@@ -136,6 +146,18 @@ class KafkaLogJob(SparkSubmitOperator):
         }
 
 
+def copy_options(copies: Path, slot: str) -> list[str]:
+    """The options of a slot's copy, which continues that of the last good slot, if there is one. A slot that is run again
+    continues the same one."""
+    options = ["--output-dir", str(copies / slot), "--if-done", "skip", "--replace"]
+    try:
+        since = json.loads((copies / slot / FINISHED).read_text(encoding="utf-8"))["request"].get("since")
+    except FileNotFoundError:
+        earlier = [path.parent for path in copies.glob(f"*/{FINISHED}") if path.parent.name < slot]
+        since = max(earlier, default=None)
+    return options if since is None else [*options, "--since", str(since)]
+
+
 def _require(path: Path, parameter: str, what: str) -> None:
     if not path.is_absolute() or not path.exists():
         raise AirflowFailException(f"{path} does not exist: set the parameter {parameter!r} to the absolute path of {what}")
@@ -177,6 +199,7 @@ with DAG(
     default_args={"owner": "kafka", "retries": 2, "retry_delay": timedelta(minutes=5)},
     params={
         **common_params("/var/log/kafka-log-compaction"),
+        "copy_dir": Param("", type="string", description="the directory of the copies, one for each slot; empty: in place"),
         "min_ratio": Param(0.5, type="number", minimum=0, maximum=1, description="clean a log if its dirty ratio is larger"),
     },
     tags=["kafka"],
@@ -187,6 +210,7 @@ with DAG(
         task_id="compact",
         command="compact",
         name="compact-{{ ds_nodash }}",
+        copies=("{{ params.copy_dir }}", SLOT),
         application_args=[
             *("--log-dir", "{{ params.log_dir }}"),
             *("--as-of-ms", AS_OF_MS),

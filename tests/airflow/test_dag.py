@@ -24,7 +24,7 @@ from tests.kafka.jars import spark_home
 pytestmark = pytest.mark.airflow
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOT = "2025-12-31T02:10:00+00:00"
+SLOT, NEXT_SLOT = "2025-12-31T02:10:00+00:00", "2026-01-01T02:10:00+00:00"
 NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -74,7 +74,13 @@ class Airflow:
         return done.stdout + done.stderr
 
     def run(
-        self, place: Path, log_dir: Path, dag: str = "kafka_log_compaction", variables: Mapping[str, str] = NONE, **more: object
+        self,
+        place: Path,
+        log_dir: Path,
+        dag: str = "kafka_log_compaction",
+        variables: Mapping[str, str] = NONE,
+        slot: str = SLOT,
+        **more: object,
     ) -> tuple[dict[str, Any], str]:
         """Runs a DAG for one slot; the states of its tasks, and its output."""
         output = place / "output"
@@ -87,7 +93,7 @@ class Airflow:
             **({"min_ratio": 0} if dag == "kafka_log_compaction" else {}),
             **more,
         }
-        order = {"folder": str(self.folder), "dag": dag, "slot": SLOT, "settings": settings, "variables": dict(variables)}
+        order = {"folder": str(self.folder), "dag": dag, "slot": slot, "settings": settings, "variables": dict(variables)}
         assert self._runner.stdin is not None and self._runner.stdout is not None
         print(json.dumps({**order, "output": str(output)}), file=self._runner.stdin, flush=True)
         answer = self._runner.stdout.readline()
@@ -174,6 +180,20 @@ def test_a_task_calls_the_python_api_in_the_environment_of_the_project(airflow: 
     document = json.loads(report.read_text())
     assert document["engine"]["name"] == "local"
     assert document["totals"]["cleaned"] > 3
+
+
+def test_a_copy_continues_that_of_the_last_slot(airflow: Airflow, tmp_path: Path) -> None:
+    log_dir, copies = unpack_sample(tmp_path), tmp_path / "copies"
+    (copies / "20251231T0000").mkdir(parents=True)
+    for slot in (SLOT, NEXT_SLOT, NEXT_SLOT):
+        found, said = airflow.run(tmp_path, log_dir, slot=slot, copy_dir=str(copies))
+        assert found["run"] == "success", said
+    assert "done already by the same request" in said
+    first, second = sorted(path.parent for path in copies.glob("*/_finished.json"))
+    requests = [json.loads((copy / "_finished.json").read_text())["request"] for copy in (first, second)]
+    assert [request.get("since") for request in requests] == [None, str(first)]
+    reports = [json.loads(path.read_text()) for path in sorted((tmp_path / "reports").iterdir())]
+    assert {log["since"] for log in reports[0]["logs"]} == {""}
 
 
 def test_a_repeated_slot_finds_nothing_to_do(airflow: Airflow, compacted: Slot) -> None:

@@ -1,9 +1,9 @@
-"""``python -m tests.benchmark.increments``: a copy with ``--since`` after a night in which 5 % of the segments are new, beside a
-full copy of the same source.
+"""``python -m tests.benchmark.increments``: a copy with ``--since`` after a night in which 5 % of the segments are new, beside
+a full copy of the same source.
 
-Complete processes of the console command, alternating, in the page cache. The logs were not cleaned before, and the new segments
-are too few for the default dirty ratio. Prints the medians, and what the second copy takes of the first one's time. The segments
-that the previous copy has are compared.
+Complete processes of the console command, alternating, in the page cache. The logs were not cleaned before, and the new
+segments are too few for the default dirty ratio. Prints the medians and their ratio. The segments of the previous copy are
+compared.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def main() -> None:
             assert file.read_bytes() == (root / "since" / file.relative_to(first)).read_bytes(), file
     full, since = (statistics.median(times[name]) for name in ("full", "since"))
     size = sum(file.stat().st_size for file in source.rglob("*.log")) / 1e9
-    say(f"{size:.2f} GB: full copy {full:.2f} s, since the previous one {since:.2f} s, {since / full:.2f} of it; {times}; {machine()}")
+    say(f"{size:.2f} GB: full copy {full:.2f} s, since the previous one {since:.2f} s, ratio {since / full:.2f}; {times}")
+    say(machine())
     shutil.rmtree(root)
 
 
