@@ -24,6 +24,13 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_an_output_that_is_not_what_was_written_is_an_error",
         ),
     },
+    "`copied in full: …`": {
+        "run/test_since.py": (
+            "test_a_log_that_does_not_continue_the_previous_copy_is_copied_in_full",
+            "test_an_output_that_cannot_be_continued_is_refused",
+        ),
+        "commands/test_since.py": ("test_a_copy_in_full_is_named_with_its_reason",),
+    },
     "`needs Java 17 or newer": {
         "startup/test_java_version.py": (
             "test_a_missing_or_old_java_is_one_line_and_nothing_is_changed",
