@@ -333,6 +333,18 @@ def test_a_swap_is_rolled_back_if_a_source_has_changed() -> None:
     assert not [name for name in fs.listdir(HERE.path) if "clean" in name or name == JOURNAL]
 
 
+def test_a_swap_with_a_damaged_output_and_a_lost_source_is_an_error_that_changes_nothing() -> None:
+    fs = stopped_after("rename 00000000000000000300.log")
+    swap = join(HERE.path, f"{200:020d}.log.swap")
+    fs.put(swap, fs.read_bytes(swap)[:-1] + b"?")
+    fs.unlink(join(HERE.path, f"{300:020d}.log{DELETED}"))
+    before = everything(fs)
+    with pytest.raises(CorruptLogError, match="neither the output of an earlier swap nor the segment") as raised:
+        recover_log(fs, HERE)
+    assert raised.value.path == join(HERE.path, f"{300:020d}.log")
+    assert everything(fs) == before
+
+
 def test_a_checkpoint_that_has_moved_since_is_kept() -> None:
     fs = committed_but_not_begun()
     fs.put(join(LOG_DIR, CLEANER_OFFSETS), format_offset_checkpoint({TOPIC: 300}).encode())
