@@ -160,7 +160,7 @@ class PreviousCopy:
             size_bytes = self._require_as_written(splice)
         except (LogError, OSError) as error:
             raise NotContinuedError(str(error)) from error
-        moved = log_start > max(own_start, splice.first)
+        moved = log_start > max(own_start, splice.first) or (start or 0) > own_start
         return Continuation(splice, size_bytes, grown, cleaned_to, log_start if moved else None)
 
     def _offset(self, log: LogLocation, name: str) -> int | None:

@@ -23,7 +23,7 @@ from compaction.storage.filesystem import (
 class Splice(NamedTuple):
     """The first segments of a log: the files with base offsets in ``[first, end)`` are in ``directory``, with ``log_at_end``
     also the ``.log`` of the segment at ``end``. There are no files below ``first``; all others are in the log's own directory.
-    A producer snapshot is listed only if that directory has it, too: a broker removes those that belong to no segment.
+    A producer snapshot that belongs to no segment is listed only if that directory has it, too: a broker removes those.
     """
 
     directory: str
@@ -49,6 +49,10 @@ class Splice(NamedTuple):
         return self.log_at_end and base_offset == self.end and kind == LOG
 
 
+def _log_of(snapshot: str) -> str:
+    return snapshot.removesuffix(SNAPSHOT) + LOG
+
+
 class SplicedFileSystem(ReadableFileSystem):
     """Reads the files of ``base``.
 
@@ -63,8 +67,10 @@ class SplicedFileSystem(ReadableFileSystem):
         if splice is None:
             return names
         own = [name for name in names if not splice.hides(name)]
-        taken = filter(splice.has, self._base.listdir(splice.directory))
-        return sorted([*own, *(name for name in taken if not name.endswith(SNAPSHOT) or name in names)])
+        taken = set(filter(splice.has, self._base.listdir(splice.directory)))
+        known = taken.union(own)
+        stray = {name for name in taken if name.endswith(SNAPSHOT) and name not in names and _log_of(name) not in known}
+        return sorted([*own, *(taken - stray)])
 
     def stat(self, path: str) -> FileStat | None:
         real = self._real(path)

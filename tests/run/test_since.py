@@ -48,6 +48,7 @@ class Night:
 
     def __init__(self, root: Path) -> None:
         self.root, self.source, self.reference = root, root / "source", root / "reference"
+        self.config = COMPACT
         self.round = 0
         for log_dir in (self.source, self.reference):
             for topic in TOPICS:
@@ -81,7 +82,7 @@ class Night:
 
     def run(self, log_dir: Path, target: Path | None, files: WatchedFileSystem | None = None, **options: Any) -> RunReport:
         self.round += target is not None
-        request = request_for(log_dir, NOW_MS + self.round * STEP_MS, dict.fromkeys(TOPICS, COMPACT))
+        request = request_for(log_dir, NOW_MS + self.round * STEP_MS, dict.fromkeys(TOPICS, self.config))
         call = None if target is None else {"command": "compact", "round": self.round}
         request = replace(request, output_dir=None if target is None else str(target), call=call, **options)
         return clean_logs(LocalPasses, request, files=files)
@@ -90,7 +91,8 @@ class Night:
 def _batch(offset: int) -> bytes:
     """The records of a segment have the keys of those of any other one, except for the first."""
     key = b"key-%d" % (offset if offset % 100 == 0 else offset % 100)
-    return encode_batch([Record(offset, NOW_MS - 60_000, key, b"value-%d" % offset)], BatchSpec(base_offset=offset))
+    time_ms = NOW_MS - 4 * 3_600_000 + 30_000 * offset
+    return encode_batch([Record(offset, time_ms, key, b"value-%d" % offset)], BatchSpec(base_offset=offset))
 
 
 @pytest.fixture
@@ -133,6 +135,33 @@ def test_a_chain_of_copies_has_the_files_of_as_many_rounds(night: Night) -> None
         assert reports["orders"].compacted and not reports["ledger"].compacted
     # the records that earlier rounds removed were not read again
     assert reports["orders"].bytes_before < sum(path.stat().st_size for path in (night.source / "orders-0").glob("*.log"))
+
+
+def test_segments_that_a_copy_has_deleted_do_not_come_back(night: Night) -> None:
+    night.config = {**COMPACT, "cleanup.policy": "compact,delete", "retention.ms": str(4 * 3_600_000)}
+    copy, _ = night.copy()
+    night.clean()
+    for base in (300, 400, 500, 600):
+        night.grow("orders", base)
+        copy, reports = night.copy(copy)
+        night.clean()
+        same_as_reference(night, copy)
+        assert reports["orders"].since == "grown"
+    assert min(int(name[:20]) for name in logs(copy, "orders")) >= 200
+    assert read_offsets(copy, "log_starts") == read_offsets(night.reference, "log_starts")
+
+
+def test_an_index_that_a_broker_has_completed_is_that_of_the_source(night: Night) -> None:
+    times = night.source / "orders-0" / f"{200:020d}.timeindex"
+    complete = times.read_bytes()
+    times.write_bytes(complete[:-12])
+    first, _ = night.copy()
+    times.write_bytes(complete)
+    second, reports = night.copy(first)
+    assert reports["orders"].since == "unchanged"
+    assert [len(logs(copy, "orders")[times.name]) for copy in (first, second)] == [len(complete) - 12, len(complete)]
+    # its records are not read again
+    assert reports["orders"].previous_bytes == sum(len(data) for name, data in logs(first, "orders").items() if ".log" in name)
 
 
 def test_the_active_segment_is_read_from_the_source_if_it_has_grown(night: Night) -> None:
@@ -279,6 +308,20 @@ def test_a_log_whose_previous_copy_is_damaged_is_copied_in_full(night: Night, gr
     plain, _ = night.copy(as_of_ms=NOW_MS + 2 * STEP_MS)
     assert logs(second, "orders") == logs(plain, "orders")
     assert read_offsets(second, "cleaner_offsets") == read_offsets(plain, "cleaner_offsets")
+
+
+def test_the_second_attempt_does_not_see_what_the_first_one_has_deleted(night: Night) -> None:
+    night.config = {**COMPACT, "internal.segment.bytes": "800"}
+    first, _ = night.copy()
+    path = first / "orders-0" / f"{100:020d}.log"
+    flip(path, path.stat().st_size - 3)
+    # only the first segment expires
+    night.config |= {"cleanup.policy": "compact,delete", "retention.ms": str(260 * 60_000)}
+    second, reports = night.copy(first)
+    plain, expected = night.copy(as_of_ms=NOW_MS + STEP_MS)
+    assert reports["orders"].since == "full" and reports["orders"].expired_segments == 1
+    assert logs(second, "orders") == logs(plain, "orders")
+    assert reports["orders"].expired_bytes == expected["orders"].expired_bytes
 
 
 def test_a_first_offset_that_no_checksum_covers_is_found_by_the_recorded_content(night: Night) -> None:
