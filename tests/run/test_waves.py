@@ -216,7 +216,7 @@ def test_each_wave_begins_with_the_progress_of_the_run(
     with caplog.at_level(logging.INFO, STEPS.name):
         log_bytes = disk.run(6).logs[0].bytes_before
     rate = round(2 * log_bytes / 60)
-    assert [record.wave for record in caplog.records if hasattr(record, WAVE)] == [
+    assert [getattr(record, WAVE) for record in caplog.records if hasattr(record, WAVE)] == [
         WaveProgress(1, 3, 0, 6 * log_bytes),
         WaveProgress(2, 3, 2 * log_bytes, 4 * log_bytes, rate, 120.0),
         WaveProgress(3, 3, 4 * log_bytes, 2 * log_bytes, rate, 60.0),
