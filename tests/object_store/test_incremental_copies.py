@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -32,7 +32,8 @@ def add(log_dir: Path, topic: str, *bases: int, values: int = 60) -> None:
     path = log_dir / f"{topic}-0"
     path.mkdir(parents=True, exist_ok=True)
     for base in bases:
-        records = [Record(base + number, NOW_MS, b"%d" % (base + number), os.urandom(_VALUE_BYTES)) for number in range(values)]
+        offsets = range(base, base + values)
+        records = [Record(at, NOW_MS, b"%d" % at, random.Random(at).randbytes(_VALUE_BYTES)) for at in offsets]
         batches = [encode_batch([record], BatchSpec(base_offset=record.offset)) for record in records]
         build(base, batches).put(LocalFileSystem(), str(path))
         # without one, the headers of all batches are read
