@@ -14,6 +14,8 @@ from compaction.storage.ranges import View
 
 _HINT = "restore the object from another copy"
 _MAGIC_AT = HEADER.offset("magic")
+#: of a v2 batch
+_LEAST_LENGTH = HEADER.size - LOG_OVERHEAD_BYTES
 
 
 class BatchPlace(NamedTuple):
@@ -32,11 +34,12 @@ def batches_from(data: View, path: str, position: int) -> Iterator[BatchPlace]:
     :raises CorruptLogError: a header is malformed
     """
     size = len(data)
-    while position + HEADER.size <= size:
-        head = data[position : position + HEADER.size].tobytes()
+    while position + _MAGIC_AT < size:
+        # a message of v0 or v1 may be shorter than a header of v2
+        head = data[position : position + HEADER.size].tobytes().ljust(HEADER.size, b"\0")
         length, magic = HEADER.get(head, "length"), HEADER.get(head, "magic")
         base, end = HEADER.get(head, "base_offset"), position + LOG_OVERHEAD_BYTES + length
-        if length < _MAGIC_AT or not 0 <= magic <= MAGIC:
+        if length < (_LEAST_LENGTH if magic == MAGIC else _MAGIC_AT) or not 0 <= magic <= MAGIC:
             raise CorruptLogError(f"not a batch (length {length}, magic {magic})", path=path, position=position, hint=_HINT)
         if end > size:
             return

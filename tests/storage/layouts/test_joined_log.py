@@ -15,7 +15,7 @@ from compaction.storage.layouts.joined_log import log_files, read_file
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.ranges import View
 from compaction.storage.stored_log import LogFile, StoredLog, StoredSegment
-from tests.kafka.encode import Batch, Record
+from tests.kafka.encode import Batch, Legacy, Record
 from tests.logdir.logs import build, data_batch
 
 
@@ -35,6 +35,14 @@ def test_positions_by_the_index_are_those_by_the_headers(interval: int) -> None:
     assert end_offset_of(data, "a.log", indexed_position(index, 100, 10**6, data), 0) == 200
     assert end_offset_of(data[: len(data) - 1], "a.log", 0, 0) == 199
     assert end_offset_of(data[:0], "a.log", 0, 7) == 7
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_last_message_that_is_shorter_than_a_batch_header_counts(magic: int) -> None:
+    data = Legacy([Record(offset, 1, b"k", b"v") for offset in range(5)], magic).encode()
+    assert len(data) < 5 * 61
+    assert end_offset_of(view_of(data), "a.log", 0, 0) == 5
+    assert position_of(view_of(data), "a.log", 0, 5) == len(data)
 
 
 @pytest.mark.parametrize("shift", [1, 20])
