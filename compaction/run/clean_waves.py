@@ -88,14 +88,13 @@ class WaveRunner:
         ended: Sequence[tuple[Wave, float]],
     ) -> tuple[list[LogReport], list[WaveReport]]:
         """The reports of the logs that are done, in the order of all, and of the waves that have ended."""
-        added, removed = replaced.added, replaced.removed
-        # a log that failed may have replaced a part of its segments
-        remaining = {name: max(report.deleted_bytes, added[name]) - removed[name] for name, report in reports.items()}
-        done = {
-            log.location: replace(reports[log.location], deleted_bytes=remaining[log.location])
-            for log in logs
-            if log.location in reports
-        }
+        done = {}
+        for log in logs:
+            if (report := reports.get(log.location)) is not None:
+                # a log that failed may have replaced a part of its segments
+                left_bytes = report.deleted_bytes if log.error is None else replaced.added[log.location]
+                deleted_bytes = max(0, left_bytes - replaced.removed[log.location])
+                done[log.location] = replace(report, deleted_bytes=deleted_bytes)
         return list(done.values()), [self._report(wave, done, seconds) for wave, seconds in ended]
 
     def _counts(self, log: LogCleaning) -> bool:

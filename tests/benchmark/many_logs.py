@@ -7,6 +7,7 @@ command. No log has anything to clean, except in the run named so. ``RLIMIT_NOFI
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import subprocess
 import sys
@@ -48,9 +49,12 @@ def timed(command: Sequence[str | Path], open_files: int) -> Process:
     """
     measured, ended = Process(), threading.Event()
     started = time.monotonic()
+    # Spark's scripts use the first python on the path
+    path = os.pathsep.join((str(SUBMIT.parent), os.environ["PATH"]))
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     process = subprocess.Popen(
-        list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        list(map(str, command)), cwd=ROOT, env={**os.environ, "PATH": path},
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, min(limit[1], open_files))),  # noqa: PLW1509
     )  # fmt: skip
     sampler = threading.Thread(target=_sample, args=(process.pid, measured, ended), daemon=True)

@@ -65,8 +65,8 @@ def cases(scale: float) -> dict[str, Case]:
         local=True),
         Case("j", "2,000 small partitions", Profile(total_bytes=100_000, keys=200), logs=int(2000 * scale),
         kafka_threads=2, target=4),
-        Case("k", "20,000 small partitions", Profile(total_bytes=100_000, keys=200), logs=int(20_000 * scale),
-        kafka_threads=2),
+        Case("k", "20,000 small partitions, whole processes", Profile(total_bytes=100_000, keys=200), logs=int(20_000 * scale),
+        kafka_threads=2, whole_process=True),
     ]  # fmt: skip
     grown = [
         Case(f"{gb:g}GB", f"{gb:g} GB, a million keys a GB", sized(replace(_BASE, total_bytes=int(gb * 1000 * MB),

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -42,11 +41,7 @@ USUAL = re.compile(
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     """Some of the sample logs."""
-    log_dir = unpack_sample(tmp_path)
-    for log in log_dir.iterdir():
-        if log.is_dir() and not log.name.startswith(("__cluster", "orders", "prices", "inventory")):
-            shutil.rmtree(log)
-    return log_dir
+    return unpack_sample(tmp_path, "__cluster", "orders", "prices", "inventory")
 
 
 def _as_at_a_terminal() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,18 @@ KILLED_DIRS = ("default", "preallocating")
 SAMPLE_ROOT = "kafka-logs"
 
 
-def unpack_sample(destination: Path) -> Path:
-    """Unpacks the sample into ``destination`` with its modification times; returns the log directory."""
+def unpack_sample(destination: Path, *logs: str) -> Path:
+    """Unpacks the sample into ``destination`` with its modification times; returns the log directory.
+
+    :param logs: the beginnings of the names of the logs; by default all
+    """
     with tarfile.open(SAMPLE) as archive:
         archive.extractall(destination, filter="data")
-    return destination / SAMPLE_ROOT
+    log_dir = destination / SAMPLE_ROOT
+    for log in log_dir.iterdir():
+        if log.is_dir() and not log.name.startswith(logs or ""):
+            shutil.rmtree(log)
+    return log_dir
 
 
 def unpack_backup_sets(destination: Path) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -22,11 +21,7 @@ SOME = ("__cluster_metadata-0", "orders-0", "payments-open-0", "inventory-0", "l
 @pytest.fixture(scope="session")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some of the sample logs: compacted, transactional, both policies, none."""
-    log_dir = unpack_sample(tmp_path_factory.mktemp("sample"))
-    for log in log_dir.iterdir():
-        if log.is_dir() and log.name not in SOME:
-            shutil.rmtree(log)
-    return log_dir
+    return unpack_sample(tmp_path_factory.mktemp("sample"), *SOME)
 
 
 @pytest.fixture(scope="session")

@@ -26,11 +26,7 @@ DONE = "done already by the same request; nothing was written"
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some of the sample logs."""
-    log_dir = unpack_sample(tmp_path_factory.mktemp("sample"))
-    for log in log_dir.iterdir():
-        if log.is_dir() and log.name not in ("__cluster_metadata-0", "orders-0", "orders-1", "inventory-0"):
-            shutil.rmtree(log)
-    return log_dir
+    return unpack_sample(tmp_path_factory.mktemp("sample"), "__cluster_metadata-0", "orders-0", "orders-1", "inventory-0")
 
 
 @pytest.fixture

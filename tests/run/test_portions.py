@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,9 +15,10 @@ from compaction.names import DELETED, LOG
 from compaction.output.journal import JOURNAL
 from compaction.report import LogStatus
 from compaction.run import portions
+from compaction.run.log_cleaning import LogCleaning
 from compaction.run_report import RunReport
 from tests.oracle.records import decode
-from tests.run.small_disk import SmallDisk, cleaned_logs, disk_of, files_of, used_bytes
+from tests.run.small_disk import LOG_DIR, SmallDisk, cleaned_logs, disk_of, files_of, used_bytes
 from tests.storage.faults import FaultyFileSystem, Stopped
 from tests.trust.watched import Operation
 
@@ -147,6 +149,14 @@ def test_a_log_that_cannot_be_cleaned_in_portions_is_refused_and_unchanged(
     assert log.status is LogStatus.FAILED
     assert "its cleaned segments take" in log.reason and "nothing was written" in log.reason
     assert files_of(disk.disk) == before
+
+
+@pytest.mark.parametrize(("path", "expected"), [(f"{LOG_DIR}/t0-0/{0:020d}.log", True), (f"{LOG_DIR}/t0-0/split.log", False)])
+def test_segments_that_recovery_has_only_in_memory_are_told_from_those_on_the_disk(path: str, expected: bool) -> None:
+    view = SimpleNamespace(path=f"{LOG_DIR}/t0-0", segments=[SimpleNamespace(base_offset=0)])
+    slices = [SimpleNamespace(path=path, segment_index=0)]
+    log = SimpleNamespace(compaction=SimpleNamespace(view=view), slices=slices)
+    assert portions._is_as_on_disk(cast(LogCleaning, log)) is expected
 
 
 def test_a_swap_that_fails_halfway_keeps_its_outputs_for_the_next_run() -> None:
