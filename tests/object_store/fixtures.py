@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 
@@ -119,12 +120,11 @@ def store(missing: Callable[[str], None]) -> Iterator[Store]:
     """The server."""
     if find_spec("moto") is None:
         missing("moto (pip install -e '.[suites]')")
-    os.environ.update(AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY, AWS_EC2_METADATA_DISABLED="true")
-    server = Store()
-    yield server
-    server.stop()
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED"):
-        del os.environ[name]
+    variables = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_EC2_METADATA_DISABLED": "true"}
+    with patch.dict(os.environ, variables):
+        server = Store()
+        yield server
+        server.stop()
 
 
 @pytest.fixture(scope="session")
