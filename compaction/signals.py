@@ -15,7 +15,8 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 def deferred(on_signal: Callable[[int], object] = lambda number: None) -> Iterator[None]:
     """Defers these signals to the end of the block. Only in the main thread: others never receive signals.
 
-    Handlers that the block installs for them are replaced.
+    Handlers that the block installs for them are replaced. A signal whose handler was not installed by Python is not deferred:
+    Python could not restore it.
 
     :param on_signal: called with the number of a signal when it arrives
     """
@@ -28,8 +29,9 @@ def deferred(on_signal: Callable[[int], object] = lambda number: None) -> Iterat
         pending.append(number)
         on_signal(number)
 
-    # a handler that was not installed by Python is None, and is lost
-    previous = {number: signal.signal(number, remember) or signal.SIG_DFL for number in STOPPING}
+    previous = {number: handler for number in STOPPING if (handler := signal.getsignal(number)) is not None}
+    for number in previous:
+        signal.signal(number, remember)
     try:
         yield
     finally:

@@ -31,6 +31,7 @@ from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 
 import compaction.kernels
+from compaction import signals
 from compaction.kernels.compiling import place
 from compaction.kernels.compiling.ownership import is_private_file, why_not_private
 
@@ -176,8 +177,10 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     def _load(self, sig: Any, target_context: Any) -> Any:
         try:
-            # not ``load_overload``, which first defines all of numba's functions: only compiling needs them, for 0.3 s
-            return super()._load_overload(sig, target_context)
+            # the exception of an interrupt would be lost within a call by LLVM, which then has no code to run
+            with signals.deferred():
+                # not ``load_overload``, which first defines all of numba's functions: only compiling needs them, for 0.3 s
+                return super()._load_overload(sig, target_context)
         except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
             _LOG.info("%s: a kernel that cannot be read is recompiled: %s", self.cache_path, error)
             with suppress(OSError):

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
+from compaction import signals
+
 #: whether kernels run as plain Python, for tests and debuggers: numba's own switch
 INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
@@ -47,6 +49,8 @@ class _Kernel:
 
         compiled = _compiled(self._function, pipeline_class=KernelCompiler, nogil=True, no_cfunc_wrapper=True)
         compiled._cache = kernel_cache(self._function) or compiled._cache
+        # the exception of an interrupt would be lost within a call by LLVM
+        compiled._compiler.compile = signals.deferred()(compiled._compiler.compile)
         return compiled
 
 
