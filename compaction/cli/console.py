@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from compaction import __version__
+from compaction import __version__, signals
 from compaction.cli import standard_streams
 from compaction.cli.table import COMMANDS as COMMANDS  # for those who run the commands by name
-from compaction.cli.table import PROGRAM
+from compaction.cli.table import PROGRAM, Command
 
 _INTERRUPTED = 130
 
@@ -36,19 +36,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{PROGRAM}: no command {name!r}; choose one of: {names}", file=sys.stderr)
         return 2
     sys.argv = [f"{PROGRAM} {name}", *command_arguments]
-    try:
-        application = command.load()
-    except KeyboardInterrupt:
-        # nothing has begun
-        print("error: interrupted", file=sys.stderr)
-        return _INTERRUPTED
-    code: int = application.main(command_arguments)
-    return code
+    return _run(command, command_arguments)
 
 
 def run_application(name: str) -> int:
     """Runs the command whose file in ``jobs/`` was started, with the arguments of the process; returns its exit code."""
-    code: int = next(command for command in COMMANDS if command.application == name).load().main()
+    return _run(next(command for command in COMMANDS if command.application == name), None)
+
+
+def _run(command: Command, argv: Sequence[str] | None) -> int:
+    try:
+        # imports lose the exceptions of interrupts: those of destructors, and where a library ignores any exception
+        with signals.deferred():
+            application = command.load()
+        code: int = application.main(argv)
+    except KeyboardInterrupt:
+        # nothing has begun
+        print("error: interrupted", file=sys.stderr)
+        return _INTERRUPTED
     return code
 
 

@@ -42,12 +42,14 @@ class _Kernel:
 
     @cached_property
     def _compiled(self) -> Any:
-        # a kernel from the cache needs the library that ``intrinsics`` loads, too
-        from compaction.kernels.compiling import intrinsics  # noqa: F401
-        from compaction.kernels.compiling.cache import kernel_cache
-        from compaction.kernels.compiling.compiler import KernelCompiler
+        # an interrupt arrives once numba is imported: imports lose exceptions where a library ignores any
+        with signals.deferred():
+            # a kernel from the cache needs the library that ``intrinsics`` loads, too
+            from compaction.kernels.compiling import intrinsics  # noqa: F401
+            from compaction.kernels.compiling.cache import kernel_cache
+            from compaction.kernels.compiling.compiler import KernelCompiler
 
-        compiled = _compiled(self._function, pipeline_class=KernelCompiler, nogil=True, no_cfunc_wrapper=True)
+            compiled = _compiled(self._function, pipeline_class=KernelCompiler, nogil=True, no_cfunc_wrapper=True)
         compiled._cache = kernel_cache(self._function) or compiled._cache
         # the exception of an interrupt would be lost within a call by LLVM
         compiled._compiler.compile = signals.deferred()(compiled._compiler.compile)
