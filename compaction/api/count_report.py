@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from compaction.api.usage_report import encoded, shown, topic_json, usage_json, usage_lines
 from compaction.printable import printable
 from compaction.results import Result
 from compaction.screen.amounts import size
@@ -14,13 +14,14 @@ from compaction.screen.text_table import Column, Line, Row, Style, table
 
 if TYPE_CHECKING:
     from compaction.source.count_logs import CountPlan, LogCount, TopicCount
-    from compaction.source.key_totals import KeyCount, RecordCounts
+    from compaction.source.key_groups import KeyGroups
+    from compaction.source.key_totals import KeySummary
+    from compaction.source.task_totals import RecordCounts
 
 _COLUMNS = (
     Column("topic", right=False),
     *(Column(title) for title in ("records", "keys", "deleted keys", "tombstones", "no key", "data")),
 )
-_KEY_CHARACTERS = 48
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,14 @@ class CountReport(Result):
 
     :ivar plan: the topics with their logs
     :ivar partitions: whether the text has a line for each partition
+    :ivar stored: the bytes of all stored records were counted; ``group_by``: how their keys are grouped
     """
 
     plan: CountPlan
     isolation_level: str
     partitions: bool = False
+    stored: bool = False
+    group_by: KeyGroups | None = None
 
     @property
     def exit_code(self) -> int:
@@ -47,7 +51,7 @@ class CountReport(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document as a dictionary."""
-        topics = [_topic_json(topic) for topic in self.plan.topics]
+        topics = [_topic_json(topic, self) for topic in self.plan.topics]
         return {"schema_version": 1, "isolation_level": self.isolation_level, "topics": topics}
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
@@ -56,25 +60,33 @@ class CountReport(Result):
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """See ``Result``."""
-        return _lines(self.plan, style or Style(), partitions=self.partitions)
+        return _lines(self, style or Style())
 
 
-def _lines(plan: CountPlan, style: Style, *, partitions: bool) -> Iterator[Line]:
+def _lines(report: CountReport, style: Style) -> Iterator[Line]:
     """The result as text."""
-    rows = []
+    plan, rows = report.plan, []
     for topic in plan.topics:
-        deleted = sum(log.deleted_keys for log in topic.logs)
-        rows.append(_row(topic.topic, topic.counts, topic.keys, deleted, failed=topic.failed))
-        for log in topic.logs if partitions else ():
+        rows.append(_row(topic.topic, topic.counts, topic.keys.keys, _deleted(topic), failed=topic.failed))
+        for log in topic.logs if report.partitions else ():
             name = f"  {log.location.topic_partition.partition}"
-            rows.append(_row(name, log.counts, log.keys, log.deleted_keys, failed=log.error is not None))
+            rows.append(_row(name, log.counts, log.keys.keys, log.keys.deleted, failed=log.error is not None))
     yield from table(_COLUMNS, rows, style)
     for topic in plan.topics:
-        if topic.largest and not topic.failed:
+        if topic.failed:
+            continue
+        if report.stored:
+            yield from usage_lines(topic, report.group_by, style)
+        if topic.keys.largest:
             yield Line("")
             yield Line(f"largest keys of {printable(topic.topic)}:")
-            for key_count in topic.largest:
-                yield Line(f"{size(key_count.bytes):>12}  {key_count.records:>12,} records  {_shown(key_count.key)}")
+            for key_count in topic.keys.largest:
+                amount = key_count.stored_bytes if report.stored else key_count.bytes
+                yield Line(f"{size(amount):>12}  {key_count.records:>12,} records  {shown(key_count.key)}")
+
+
+def _deleted(topic: TopicCount) -> int:
+    return sum(log.keys.deleted for log in topic.logs)
 
 
 def _row(name: str, counts: RecordCounts, keys: int, deleted: int, *, failed: bool) -> Row:
@@ -84,37 +96,26 @@ def _row(name: str, counts: RecordCounts, keys: int, deleted: int, *, failed: bo
     return Row([name, *(f"{figure:,}" for figure in figures), size(counts.bytes)])
 
 
-def _shown(key: bytes) -> str:
-    """A key on one line: text, or hexadecimal if it is not UTF-8."""
-    try:
-        text = printable(key.decode())
-    except UnicodeDecodeError:
-        text = f"0x{key.hex()}"
-    return text if len(text) <= _KEY_CHARACTERS else f"{text[:_KEY_CHARACTERS]}… ({len(key):,} bytes)"
-
-
-def _topic_json(topic: TopicCount) -> dict[str, Any]:
+def _topic_json(topic: TopicCount, report: CountReport) -> dict[str, Any]:
     logs = [_log_json(log) for log in topic.logs]
     if topic.failed:
         return {"topic": topic.topic, "status": "failed", "partitions": logs}
-    figures = {**asdict(topic.counts), "keys": topic.keys, "deleted_keys": sum(log.deleted_keys for log in topic.logs)}
-    return {"topic": topic.topic, "status": "counted", **figures, "largest_keys": _keys_json(topic.largest), "partitions": logs}
+    figures = {**asdict(topic.counts), "keys": topic.keys.keys, "deleted_keys": _deleted(topic)}
+    largest = {"largest_keys": _keys_json(topic.keys, report.stored)}
+    usage = {"usage": topic_json(topic, report.group_by)} if report.stored else {}
+    return {"topic": topic.topic, "status": "counted", **figures, **largest, **usage, "partitions": logs}
 
 
 def _log_json(log: LogCount) -> dict[str, Any]:
     identity = {"partition": log.location.topic_partition.partition, "log_dir": log.location.log_dir}
     if log.error is not None:
         return {**identity, "status": "failed", "reason": log.error}
-    figures = {**asdict(log.counts), "keys": log.keys, "deleted_keys": log.deleted_keys}
-    return {**identity, "status": "counted", **figures, "largest_keys": _keys_json(log.largest)}
+    figures = {**asdict(log.counts), "keys": log.keys.keys, "deleted_keys": log.keys.deleted}
+    usage = {} if log.usage is None else {"usage": usage_json(log.usage)}
+    return {**identity, "status": "counted", **figures, "largest_keys": _keys_json(log.keys, log.usage is not None), **usage}
 
 
-def _keys_json(keys: Sequence[KeyCount]) -> list[dict[str, Any]]:
-    return [{**key._asdict(), "key": _encoded(key.key)} for key in keys]
-
-
-def _encoded(key: bytes) -> dict[str, str]:
-    try:
-        return {"text": key.decode()}
-    except UnicodeDecodeError:
-        return {"base64": b64encode(key).decode()}
+def _keys_json(keys: KeySummary, with_bytes: bool) -> list[dict[str, Any]]:
+    rows = [{**entry._asdict(), "key": encoded(entry.key)} for entry in keys.largest]
+    # without a count of bytes, they are 0
+    return [{name: row[name] for name in row if with_bytes or name != "stored_bytes"} for row in rows]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from compaction.api.count_report import CountReport
 from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, chosen, progress
-from compaction.api.inputs import Inputs, Texts, find_logs, read_selector
+from compaction.api.inputs import Inputs, Texts, Time, find_logs, read_selector
 from compaction.cli import execution, log_lines, option_groups
+from compaction.errors import UsageError
 from compaction.locking.access import Purpose, access
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
@@ -25,6 +26,11 @@ largest keys. Logs are read as a consumer reads them: from the log start to the 
 without control records, and with --isolation-level read_committed also without aborted data and
 open transactions. Keys are compared byte by byte. If several partitions of a topic have the same
 key, the topic counts it once. No file is changed.
+
+With --bytes, all records are counted that are stored, and the report shows where the bytes of the
+.log files are, exactly: in keys, values, headers, overhead of records and batches, and what
+compression saves; in live and superseded records and tombstones, by age; in values by size; in
+headers, producers and groups of keys. A record's stored bytes are its part of its batch in the file.
 """
 
 _EPILOG = """\
@@ -45,11 +51,17 @@ examples:
   How many keys do the topics have, and which are the largest?
     kafka-log-compaction count --log-dir /var/lib/kafka/data --topic 'orders.*' --top 5
 
+  Where do the bytes of a topic go, by the part of the key before the hyphen?
+    kafka-log-compaction count --log-dir /var/lib/kafka/data --topic orders --bytes \\
+      --group-by 'regex:^(\\w+)-'
+
   Every partition, as JSON:
     kafka-log-compaction count --log-dir /var/lib/kafka/data --output json
 """
 
 _MOST_KEYS = 1000
+#: headers, producers and groups of keys that are named, if --top is not larger
+_NAMED = 10
 
 
 def parser() -> option_groups.Parser:
@@ -71,6 +83,18 @@ def parser() -> option_groups.Parser:
     group.add_argument(
         "--by", choices=("bytes", "records"), default="bytes", help="measure of the size of keys (default: %(default)s)"
     )
+    group.add_argument(
+        "--bytes", action="store_true", dest="stored", help="show where the bytes of the .log files are, of all stored records"
+    )  # fmt: skip
+    group.add_argument(
+        "--group-by", metavar="GROUPS",
+        help="with --bytes: sums by group of keys: prefix:BYTES; regex:EXPRESSION, by its first group or its match; window, by"
+        " the start of the window of a windowed key of Kafka Streams; window-store, the same in a store's changelog",
+    )  # fmt: skip
+    group.add_argument(
+        "--as-of", metavar="TIME",
+        help="with --bytes: count the ages of records up to this time, e.g. 2026-11-22T02:00Z (default: now)",
+    )  # fmt: skip
     group.add_argument("--partitions", action="store_true", dest="by_partition", help="also print a line for each partition")
     group.add_argument("--output", choices=("text", "json"), default="text", help="format of the result (default: %(default)s)")
     option_groups.add_engine(group)
@@ -96,6 +120,9 @@ def count(
     top: int = 0,
     by: str = "bytes",
     by_partition: bool = False,
+    stored: bool = False,
+    group_by: str | None = None,
+    as_of: Time | None = None,
     engine: str | Engine = AUTO,
     spark: SparkSession | None = None,
 ) -> CountReport:
@@ -108,24 +135,36 @@ def count(
 
     :param top: the number of the largest keys to name, of each topic; keys may be personal data
     :param by_partition: the text has a line for each partition
+    :param stored: count the bytes of ``.log`` files too (``--bytes``), with all records that are stored
     :raises UsageError: an argument is invalid, or a live broker holds a log directory
     """
-    from compaction.source.count_logs import count_logs, plan_count
+    from compaction.source.count_logs import StoredRequest, count_logs, plan_count
+    from compaction.source.key_groups import KeyGroups
     from compaction.source.key_totals import Largest
-    from compaction.source.read_plan import ReadRequest
+    from compaction.source.read_plan import READ_UNCOMMITTED, ReadRequest
+    from compaction.source.task_totals import GROUPS, HEADER_NAMES, KEYS, PRODUCERS
 
     inputs = Inputs.of("count", locals())
+    if not stored and (group_by is not None or as_of is not None):
+        raise UsageError("group_by and as_of are parameters of a count of bytes", hint="add --bytes")
+    if stored and isolation_level != READ_UNCOMMITTED:
+        raise UsageError("a count of bytes is of all stored records", hint="omit --isolation-level")
+    groups = None if group_by is None else KeyGroups.parse(group_by)
     directories, logs = find_logs(inputs, read_selector(inputs))
     request = ReadRequest.parse({"paths": json.dumps(directories), "isolation.level": isolation_level})
+    measure = "stored_bytes" if stored and by == "bytes" else by
+    named = Largest(max(top, _NAMED), measure)
+    # the stored bytes of a header are not known
+    largest = {KEYS: Largest(top, measure), GROUPS: named, PRODUCERS: named, HEADER_NAMES: Largest(named.count, by)}
     with (
         chosen(engine, "count", spark=spark, settings=ENCRYPTED) as tasks,
         access(file_system(directories), directories, Purpose.COPY),
         progress() as progress_display,
     ):
         step(f"counting {counted(len(logs), 'log')}")
-        plan = plan_count(logs, request)
-        count_logs(tasks.passes(progress_display)(), plan, Largest(top, by))
-    return CountReport(plan, isolation_level, by_partition)
+        plan = plan_count(logs, request, StoredRequest(inputs.now_ms, groups) if stored else None)
+        count_logs(tasks.passes(progress_display)(), plan, largest)
+    return CountReport(plan, isolation_level, by_partition, stored, groups)
 
 
 def _show(report: CountReport, arguments: argparse.Namespace) -> None:

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
 from compaction.errors import LogError, as_log_error
-from compaction.kernels.reading.columns import KEYS
+from compaction.kernels.reading import columns
 from compaction.names import LogLocation
-from compaction.source.key_totals import JoinedTotals, KeyCount, KeySummary, KeyTotals, Largest, RecordCounts
+from compaction.source.byte_usage import Int64s, StoredLog, Usage, newest_cells
+from compaction.source.key_groups import KeyGroups
+from compaction.source.key_totals import NO_NAMES, KeySummary, KeyTotals, Largest
 from compaction.source.read_columns import read_columns
-from compaction.source.read_plan import ReadRequest, ReadTask, plan_log
+from compaction.source.read_plan import ReadRequest, ReadTask, aborted_of, plan_log, plan_stored
+from compaction.source.task_totals import KEYS, RecordCounts, TaskTotals
+from compaction.storage.filesystem import FileSystem
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.task_runner import Item, Job, TaskRunner, pack
@@ -31,13 +35,15 @@ TASK_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class CountTask:
-    """A task of log number ``log`` of topic number ``topic``; keys are hashed with ``seed`` into ``partitions``."""
+    """A task of log number ``log`` of topic number ``topic``; keys are hashed with ``seed`` into ``partitions``. ``stored``:
+    how the bytes of the log are counted, if they are."""
 
     topic: int
     log: int
     read: ReadTask
     partitions: int
     seed: int
+    stored: StoredLog | None = None
 
 
 class TaskCounts(NamedTuple):
@@ -45,15 +51,21 @@ class TaskCounts(NamedTuple):
 
     log: int
     counts: RecordCounts
+    usage: Usage | None = None
     error: str | None = None
 
 
 class KeyPartition(NamedTuple):
-    """The summary of one hash partition of the keys of a log, or of a topic (``log`` is ``None``)."""
+    """The summary of one hash partition of the keys of a log, or of the ``names`` of a topic (``log`` is ``None``).
+
+    ``newest``: of a log whose bytes are counted, the ``newest_cells`` of its keys.
+    """
 
     topic: int
+    names: str
     log: int | None
     summary: KeySummary
+    newest: Int64s | None = None
 
 
 #: key of the items with counts of records
@@ -66,25 +78,31 @@ class LogCount:
 
     location: LogLocation
     counts: RecordCounts = field(default_factory=RecordCounts)
-    keys: int = 0
-    deleted_keys: int = 0
-    largest: tuple[KeyCount, ...] = ()
+    keys: KeySummary = NO_NAMES
     error: str | None = None
+    usage: Usage | None = None
 
-    def add_keys(self, summary: KeySummary, largest: Largest) -> None:
-        self.keys += summary.keys
-        self.deleted_keys += summary.deleted
-        self.largest = largest.of([*self.largest, *summary.largest])
+    def add_keys(self, part: KeyPartition, largest: Largest) -> None:
+        self.keys = self.keys.joined(part.summary, largest)
+        if self.usage is not None and part.newest is not None:
+            self.usage.add_newest(part.newest)
 
 
 @dataclass
 class TopicCount:
-    """The logs of a topic; ``keys`` and ``largest`` are of keys distinct in the topic, and mean nothing if a log failed."""
+    """The logs of a topic; ``names`` has the names distinct in the topic, and means nothing if a log failed."""
 
     topic: str
     logs: list[LogCount]
-    keys: int = 0
-    largest: tuple[KeyCount, ...] = ()
+    names: dict[str, KeySummary] = field(default_factory=dict)
+
+    def named(self, names: str) -> KeySummary:
+        """The number of the distinct ``names``, and the largest."""
+        return self.names.get(names, NO_NAMES)
+
+    @property
+    def keys(self) -> KeySummary:
+        return self.named(KEYS)
 
     @property
     def counts(self) -> RecordCounts:
@@ -92,6 +110,14 @@ class TopicCount:
         total = RecordCounts()
         for log in self.logs:
             total.add(log.counts)
+        return total
+
+    @property
+    def usage(self) -> Usage:
+        """The sum over the logs."""
+        total = Usage()
+        for log in self.logs:
+            total.add(log.usage or Usage())
         return total
 
     @property
@@ -108,32 +134,59 @@ class CountPlan(NamedTuple):
     tasks: list[CountTask]
 
 
-def plan_count(locations: Iterable[LogLocation], request: ReadRequest) -> CountPlan:
-    """Plan a count of the ``locations`` logs. A log that cannot be read has an error, and no tasks."""
+@dataclass(frozen=True)
+class StoredRequest:
+    """Count the bytes of logs, as they are stored: the time from which ages are counted, and how keys are grouped."""
+
+    now_ms: int
+    group_by: KeyGroups | None = None
+
+
+def plan_count(locations: Iterable[LogLocation], request: ReadRequest, stored: StoredRequest | None = None) -> CountPlan:
+    """Plan a count of the ``locations`` logs. A log that cannot be read has an error, and no tasks.
+
+    :param stored: count bytes, and all records that are stored
+    """
     fs = OverlayFileSystem(file_system(request.paths))
     logs = [LogCount(location) for location in locations]
     names = sorted({log.location.topic_partition.topic for log in logs})
     topics = [TopicCount(name, [log for log in logs if log.location.topic_partition.topic == name]) for name in names]
-    reads: list[tuple[int, int, ReadTask]] = []
+    tasks: list[CountTask] = []
     for number, log in enumerate(logs):
         try:
+            reads, stored_log = _planned(fs, log, request, stored)
             topic = names.index(log.location.topic_partition.topic)
-            reads += [(topic, number, task) for task in plan_log(fs, log.location, request, KEYS)]
+            tasks += [CountTask(topic, number, read, 1, 0, stored_log) for read in reads]
         except LogError as error:
             log.error = str(error)
-    return CountPlan(topics, logs, _tasks(reads))
+    return CountPlan(topics, logs, _partitioned(tasks))
 
 
-def _tasks(reads: Sequence[tuple[int, int, ReadTask]]) -> list[CountTask]:
+def _planned(
+    fs: FileSystem, log: LogCount, request: ReadRequest, stored: StoredRequest | None
+) -> tuple[Sequence[ReadTask], StoredLog | None]:
+    if stored is None:
+        return plan_log(fs, log.location, request, columns.KEYS), None
+    view, reads, after_last_batch = plan_stored(fs, log.location, request, columns.KEYS | columns.HEADERS)
+    log.usage = Usage()
+    log.usage.add_after_last_batch(after_last_batch)
+    offsets = view.log_start_offset, view.last_stable_offset
+    return reads, StoredLog(aborted_of(view), *offsets, stored.now_ms, stored.group_by)
+
+
+def _partitioned(tasks: Sequence[CountTask]) -> list[CountTask]:
     seed, sizes = secrets.randbits(32), dict[int, int]()
-    for topic, _, task in reads:
-        sizes[topic] = sizes.get(topic, 0) + task.size_bytes
+    for task in tasks:
+        sizes[task.topic] = sizes.get(task.topic, 0) + task.read.size_bytes
     parts = {topic: min(_MAX_PARTITIONS, 1 + size // PARTITION_BYTES) for topic, size in sizes.items()}
-    return [CountTask(topic, log, task, parts[topic], seed) for topic, log, task in reads]
+    return [replace(task, partitions=parts[task.topic], seed=seed) for task in tasks]
 
 
-def count_logs(runner: TaskRunner, plan: CountPlan, largest: Largest) -> None:
-    """Fill in the counts of the planned logs and topics."""
+def count_logs(runner: TaskRunner, plan: CountPlan, largest: Mapping[str, Largest]) -> None:
+    """Fill in the counts of the planned logs and topics.
+
+    :param largest: the keys to report, and other names
+    """
     packs = pack(plan.tasks, lambda task: task.read.size_bytes, TASK_BYTES)
     sizes = [sum(task.read.size_bytes for task in tasks) for tasks in packs]
     job = Job.sized("count", f"count: read {len(plan.tasks)} byte ranges", sizes)
@@ -143,49 +196,57 @@ def count_logs(runner: TaskRunner, plan: CountPlan, largest: Largest) -> None:
         if isinstance(result, TaskCounts):
             log = plan.logs[result.log]
             log.counts.add(result.counts)
+            if log.usage is not None and result.usage is not None:
+                log.usage.add(result.usage)
             # tasks end in any order: of several errors always the same one is reported
             log.error = min(filter(None, (log.error, result.error)), default=None)
         elif result.log is not None:
-            plan.logs[result.log].add_keys(result.summary, largest)
+            plan.logs[result.log].add_keys(result, largest[KEYS])
         else:
             topic = plan.topics[result.topic]
-            topic.keys += result.summary.keys
-            topic.largest = largest.of([*topic.largest, *result.summary.largest])
+            topic.names[result.names] = topic.named(result.names).joined(result.summary, largest[result.names])
 
 
 def _count_tasks(tasks: Iterable[CountTask]) -> Iterator[Item]:
     """The counts of each task, and pairs of a log and a table of keys by topic and partition."""
     for task in tasks:
-        totals, path, error = KeyTotals(task.partitions, task.seed), task.read.slices[0].path, None
+        totals, path, error = TaskTotals(task), task.read.slices[0].path, None
         try:
             for part in task.read.slices:
                 path = part.path
                 for records in read_columns(part.path, part.start, part.end, task.read.spec):
-                    yield from (((task.topic, number), (task.log, packed)) for number, packed in totals.add(records))
+                    yield from (((task.topic, names.part), (task.log, names)) for names in totals.add(records))
+                if totals.usage is not None:
+                    totals.usage.finish_range(part.end - part.start)
         except Exception as failure:
             error = str(as_log_error(failure, path))
-        yield from (((task.topic, number), (task.log, packed)) for number, packed in totals.packed())
-        yield _COUNTS, TaskCounts(task.log, totals.counts, error)
+        yield from (((task.topic, names.part), (task.log, names)) for names in totals.packed())
+        yield _COUNTS, TaskCounts(task.log, totals.counts, totals.usage, error)
 
 
-def _join_keys(items: Iterable[Item], largest: Largest) -> Iterator[TaskCounts | KeyPartition]:
-    """Join the tables of keys that tasks have emitted, all of them of each topic and partition."""
-    joined: dict[tuple[int, int], dict[int, JoinedTotals]] = {}
-    for key, value in items:
+def _join_keys(items: Iterable[Item], largest: Mapping[str, Largest]) -> Iterator[TaskCounts | KeyPartition]:
+    """Join the tables of names that tasks have emitted, all of them of each topic and partition."""
+    joined: dict[tuple[int, int], dict[str, dict[int, KeyTotals]]] = {}
+    for place, value in items:
         if isinstance(value, TaskCounts):
             yield value
         else:
             log, packed = value
-            joined.setdefault(key, {}).setdefault(log, JoinedTotals()).add(packed)
-    for (topic, _), logs in joined.items():
-        summaries = {log: totals.summary(largest) for log, totals in logs.items()}
-        yield from (KeyPartition(topic, log, summary) for log, summary in summaries.items())
-        # the only log of a topic has all of its keys
-        yield KeyPartition(topic, None, _topic_summary(logs, summaries, largest))
+            # only keys are reported by log
+            number = log if packed.names == KEYS else 0
+            joined.setdefault(place, {}).setdefault(packed.names, {}).setdefault(number, KeyTotals()).add_packed(packed.table)
+    for (topic, _), by_names in joined.items():
+        for names, logs in by_names.items():
+            summaries = {log: totals.summary(largest[names]) for log, totals in logs.items()}
+            if names == KEYS:
+                for log, summary in summaries.items():
+                    yield KeyPartition(topic, names, log, summary, newest_cells(logs[log].newest()))
+            # the only log of a topic has all of its keys
+            yield KeyPartition(topic, names, None, _topic_summary(logs, summaries, largest[names]))
 
 
-def _topic_summary(logs: Mapping[int, JoinedTotals], summaries: Mapping[int, KeySummary], largest: Largest) -> KeySummary:
+def _topic_summary(logs: Mapping[int, KeyTotals], summaries: Mapping[int, KeySummary], largest: Largest) -> KeySummary:
     if len(logs) == 1:
         (summary,) = summaries.values()
         return summary
-    return JoinedTotals.of(logs.values()).summary(largest)
+    return KeyTotals.of(logs.values()).summary(largest)

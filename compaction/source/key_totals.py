@@ -1,51 +1,51 @@
-"""Counts the records of every key. Keys are compared byte by byte, not by hash.
+"""Counts the records of every name: of keys, or of groups of keys, headers or producers. Names are compared byte by byte, not
+by hash.
 
-A table has a row per key: the number of its ``records``, their ``bytes`` (keys and values, uncompressed), how many are
-``tombstones``, and ``last``, its largest ``offset * 2 + tombstone``. Joining tables adds the numbers and takes the maximum of
-``last``. A task emits its tables before they exceed its memory, split by a hash of the keys.
+A table has a row per name (``key``): the number of its ``records``, their ``bytes`` (keys and values, uncompressed), how many
+are ``tombstones``, their ``stored_bytes`` (``byte_usage``), and its ``newest`` record: two int64, ``offset * 2 + tombstone``,
+and age and sizes of the record, which Arrow compares as one number. Joining tables adds the numbers and takes the maximum of
+``newest``. A task emits its tables before they exceed its memory, split by a hash of the names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from compaction.kernels.reading.locate import assign_parts
-from compaction.source.read_columns import Records
 
-_SCHEMA = pa.schema([("key", pa.binary()), *((name, pa.int64()) for name in ("records", "bytes", "tombstones", "last"))])
-_JOINED = [("records", "sum"), ("bytes", "sum"), ("tombstones", "sum"), ("last", "max")]
+_SUMS = ("records", "bytes", "tombstones", "stored_bytes")
+_SCHEMA = pa.schema([("key", pa.binary()), *((name, pa.int64()) for name in _SUMS), ("newest", pa.decimal128(38))])
+_JOINED = [*((name, "sum") for name in _SUMS), ("newest", "max")]
 #: tables are joined after each growth by this many bytes
 _JOIN_BYTES = 32 << 20
 #: a larger joined table is emitted, which bounds a task's memory
 _EMIT_BYTES = 96 << 20
+#: the first half of ``newest`` for records that supersede none
+NOT_NEWEST = -1
+
+Int64s = NDArray[np.int64]
 
 
 class KeyCount(NamedTuple):
-    """One key: its records, their bytes, and how many of them are tombstones."""
+    """One key or other name: its records, their bytes, how many of them are tombstones, and their stored bytes."""
 
     key: bytes
     records: int
     bytes: int
     tombstones: int
-
-
-class KeySummary(NamedTuple):
-    """The number of distinct keys, how many of them have a tombstone as their newest record, and the largest, in order."""
-
-    keys: int
-    deleted: int
-    largest: tuple[KeyCount, ...]
+    stored_bytes: int
 
 
 @dataclass(frozen=True)
 class Largest:
-    """The keys to report: the ``count`` largest by ``by`` (``bytes`` or ``records``)."""
+    """The keys to report: the ``count`` largest by ``by`` (``bytes``, ``records`` or ``stored_bytes``)."""
 
     count: int
     by: str
@@ -55,91 +55,95 @@ class Largest:
         return tuple(sorted(keys, key=lambda entry: (-getattr(entry, self.by), entry.key))[: self.count])
 
 
-@dataclass
-class RecordCounts:
-    """Counts of records: all, those without a key, tombstones (with a key and no value), and the bytes of keys and values."""
+class KeySummary(NamedTuple):
+    """The number of distinct keys, how many of them have a tombstone as their newest record, and the largest, in order."""
 
-    records: int = 0
-    keyless: int = 0
-    tombstones: int = 0
-    bytes: int = 0
+    keys: int
+    deleted: int
+    largest: tuple[KeyCount, ...]
 
-    def add(self, other: RecordCounts) -> None:
-        self.records += other.records
-        self.keyless += other.keyless
-        self.tombstones += other.tombstones
-        self.bytes += other.bytes
+    def joined(self, other: KeySummary, largest: Largest) -> KeySummary:
+        """The summary of both; they have no key in common."""
+        return KeySummary(
+            self.keys + other.keys, self.deleted + other.deleted, largest.of([*self.largest, *other.largest])
+        )
+
+
+NO_NAMES = KeySummary(0, 0, ())
+
+
+def key_table(keys: pa.Array, columns: Sequence[Int64s] | Int64s, newest: tuple[Int64s, Int64s] | None = None) -> pa.Table:
+    """A table of the binary array ``keys`` (n,), of which those that are null are left out.
+
+    :param columns: int64[n] each: ``records``, ``bytes``, ``tombstones``, ``stored_bytes``
+    :param newest: int64[n] each, the halves of ``newest``; by default the names have no newest records
+    """
+    n = len(keys)
+    high, low = newest or (np.full(n, NOT_NEWEST), np.zeros(n, np.int64))
+    pairs = pa.Array.from_buffers(_SCHEMA.field("newest").type, n, [None, pa.py_buffer(np.stack([low, high], axis=1))])
+    return pa.table([keys, *map(pa.array, columns), pairs], schema=_SCHEMA).filter(keys.is_valid())
 
 
 class KeyTotals:
-    """The keys that a task has read of one log, hashed into ``partitions`` with ``seed``; ``counts`` are of all records."""
+    """The keys, or other names, of some tables."""
 
-    def __init__(self, partitions: int, seed: int) -> None:
-        self._partitions, self._seed = partitions, seed
-        self._tables: list[pa.Table] = []
-        self._grown_bytes = 0
-        self.counts = RecordCounts()
-
-    def add(self, records: Records) -> Iterator[tuple[int, bytes]]:
-        """Count records, which have been read with their keys; emits tables as ``packed`` does if memory is short."""
-        columns, n = records.columns, len(records.columns.offset)
-        buffers = [pa.py_buffer(buffer) for buffer in (columns.keys.valid, columns.keys.offsets, columns.keys.data)]
-        keys = pa.Array.from_buffers(pa.binary(), n, buffers)
-        tombstone = (columns.value_size < 0).astype(np.int64)
-        sizes = np.diff(columns.keys.offsets).astype(np.int64) + np.maximum(columns.value_size, 0)
-        numbers = np.ones(n, np.int64), sizes, tombstone, (columns.offset << 1) | tombstone
-        table = pa.table([keys, *map(pa.array, numbers)], schema=_SCHEMA).filter(keys.is_valid())
-        self.counts.add(RecordCounts(n, keys.null_count, int(pc.sum(table["tombstones"]).as_py() or 0), int(sizes.sum())))
-        self._tables.append(table)
-        self._grown_bytes += table.nbytes
-        if self._grown_bytes >= _JOIN_BYTES:
-            self._tables, self._grown_bytes = [_join(self._tables)], 0
-            if self._tables[0].nbytes >= _EMIT_BYTES:
-                yield from self.packed()
-
-    def packed(self) -> Iterator[tuple[int, bytes]]:
-        """Pairs of a partition and a table as an Arrow IPC stream; nothing remains."""
-        table, self._tables = _join(self._tables), []
-        if not table.num_rows:
-            return
-        keys = table["key"].combine_chunks()
-        _, offsets, data = keys.buffers()
-        starts = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4)
-        part_of = np.zeros(len(keys), np.int32)
-        assign_parts(starts, np.frombuffer(data or b"", np.uint8), self._seed, self._partitions, part_of)
-        for part in np.unique(part_of).tolist():
-            yield part, _pack(table.filter(pa.array(part_of == part)))
-
-
-class JoinedTotals:
-    """The keys of one partition, from all tasks."""
-
-    def __init__(self) -> None:
-        self._tables: list[pa.Table] = []
+    def __init__(self, tables: Iterable[pa.Table] = ()) -> None:
+        self._tables = list(tables)
         self._grown_bytes = 0
 
-    def add(self, packed: bytes) -> None:
-        table = pa.ipc.open_stream(packed).read_all()
+    def add(self, table: pa.Table) -> bool:
+        """Add a table; returns whether a task should emit the joined one."""
         self._tables.append(table)
         self._grown_bytes += table.nbytes
-        if self._grown_bytes >= _JOIN_BYTES:
-            self._tables, self._grown_bytes = [_join(self._tables)], 0
+        if self._grown_bytes < _JOIN_BYTES:
+            return False
+        return bool(self.joined().nbytes >= _EMIT_BYTES)
+
+    def add_packed(self, packed: bytes) -> None:
+        """Add a table as an Arrow IPC stream."""
+        self.add(pa.ipc.open_stream(packed).read_all())
+
+    def joined(self) -> pa.Table:
+        self._tables, self._grown_bytes = [_join(self._tables)], 0
+        return self._tables[0]
+
+    def take(self) -> pa.Table:
+        """The joined table; nothing remains."""
+        table, self._tables = self.joined(), []
+        return table
 
     @classmethod
-    def of(cls, parts: Iterable[JoinedTotals]) -> JoinedTotals:
+    def of(cls, parts: Iterable[KeyTotals]) -> KeyTotals:
         """The keys of several logs."""
-        joined = cls()
-        joined._tables = [table for part in parts for table in part._tables]
-        return joined
+        return cls(table for part in parts for table in part._tables)
 
     def summary(self, largest: Largest) -> KeySummary:
-        self._tables = [_join(self._tables)]
-        (table,) = self._tables
-        deleted = int((table["last"].to_numpy() & 1).sum())
+        table = self.joined()
+        newest = self.newest()[:, 1]
+        deleted = int(((newest & 1) & (newest >= 0)).sum())
         order = [(largest.by, "descending"), ("key", "ascending")]
         top = table.take(pc.select_k_unstable(table, min(largest.count, table.num_rows), order))
         rows = zip(*(top[name].to_pylist() for name in KeyCount._fields), strict=True)
         return KeySummary(table.num_rows, deleted, tuple(KeyCount(*row) for row in rows))
+
+    def newest(self) -> Int64s:
+        """int64[n, 2], the halves of ``newest`` of each key, the second one first."""
+        column = self.joined()["newest"].combine_chunks()
+        halves = np.frombuffer(column.buffers()[1] or b"", np.int64).reshape(-1, 2)
+        return halves[column.offset : column.offset + len(column)]
+
+
+def packed_parts(table: pa.Table, partitions: int, seed: int) -> Iterator[tuple[int, bytes]]:
+    """Pairs of a partition and its rows of ``table`` as an Arrow IPC stream, by a hash of the keys."""
+    keys = table["key"].combine_chunks()
+    if not len(keys):
+        return
+    _, offsets, data = keys.buffers()
+    starts = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4)
+    part_of = np.zeros(len(keys), np.int32)
+    assign_parts(starts, np.frombuffer(data or b"", np.uint8), seed, partitions, part_of)
+    for part in np.unique(part_of).tolist():
+        yield part, _pack(table.filter(pa.array(part_of == part)))
 
 
 def _join(tables: Iterable[pa.Table]) -> pa.Table:

@@ -179,6 +179,26 @@ def plan_log(fs: FileSystem, location: LogLocation, request: ReadRequest, reques
     return [ReadTask(view.topic_partition, tuple(part), spec) for part in parts]
 
 
+def plan_stored(
+    fs: FileSystem, location: LogLocation, request: ReadRequest, requested: int
+) -> tuple[LogView, list[ReadTask], int]:
+    """A log as it is stored, also below its log start, past its high watermark, and with control batches: the log, the tasks
+    that read it, and the size of its ``.log`` files after the last batch. Parameters and errors are those of ``plan_log``.
+    """
+    view = _view(fs, location, replace(request, committed=True))
+    spec = ReadSpec(Bounds(MIN_LONG), requested, control=True, check_crcs=request.check_crcs)
+    parts = pack(list(_slices(fs, view, spec.bounds, request.slice_bytes)), _size, request.slice_bytes)
+    files = [fs.stat(join(view.path, segment_file(segment.base_offset, LOG))) for segment in view.segments]
+    file_bytes = sum(status.size for status in files if status is not None)
+    tasks = [ReadTask(view.topic_partition, tuple(part), spec) for part in parts]
+    return view, tasks, file_bytes - view.size_bytes
+
+
+def aborted_of(view: LogView) -> AbortedRanges:
+    """The aborted data of a log."""
+    return join_aborted([txn for segment in view.segments for txn in segment.aborted_txns])
+
+
 def end_offsets(request: ReadRequest) -> dict[TopicPartition, int]:
     """The offsets (exclusive) to which the selected logs would be read.
 
@@ -243,7 +263,7 @@ def _read_spec(view: LogView, request: ReadRequest, bounds: Bounds, requested: i
     aborted = None
     if request.committed:
         end = min(end, view.last_stable_offset)
-        aborted = join_aborted([txn for segment in view.segments for txn in segment.aborted_txns])
+        aborted = aborted_of(view)
     visible = Bounds(view.log_start_offset, end - 1)
     return ReadSpec(bounds.within(visible), requested, aborted, request.control, request.check_crcs)
 

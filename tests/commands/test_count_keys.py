@@ -20,6 +20,7 @@ from compaction.source import key_totals
 from compaction.source.count_logs import CountPlan, count_logs, plan_count
 from compaction.source.key_totals import Largest
 from compaction.source.read_plan import ReadRequest, plan_log
+from compaction.source.task_totals import KEYS
 from compaction.spark.progress import Progress
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem
@@ -148,11 +149,11 @@ def test_both_engines_count_what_plain_calls_count(
         for runner in (LocalPasses(), on_spark(request, Progress(told)) if engine == "spark" else workers):
             plan = plan_count(logs, wanted)
             assert {task.partitions for task in plan.tasks} > {1}
-            count_logs(runner, plan, Largest(3, "records"))
+            count_logs(runner, plan, {KEYS: Largest(3, "records")})
             found.append(plan)
     one, many = found
     assert (many.topics, many.logs) == (one.topics, one.logs)
-    assert sum(topic.keys for topic in one.topics) > 1000
+    assert sum(topic.keys.keys for topic in one.topics) > 1000
     assert told.getvalue().startswith("count: ")
 
 

@@ -145,6 +145,7 @@ COMMANDS: Mapping[str, Callable[[Place], Any]] = MappingProxyType({
         dump_log.main, "--files", *(f"{place.address}/{name}" for name in place.segments), "--deep-iteration"
     ),
     "count": lambda place: place.printed(count_keys.main, "--log-dir", place.address, "--partitions"),
+    "count bytes": lambda place: place.printed(count_keys.main, "--log-dir", place.address, "--bytes", "--partitions"),
     "count committed": lambda place: place.printed(
         count_keys.main, "--log-dir", place.address, "--output", "json", "--isolation-level", "read_committed"
     ),

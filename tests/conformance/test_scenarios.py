@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from compaction import count
 from compaction.certifier.certificate import Status
+from compaction.source.byte_usage import STORED
 from tests.conformance.bench import Bench, Round
 from tests.conformance.cleaning_scenarios import cleaning_scenarios
 from tests.conformance.planning_scenarios import planning_scenarios
@@ -31,7 +33,13 @@ Outcomes = Mapping[tuple[str, int], Round]
 
 
 @pytest.fixture(scope="module")
-def outcomes(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcomes]:
+def roots(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """The directory of each group."""
+    return {group: tmp_path_factory.mktemp(group) for group in GROUPS}
+
+
+@pytest.fixture(scope="module")
+def outcomes(gateway: Gateway, roots: Mapping[str, Path]) -> Callable[[str], Outcomes]:
     """The outcomes of a group: all of its scenarios, cleaned by both sides at once when first used.
 
     An error of the group's run fails each of its tests, and is not repeated.
@@ -41,7 +49,7 @@ def outcomes(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Call
     def run(group: str) -> Outcomes:
         if group not in done:
             try:
-                done[group] = Bench(gateway, tmp_path_factory.mktemp(group), GROUPS[group]).run(None)
+                done[group] = Bench(gateway, roots[group], GROUPS[group]).run(None)
             except Exception as error:
                 done[group] = error
         found = done[group]
@@ -83,3 +91,18 @@ def test_kafka_skips_some_logs(outcomes: Callable[[str], Outcomes]) -> None:
     planned = {**outcomes("cleaning"), **outcomes("planning")}
     alone = {name for (name, number), one in planned.items() if number == 0 and one.kafkas is None}
     assert alone >= {"nothing-dirty", "ratio-under-the-bound", "ratio-at-the-bound", "too-young-all", "a-single-segment"}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_byte_of_the_logs_is_counted(
+    outcomes: Callable[[str], Outcomes], roots: Mapping[str, Path], group: str
+) -> None:
+    outcomes(group)
+    plan = count(roots[group] / "kafkas", stored=True, engine="local").plan
+    readable = [log for log in plan.logs if log.error is None]
+    assert len(readable) > len(GROUPS[group]) / 2
+    for log in readable:
+        assert log.usage is not None
+        files = Path(log.location.path).glob("*.log")
+        assert log.usage.file_bytes == sum(file.stat().st_size for file in files), log.location
+        assert log.usage.states[:, :, STORED].sum() == log.usage.file_bytes, log.location

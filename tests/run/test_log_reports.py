@@ -22,6 +22,7 @@ from compaction.screen.text_table import Screen
 from compaction.source.count_logs import count_logs, plan_count
 from compaction.source.key_totals import Largest
 from compaction.source.read_plan import ReadRequest
+from compaction.source.task_totals import KEYS
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem
 from tests.cleaning.test_segment_retention import planned
@@ -78,7 +79,7 @@ def test_a_changed_log_is_distinguished_from_one_in_use(
 def data_records(log_dir: Path, topic: str) -> int:
     """The records of a topic as a consumer reads them, with aborted ones."""
     plan = plan_count(logs_in(log_dir, (topic,))[1], ReadRequest.parse({"paths": json.dumps([str(log_dir)])}))
-    count_logs(LocalPasses(), plan, Largest(0, "bytes"))
+    count_logs(LocalPasses(), plan, {KEYS: Largest(0, "bytes")})
     return plan.topics[0].counts.records
 
 

@@ -38,13 +38,15 @@ class Bytes(NamedTuple):
 class Columns(NamedTuple):
     """Columns of ``n`` records. Columns that were not requested have no rows.
 
-    ``offset``, ``timestamp_ms``: int64[n]. ``value_size``: int32[n], -1 for null, whether or not values were requested.
+    ``offset``, ``timestamp_ms``: int64[n]. ``record_size``: int32[n], of the record as v2 with its length. ``value_size``:
+    int32[n], -1 for null, whether or not values were requested.
     ``header_starts``: int32[n + 1], the first row of each record's headers in
     ``header_keys`` (never null) and ``header_values``.
     """
 
     offset: NDArray[np.int64]
     timestamp_ms: NDArray[np.int64]
+    record_size: NDArray[np.int32]
     value_size: NDArray[np.int32]
     keys: Bytes
     values: Bytes
@@ -60,6 +62,7 @@ def new_columns(sizes: NDArray[np.int64], requested: int) -> Columns:
     return Columns(
         np.empty(n, np.int64),
         np.empty(n, np.int64),
+        np.empty(n, np.int32),
         np.empty(n, np.int32),
         _new_bytes(n, int(sizes[KEY_BYTES])) if requested & KEYS else _new_bytes(0, 0),
         _new_bytes(n, int(sizes[VALUE_BYTES])) if requested & VALUES else _new_bytes(0, 0),
@@ -172,7 +175,7 @@ def fill_columns(raw, scratch, rows, spans, bounds, requested, columns):
     their number."""
     # local names: numba would count references to arrays that are looked up in the loop, once per record
     offsets, times, header_starts = columns.offset, columns.timestamp_ms, columns.header_starts
-    value_sizes = columns.value_size
+    record_sizes, value_sizes = columns.record_size, columns.value_size
     key_offsets, key_data, key_valid = columns.keys.offsets, columns.keys.data, columns.keys.valid
     value_offsets, value_data, value_valid = columns.values.offsets, columns.values.data, columns.values.valid
     names, values = columns.header_keys, columns.header_values
@@ -186,11 +189,11 @@ def fill_columns(raw, scratch, rows, spans, bounds, requested, columns):
         data = scratch if spans[i, 2] else raw
         for _ in range(row.count):
             stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, pos, end)
-            pos = stop
+            size, pos = stop - pos, stop
             offset, time = row.base_offset + offset_delta, _timestamp(row, timestamp_delta)
             if not (bounds[0] <= offset <= bounds[1] and bounds[2] <= time <= bounds[3]):
                 continue
-            offsets[n], times[n], value_sizes[n] = offset, time, max(value_size, -1)
+            offsets[n], times[n], record_sizes[n], value_sizes[n] = offset, time, size, max(value_size, -1)
             if requested & KEYS:
                 key_used = _put(key_offsets, key_data, key_valid, n, key_used, data, key_at, key_size)
             if requested & (VALUES | HEADERS):

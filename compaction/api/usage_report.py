@@ -1,0 +1,137 @@
+"""Where the bytes of logs are, as text and as JSON: the part of a count's result that ``count --bytes`` adds."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compaction.printable import printable
+from compaction.screen.text_table import Column, Line, Row, Style, table
+
+if TYPE_CHECKING:
+    from compaction.source.byte_usage import Int64s, Usage
+    from compaction.source.count_logs import TopicCount
+    from compaction.source.key_groups import KeyGroups
+
+_KEY_CHARACTERS = 48
+_CELL = ("records", "bytes", "stored_bytes")
+#: the names of a topic, by their JSON fields
+_TITLES = {"groups": "group of keys", "headers": "header", "producers": "producer id"}
+
+
+def usage_json(usage: Usage) -> dict[str, Any]:
+    """The JSON object of a log or topic."""
+    from compaction.source.byte_usage import AGES, CODECS, COMPONENTS, EMPTY_BATCHES, SIZES, STATES
+
+    states = [
+        {"state": STATES[state], "age": AGES[age] if state < EMPTY_BATCHES else None, **_cell(cell)}
+        for state, ages in enumerate(usage.states) for age, cell in enumerate(ages) if cell.any()
+    ]  # fmt: skip
+    return {
+        "file_bytes": usage.file_bytes,
+        "components": dict(zip(COMPONENTS, usage.components.tolist(), strict=True)),
+        "states": states,
+        "value_sizes": [{"value": SIZES[size], **_cell(cell)} for size, cell in enumerate(usage.values) if cell.any()],
+        "codecs": [
+            {"codec": CODECS[codec], "uncompressed_bytes": plain, "stored_bytes": stored}
+            for codec, (plain, stored) in enumerate(usage.codecs.tolist()) if plain
+        ],
+    }  # fmt: skip
+
+
+def _cell(cell: Int64s) -> dict[str, int]:
+    return dict(zip(_CELL, cell.tolist(), strict=True))
+
+
+def topic_json(topic: TopicCount, group_by: KeyGroups | None) -> dict[str, Any]:
+    """The JSON object of a topic: the sum over its logs; its groups of keys, headers and producers."""
+    objects: dict[str, Any] = {}
+    for names in list(_TITLES)[group_by is None :]:
+        largest = []
+        for entry in topic.named(names).largest:
+            figures = dict(zip(_CELL, (entry.records, entry.bytes, entry.stored_bytes), strict=True))
+            if names == "headers":
+                # a header has no stored bytes of its own
+                del figures["stored_bytes"]
+            largest.append({**_name_json(entry.key, names, group_by), **figures})
+        objects[names] = {"distinct": topic.named(names).keys, "largest": largest}
+    return {**usage_json(topic.usage), **objects}
+
+
+def _name_json(name: bytes, names: str, group_by: KeyGroups | None) -> dict[str, Any]:
+    if names == "producers":
+        return {"producer_id": int(name)}
+    if names == "groups" and group_by is not None and group_by.windowed:
+        return {"window_start": f"{np.datetime64(int.from_bytes(name, 'big', signed=True), 'ms')}Z"}
+    return {"header" if names == "headers" else "group": encoded(name)}
+
+
+def usage_lines(topic: TopicCount, group_by: KeyGroups | None, style: Style) -> Iterator[Line]:
+    """Where the bytes of a topic are, as text."""
+    usage = topic_json(topic, group_by)
+    total, headers = usage["file_bytes"], usage["components"]["headers"]
+    parts = [*((_words(name), part) for name, part in usage["components"].items() if part), (".log files", total)]
+    yield from _section((topic.topic, "bytes"), [(name, [part], total) for name, part in parts], style)
+    cells = ("records", "keys and values", "stored")
+    states = [(", ".join(filter(None, (_words(row["state"]), row["age"]))), _numbers(row), total) for row in usage["states"]]
+    yield from _section(("state and age", *cells), states, style)
+    yield from _section(("value", *cells), [(row["value"], _numbers(row), total) for row in usage["value_sizes"]], style)
+    codecs = [(row["codec"], _numbers(row), row["uncompressed_bytes"]) for row in usage["codecs"]]
+    yield from _section(("codec", "uncompressed", "stored"), codecs, style)
+    for names in (name for name in _TITLES if name in usage):
+        titles, of = (("headers", "bytes"), headers) if names == "headers" else (cells, total)
+        rows = [(_shown_name(row), _numbers(row), of) for row in usage[names]["largest"]]
+        if more := usage[names]["distinct"] - len(rows):
+            rows.append((f"and {more:,} more", [], of))
+        yield from _section((_TITLES[names], *titles), rows, style)
+
+
+def _section(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[int], int]], style: Style) -> Iterator[Line]:
+    """A table of rows with a name, numbers, and the total of which the last number is a share."""
+    if rows:
+        columns = [Column(titles[0], right=False), *map(Column, titles[1:]), Column("share")]
+        lines = [[name, *(f"{number:,}" for number in numbers), *_share(numbers, total)] for name, numbers, total in rows]
+        yield Line("")
+        yield from table(columns, [Row([*cells, *[""] * (len(columns) - len(cells))]) for cells in lines], style)
+
+
+def _numbers(row: Mapping[str, Any]) -> list[int]:
+    return [number for name, number in row.items() if name == "records" or name.endswith("bytes")]
+
+
+def _share(numbers: Sequence[int], total: int) -> list[str]:
+    return [f"{100 * numbers[-1] / total:.1f} %"] if numbers and total else []
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _shown_name(row: Mapping[str, Any]) -> str:
+    match next(iter(row.values())):
+        case {"text": text}:
+            return shown(text.encode())
+        case {"base64": text}:
+            return shown(b64decode(text))
+        case name:
+            return str(name) if name != -1 else "none"
+
+
+def shown(key: bytes) -> str:
+    """A key on one line: text, or hexadecimal if it is not UTF-8."""
+    try:
+        text = printable(key.decode())
+    except UnicodeDecodeError:
+        text = f"0x{key.hex()}"
+    return text if len(text) <= _KEY_CHARACTERS else f"{text[:_KEY_CHARACTERS]}… ({len(key):,} bytes)"
+
+
+def encoded(key: bytes) -> dict[str, str]:
+    """A key in JSON."""
+    try:
+        return {"text": key.decode()}
+    except UnicodeDecodeError:
+        return {"base64": b64encode(key).decode()}

@@ -1,0 +1,77 @@
+"""Groups keys, for counts of groups: by a prefix, by a regular expression, or by the window of a windowed key of Kafka Streams.
+
+Mirrors ``TimeWindowedSerializer`` and ``SessionWindowedSerializer`` (Kafka 4.4.0), whose keys end with the start of the window
+(int64, milliseconds), and ``WindowKeySchema``, the keys of a window store's changelog, which have a sequence number (int32)
+after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compaction.errors import UsageError
+
+PREFIX, REGEX, WINDOW, WINDOW_STORE = "prefix", "regex", "window", "window-store"
+_TIME_BYTES, _SEQUENCE_BYTES = 8, 4
+_LONGEST_PREFIX = 1000
+_HINT = "give prefix:BYTES, regex:EXPRESSION, window or window-store"
+
+
+@dataclass(frozen=True)
+class KeyGroups:
+    """``kind`` is ``prefix`` (the first ``text`` bytes), ``regex`` (the first group of the expression ``text`` of RE2, or its
+    match), ``window`` or ``window-store``. The text may be a part of somebody's key: ``repr`` hides it."""
+
+    kind: str
+    text: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, argument: str) -> KeyGroups:
+        """From ``prefix:BYTES``, ``regex:EXPRESSION``, ``window`` or ``window-store``.
+
+        :raises UsageError: it is none of these
+        """
+        kind, colon, text = argument.partition(":")
+        groups = cls(kind, text)
+        if kind == PREFIX and text.isdecimal() and 0 < int(text) <= _LONGEST_PREFIX:
+            return groups
+        if kind in (WINDOW, WINDOW_STORE) and not colon:
+            return groups
+        if kind != REGEX or not text:
+            raise UsageError(f"group_by: {argument!r} does not group keys", hint=_HINT)
+        try:
+            # compiled alone first: unbalanced brackets could close the added ones
+            pc.match_substring_regex(pa.array([b""], pa.binary()), text)
+            groups.of(pa.array([b""], pa.binary()))
+        except pa.ArrowInvalid as error:
+            reason = str(error).removeprefix("Invalid regular expression: ").partition(": ")[0]
+            raise UsageError(f"group_by: not a regular expression of RE2: {reason}", hint=_HINT) from None
+        return groups
+
+    @property
+    def windowed(self) -> bool:
+        """Whether a group is the start of a window."""
+        return self.kind in (WINDOW, WINDOW_STORE)
+
+    def of(self, keys: pa.Array) -> pa.Array:
+        """The group of each of the binary array ``keys``; null if the key is in none."""
+        if self.kind == PREFIX:
+            return pc.binary_slice(keys, 0, int(self.text))
+        if self.windowed:
+            after = _SEQUENCE_BYTES if self.kind == WINDOW_STORE else 0
+            long_enough = pc.greater_equal(pc.binary_length(keys), _TIME_BYTES + after)
+            # a slice from the end of a shorter key would be another field
+            ends = pc.binary_slice(pc.if_else(long_enough, keys, None), -_TIME_BYTES - after)
+            return pc.binary_slice(ends, 0, _TIME_BYTES)
+        matching = pc.if_else(pc.match_substring_regex(keys, self.text), keys, None)
+        try:
+            return self._replaced(matching, self.text)
+        except pa.ArrowInvalid:
+            return self._replaced(matching, f"({self.text})")
+
+    def _replaced(self, keys: pa.Array, expression: str) -> pa.Array:
+        """The keys with their first match replaced by its first group, and nothing around it."""
+        return pc.replace_substring_regex(keys, rf"(?s:\A.*?)(?:{expression})(?s:.*\z)", r"\1")

@@ -1,0 +1,128 @@
+"""The counts of one task: records, the totals of their names, and the use of their bytes, if that is counted.
+
+Totals that outgrow the task's memory are emitted while it reads, split by a hash of the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compaction.kernels.reading.columns import Bytes, Columns
+from compaction.source.byte_usage import Bools, Measured, Usage
+from compaction.source.key_groups import KeyGroups
+from compaction.source.key_totals import Int64s, KeyTotals, key_table, packed_parts
+from compaction.source.read_columns import Records
+
+if TYPE_CHECKING:
+    from compaction.source.count_logs import CountTask
+
+#: the names whose records are counted: keys always, the others with the bytes
+KEYS, GROUPS, HEADER_NAMES, PRODUCERS = "keys", "groups", "headers", "producers"
+
+
+class PackedNames(NamedTuple):
+    """The part of a table of ``names`` that one reducer joins; ``table`` is an Arrow IPC stream."""
+
+    names: str
+    part: int
+    table: bytes
+
+
+@dataclass
+class RecordCounts:
+    """Counts of records: all, those without a key, tombstones (with a key and no value), and the bytes of keys and values."""
+
+    records: int = 0
+    keyless: int = 0
+    tombstones: int = 0
+    bytes: int = 0
+
+    def add(self, other: RecordCounts) -> None:
+        self.records += other.records
+        self.keyless += other.keyless
+        self.tombstones += other.tombstones
+        self.bytes += other.bytes
+
+
+class TaskTotals:
+    """What a task has read of one log; ``counts`` and ``usage`` are of all records."""
+
+    def __init__(self, task: CountTask) -> None:
+        self._task = task
+        self._totals: dict[str, KeyTotals] = {}
+        self.counts = RecordCounts()
+        self.usage = None if task.stored is None else Usage()
+
+    def add(self, records: Records) -> Iterator[PackedNames]:
+        """Count records, which have been read with their keys, and to count bytes also with their headers."""
+        columns, n = records.columns, len(records.columns.offset)
+        keys, tombstone = _binary(columns.keys), (columns.value_size < 0).astype(np.int64)
+        sizes = np.diff(columns.keys.offsets).astype(np.int64) + np.maximum(columns.value_size, 0)
+        ones, stored, control = np.ones(n, np.int64), np.zeros(n, np.int64), 0
+        newest = columns.offset << 1 | tombstone, stored
+        if self.usage is not None and self._task.stored is not None:
+            measured = self.usage.add_records(records, self._task.stored)
+            stored, newest, control = measured.stored, measured.newest, n - int(measured.data.sum())
+            if control:
+                sizes = sizes * measured.data
+                keys = pc.if_else(pa.array(measured.data), keys, pa.scalar(None, keys.type))
+            yield from self._add(HEADER_NAMES, _header_table(columns, measured.data))
+            yield from self._add(PRODUCERS, _producer_table(records, measured, tombstone))
+        table = key_table(keys, (ones, sizes, tombstone, stored), newest)
+        tombstones = int(pc.sum(table["tombstones"]).as_py() or 0)
+        self.counts.add(RecordCounts(n - control, keys.null_count - control, tombstones, int(sizes.sum())))
+        yield from self._add(KEYS, table)
+
+    def _add(self, names: str, table: pa.Table) -> Iterator[PackedNames]:
+        if self._totals.setdefault(names, KeyTotals()).add(table):
+            yield from self._emit(names)
+
+    def _emit(self, names: str) -> Iterator[PackedNames]:
+        table, stored = self._totals[names].take(), self._task.stored
+        if names == KEYS and stored is not None and stored.group_by is not None:
+            yield from self._add(GROUPS, _grouped(table, stored.group_by))
+        for part, packed in packed_parts(table, self._task.partitions, self._task.seed):
+            yield PackedNames(names, part, packed)
+
+    def packed(self) -> Iterator[PackedNames]:
+        """All that has not been emitted; nothing remains."""
+        # the groups are those of the keys
+        for names in (KEYS, GROUPS, HEADER_NAMES, PRODUCERS):
+            if names in self._totals:
+                yield from self._emit(names)
+
+
+def _binary(column: Bytes) -> pa.Array:
+    buffers = [pa.py_buffer(buffer) for buffer in (column.valid, column.offsets, column.data)]
+    return pa.Array.from_buffers(pa.binary(), len(column.offsets) - 1, buffers)
+
+
+def _grouped(table: pa.Table, group_by: KeyGroups) -> pa.Table:
+    """The totals of the groups of the keys in ``table``."""
+    groups = group_by.of(table["key"].combine_chunks())
+    return table.set_column(0, table.schema.field("key"), groups).filter(groups.is_valid())
+
+
+def _header_table(columns: Columns, data: Bools) -> pa.Table:
+    """The headers of records other than control records, by name: ``bytes`` are those of names and values."""
+    sizes = np.diff(columns.header_keys.offsets).astype(np.int64) + np.diff(columns.header_values.offsets)
+    names, zeros = _binary(columns.header_keys), np.zeros(len(sizes), np.int64)
+    table = key_table(names, (np.ones(len(sizes), np.int64), sizes, zeros, zeros))
+    return table.filter(pa.array(np.repeat(data, np.diff(columns.header_starts))))
+
+
+def _producer_table(records: Records, measured: Measured, tombstone: Int64s) -> pa.Table:
+    """The totals of each batch other than control batches, by producer id."""
+    numbers = np.stack([np.ones(len(tombstone), np.int64), measured.sizes, tombstone, measured.stored])
+    ends = np.cumsum(records.counts.astype(np.int64))
+    sums = np.concatenate([np.zeros((len(numbers), 1), np.int64), np.cumsum(numbers * measured.data, axis=1)], axis=1)
+    totals = sums[:, ends] - sums[:, ends - records.counts]
+    present = totals[0] > 0
+    producers = pa.array(records.rows["producer_id"][present].astype(np.int64))
+    return key_table(producers.cast(pa.string()).cast(pa.binary()), totals[:, present])

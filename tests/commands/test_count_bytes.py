@@ -1,0 +1,307 @@
+"""``count --bytes``: every byte of the ``.log`` files is counted once; figures equal those of plain Python, and DuckDB's."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.commands import count_keys
+from compaction.engines.processes import ProcessPasses
+from compaction.source import count_logs as counting
+from compaction.source import key_totals
+from compaction.source.count_logs import StoredRequest, count_logs, plan_count
+from compaction.source.key_groups import KeyGroups
+from compaction.source.key_totals import Largest
+from compaction.source.read_plan import ReadRequest
+from compaction.source.task_totals import GROUPS, HEADER_NAMES, KEYS, PRODUCERS
+from compaction.spark.progress import Progress
+from compaction.task_runner import TaskRunner
+from tests.commands.test_count_keys import location
+from tests.dumping.segments import T0
+from tests.golden import unpack_sample
+from tests.kafka.encode import Batch, Record
+from tests.local_passes import LocalPasses
+from tests.oracle.random_logs import START_MS
+from tests.oracle.records import decode
+from tests.source.plain_consumer import reader_of
+from tests.source.random_partition import FLAVOURS, write_random
+from tests.source.stored_bytes import expected_usage, found_usage
+
+NOW = "2026-11-26T00:00Z"
+NOW_MS = 1_795_651_200_000
+FORMATS = Path(__file__).parents[1] / "golden" / "formats"
+#: the figures of a log; others are of its topic alone
+PARTS = ("components", "states", "values")
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack_sample(tmp_path_factory.mktemp("sample"))
+
+
+def counted(capsys: pytest.CaptureFixture[str], log_dir: Path, *options: object) -> list[dict[str, Any]]:
+    argv = ["--log-dir", log_dir, "--bytes", "--output", "json", "--top", 1000, "--group-by", "prefix:2", *options]
+    assert count_keys.main([*map(str, argv)]) == 0
+    topics: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["topics"]
+    return topics
+
+
+def file_bytes(*logs: Path) -> int:
+    return sum(file.stat().st_size for log in logs for file in log.glob("*.log"))
+
+
+def test_every_byte_of_the_sample_is_counted(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    topics = counted(capsys, sample)
+    assert len(topics) > 10
+    for topic in topics:
+        logs = [sample / f"{topic['topic']}-{log['partition']}" for log in topic["partitions"]]
+        for path, usage in zip([None, *logs], [topic["usage"], *(log["usage"] for log in topic["partitions"])], strict=True):
+            size = file_bytes(*logs) if path is None else file_bytes(path)
+            assert sum(usage["components"].values()) == size == usage["file_bytes"]
+            assert sum(row["stored_bytes"] for row in usage["states"]) == size
+
+
+def test_batches_that_kafka_encoded_are_counted(tmp_log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = json.loads((FORMATS / "batches.json").read_text(encoding="utf-8"))
+    for number, case in enumerate(cases):
+        log = tmp_log_dir / f"case-{number}"
+        log.mkdir()
+        content = base64.b64decode(case["bytes"])
+        batch = next(decode(content))
+        # the offset of a wrapper is that of its last message
+        base = next((record.offset for record in batch.records()), batch.base_offset)
+        (log / f"{base:020d}.log").write_bytes(content)
+    (topic,) = counted(capsys, tmp_log_dir, "--as-of", NOW)
+    names = {case["name"].rpartition("-")[0] for case in cases}
+    assert {name[:2] for name in names} == {"v0", "v1", "v2"}
+    for log in topic["partitions"]:
+        path = tmp_log_dir / f"case-{log['partition']}"
+        (segment,) = path.glob("*.log")
+        batches = list(decode(segment.read_bytes()))
+        # no case has the end of its transaction
+        stable = min((batch.base_offset for batch in batches if batch.transactional), default=batches[-1].next_offset)
+        expected = expected_usage(path, NOW_MS, stable)
+        found = found_usage(topic["usage"] | log["usage"])
+        assert {name: found[name] for name in PARTS} == {name: expected[name] for name in PARTS}
+        assert log["usage"]["file_bytes"] == file_bytes(path)
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+@pytest.mark.parametrize("flavour", list(FLAVOURS))
+def test_random_logs_are_counted_with_little_memory(
+    tmp_log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flavour: str, seed: int
+) -> None:
+    path, made = write_random(tmp_log_dir, flavour, seed)
+    for name, size in (("_JOIN_BYTES", 256), ("_EMIT_BYTES", 512)):
+        monkeypatch.setattr(key_totals, name, size)
+    monkeypatch.setattr(counting, "PARTITION_BYTES", 1000)
+    # some records are an hour old; or some have a later timestamp
+    now_ms, as_of = {11: (START_MS + 3_610_000, "23:13:30Z"), 12: (START_MS + 10_000, "22:13:30Z")}[seed]
+    (topic,) = counted(capsys, tmp_log_dir, "--as-of", f"2023-11-14T{as_of}")
+    wanted = expected_usage(path, now_ms, made.last_stable_offset)
+    assert found_usage(topic["usage"]) == wanted
+    assert sum(wanted["components"].values()) == file_bytes(path) == topic["usage"]["file_bytes"]
+    (log,) = topic["partitions"]
+    assert log["usage"] == {name: figures for name, figures in topic["usage"].items() if name in log["usage"]}
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 4096, "torn"], ids=["zeros", "torn"])
+def test_bytes_after_the_last_batch_have_their_own_row(
+    tmp_log_dir: Path, capsys: pytest.CaptureFixture[str], tail: bytes | str
+) -> None:
+    log = tmp_log_dir / "orders-0"
+    log.mkdir()
+    batch = Batch((Record(0, T0, b"k", b"v"), Record(1, T0, None, b"keyless"))).encode()
+    after = Batch((Record(2, T0, b"k", b"v" * 500),)).encode()[:300] if isinstance(tail, str) else tail
+    (log / f"{0:020d}.log").write_bytes(batch + after)
+    (topic,) = counted(capsys, tmp_log_dir, "--as-of", NOW)
+    assert topic["usage"]["components"]["after_last_batch"] == len(after)
+    assert topic["usage"]["file_bytes"] == len(batch) + len(after)
+    assert topic["usage"]["states"][-1] == {
+        "state": "after_last_batch", "age": None, "records": 0, "bytes": 0, "stored_bytes": len(after)
+    }  # fmt: skip
+
+
+def test_records_below_the_log_start_and_batches_without_records_are_stored(
+    tmp_log_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_log_dir / "orders-0"
+    log.mkdir()
+    records = [Record(i, T0, b"k%d" % (i % 2), b"v" * i) for i in range(6)]
+    empty = Batch((), base_offset=6, last_offset=8, producer_id=7, producer_epoch=0, codec="none").encode()
+    content = Batch(tuple(records), codec="zstd").encode() + empty
+    (log / f"{0:020d}.log").write_bytes(content)
+    (tmp_log_dir / "log-start-offset-checkpoint").write_text("0\n1\norders 0 2\n")
+    (topic,) = counted(capsys, tmp_log_dir, "--as-of", NOW)
+    assert found_usage(topic["usage"]) == expected_usage(log, NOW_MS, 9, log_start=2)
+    states = {row["state"]: row["records"] for row in topic["usage"]["states"]}
+    assert states == {"live": 2, "superseded": 2, "below_log_start": 2, "empty_batches": 0}
+
+
+def test_engines_and_divisions_of_the_work_count_the_same(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = [location(path) for path in sorted(sample.glob("*-[0-9]"))]
+    found = []
+    with ProcessPasses(2, Progress(io.StringIO()), inline_bytes=0) as workers:
+        for runner, slice_bytes in ((LocalPasses(), 1 << 30), (workers, 20_000)):
+            monkeypatch.setattr(counting, "PARTITION_BYTES", slice_bytes)
+            found.append(count(runner, logs, sample, slice_bytes))
+    assert found[0] == found[1]
+
+
+def count(runner: TaskRunner, logs: list[Any], sample: Path, slice_bytes: int) -> list[Any]:
+    request = ReadRequest.parse({"path": str(sample), "slicebytes": str(slice_bytes)})
+    plan = plan_count(logs, request, StoredRequest(NOW_MS, KeyGroups.parse("prefix:3")))
+    count_logs(runner, plan, dict.fromkeys((KEYS, GROUPS, HEADER_NAMES, PRODUCERS), Largest(5, "records")))
+    usages = [log.usage for log in plan.logs]
+    arrays = [[usage.components, usage.states, usage.values, usage.codecs] for usage in usages if usage is not None]
+    return [plan.topics[0].names, [topic.names for topic in plan.topics], [[a.tolist() for a in each] for each in arrays]]
+
+
+_SIZED = "select *, coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) as size from records"
+_COMPONENTS = "select sum(coalesce(octet_length(key), 0)), sum(coalesce(octet_length(value), 0)) from records"
+_HEADERS = """
+    select h.key, count(*), sum(octet_length(encode(h.key)) + coalesce(octet_length(h.value), 0))
+    from (select unnest(headers) as h from records) group by 1
+"""
+_STATES = """
+    select case when not newest then 'superseded' when value is null then 'tombstone' else 'live' end, count(*), sum(size)
+    from (select *, row_number() over (partition by key order by "offset" desc) = 1 as newest from sized) group by 1
+"""
+_PRODUCERS = "select producerId, count(*), sum(size) from sized group by 1"
+_GROUPS = "select hex(key[1:2]), count(*), sum(size) from sized where key is not null group by 1"
+
+
+def test_duckdb_finds_the_same_sums_in_a_parquet_export(
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    (topic,) = counted(capsys, sample, "--partition", "orders-0", "--as-of", NOW)
+    usage = found_usage(topic["usage"])
+    export(sample / "orders-0", tmp_path / "orders.parquet")
+    connection = duckdb.connect()
+    connection.read_parquet(str(tmp_path / "orders.parquet")).create_view("records")
+    connection.sql(_SIZED).create_view("sized")
+
+    def query(text: str) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = connection.sql(text).fetchall()
+        return rows
+
+    assert query(_COMPONENTS) == [(usage["components"]["keys"], usage["components"]["values"])]
+    headers = {name.encode(): [count, total] for name, count, total in query(_HEADERS)}
+    assert headers == usage["headers"]
+    assert sum(total for _, total in headers.values()) == usage["components"]["headers"] > 0
+    states: dict[str, list[int]] = {}
+    for (name, _), (count, total, _) in usage["states"].items():
+        cell = states.setdefault(name, [0, 0])
+        states[name] = [cell[0] + count, cell[1] + total]
+    assert {name: [count, total] for name, count, total in query(_STATES)} == states
+    assert {name: [count, total] for name, count, total in query(_PRODUCERS)} == without_stored(usage["producers"])
+    assert {bytes.fromhex(name): [count, total] for name, count, total in query(_GROUPS)} == without_stored(usage["groups"])
+
+
+def without_stored(cells: dict[Any, list[int]]) -> dict[Any, list[int]]:
+    return {name: cell[:2] for name, cell in cells.items()}
+
+
+def export(log: Path, target: Path) -> None:
+    """All records but control records, from the data source."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    reader = reader_of(log, batchcolumns="true", includeunreplicated="true")
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    pq.write_table(pa.Table.from_batches(batches), target)
+
+
+def test_the_start_of_a_window_is_a_time(tmp_log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_log_dir / "counts-0"
+    log.mkdir()
+    starts = [(1_700_000_000_000).to_bytes(8, "big"), b"\x7f" + b"\xff" * 7]
+    records = [Record(i, T0, b"user" + start, b"v") for i, start in enumerate(starts)]
+    (log / f"{0:020d}.log").write_bytes(Batch(tuple(records)).encode())
+    (topic,) = counted(capsys, tmp_log_dir, "--group-by", "window", "--as-of", NOW)
+    windows = sorted(row["window_start"] for row in topic["usage"]["groups"]["largest"])
+    assert windows == ["2023-11-14T22:13:20.000Z", "292278994-08-17T07:12:55.807Z"]
+    assert count_keys.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", "window"]) == 0
+    assert "\n2023-11-14T22:13:20.000Z " in capsys.readouterr().out
+
+
+def test_the_text_says_where_the_bytes_are(tmp_log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_log_dir / "orders-0"
+    log.mkdir()
+    records = [
+        Record(0, T0, b"eu-1", b"x" * 200, ((b"trace", b"t" * 30),)), Record(1, T0, b"us-1", b"x" * 20),
+        Record(2, T0, b"eu-1", b"x" * 40), Record(3, T0, b"us-1", None), Record(4, T0, None, b"x"),
+    ]  # fmt: skip
+    (log / f"{0:020d}.log").write_bytes(Batch(tuple(records), producer_id=7, producer_epoch=0, base_sequence=0).encode())
+    argv = ["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", r"regex:^(\w+)-", "--as-of", NOW, "--top", "1"]
+    assert count_keys.main(argv) == 0
+    assert capsys.readouterr().out == TEXT
+    assert count_keys.main([*argv[:3]]) == 0
+    assert "eu" not in capsys.readouterr().out
+
+
+TEXT = """\
+topic   records  keys  deleted keys  tombstones  no key   data
+orders        5     2             1           1       1  277 B
+
+orders           bytes    share
+keys                16    3.9 %
+values             261   63.3 %
+headers             35    8.5 %
+record overhead     39    9.5 %
+batch overhead      61   14.8 %
+.log files         412  100.0 %
+
+state and age               records  keys and values  stored   share
+live, 1 year or more              1               44      60  14.6 %
+tombstone, 1 year or more         1                4      13   3.2 %
+superseded, 1 year or more        2              228     329  79.9 %
+no key, 1 year or more            1                1      10   2.4 %
+
+value        records  keys and values  stored   share
+no value           1                4      13   3.2 %
+under 100 B        3               69     106  25.7 %
+under 1 kB         1              204     293  71.1 %
+
+codec  uncompressed  stored    share
+none            351     351  100.0 %
+
+group of keys  records  keys and values  stored   share
+eu                   2              248     353  85.7 %
+us                   2               28      49  11.9 %
+
+header  headers  bytes    share
+trace         1     35  100.0 %
+
+producer id  records  keys and values  stored    share
+7                  5              277     412  100.0 %
+
+largest keys of orders:
+       353 B             2 records  eu-1
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--group-by", "prefix:2"), "add --bytes"),
+        (("--as-of", NOW), "add --bytes"),
+        (("--bytes", "--isolation-level", "read_committed"), "omit --isolation-level"),
+        (("--bytes", "--group-by", "prefix:0"), "'prefix:0' does not group keys"),
+        (("--bytes", "--group-by", "regex:("), "not a regular expression of RE2: missing )"),
+        (("--bytes", "--as-of", "yesterday"), "is not a time such as"),
+    ],
+)
+def test_wrong_calls_end_with_2(
+    sample: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    assert count_keys.main(["--log-dir", str(sample), *options]) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert message in err
