@@ -90,7 +90,7 @@ class ReplacedSegments:
     end_s: float = float("inf")
     added: Counter[LogLocation] = field(default_factory=Counter)
     removed: Counter[LogLocation] = field(default_factory=Counter)
-    _remaining: list[_Replaced] = field(default_factory=list)
+    _remaining: dict[LogLocation, _Replaced] = field(default_factory=dict)
 
     def add(self, log: LogCleaning, size_bytes: int) -> None:
         """Adds files of a log whose result, or a portion of it, is in place."""
@@ -99,18 +99,17 @@ class ReplacedSegments:
         self.added[log.location] += size_bytes
         delay_s = 0.0 if self.early else log.compaction.config.file_delete_delay_ms / 1000
         # all files of a log are removed at once
-        earlier_bytes = sum(files.size_bytes for files in self._remaining if files.log is log)
-        self._remaining = [files for files in self._remaining if files.log is not log]
-        self._remaining.append(_Replaced(log, earlier_bytes + size_bytes, time.monotonic() + delay_s))
+        earlier = self._remaining.get(log.location)
+        total_bytes = size_bytes + (0 if earlier is None else earlier.size_bytes)
+        self._remaining[log.location] = _Replaced(log, total_bytes, time.monotonic() + delay_s)
         if self.early:
             self.remove_due()
 
     def remove_due(self) -> None:
         """Removes the files whose time has come. If that fails, they remain until the next run."""
         now_s = time.monotonic()
-        due = [files for files in self._remaining if files.due_s <= now_s]
-        self._remaining = [files for files in self._remaining if files.due_s > now_s]
-        for files in due:
+        for files in [files for files in self._remaining.values() if files.due_s <= now_s]:
+            del self._remaining[files.log.location]
             try:
                 self.output.remove_replaced(files.log)
             except CompactionError as error:
@@ -123,14 +122,14 @@ class ReplacedSegments:
         latest_s = min(time.monotonic() + _LONGEST_WAIT_S, self.end_s)
         return sum(
             files.size_bytes
-            for files in self._remaining
+            for files in self._remaining.values()
             if files.due_s <= latest_s and space.device(files.log.directory) in devices
         )
 
     def wait(self) -> None:
         """Waits until the next files may be removed, and removes them."""
-        seconds = max(0.0, min(files.due_s for files in self._remaining) - time.monotonic())
-        total = size(sum(files.size_bytes for files in self._remaining))
+        seconds = max(0.0, min(files.due_s for files in self._remaining.values()) - time.monotonic())
+        total = size(sum(files.size_bytes for files in self._remaining.values()))
         step(f"waiting {elapsed(seconds)} until file.delete.delay.ms has passed for {total} in .deleted files")
         time.sleep(seconds)
         self.remove_due()
