@@ -26,7 +26,6 @@ from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, plan_log
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
-from compaction.logdir.segment_file import SegmentFile
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, TopicPartition, parse_partition_dir, segment_file
 from compaction.output.journal import JOURNAL
@@ -37,6 +36,7 @@ from compaction.storage.kinds import storage_of
 from compaction.storage.local import free_space
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.segment_file import SegmentFile
 
 _MARKED = re.compile(r"Marking its partition \((?P<name>[^)]+)\) as uncleanable")
 _ENDED = re.compile(r"kafka-log-cleaner-thread-(?P<number>\d+)\]?: (?:Error due to|Stopped)")

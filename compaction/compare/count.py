@@ -17,13 +17,13 @@ from compaction.kernels.keys.slot_table import COUNTS, Arena, SlotTable
 from compaction.kernels.reading.tables import DROP
 from compaction.kernels.rewriting.batch_retention import Limits
 from compaction.kernels.rewriting.tally import COLUMNS, LogRange, tally
-from compaction.logdir.segment_file import Block
 from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import OffsetMapSink, dirty_records, spilled
 from compaction.passes.clean_into import Decided
 from compaction.passes.decoder import Decoded, corrupt_record
 from compaction.passes.scan import Emitted, Entries, scan_records_of
 from compaction.passes.tasks import SUMMARY, MapContext, MapSettings, Slice, SliceSummary
+from compaction.storage.segment_file import Block
 
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 #: lower bounds of the age buckets, ms

@@ -17,13 +17,13 @@ from compaction.errors import LogError, as_log_error
 from compaction.kernels.keys.slot_table import COUNTS, SlotTable
 from compaction.kernels.reading.tables import COPY
 from compaction.kernels.rewriting.tally import LogRange
-from compaction.logdir.segment_file import Block
 from compaction.logdir.throttle import Throttle
 from compaction.passes.clean_into import Decided, Rewriter
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, Entries, finish, scan
 from compaction.passes.tasks import CleanContext, CleanStats, Key, MapContext, MapSettings, Packed, Slice, SliceId
 from compaction.run.passes import PartsToClean
+from compaction.storage.segment_file import Block
 
 #: keys that occur more than 2^(i-1) and at most 2^i times are counted under i
 REPETITIONS = 64

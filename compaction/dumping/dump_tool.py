@@ -19,8 +19,8 @@ from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.spool import PairSpool
 from compaction.dumping.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, partition_files
 from compaction.errors import CorruptLogError, LogError, UsageError
-from compaction.logdir.segment_file import SegmentFile
 from compaction.storage.filesystem import FileSystem
+from compaction.storage.segment_file import SegmentFile
 
 _NAMED_BY_OFFSET = (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX, Kind.TXNINDEX)
 _BUFFER_CHARACTERS = 1 << 20

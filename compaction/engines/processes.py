@@ -25,12 +25,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from compaction.engines.worker_tasks import Clean, Placed, Resolve, Scan, ShardWork, Spool, call, emitted, joined
 from compaction.errors import CompactionError
-from compaction.logdir import read_counter
 from compaction.passes.merge import KEYS
 from compaction.passes.tasks import Key
 from compaction.run.passes import CleanedParts, CleanInputs, MapInputs, MapResult
 from compaction.run.sizing import assign_shards
 from compaction.startup.protection import require_own_directory
+from compaction.storage import read_counter
 from compaction.task_runner import Item, Job, freeze_gc, reducer_of
 
 T = TypeVar("T")

@@ -20,11 +20,11 @@ from compaction.formats.key_list import shards
 from compaction.formats.record_batch import CONTROL, MAGIC
 from compaction.kernels.keys.key_set import BYTES_PER_KEY, KeySet, copy_keys, locate_keys, unmatch_tombstones
 from compaction.kernels.reading.tables import DROPPED, OFFSET_SHIFT
-from compaction.logdir.segment_file import Block
 from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, RecordCounts, finish, in_portions, scan_records_of
 from compaction.passes.tasks import MapSettings, Packed, Slice, SliceSummary
+from compaction.storage.segment_file import Block
 
 _LOCATED = 1 << 14
 #: matching keys are counted when they take this much memory

@@ -17,7 +17,6 @@ from compaction.exports.uploads import Upload
 from compaction.formats import indexes
 from compaction.formats.primitives import crc32c
 from compaction.formats.record_batch import CRC_START, HEADER, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader
-from compaction.logdir.segment_file import SegmentScan
 from compaction.logdir.segments import segment_bases
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.recovery.rebuild import IndexBuilder
@@ -25,6 +24,7 @@ from compaction.storage.contents import READ_BYTES
 from compaction.storage.filesystem import FileRange, ReadableFileSystem, join
 from compaction.storage.layouts.batch_positions import batches_from, end_offset_of, indexed_position, position_of
 from compaction.storage.ranges import View, view
+from compaction.storage.segment_file import SegmentScan
 
 _LONG_MAX = 2**63 - 1
 

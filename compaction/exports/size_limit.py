@@ -17,11 +17,11 @@ from compaction.errors import UnsupportedLogError
 from compaction.exports.segment_content import SegmentContent, rebuilt_indexes
 from compaction.exports.uploads import Upload
 from compaction.formats.record_batch import DELETE_HORIZON
-from compaction.logdir.segment_file import SegmentScan
 from compaction.names import LOG
 from compaction.storage.filesystem import FileRange
 from compaction.storage.layouts.joined_log import view_of
 from compaction.storage.ranges import View
+from compaction.storage.segment_file import SegmentScan
 
 _EQUAL = ("base_offset", "last_offset", "count", "leader_epoch", "producer_id", "base_sequence", "max_timestamp", "magic")
 _V2 = 2

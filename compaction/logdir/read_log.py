@@ -30,10 +30,10 @@ from compaction.errors import CorruptLogError
 from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
 from compaction.logdir.checkpoint_store import Checkpoints
-from compaction.logdir.segment_file import SegmentFile
 from compaction.logdir.segments import inspect_segment, segment_bases
 from compaction.names import LOG_STARTS, SNAPSHOT, LogLocation, parse_segment_file, segment_file
 from compaction.storage.filesystem import FileSystem, ReadableFileSystem, join
+from compaction.storage.segment_file import SegmentFile
 from compaction.storage.text_files import read_small
 
 #: Kafka's default of ``producer.id.expiration.ms``

@@ -24,9 +24,9 @@ from compaction.formats.indexes import read_offset_index
 from compaction.formats.primitives import FieldTable, FormatError
 from compaction.formats.record_batch import HEADER_SIZE
 from compaction.kernels.reading.batches import scan_batches
-from compaction.logdir.segment_file import SegmentFile, SegmentScan
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, parse_segment_file, segment_file
 from compaction.storage.filesystem import FileStat, FileSystem, ReadableFileSystem, join
+from compaction.storage.segment_file import SegmentFile, SegmentScan
 from compaction.storage.text_files import MAX_INDEX_BYTES, read_confirmed
 
 _HINT = "restore this segment from a replica or a backup"

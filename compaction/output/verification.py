@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from compaction.errors import CorruptLogError
 from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.tables import BATCH_ROW
-from compaction.logdir.segment_file import SegmentFile
 from compaction.names import LOG
 from compaction.storage.contents import FileDigest, find_mismatch, read_back_error, read_range, verify_file
 from compaction.storage.filesystem import FileRange, FileSystem, ReadableFileSystem
+from compaction.storage.segment_file import SegmentFile
 
 _ROWS = 1 << 14
 _BATCH_END_BYTES = 128 << 10

@@ -30,12 +30,12 @@ from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.keys.slot_table import OFFSETS, RANKED, Arena, Layout, SlotTable, by_shard
 from compaction.kernels.reading.tables import ENTRY_BYTES, OFFSET_SHIFT
 from compaction.kernels.reading.tables import RANKED as RANK_FLAG
-from compaction.logdir.segment_file import Block
 from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import Decoded
 from compaction.passes.merge import resolve
 from compaction.passes.scan import Emitted, Entries, finish, scan_records_of
 from compaction.passes.tasks import SUMMARY, LastRecord, MapContext, MapSettings, Packed, Resolved, Slice
+from compaction.storage.segment_file import Block
 
 #: lookups are kept up to this size
 _LOOKUP_BYTES = 32 << 20

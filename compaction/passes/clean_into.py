@@ -41,7 +41,6 @@ from compaction.kernels.rewriting.rewrite import (
     rewrite,
 )
 from compaction.kernels.rewriting.survivors import BAD_NAMES
-from compaction.logdir.segment_file import Block
 from compaction.logdir.throttle import Throttle
 from compaction.output.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
 from compaction.passes.decoder import (
@@ -59,6 +58,7 @@ from compaction.passes.unchanged import DiffersError, SourceComparison, only_sou
 from compaction.storage.contents import FileDigest
 from compaction.storage.durable import DurableSteps, run_alone, run_in_step
 from compaction.storage.filesystem import Chunk
+from compaction.storage.segment_file import Block
 
 _OUT_BYTES = 4 << 20
 _KEPT_COLUMNS = 6

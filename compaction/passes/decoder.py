@@ -29,7 +29,7 @@ from compaction.kernels.reading.messages import (
 )
 from compaction.kernels.reading.records import RECORD_ERRORS, first_larger
 from compaction.kernels.reading.tables import DISCARD, DROP, MAX_OFFSET, OTHER_MAGIC_BIT, RETAIN_EMPTY
-from compaction.logdir.segment_file import Block
+from compaction.storage.segment_file import Block
 
 #: size of the buffer for decompressed records, unless one batch needs more
 SCRATCH_BYTES = 4 << 20

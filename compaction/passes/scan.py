@@ -20,11 +20,11 @@ from compaction.kernels.reading.ranks import RANKED_WORDS, Ranking, rank_records
 from compaction.kernels.reading.records import KEYLESS, LOOKUPS_ONLY, MAP, MESSAGES, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import ENTRY_WORDS
-from compaction.logdir.segment_file import Block, SegmentFile
 from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import Decoded, Decoder, check_count, check_message_crcs, check_offsets, corrupt_record
 from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, Slice, SliceSummary
 from compaction.storage.filesystem import ReadableFileSystem
+from compaction.storage.segment_file import Block, SegmentFile
 
 T = TypeVar("T")
 

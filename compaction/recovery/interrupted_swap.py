@@ -21,7 +21,6 @@ from dataclasses import replace
 from compaction.errors import CorruptLogError
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import CheckpointFiles
-from compaction.logdir.segment_file import SegmentFile, SegmentScan
 from compaction.logdir.segments import segment_bases
 from compaction.names import (
     CLEAN,
@@ -42,6 +41,7 @@ from compaction.screen.amounts import counted
 from compaction.storage.contents import find_mismatch
 from compaction.storage.durable import TMP, remove_temporary, run_alone
 from compaction.storage.filesystem import FileStat, FileSystem, join
+from compaction.storage.segment_file import SegmentFile, SegmentScan
 
 
 def finish_interrupted_swap(fs: FileSystem, location: LogLocation, owner: Owner = NO_OWNER) -> list[str]:

@@ -13,11 +13,11 @@ import numpy as np
 
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
-from compaction.logdir.segment_file import Rows, SegmentFile
 from compaction.logdir.segments import NO_TIMESTAMP
 from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.segment_file import Rows, SegmentFile
 
 #: Kafka's default of ``index.interval.bytes``
 INDEX_INTERVAL_BYTES = 4096

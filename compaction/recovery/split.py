@@ -19,7 +19,6 @@ import numpy as np
 from compaction.cleaning.log_view import Segment
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
-from compaction.logdir.segment_file import Rows, SegmentFile
 from compaction.logdir.segments import MAX_RELATIVE_OFFSET
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SWAP, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.segment_files import change_suffixes
@@ -27,6 +26,7 @@ from compaction.output.verification import copy_verified
 from compaction.recovery.rebuild import IndexBuilder
 from compaction.storage.durable import write_verified
 from compaction.storage.filesystem import FileRange, FileSystem, join
+from compaction.storage.segment_file import Rows, SegmentFile
 
 
 @dataclass

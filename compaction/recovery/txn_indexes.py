@@ -31,12 +31,12 @@ from compaction.errors import CorruptLogError
 from compaction.formats import indexes
 from compaction.formats.record_batch import CONTROL
 from compaction.logdir.read_log import ReadOptions, replay_producers, replay_segment
-from compaction.logdir.segment_file import SegmentFile
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import LOG, TXNINDEX, segment_file
 from compaction.recovery.rebuild import write_like_log
 from compaction.recovery.unflushed import ScanRange, scan_headers
 from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.segment_file import SegmentFile
 
 _UNEXPIRED = ReadOptions(now_ms=0, producer_id_expiration_ms=LONG_MAX)
 _HINT = "restore this log from a replica or a backup"

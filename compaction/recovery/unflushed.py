@@ -25,13 +25,13 @@ from compaction.cleaning.txn_tables import TXN_ROW, Rows, summarise
 from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import EpochRange, assign_epochs, format_leader_epochs, parse_leader_epochs
 from compaction.formats.record_batch import MAGIC
-from compaction.logdir.segment_file import SegmentFile
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, TIMEINDEX, segment_file
 from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, IndexBuilder, write_like_log
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.ranges import view
+from compaction.storage.segment_file import SegmentFile
 from compaction.storage.text_files import read_small_text
 
 #: the kernel that scans headers releases the GIL

@@ -19,10 +19,10 @@ from compaction.formats.record_batch import CONTROL, MAGIC, TRANSACTIONAL
 from compaction.kernels.reading.batches import last_record_offsets
 from compaction.kernels.reading.columns import Columns, fill_columns, measure_records, new_columns
 from compaction.kernels.reading.records import OK, RECORD_ERRORS
-from compaction.logdir.segment_file import SegmentFile
 from compaction.passes.decoder import Decoded, Decoder
 from compaction.storage.filesystem import ReadableFileSystem
 from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.segment_file import SegmentFile
 
 MIN_LONG, MAX_LONG = -(2**63), 2**63 - 1
 

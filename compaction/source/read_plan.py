@@ -27,7 +27,6 @@ from compaction.formats.indexes import read_offset_index, read_time_index
 from compaction.logdir.checkpoint_store import read_checkpoints, read_directory_state
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_one_directory, require_topics
 from compaction.logdir.read_log import ReadOptions, read_log
-from compaction.logdir.segment_file import SegmentFile
 from compaction.logdir.segments import cut_segment, segment_bases
 from compaction.names import (
     HIGH_WATERMARKS,
@@ -50,6 +49,7 @@ from compaction.storage.lock import require_unlocked
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.remote import require_finished
+from compaction.storage.segment_file import SegmentFile
 from compaction.storage.uri import add_tail, parse_uri, resolved
 from compaction.task_runner import pack
 

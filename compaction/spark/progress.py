@@ -1,6 +1,6 @@
 """Shows the progress of a run: one bar per pass on a terminal, otherwise a line every ten seconds.
 
-A pass has a name and a size in bytes. Local tasks count the bytes that they read (``compaction.logdir.read_counter``). On a
+A pass has a name and a size in bytes. Local tasks count the bytes that they read (``compaction.storage.read_counter``). On a
 cluster, Spark reports how many tasks of a stage have completed, not which; tasks start in order, so *n* completed tasks count
 as the first *n*. This is exact at the end; before, the error is less than the running tasks.
 """
@@ -16,9 +16,9 @@ from itertools import accumulate
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Protocol
 
-from compaction.logdir import read_counter
 from compaction.screen.amounts import elapsed, size
 from compaction.screen.status_line import StatusLine
+from compaction.storage import read_counter
 
 if TYPE_CHECKING:
     from pyspark import SparkContext, StatusTracker

@@ -40,10 +40,10 @@ from pyspark.sql import SparkSession
 
 from compaction.kernels.compiling.cache import process_cache_dir
 from compaction.kernels.compiling.place import CACHE_DIR, NO_CACHE
-from compaction.logdir import read_counter
 from compaction.spark.jvm import C1_ONLY, LOCAL_DIRS, choose_jvm_options, private_dirs, start_jvm
 from compaction.startup import protection
 from compaction.startup.protection import MASTER, is_local
+from compaction.storage import read_counter
 
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _EXECUTOR_CACHE_DIR = _EXECUTOR_ENVIRONMENT + CACHE_DIR

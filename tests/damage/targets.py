@@ -31,7 +31,6 @@ from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import OFFSET_SHIFT
-from compaction.logdir.segment_file import SegmentFile
 from compaction.output.journal import JOURNAL, read_journal
 from compaction.passes.build_map import scan_slices
 from compaction.passes.clean_into import clean_parts
@@ -52,6 +51,7 @@ from compaction.report import LogReport, LogStatus
 from compaction.source.read_columns import ReadSpec, read_columns
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.ranges import View
+from compaction.storage.segment_file import SegmentFile
 from tests.damage.valid_logs import NOW_MS, ReadableFileSystem, look_at, valid_log, write_log
 from tests.local_job import clean_locally
 

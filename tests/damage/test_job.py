@@ -20,8 +20,8 @@ from tests.local_passes import LocalPasses
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from compaction.logdir.segment_file import Block
     from compaction.run_report import RunReport
+    from compaction.storage.segment_file import Block
 
 TOPICS = ("aside", "damaged", "zeta")
 OPTIONS = ("--set", "cleanup.policy=compact", "--set", "min.cleanable.dirty.ratio=0", "--as-of-ms", str(NOW_MS))

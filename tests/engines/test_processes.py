@@ -20,9 +20,9 @@ from compaction.config.request import ComparisonRequest
 from compaction.engines.processes import POLL_INTERVAL_S, ProcessPasses
 from compaction.engines.worker_tasks import Piece, Spool, put
 from compaction.errors import CompactionError
-from compaction.logdir import read_counter
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
+from compaction.storage import read_counter
 from compaction.task_runner import Job
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses

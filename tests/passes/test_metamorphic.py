@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compaction.logdir.segment_file import SegmentReader
 from compaction.passes import clean_into, decoder, scan
 from compaction.report import LogStatus
 from compaction.run import cleaner, sizing
 from compaction.run.compact import clean_logs
 from compaction.run.passes import CleanedParts, CleanInputs, MapInputs, MapResult
 from compaction.run.sizing import Sizes
+from compaction.storage.segment_file import SegmentReader
 from compaction.task_runner import Job
 from tests.conformance.ours import topics_file
 from tests.conftest import ROOT

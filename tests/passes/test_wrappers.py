@@ -17,8 +17,8 @@ from compaction.formats.message_set import parse_message_entry, transcode
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import Record
 from compaction.kernels.reading.batches import scan_batches
-from compaction.logdir.segment_file import Block
 from compaction.passes.decoder import Decoder, unwrap
+from compaction.storage.segment_file import Block
 from tests.formats.encode import MessageSetSpec, encode_message_set
 from tests.formats.test_transcode import messages
 

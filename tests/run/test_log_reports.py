@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from compaction.cleaning.log_view import LogView
-from compaction.logdir.segment_file import Block, SegmentReader
 from compaction.report import LogReport, LogStatus, RunStatus
 from compaction.run.compact import clean_logs
 from compaction.run.log_reports import deletion_report, note_logs_in_use, warn_of_changes
@@ -25,6 +24,7 @@ from compaction.source.read_plan import ReadRequest
 from compaction.source.task_totals import KEYS
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.segment_file import Block, SegmentReader
 from tests.cleaning.test_segment_retention import planned
 from tests.cleaning.test_segment_retention import three as three_segments
 from tests.damage.valid_logs import NOW_MS, valid_log, write_log

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compaction.logdir import read_counter
-from compaction.logdir.segment_file import SegmentReader
 from compaction.screen.status_line import StatusLine
 from compaction.spark.progress import LINE_INTERVAL_S, Progress
 from compaction.spark.session import ship_package
+from compaction.storage import read_counter
 from compaction.storage.local import LocalFileSystem
+from compaction.storage.segment_file import SegmentReader
 from tests.dumping.segments import write_segment
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest
 
 from compaction.errors import StorageError
 from compaction.formats.record_batch import Record
-from compaction.logdir.segment_file import SegmentScan
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.ranges import View, view
+from compaction.storage.segment_file import SegmentScan
 from tests.formats.encode import BatchSpec, encode_batch
 
 

@@ -18,7 +18,6 @@ from pyarrow import fs
 from compaction.errors import CorruptLogError, StorageError
 from compaction.logdir.discover import check_log_dirs
 from compaction.logdir.read_log import read_segments
-from compaction.logdir.segment_file import SegmentReader
 from compaction.recovery.recover import recover_log
 from compaction.storage import clients
 from compaction.storage.listings import read_whole
@@ -28,6 +27,7 @@ from compaction.storage.object_output import OutputFileSystem
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.ranges import view
 from compaction.storage.remote import RemoteFileSystem
+from compaction.storage.segment_file import SegmentReader
 from compaction.storage.streams import ObjectFile, ObjectOutput, RangeReader
 from compaction.storage.uri import OPTIONS_VARIABLE, parse_uri
 from tests.logdir.logs import location

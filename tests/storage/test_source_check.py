@@ -11,11 +11,11 @@ import pytest
 
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
 from compaction.logdir.read_log import read_segments
-from compaction.logdir.segment_file import SegmentReader
 from compaction.storage import listings, source_check
 from compaction.storage.manifest import MANIFEST
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.remote import RemoteFileSystem, require_finished
+from compaction.storage.segment_file import SegmentReader
 from compaction.storage.streams import RangeReader
 from tests.storage.remote_places import PLACE, bucket, log, publish
 

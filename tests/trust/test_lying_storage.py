@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compaction.formats.record_batch import Record
-from compaction.logdir.segment_file import SegmentReader
+from compaction.storage.segment_file import SegmentReader
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.side_by_side import in_processes
 from tests.storage.faults import FaultyFileSystem

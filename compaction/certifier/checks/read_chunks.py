@@ -20,8 +20,8 @@ from compaction.formats.message_set import parse_message_entry
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import HEADER_SIZE
 from compaction.kernels.reading.locate import RECORD_ROW, locate_messages, locate_records
-from compaction.logdir.segment_file import Block, SegmentReader
 from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.segment_file import Block, SegmentReader
 
 CODEC = 0x07
 LOG_APPEND_TIME = 0x08

@@ -18,11 +18,11 @@ from compaction.formats.checkpoints import EpochRange
 from compaction.formats.indexes import TXN_ROW, read_txn_index
 from compaction.formats.primitives import FormatError
 from compaction.kernels.reading.tables import ABORT, COMMIT
-from compaction.logdir.segment_file import SegmentReader, SegmentScan
 from compaction.names import CLEAN_SHUTDOWN, INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.storage.filesystem import FileSystem, join, parent
 from compaction.storage.mixed import file_system
 from compaction.storage.ranges import view
+from compaction.storage.segment_file import SegmentReader, SegmentScan
 
 TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x10, 0x20, 0x40
 

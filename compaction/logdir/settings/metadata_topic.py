@@ -18,9 +18,9 @@ from typing import NamedTuple
 from compaction.errors import CorruptLogError
 from compaction.formats.metadata_log import SNAPSHOT_FOOTER, ClusterConfigs
 from compaction.formats.primitives import FormatError
-from compaction.logdir.segment_file import SegmentFile, SegmentScan
 from compaction.names import CLUSTER_METADATA_TOPIC, LOG, parse_segment_file
 from compaction.storage.filesystem import FileSystem, base_name, join
+from compaction.storage.segment_file import SegmentFile, SegmentScan
 
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _HINT = "restore it, or use a copy without it and give the configuration by --set or --config"

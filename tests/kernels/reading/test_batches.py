@@ -17,9 +17,9 @@ from compaction.formats.record_batch import HEADER_SIZE
 from compaction.kernels.compiling.native import crc32c
 from compaction.kernels.reading.batches import crc32, last_record_offsets, scan_batches
 from compaction.kernels.reading.tables import BATCH_ROW
-from compaction.logdir.segment_file import SegmentScan
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.ranges import view
+from compaction.storage.segment_file import SegmentScan
 from tests.kafka.encode import Batch, Record
 from tests.kernels.tables import as_array, random_segment
 from tests.oracle.logs import ABORT, Batching, LogBuilder, Sent

@@ -36,8 +36,8 @@ from compaction.kernels.reading.batches import (
     walk_headers,
 )
 from compaction.kernels.reading.tables import BATCH_ROW
-from compaction.logdir import read_counter
 from compaction.names import LOG, segment_file
+from compaction.storage import read_counter
 from compaction.storage.filesystem import ByteSource, ReadableFileSystem, join
 from compaction.storage.ranges import View, view
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.logdir import read_counter
-from compaction.logdir.segment_file import SegmentReader
+from compaction.storage import read_counter
 from compaction.storage.local import LocalFileSystem
+from compaction.storage.segment_file import SegmentReader
 from tests.dumping.segments import write_segment
 
 
