@@ -22,7 +22,7 @@ from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.recovery.rebuild import IndexBuilder
 from compaction.storage.contents import READ_BYTES
 from compaction.storage.filesystem import FileRange, ReadableFileSystem, join
-from compaction.storage.layouts.batch_positions import batches_from, end_offset_of, indexed_position, position_of
+from compaction.storage.layouts.batch_positions import end_offset_of, first_batch, indexed_position, position_of
 from compaction.storage.ranges import View, view
 from compaction.storage.segment_file import SegmentScan
 
@@ -118,7 +118,7 @@ class CopiedLog:
                 position = max(position, part.start + part.size) if part.start <= position else position
             data = view(self._files, path)
             if position < len(data):
-                return next((batch.base_offset for batch in batches_from(data, path, position)), base)
+                return next(map(int, first_batch(data, path, position)["base_offset"]), base)
         return None
 
     def _file(self, base: int, kind: str) -> str:

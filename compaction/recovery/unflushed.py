@@ -24,14 +24,13 @@ from compaction.cleaning.log_view import Segment
 from compaction.cleaning.txn_tables import TXN_ROW, Rows, summarise
 from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import EpochRange, assign_epochs, format_leader_epochs, parse_leader_epochs
-from compaction.formats.record_batch import MAGIC
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, TIMEINDEX, segment_file
 from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, IndexBuilder, write_like_log
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.ranges import view
-from compaction.storage.segment_file import SegmentFile
+from compaction.storage.segment_file import SegmentFile, epoch_ranges
 from compaction.storage.text_files import read_small_text
 
 #: the kernel that scans headers releases the GIL
@@ -159,14 +158,3 @@ class _Recovering:
 
     def finish(self) -> Recovered | None:
         return None if self._builder is None else Recovered(*self._builder.finish(), self._epochs)
-
-
-def epoch_ranges(rows: Rows) -> list[EpochRange]:
-    """The leader epochs of adjacent batches, ``BATCH_ROW``; those of v0/v1 have none."""
-    rows = rows[(rows["magic"] == MAGIC) & (rows["leader_epoch"] >= 0)]
-    if not len(rows):
-        return []
-    starts = np.flatnonzero(np.diff(rows["leader_epoch"], prepend=-1))
-    ends = np.append(starts[1:], len(rows)) - 1
-    columns = rows["leader_epoch"][starts], rows["base_offset"][starts], rows["last_offset"][ends]
-    return [EpochRange(*fields) for fields in zip(*(column.tolist() for column in columns), strict=True)]

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from compaction.cleaning.log_view import Segment
 from compaction.cleaning.producer_state import EndTxnMarker, read_end_txn_marker
 from compaction.errors import CorruptLogError, UnsupportedLogError
+from compaction.formats.checkpoints import EpochRange
 from compaction.formats.primitives import FormatError
-from compaction.formats.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD_BYTES, MAGIC_AT, MAX_BATCH_BYTES
+from compaction.formats.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT, MAX_BATCH_BYTES
 from compaction.kernels.reading.batches import (
     BATCH_ERRORS,
     IO_ERROR,
@@ -293,6 +294,17 @@ def _field(data: Bytes, positions: NDArray[np.int64], offset: int, width: int) -
     for byte in range(width):
         value = (value << 8) | data[positions + offset + byte].astype(np.int64)
     return value
+
+
+def epoch_ranges(rows: Rows) -> list[EpochRange]:
+    """The leader epochs of adjacent batches, ``BATCH_ROW``; those of v0/v1 have none."""
+    rows = rows[(rows["magic"] == MAGIC) & (rows["leader_epoch"] >= 0)]
+    if not len(rows):
+        return []
+    starts = np.flatnonzero(np.diff(rows["leader_epoch"], prepend=-1))
+    ends = np.append(starts[1:], len(rows)) - 1
+    columns = rows["leader_epoch"][starts], rows["base_offset"][starts], rows["last_offset"][ends]
+    return [EpochRange(*fields) for fields in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 class SegmentFile:

@@ -4,48 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
+
+import numpy as np
 
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
 from compaction.formats.primitives import FormatError
-from compaction.formats.record_batch import HEADER, LOG_OVERHEAD_BYTES, MAGIC
+from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.storage.ranges import View
+from compaction.storage.segment_file import Rows, SegmentScan
 
 _HINT = "restore the object from another copy"
-_MAGIC_AT = HEADER.offset("magic")
-#: of a v2 batch
-_LEAST_LENGTH = HEADER.size - LOG_OVERHEAD_BYTES
 
 
-class BatchPlace(NamedTuple):
-    """A batch: its offsets (the last inclusive), its bytes ``[start, end)`` in the file, and its leader epoch, -1 for none."""
+def batches_from(data: View, path: str, position: int) -> Iterator[Rows]:
+    """The complete batches of a segment from a batch's position on, as tables of ``BATCH_ROW``; an incomplete one ends them.
 
-    base_offset: int
-    last_offset: int
-    start: int
-    end: int
-    leader_epoch: int = -1
-
-
-def batches_from(data: View, path: str, position: int) -> Iterator[BatchPlace]:
-    """The complete batches of a segment from a batch's position on; an incomplete one ends them.
-
-    :raises CorruptLogError: a header is malformed
+    :raises CorruptLogError: a batch is malformed
     """
-    size = len(data)
-    while position + _MAGIC_AT < size:
-        # a message of v0 or v1 may be shorter than a header of v2
-        head = data[position : position + HEADER.size].tobytes().ljust(HEADER.size, b"\0")
-        length, magic = HEADER.get(head, "length"), HEADER.get(head, "magic")
-        base, end = HEADER.get(head, "base_offset"), position + LOG_OVERHEAD_BYTES + length
-        if length < (_LEAST_LENGTH if magic == MAGIC else _MAGIC_AT) or not 0 <= magic <= MAGIC:
-            raise CorruptLogError(f"not a batch (length {length}, magic {magic})", path=path, position=position, hint=_HINT)
-        if end > size:
-            return
-        last = base + HEADER.get(head, "last_offset_delta") if magic == MAGIC else base
-        yield BatchPlace(base, last, position, end, HEADER.get(head, "leader_epoch") if magic == MAGIC else -1)
-        position = end
+    scan = SegmentScan(data, position)
+    yield from scan
+    if scan.error is not None:
+        raise CorruptLogError(scan.error, path=path, position=scan.position, hint=_HINT)
 
 
 def indexed_position(index: bytes, base_offset: int, offset: int, data: View) -> int:
@@ -61,18 +41,16 @@ def indexed_position(index: bytes, base_offset: int, offset: int, data: View) ->
         return 0
     last_offset, position = int(before["offset"][-1]), int(before["position"][-1])
     with suppress(CorruptLogError):
-        batch = next(batches_from(data, "", position), None)
-        if batch is not None and base_offset <= batch.base_offset <= batch.last_offset <= last_offset:
+        batch = first_batch(data, "", position)
+        if len(batch) and base_offset <= batch["base_offset"][0] <= batch["last_offset"][0] <= last_offset:
             return position
     return 0
 
 
-def batch_at(data: View, path: str, start: int, offset: int) -> BatchPlace | None:
-    """The batch that has ``offset``, or the first one after it.
-
-    :param start: the position of a batch before it
-    """
-    return next((batch for batch in batches_from(data, path, start) if batch.last_offset >= offset), None)
+def first_batch(data: View, path: str, position: int, offset: int = 0) -> Rows:
+    """The first batch from ``position`` on that ends at or past ``offset``: ``BATCH_ROW``, (1,), or (0,) for none."""
+    found = (rows[rows["last_offset"] >= offset][:1] for rows in batches_from(data, path, position))
+    return next(filter(len, found), np.empty(0, BATCH_ROW))
 
 
 def position_of(data: View, path: str, start: int, offset: int) -> int:
@@ -82,13 +60,14 @@ def position_of(data: View, path: str, start: int, offset: int) -> int:
     :raises CorruptLogError: a batch has offsets on both sides
     """
     end = start
-    for batch in batches_from(data, path, start):
-        if batch.base_offset >= offset:
-            return batch.start
-        if batch.last_offset >= offset:
-            message = f"offset {offset} is within the batch of offsets {batch.base_offset} to {batch.last_offset}"
-            raise CorruptLogError(message, path=path, position=batch.start, hint=_HINT)
-        end = batch.end
+    for rows in batches_from(data, path, start):
+        for batch in rows[rows["last_offset"] >= offset][:1]:
+            if batch["base_offset"] < offset:
+                offsets = f"{batch['base_offset']} to {batch['last_offset']}"
+                message = f"offset {offset} is within the batch of offsets {offsets}"
+                raise CorruptLogError(message, path=path, position=int(batch["position"]), hint=_HINT)
+            return int(batch["position"])
+        end = int(rows["position"][-1] + rows["size"][-1])
     return end
 
 
@@ -97,14 +76,14 @@ def end_offset_of(data: View, path: str, start: int, default: int) -> int:
 
     :param start: the position of a batch
     """
-    return max((batch.last_offset + 1 for batch in batches_from(data, path, start)), default=default)
+    return max((int(rows["last_offset"][-1]) + 1 for rows in batches_from(data, path, start)), default=default)
 
 
 def has_holes(data: View, path: str, base_offset: int) -> bool:
     """Whether offsets between the batches are missing, as in a segment that was compacted."""
     offset = base_offset
-    for batch in batches_from(data, path, 0):
-        if batch.base_offset > offset:
+    for rows in batches_from(data, path, 0):
+        if (rows["base_offset"] > np.append(offset, rows["last_offset"][:-1] + 1)).any():
             return True
-        offset = batch.last_offset + 1
+        offset = int(rows["last_offset"][-1]) + 1
     return False

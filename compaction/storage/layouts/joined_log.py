@@ -17,7 +17,7 @@ from compaction.formats.indexes import TXN_ENTRY
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, PARTITION_METADATA, SNAPSHOT, TXNINDEX, segment_file
 from compaction.screen.amounts import counted
 from compaction.storage.filesystem import FileRange, ReadableFileSystem
-from compaction.storage.layouts.batch_positions import batch_at, end_offset_of, has_holes, indexed_position, position_of
+from compaction.storage.layouts.batch_positions import end_offset_of, first_batch, has_holes, indexed_position, position_of
 from compaction.storage.layouts.lineage import Piece, gap, newest_lineage, select
 from compaction.storage.layouts.stored_objects import in_parallel
 from compaction.storage.ranges import View
@@ -89,10 +89,11 @@ def _with_complete_batch(files: ReadableFileSystem, pieces: list[Piece], lineage
         return pieces
     first = pieces[0]
     data, start = _before(files, first.segment, first.start_offset)
-    batch = batch_at(data, first.segment.path, start, first.start_offset)
-    if batch is None or batch.base_offset >= first.start_offset:
-        return pieces
-    return [first._replace(start_offset=first.segment.start_offset if not batch.start else batch.base_offset), *pieces[1:]]
+    for batch in first_batch(data, first.segment.path, start, first.start_offset):
+        if batch["base_offset"] < first.start_offset:
+            base_offset = int(batch["base_offset"]) if batch["position"] else first.segment.start_offset
+            return [first._replace(start_offset=base_offset), *pieces[1:]]
+    return pieces
 
 
 def _require_stated_ends(files: ReadableFileSystem, pieces: Sequence[Piece]) -> None:

@@ -5,9 +5,8 @@ Leader epochs that contradict the last batches are not used: those of the batche
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import islice
 
 from compaction.formats.checkpoints import (
     EpochEntry,
@@ -28,11 +27,12 @@ from compaction.names import (
     parse_segment_file,
 )
 from compaction.storage.filesystem import FileRange, ReadableFileSystem, join
-from compaction.storage.layouts.batch_positions import BatchPlace, batches_from, end_offset_of, indexed_position
+from compaction.storage.layouts.batch_positions import batches_from, end_offset_of, first_batch, indexed_position
 from compaction.storage.layouts.joined_log import read_file, view_of
 from compaction.storage.layouts.lineage import within
 from compaction.storage.layouts.stored_objects import directories
 from compaction.storage.ranges import View
+from compaction.storage.segment_file import epoch_ranges
 from compaction.storage.stored_log import LogFile, StoredLog, StoredSegment
 from compaction.storage.text_files import read_small_text
 
@@ -102,17 +102,11 @@ def _assigned(
     ranges: list[EpochRange] = []
     for base, kinds in reversed(by_base.items()):
         data = view_of(files, path, kinds[LOG])
-        ends = [*islice(batches_from(data, path, 0), 1), *batches_from(data, path, _last_position(files, base, kinds, data))]
-        if ends and all(agree(epochs, epoch_range) for epoch_range in _ranges(ends)):
+        ends = [first_batch(data, path, 0), *batches_from(data, path, _last_position(files, base, kinds, data))]
+        if len(ends[-1]) and all(agree(epochs, epoch_range) for rows in ends for epoch_range in epoch_ranges(rows)):
             break
-        ranges[:0] = _ranges(batches_from(data, path, 0))
+        ranges[:0] = [epoch_range for rows in batches_from(data, path, 0) for epoch_range in epoch_ranges(rows)]
     return tuple(assign_epochs(epochs, ranges))
-
-
-def _ranges(batches: Iterable[BatchPlace]) -> Iterator[EpochRange]:
-    for batch in batches:
-        if batch.leader_epoch >= 0:
-            yield EpochRange(batch.leader_epoch, batch.base_offset, batch.last_offset)
 
 
 def _segment_files(files: ReadableFileSystem, path: str) -> dict[int, dict[str, LogFile]]:

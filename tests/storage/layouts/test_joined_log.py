@@ -93,3 +93,10 @@ def test_a_segment_in_memory_is_cut_like_a_file() -> None:
 
 def test_an_empty_log_has_no_files(tmp_path: Path) -> None:
     assert log_files(LocalFileSystem(), str(tmp_path), StoredLog(()), None) == {}
+
+
+def test_offsets_that_decrease_are_an_error() -> None:
+    """No checksum covers a base offset."""
+    data = data_batch(0) + data_batch(5) + data_batch(2) + data_batch(7)
+    with pytest.raises(CorruptLogError, match="batch begins at offset 2, expected 6 or more"):
+        position_of(view_of(data), "a.log", 0, 7)
