@@ -19,9 +19,7 @@ from typing import NamedTuple
 
 from compaction.cleaning.kafka_rules import NEWEST, RULES, KafkaRules
 from compaction.cleaning.log_view import Segment
-
-#: an index entry holds the offset relative to its segment's base in a signed 32-bit integer
-MAX_RELATIVE_OFFSET = 2**31 - 1
+from compaction.formats.indexes import MAX_RELATIVE_OFFSET
 
 
 @dataclass(frozen=True)

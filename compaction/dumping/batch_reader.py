@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.formats import message_set
 from compaction.formats.codecs import Codec, decompress
-from compaction.formats.message_set import HEADER_V0, HEADER_V1, parse_message_entry
+from compaction.formats.message_set import HEADER_V0, HEADER_V1, LEAST_BYTES_V0, parse_message_entry
 from compaction.formats.primitives import FormatError, crc32, crc32c
 from compaction.formats.record_batch import (
     CRC_START,
@@ -32,7 +32,7 @@ from compaction.storage.ranges import view
 
 WINDOW_BYTES = 4 << 20
 _UP_TO_MAGIC = HEADER.offset("magic") + 1
-_SMALLEST_SIZE = 14
+_SMALLEST_SIZE = LEAST_BYTES_V0 - LOG_OVERHEAD_BYTES
 #: rows of a table of records
 TABLE_RECORDS = 1 << 12
 NOT_WELL_FORMED = "record is not well-formed"
@@ -258,12 +258,7 @@ def messages(batch: LocatedBatch, data: memoryview) -> Iterator[Message]:
 def _unwrap(data: memoryview) -> tuple[memoryview, int]:
     """The messages in a wrapper, and the base of their offsets."""
     wrapper = parse_message_entry(data)
-    if wrapper.codec is Codec.ZSTD:
-        raise FormatError(f"a wrapper of magic {wrapper.magic} cannot use zstd")
-    value = wrapper.own_record().value
-    if value is None:
-        raise FormatError("compressed wrapper with a null value")
-    inner = decompress(wrapper.codec, value, limit_bytes=MAX_PLAIN_BYTES, magic=wrapper.magic)
+    inner = wrapper.payload(MAX_PLAIN_BYTES)
     last = None
     for entry in _entries(inner):
         last = HEADER_V0.get(entry, "offset")

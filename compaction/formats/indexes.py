@@ -42,6 +42,8 @@ OFFSET_ENTRY = FieldTable(OffsetIndexEntry)
 TIME_ENTRY = FieldTable(TimeIndexEntry)
 TXN_ENTRY = FieldTable(TxnIndexEntry)
 TXN_VERSION = 0
+#: an entry holds an offset relative to its segment's base in a signed 32-bit integer
+MAX_RELATIVE_OFFSET = 2**31 - 1
 
 #: rows that readers return and writers take: native byte order, absolute offsets
 OFFSET_ROW = np.dtype((np.record, [("offset", np.int64), ("position", np.int64)]))

@@ -30,6 +30,7 @@ import numpy.typing as npt
 from compaction.formats.codecs import Codec, compress, decompress
 from compaction.formats.primitives import Buffer, FieldTable, FormatError, Int8, Int32, Int64, UInt32
 from compaction.formats.record_batch import (
+    CODEC,
     DEFAULT_LIMIT_BYTES,
     LOG_APPEND_TIME,
     LOG_OVERHEAD_BYTES,
@@ -65,11 +66,12 @@ class EntryHeaderV1(NamedTuple):
 
 HEADER_V0 = FieldTable(EntryHeader)
 HEADER_V1 = FieldTable(EntryHeaderV1)
-#: position in an entry from which the CRC covers it
-CRC_START = HEADER_V0.offset("magic")
-
-
+# byte positions of fields, for kernels
+MESSAGE_CRC_AT, CRC_START, MESSAGE_ATTRIBUTES_AT = map(HEADER_V0.offset, ("crc", "magic", "attributes"))
+TIMESTAMP_AT = HEADER_V1.offset("timestamp")
 _INT_BYTES = 4
+#: bytes of a message without key and value
+LEAST_BYTES_V0, LEAST_BYTES_V1 = (header.size + 2 * _INT_BYTES for header in (HEADER_V0, HEADER_V1))
 _INT = struct.Struct(">i")
 #: wrappers of more messages are refused to bound memory; no broker accepts such a wrapper
 _MAX_MESSAGES = 1 << 20
@@ -184,7 +186,7 @@ class MessageEntry(StoredBatch):
             raise FormatError("compressed wrapper without messages", self.position)
         inner = _columns(payload, starts)
         raw = np.frombuffer(payload, np.uint8)
-        nested = raw[starts + HEADER_V0.offset("attributes")] & 0x07 != 0
+        nested = raw[starts + MESSAGE_ATTRIBUTES_AT] & CODEC != 0
         if nested.any():
             raise FormatError("compressed message inside a wrapper", int(starts[np.argmax(nested)]))
         if self.is_log_append_time:
@@ -206,20 +208,16 @@ def parse_message_entry(buf: Buffer, pos: int = 0) -> MessageEntry:
     if header.magic not in (0, 1):
         raise FormatError(f"magic {header.magic}, 0 or 1 expected", pos + HEADER_V0.offset("magic"))
     size = LOG_OVERHEAD_BYTES + header.size
-    if size < _minimum_bytes(header.magic) or size > len(buf) - pos:
+    if size < (LEAST_BYTES_V1 if header.magic else LEAST_BYTES_V0) or size > len(buf) - pos:
         raise FormatError(f"message size {header.size} does not fit, {len(buf) - pos} bytes left", pos)
     timestamp = HEADER_V1.get(buf, "timestamp", pos) if header.magic else NO_TIMESTAMP
     return MessageEntry(pos, memoryview(buf)[pos : pos + size], header, timestamp)
 
 
-def _minimum_bytes(magic: int) -> int:
-    return _HEADERS[magic].size + 2 * _INT_BYTES
-
-
 def _entry_starts(payload: memoryview) -> Longs:
     starts: list[int] = []
     pos, end = 0, len(payload)
-    size_at, smallest = HEADER_V0.offset("size"), _minimum_bytes(0) - LOG_OVERHEAD_BYTES
+    size_at, smallest = HEADER_V0.offset("size"), LEAST_BYTES_V0 - LOG_OVERHEAD_BYTES
     while end - pos >= LOG_OVERHEAD_BYTES:
         (size,) = _INT.unpack_from(payload, pos + size_at)
         if size < smallest:

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from compaction.cleaning.grouping import overflows
 from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats import indexes
 from compaction.formats.indexes import read_offset_index
 from compaction.formats.primitives import FieldTable, FormatError
-from compaction.formats.record_batch import HEADER_SIZE
-from compaction.kernels.reading.batches import scan_batches
+from compaction.formats.record_batch import MAGIC
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, parse_segment_file, segment_file
 from compaction.storage.filesystem import FileStat, FileSystem, ReadableFileSystem, join
 from compaction.storage.segment_file import SegmentFile, SegmentScan
@@ -33,7 +33,6 @@ _HINT = "restore this segment from a replica or a backup"
 _AGAIN = "make sure that nothing else works on this directory, check the disk, and run again"
 NO_TIMESTAMP = -1
 LONG_MAX = 2**63 - 1
-MAX_RELATIVE_OFFSET = 2**31 - 1
 #: index files up to this size are read completely
 _SMALL_BYTES = 64 * 1024
 #: per kind of index: the fields of an entry, the count of valid entries, and a check that raises
@@ -42,7 +41,6 @@ _RULES: dict[str, tuple[FieldTable[Any], Callable[[bytes], int], Callable[[bytes
     TIMEINDEX: (indexes.TIME_ENTRY, indexes.valid_time_entries, indexes.check_time_index),
 }
 #: a boundary batch is read to verify it; larger ones are not used as boundaries
-_MAX_BOUNDARY_BATCH = 16 << 20
 _CHANGED_HINT = "make sure that no broker and no other job works on this directory, and run again"
 
 
@@ -65,7 +63,7 @@ class SegmentState:
     @property
     def overflows(self) -> bool:
         """Whether relative offsets exceed the range of indexes (Kafka: ``LogSegment.hasOverflow``)."""
-        return self.segment.next_offset - 1 - self.segment.base_offset > MAX_RELATIVE_OFFSET
+        return overflows(self.segment)
 
 
 def segment_bases(fs: ReadableFileSystem, log_path: str) -> list[int]:
@@ -307,7 +305,7 @@ def cut_segment(
 def _boundaries(
     fs: FileSystem, log_path: str, base_offset: int, size_bytes: int, target_bytes: int
 ) -> Iterator[tuple[int, int]]:
-    log = f"{log_path}/{segment_file(base_offset, LOG)}"
+    file = SegmentFile(fs, join(log_path, segment_file(base_offset, LOG)), size_bytes)
     try:
         entries = read_offset_index(fs.read_bytes(f"{log_path}/{segment_file(base_offset, INDEX)}"), base_offset)
     except (StorageError, ValueError):
@@ -319,22 +317,16 @@ def _boundaries(
         if entry >= len(entries) or entries["position"][entry] <= last:
             continue
         position = int(entries["position"][entry])
-        first = _verified(fs, log, position, int(entries["offset"][entry]), size_bytes)
+        first = _verified(file, position, int(entries["offset"][entry]))
         if first is not None and first > base_offset:
             last = position
             yield position, first
 
 
-def _verified(fs: FileSystem, log: str, position: int, last_offset: int, size_bytes: int) -> int | None:
+def _verified(file: SegmentFile, position: int, last_offset: int) -> int | None:
     """The base offset of the batch at ``position``, if it is valid and ends with ``last_offset``."""
-    if position + HEADER_SIZE > size_bytes:
-        return None
-    size = int.from_bytes(fs.read_bytes(log, position + 8, 4), "big", signed=True) + 12
-    if not HEADER_SIZE <= size <= min(_MAX_BOUNDARY_BATCH, size_bytes - position):
-        return None
-    data = np.frombuffer(fs.read_bytes(log, position, size), np.uint8)
-    rows = scan_batches(data, position, check_crc=True).rows
-    if len(rows) != 1 or rows["magic"][0] != 2 or rows["last_offset"][0] != last_offset:
+    rows = file.batch_at(position, check_crc=True)
+    if not len(rows) or rows["magic"][0] != MAGIC or rows["last_offset"][0] != last_offset:
         return None
     return int(rows["base_offset"][0])
 

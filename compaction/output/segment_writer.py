@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.indexes import (
+    MAX_RELATIVE_OFFSET,
     OFFSET_ROW,
     TIME_ROW,
     TXN_ROW,
@@ -30,7 +31,6 @@ from compaction.formats.indexes import (
 )
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.kernels.rewriting.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
-from compaction.logdir.segments import MAX_RELATIVE_OFFSET
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.read_back import ReadBack
 from compaction.storage.contents import FileDigest, read_back_error, read_range, verify_file

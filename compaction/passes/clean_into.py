@@ -293,7 +293,7 @@ class Rewriter:
     def _grow(self, decoded: Decoded, row: int) -> None:
         """Enlarge the buffers for one batch."""
         count, (start, end) = int(decoded.rows[row]["count"]), decoded.spans[row, :2].tolist()
-        self._out = np.empty(max(len(self._out), 61 + end - start + RECORD_GROWTH * count), np.uint8)
+        self._out = np.empty(max(len(self._out), HEADER_SIZE + end - start + RECORD_GROWTH * count), np.uint8)
         self._kept = np.empty((max(len(self._kept), count), _KEPT_COLUMNS), np.int64)
 
     def _output(self, raw: NDArray[np.uint8], out_rows: NDArray[np.void]) -> tuple[list[Chunk], NDArray[np.void]]:

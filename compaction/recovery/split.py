@@ -19,7 +19,7 @@ import numpy as np
 from compaction.cleaning.log_view import Segment
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
-from compaction.logdir.segments import MAX_RELATIVE_OFFSET
+from compaction.formats.indexes import MAX_RELATIVE_OFFSET
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SWAP, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.segment_files import change_suffixes
 from compaction.output.verification import copy_verified

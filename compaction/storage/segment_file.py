@@ -21,6 +21,7 @@ from compaction.cleaning.log_view import Segment
 from compaction.cleaning.producer_state import EndTxnMarker, read_end_txn_marker
 from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.formats.checkpoints import EpochRange
+from compaction.formats.message_set import LEAST_BYTES_V0
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT, MAX_BATCH_BYTES
 from compaction.kernels.reading.batches import (
@@ -47,8 +48,6 @@ BLOCK_BYTES = 4 << 20
 _ROWS_PER_BLOCK = 1 << 15
 #: rows of a table of a scan
 _ROWS = 1 << 14
-#: a message of magic 0 without key and value
-_SMALLEST_BATCH_BYTES = 26
 #: how far a torn tail is searched for valid batches
 _RESYNC_BYTES = 64 * 1024 * 1024
 #: the window of that search, and the limit of bytes whose checksums it computes
@@ -178,7 +177,7 @@ class SegmentScan:
 
     def _tables(self, source: ByteSource | None) -> Iterator[Rows]:
         while True:
-            table = np.empty(min(_ROWS, (len(self.data) - self.position) // _SMALLEST_BATCH_BYTES + 1), BATCH_ROW)
+            table = np.empty(min(_ROWS, (len(self.data) - self.position) // LEAST_BYTES_V0 + 1), BATCH_ROW)
             result = (None if source is None else self._walk(source, table)) or self._scan(table)
             self.error = result.error
             rows = self._in_order(result.rows)
@@ -339,11 +338,11 @@ class SegmentFile:
         """Iterates over the headers of the batches from ``start`` on."""
         return SegmentScan(self.data, start, check_crc=check_crc)
 
-    def batch_at(self, position: int) -> Rows:
-        """The batch at ``position``: ``BATCH_ROW``, (1,), or (0,) for none. Its checksum is not verified."""
+    def batch_at(self, position: int, *, check_crc: bool = False) -> Rows:
+        """The batch at ``position``: ``BATCH_ROW``, (1,), or (0,) for none."""
         data, size = self.data[position:], _FIRST_WINDOW_BYTES
         while True:
-            result = scan_batches(data[:size].fetch(), position, check_crc=False, rows=np.empty(1, BATCH_ROW))
+            result = scan_batches(data[:size].fetch(), position, check_crc=check_crc, rows=np.empty(1, BATCH_ROW))
             if len(result.rows) or size >= len(data) or not size < result.need <= min(len(data), MAX_BATCH_BYTES):
                 return result.rows
             size = result.need

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.cleaning.grouping import MAX_RELATIVE_OFFSET, group_segments, overflows
+from compaction.cleaning.grouping import group_segments, overflows
 from compaction.cleaning.log_view import Segment
+from compaction.formats.indexes import MAX_RELATIVE_OFFSET
 from tests.cleaning.views import segment
 
 UNBOUNDED = 2**31 - 1

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.cleaning.grouping import MAX_RELATIVE_OFFSET
 from compaction.cleaning.kafka_rules import NEWEST, RULES, KafkaRules, LastBatch, OldFormat, Retention, rules_of
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import plan_log
 from compaction.config import Resolver, read_sets
 from compaction.errors import UsageError
+from compaction.formats.indexes import MAX_RELATIVE_OFFSET
 from tests.cleaning.views import NOW_MS, log, segment
 
 CONFIG = Resolver(read_sets(["cleanup.policy=compact", "min.cleanable.dirty.ratio=0"])).topic("orders")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from compaction.cleaning.log_view import AbortedTxn
+from compaction.formats.indexes import MAX_RELATIVE_OFFSET
 from compaction.logdir.read_log import read_segments
-from compaction.logdir.segments import MAX_RELATIVE_OFFSET, segment_bases
+from compaction.logdir.segments import segment_bases
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.output.segment_writer import new_suffix
 from compaction.recovery.recover import recover_log

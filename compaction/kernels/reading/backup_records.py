@@ -8,11 +8,14 @@ Mirrors ``BinaryRecord`` of kafka-backup-core 0.25.2.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from compaction.formats.record_batch import HEADER_SIZE
 from compaction.kernels.compiling.jit import inner, kernel
-from compaction.kernels.compiling.native import copy_bytes, crc32c, load8, load32, load64, store16, store32, store64
+from compaction.kernels.compiling.native import copy_bytes, load8, load32, load64
+from compaction.kernels.reading.batches import seal, write_header
 from compaction.kernels.reading.bytes import put_varlong, varlong_size
 from compaction.kernels.reading.tables import MAX_OFFSET
 
@@ -31,6 +34,18 @@ _MAX_UINT16 = 65_535
 _INT_MAX = 2**31 - 1
 #: indexes of ``state``
 POSITION, USED, COUNT, FLOOR = range(4)
+
+
+class _Producer(NamedTuple):
+    """The fields of a batch header that backup sets lack."""
+
+    leader_epoch: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+
+_NO_PRODUCER = _Producer()
 
 
 @inner
@@ -112,26 +127,6 @@ def _put_tail(out, w, data, pos):
     return w
 
 
-@inner
-def _put_header(out, pos, size, base_offset, last_offset, base_time, max_time, count):
-    """Write the 61 bytes of the header of the batch ``out[pos:pos+size]``, whose records are there. Fields that backup sets
-    lack are -1: leader epoch, producer id, producer epoch, base sequence."""
-    address = out.ctypes.data + pos
-    store64(np.uintp(address), np.int64(base_offset))
-    store32(np.uintp(address + 8), np.int64(size - 12))
-    store32(np.uintp(address + 12), np.int64(-1))
-    out[pos + 16] = 2
-    store16(np.uintp(address + 21), np.int64(0))
-    store32(np.uintp(address + 23), np.int64(last_offset - base_offset))
-    store64(np.uintp(address + 27), np.int64(base_time))
-    store64(np.uintp(address + 35), np.int64(max_time))
-    store64(np.uintp(address + 43), np.int64(-1))
-    store16(np.uintp(address + 51), np.int64(-1))
-    store32(np.uintp(address + 53), np.int64(-1))
-    store32(np.uintp(address + 57), np.int64(count))
-    store32(np.uintp(address + 17), np.int64(crc32c(np.uintp(address + 21), np.uintp(size - 21))))
-
-
 @kernel
 def batches_of_backup(data, end, batch_bytes, out, state):
     """Turn complete backup records of ``data[state[POSITION]:end]`` into uncompressed v2 batches, as many as fit ``out``.
@@ -191,7 +186,8 @@ def batches_of_backup(data, end, batch_bytes, out, state):
         if count == 0:
             w = start
             break
-        _put_header(out, start, w - start, base_offset, last_offset, base_time, max_time, count)
+        write_header(out, start, w - start, _NO_PRODUCER, base_offset, last_offset, 0, base_time, max_time, count)
+        seal(out, start, w - start)
         state[COUNT] += count
         if w + HEADER_SIZE > len(out) and not full and outcome == COMPLETE:
             outcome = NO_SPACE

@@ -1,4 +1,5 @@
 """Finds the record batches in a byte range of a segment: boundaries, checksums and header fields, one row per batch.
+Also writes headers.
 
 ``walk_headers`` reads only the headers, each by ``pread`` in native code, so that several threads read concurrently. A bad
 sector or a truncated file is an error code; with a memory map it would be a signal that kills the process.
@@ -15,6 +16,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.formats.message_set import (
+    LEAST_BYTES_V0,
+    LEAST_BYTES_V1,
+    MESSAGE_ATTRIBUTES_AT,
+    MESSAGE_CRC_AT,
+    TIMESTAMP_AT,
+)
 from compaction.formats.record_batch import (
     ATTRIBUTES_AT,
     BASE_SEQUENCE_AT,
@@ -27,6 +35,7 @@ from compaction.formats.record_batch import (
     LEADER_EPOCH_AT,
     LENGTH_AT,
     LOG_OVERHEAD_BYTES,
+    MAGIC,
     MAGIC_AT,
     MAX_TIMESTAMP_AT,
     PRODUCER_EPOCH_AT,
@@ -34,11 +43,20 @@ from compaction.formats.record_batch import (
     RECORD_COUNT_AT,
 )
 from compaction.kernels.compiling.jit import inner, kernel
-from compaction.kernels.compiling.native import crc32c, load64, load_be16, load_be32, load_be64, pread
+from compaction.kernels.compiling.native import (
+    crc32c,
+    load64,
+    load_be16,
+    load_be32,
+    load_be64,
+    pread,
+    store16,
+    store32,
+    store64,
+)
 from compaction.kernels.reading.bytes import be16, varint, varlong
 from compaction.kernels.reading.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
 
-_MIN_MESSAGE_BYTES = 14
 #: largest batch, including the 12 bytes of offset and length, that fits a row's ``size`` and Kafka's int arithmetic
 LARGEST_SIZE = 0x7FFFFFFF
 #: the control record's key is malformed: the batch is corrupt
@@ -166,20 +184,49 @@ def read_v2(address, size, check_crc, row):
 
 
 @inner
+def write_header(out, pos, size, row, base_offset, last_offset, attributes, base_ts, max_ts, count):
+    """Write the 61 bytes of a v2 header at ``out[pos:]``, without the CRC (see ``seal``).
+
+    :param row: has leader epoch, producer and base sequence
+    """
+    if pos < 0 or pos + HEADER_SIZE > len(out):
+        raise IndexError("batch header is out of the array's bounds")
+    address = out.ctypes.data + pos
+    store64(np.uintp(address), np.int64(base_offset))
+    store32(np.uintp(address + LENGTH_AT), np.int64(size - LOG_OVERHEAD_BYTES))
+    store32(np.uintp(address + LEADER_EPOCH_AT), np.int64(row.leader_epoch))
+    out[pos + MAGIC_AT] = MAGIC
+    store16(np.uintp(address + ATTRIBUTES_AT), np.int64(attributes))
+    store32(np.uintp(address + LAST_OFFSET_DELTA_AT), np.int64(last_offset - base_offset))
+    store64(np.uintp(address + BASE_TIMESTAMP_AT), np.int64(base_ts))
+    store64(np.uintp(address + MAX_TIMESTAMP_AT), np.int64(max_ts))
+    store64(np.uintp(address + PRODUCER_ID_AT), np.int64(row.producer_id))
+    store16(np.uintp(address + PRODUCER_EPOCH_AT), np.int64(row.producer_epoch))
+    store32(np.uintp(address + BASE_SEQUENCE_AT), np.int64(row.base_sequence))
+    store32(np.uintp(address + RECORD_COUNT_AT), np.int64(count))
+
+
+@inner
+def seal(out, pos, size):
+    """Write the CRC of the complete batch ``out[pos:pos+size]``."""
+    address = out.ctypes.data + pos
+    store32(np.uintp(address + CRC_AT), np.int64(crc32c(np.uintp(address + ATTRIBUTES_AT), np.uintp(size - ATTRIBUTES_AT))))
+
+
+@inner
 def _read_message(data, pos, size, magic, check_crc, row):
     """Fill ``row`` from the message of magic 0 or 1 at ``data[pos:pos+size]``. Returns an error code."""
-    header = 22 if magic == 1 else 14
-    if size < LOG_OVERHEAD_BYTES + header:
+    if size < (LEAST_BYTES_V1 if magic == 1 else LEAST_BYTES_V0):
         return BAD_LENGTH
     address = data.ctypes.data + pos
-    if check_crc and crc32(data, pos + MAGIC_AT, pos + size) != np.uint32(load_be32(np.uintp(address + LOG_OVERHEAD_BYTES))):
+    if check_crc and crc32(data, pos + MAGIC_AT, pos + size) != np.uint32(load_be32(np.uintp(address + MESSAGE_CRC_AT))):
         return BAD_CRC
     offset = load_be64(np.uintp(address))
     if offset < 0:
         return BAD_OFFSETS
     row.base_offset, row.last_offset = offset, offset
-    row.leader_epoch, row.attributes = -1, np.int16(data[pos + 17])
-    row.base_timestamp, row.max_timestamp = -1, load_be64(np.uintp(address + 18)) if magic == 1 else np.int64(-1)
+    row.leader_epoch, row.attributes = -1, np.int16(data[pos + MESSAGE_ATTRIBUTES_AT])
+    row.base_timestamp, row.max_timestamp = -1, load_be64(np.uintp(address + TIMESTAMP_AT)) if magic == 1 else np.int64(-1)
     row.producer_id, row.producer_epoch = -1, -1
     row.base_sequence, row.count = -1, -1
     return OK
@@ -195,7 +242,7 @@ def next_batch(data, pos, available, position, v0_v1, row):
         return np.int64(0), PARTIAL
     size = load_be32(np.uintp(data.ctypes.data + pos + LENGTH_AT)) + LOG_OVERHEAD_BYTES
     magic = np.int8(data[pos + MAGIC_AT])
-    if size < LOG_OVERHEAD_BYTES + _MIN_MESSAGE_BYTES:
+    if size < LEAST_BYTES_V0:
         return size, BAD_LENGTH
     if magic < 0 or magic > 2:
         return size, BAD_MAGIC
@@ -302,7 +349,7 @@ def scan_batches(
     :param rows: ``BATCH_ROW`` array to fill (the result's ``rows`` is a view of it); allocated by default
     """
     if rows is None:
-        rows = np.empty(max(16, len(data) // 26 + 1), BATCH_ROW)
+        rows = np.empty(max(16, len(data) // LEAST_BYTES_V0 + 1), BATCH_ROW)
     n, pos = 0, 0
     for scan in cycle((scan_v2, scan_messages)):
         n, pos, code, size = scan(data, base_position, check_crc, rows, n, pos)

@@ -16,7 +16,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compaction.formats.record_batch import CODEC, LOG_APPEND_TIME, LOG_OVERHEAD_BYTES, MAGIC_AT
+from compaction.formats.message_set import (
+    HEADER_V0,
+    HEADER_V1,
+    LEAST_BYTES_V0,
+    MESSAGE_ATTRIBUTES_AT,
+    MESSAGE_CRC_AT,
+    TIMESTAMP_AT,
+)
+from compaction.formats.record_batch import CODEC, LENGTH_AT, LOG_APPEND_TIME, LOG_OVERHEAD_BYTES, MAGIC_AT
 from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.compiling.native import copy_bytes, store32, store64
 from compaction.kernels.reading.batches import crc32
@@ -24,8 +32,8 @@ from compaction.kernels.reading.bytes import be32, be64, put_varlong, varlong_si
 
 #: most bytes by which a record is larger than its message
 GROWTH = 16
-_HEADER_V0, _HEADER_V1 = 18, 26
-_MIN_SIZE = _HEADER_V0 + 8 - LOG_OVERHEAD_BYTES
+_HEADER_V0, _HEADER_V1 = HEADER_V0.size, HEADER_V1.size
+_MIN_SIZE = LEAST_BYTES_V0 - LOG_OVERHEAD_BYTES
 _MAX_MESSAGES = 1 << 20
 _INT_MAX = 2**31 - 1
 #: ``_message`` returns one of them instead of the next position
@@ -49,8 +57,8 @@ def plain_messages(raw, block_position, rows, first_row, scratch, spans):
             return i, True
         start = row.position - block_position
         end = start + row["size"]
-        timestamp = be64(raw, start + 18) if row.magic == 1 else -1
-        p = start + (26 if row.magic == 1 else 18)
+        timestamp = be64(raw, start + TIMESTAMP_AT) if row.magic == 1 else -1
+        p = start + (_HEADER_V1 if row.magic == 1 else _HEADER_V0)
         if p + 4 > end:
             return i, False
         key_size = be32(raw, p)
@@ -90,14 +98,14 @@ class WrapperFields(NamedTuple):
 def _message(payload, pos):
     """The message at ``payload[pos:]``: ``(next, key_at, key_size, value_at, value_size)``; sizes of -1 mean null."""
     end = np.int64(len(payload))
-    size = np.int64(be32(payload, pos + 8))
+    size = np.int64(be32(payload, pos + LENGTH_AT))
     if size < _MIN_SIZE:
         return np.int64(_MALFORMED), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     if size > end - pos - LOG_OVERHEAD_BYTES:
         return np.int64(_INCOMPLETE), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     stop = pos + LOG_OVERHEAD_BYTES + size
     key_at = pos + 4 + (_HEADER_V1 if payload[pos + MAGIC_AT] else _HEADER_V0)
-    if payload[pos + MAGIC_AT] > 1 or payload[pos + MAGIC_AT + 1] & CODEC or key_at + 4 > stop:
+    if payload[pos + MAGIC_AT] > 1 or payload[pos + MESSAGE_ATTRIBUTES_AT] & CODEC or key_at + 4 > stop:
         return np.int64(_MALFORMED), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     key_size = max(np.int64(be32(payload, key_at - 4)), np.int64(-1))
     value_at = key_at + max(key_size, np.int64(0)) + 4
@@ -114,7 +122,7 @@ def _timestamp(payload, pos, wrapper):
     """The timestamp of the message at ``payload[pos:]``, -1 for none."""
     if payload[pos + MAGIC_AT] == 0:
         return np.int64(-1)
-    return np.int64(wrapper.timestamp) if wrapper.append_time else be64(payload, pos + _HEADER_V0)
+    return np.int64(wrapper.timestamp) if wrapper.append_time else be64(payload, pos + TIMESTAMP_AT)
 
 
 @kernel
@@ -208,7 +216,7 @@ def filter_messages(payload, count, shift, wrapper, retained, out):
         end = copy_bytes(out, end + 4, payload, key_at, key_at + max(key_size, np.int64(0)))
         store32(np.uintp(out.ctypes.data + end), value_size)
         end = copy_bytes(out, end + 4, payload, value_at, value_at + max(value_size, np.int64(0)))
-        store32(np.uintp(address + np.uintp(8)), end - w - LOG_OVERHEAD_BYTES)
-        store32(np.uintp(address + np.uintp(12)), np.int64(crc32(out, body, end)))
+        store32(np.uintp(address + np.uintp(LENGTH_AT)), end - w - LOG_OVERHEAD_BYTES)
+        store32(np.uintp(address + np.uintp(MESSAGE_CRC_AT)), np.int64(crc32(out, body, end)))
         w = end
     return w, largest

@@ -18,29 +18,16 @@ from __future__ import annotations
 import numpy as np
 
 from compaction.formats.record_batch import (
-    ATTRIBUTES_AT,
-    BASE_SEQUENCE_AT,
-    BASE_TIMESTAMP_AT,
     CODEC,
     CONTROL,
-    CRC_AT,
     DELETE_HORIZON,
     HEADER_SIZE,
-    LAST_OFFSET_DELTA_AT,
-    LEADER_EPOCH_AT,
-    LENGTH_AT,
     LOG_APPEND_TIME,
-    LOG_OVERHEAD_BYTES,
-    MAGIC,
-    MAGIC_AT,
-    MAX_TIMESTAMP_AT,
-    PRODUCER_EPOCH_AT,
-    PRODUCER_ID_AT,
-    RECORD_COUNT_AT,
     TRANSACTIONAL,
 )
 from compaction.kernels.compiling.jit import inner, kernel
-from compaction.kernels.compiling.native import copy_bytes, crc32c, store16, store32, store64
+from compaction.kernels.compiling.native import copy_bytes
+from compaction.kernels.reading.batches import seal, write_header
 from compaction.kernels.reading.bytes import put_varlong, varint, varlong_size
 from compaction.kernels.reading.records import OK
 from compaction.kernels.reading.tables import (
@@ -77,33 +64,6 @@ RECORD_GROWTH = 20
     MESSAGES_READ, BYTES_READ, MESSAGES_KEPT, BYTES_KEPT, TOMBSTONES_REMOVED, ABORTED_RECORDS, MARKERS_REMOVED, READ_DISCARDED,
 ) = range(8)  # fmt: skip
 COUNTERS = 8
-
-
-@inner
-def _write_header(out, pos, size, row, base_offset, last_offset, attributes, base_ts, max_ts, count):
-    """Write the 61 bytes of a v2 header at ``out[pos:]``, without the CRC (see ``_seal``)."""
-    if pos < 0 or pos + HEADER_SIZE > len(out):
-        raise IndexError("batch header is out of the array's bounds")
-    address = out.ctypes.data + pos
-    store64(np.uintp(address), np.int64(base_offset))
-    store32(np.uintp(address + LENGTH_AT), np.int64(size - LOG_OVERHEAD_BYTES))
-    store32(np.uintp(address + LEADER_EPOCH_AT), np.int64(row.leader_epoch))
-    out[pos + MAGIC_AT] = MAGIC
-    store16(np.uintp(address + ATTRIBUTES_AT), np.int64(attributes))
-    store32(np.uintp(address + LAST_OFFSET_DELTA_AT), np.int64(last_offset - base_offset))
-    store64(np.uintp(address + BASE_TIMESTAMP_AT), np.int64(base_ts))
-    store64(np.uintp(address + MAX_TIMESTAMP_AT), np.int64(max_ts))
-    store64(np.uintp(address + PRODUCER_ID_AT), np.int64(row.producer_id))
-    store16(np.uintp(address + PRODUCER_EPOCH_AT), np.int64(row.producer_epoch))
-    store32(np.uintp(address + BASE_SEQUENCE_AT), np.int64(row.base_sequence))
-    store32(np.uintp(address + RECORD_COUNT_AT), np.int64(count))
-
-
-@inner
-def _seal(out, pos, size):
-    """Write the CRC of the complete batch ``out[pos:pos+size]``."""
-    address = out.ctypes.data + pos
-    store32(np.uintp(address + CRC_AT), np.int64(crc32c(np.uintp(address + ATTRIBUTES_AT), np.uintp(size - ATTRIBUTES_AT))))
 
 
 @inner
@@ -215,13 +175,13 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, mtime_only, keeps_end
     end, max_ts, error = _put_records(out, w + HEADER_SIZE, data, kept, n, row, base_offset, base_ts, records_ts)
     if append_time:
         max_ts = row.max_timestamp
-    _write_header(out, w, end - w, row, base_offset, last_offset, attributes, base_ts, max_ts, n)
+    write_header(out, w, end - w, row, base_offset, last_offset, attributes, base_ts, max_ts, n)
     out_row.start, out_row["size"], out_row.last_offset, out_row.max_timestamp = w, end - w, last_offset, max_ts
     if attributes & CODEC:
         out_row.source = TO_COMPRESS
     else:
         out_row.source = BUILT
-        _seal(out, w, end - w)
+        seal(out, w, end - w)
     if error == OK and _lacks_producer(row):
         error = BAD_PRODUCER
     return end, error
@@ -272,8 +232,8 @@ def _write_empty(out, w, row, out_row):
     """Write a header without records (``DefaultRecordBatch.writeEmptyHeader``) at ``out[w:]``. Returns the position after
     it."""
     attributes = row.attributes & _TYPE_AND_TXN_BITS
-    _write_header(out, w, HEADER_SIZE, row, row.base_offset, row.last_offset, attributes, -1, row.max_timestamp, 0)
-    _seal(out, w, HEADER_SIZE)
+    write_header(out, w, HEADER_SIZE, row, row.base_offset, row.last_offset, attributes, -1, row.max_timestamp, 0)
+    seal(out, w, HEADER_SIZE)
     out_row.start, out_row["size"], out_row.source = w, HEADER_SIZE, BUILT
     out_row.last_offset, out_row.max_timestamp = row.last_offset, row.max_timestamp
     return w + HEADER_SIZE
