@@ -2,9 +2,9 @@
 
 ``python -m tests.crash.snapshots --snapshots 50 --seed 1``. Each is taken after a random number of records. It has the files
 of one instant, as that of a volume has, or a power failure in which no write was lost: the broker is stopped by SIGSTOP while
-its directory is copied. One broker is started on the snapshot, one on the compacted copy. Both must serve the same newest
-record of each key and the same log ends, the copy nothing that the snapshot does not have, and both everything that was
-acknowledged before the snapshot.
+its directory is copied, again if its cleaner has just left nothing to do. One broker is started on the snapshot, one on the
+compacted copy. Both must serve the same newest record of each key and the same log ends, the copy nothing that the snapshot
+does not have, and both everything that was acknowledged before the snapshot.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
+from compaction.logdir.checkpoint_store import read_offsets
+from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, TopicPartition
+from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import run
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients, Consumed
@@ -104,6 +108,17 @@ def take_snapshot(broker: Broker, target: Path) -> None:
         os.kill(broker.pid, signal.SIGCONT)
 
 
+def has_dirty_segment(snapshot: Path) -> bool:
+    """Whether compaction certainly drops records: a complete segment below the high watermark that was not cleaned."""
+    fs, log_dir = LocalFileSystem(), str(snapshot)
+    cleaned, watermarks = (read_offsets(fs, log_dir, name) for name in (CLEANER_OFFSETS, HIGH_WATERMARKS))
+    for log in (TopicPartition(TOPIC, number) for number in range(PARTITIONS)):
+        bases = sorted(int(file.stem) for file in (snapshot / str(log)).glob("*.log"))
+        if any(cleaned.get(log, 0) <= base and end <= watermarks.get(log, 0) for base, end in pairwise(bases)):
+            return True
+    return False
+
+
 def served(gateway: Gateway, log_dir: Path) -> tuple[dict[tuple[int, int], Consumed], dict[int, int]]:
     """What a broker on the directory serves, by partition and offset, and the log ends."""
     with Broker(log_dir) as broker:
@@ -157,8 +172,11 @@ def check_snapshots(scratch: Path, count: int, seed: int, seconds: float = math.
             producers = Producers(clients, rng.randrange(1 << 30), first=number * 1_000_000)
             with producers.writing():
                 producers.wait_for(rng.randrange(1_000, 10_000))
-                acknowledged = {**acknowledged, **producers.acknowledged}
-                take_snapshot(broker, snapshot)
+                while not snapshot.exists() or not has_dirty_segment(snapshot):
+                    shutil.rmtree(snapshot, ignore_errors=True)
+                    producers.wait_for(0)
+                    acknowledged = {**acknowledged, **producers.acknowledged}
+                    take_snapshot(broker, snapshot)
             dropped.append(check_snapshot(gateway, snapshot, acknowledged))
             acknowledged = {**acknowledged, **producers.acknowledged}
             for path in (snapshot, snapshot.with_name(f"{snapshot.name}-compacted")):

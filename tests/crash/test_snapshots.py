@@ -12,4 +12,4 @@ pytestmark = [pytest.mark.kafka, pytest.mark.crash]
 
 
 def test_a_snapshot_of_a_running_broker_is_compacted_to_a_copy_that_serves_the_same(tmp_path: Path) -> None:
-    assert sum(check_snapshots(tmp_path, 2, seed=7)) > 0
+    assert min(check_snapshots(tmp_path, 2, seed=7)) > 0
