@@ -171,10 +171,11 @@ def check_snapshots(scratch: Path, count: int, seed: int, seconds: float = math.
             snapshot = scratch / f"snapshot-{number}"
             producers = Producers(clients, rng.randrange(1 << 30), first=number * 1_000_000)
             with producers.writing():
-                producers.wait_for(rng.randrange(1_000, 10_000))
+                least = rng.randrange(1_000, 10_000)
                 while not snapshot.exists() or not has_dirty_segment(snapshot):
                     shutil.rmtree(snapshot, ignore_errors=True)
-                    producers.wait_for(0)
+                    producers.wait_for(least)
+                    least += 100
                     acknowledged = {**acknowledged, **producers.acknowledged}
                     take_snapshot(broker, snapshot)
             dropped.append(check_snapshot(gateway, snapshot, acknowledged))
