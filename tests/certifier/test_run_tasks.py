@@ -75,8 +75,10 @@ def document(report: VerifyReport) -> str:
     return replace(report, seconds=0).to_json()
 
 
-@pytest.mark.parametrize("range_bytes", [20_000, 64 << 20])
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(
+    ("name", "range_bytes"),
+    [("processes", 20_000), ("processes", 64 << 20), pytest.param("spark", 20_000, marks=pytest.mark.spark)],
+)
 def test_logs_that_hold_have_the_same_report(
     request: pytest.FixtureRequest, request_: VerifyRequest, name: str, range_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +94,7 @@ def test_logs_that_hold_have_the_same_report(
     assert [line.partition(":")[0] for line in told.getvalue().splitlines()] == ["segments", "records"]
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", ["processes", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])])
 def test_logs_that_are_violated_or_damaged_have_the_same_report(
     request: pytest.FixtureRequest, request_: VerifyRequest, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_missing_or_old_java_is_one_line_and_nothing_is_changed(tmp_path: Path
     assert sorted(logs.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_every_command_runs_without_java(tmp_path: Path) -> None:
     """In worker processes, into which each job is forced here."""
     logs, copy, empty = unpack_sample(tmp_path), tmp_path / "copy", tmp_path / "empty"
