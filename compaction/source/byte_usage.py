@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import AbortedRanges
+from compaction.formats.codecs import Codec
+from compaction.formats.message_set import LEAST_BYTES_V0, LEAST_BYTES_V1
 from compaction.formats.record_batch import CODEC, CONTROL, HEADER_SIZE, MAGIC, TRANSACTIONAL
 from compaction.source.key_groups import KeyGroups
 from compaction.source.key_totals import NOT_NEWEST
@@ -49,9 +51,7 @@ _SIZE_LIMITS = np.array([100, 1000, 10_000, 100_000, 1_000_000])
 SIZES = ("no value", "under 100 B", "under 1 kB", "under 10 kB", "under 100 kB", "under 1 MB", "1 MB or more")
 #: columns of a cell: records, the bytes of their keys and values, uncompressed, and their stored bytes
 RECORDS, BYTES, STORED, CELL = range(4)
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-#: an uncompressed message of magic 0 without key and value; one of magic 1 has a timestamp, too
-_MESSAGE_BYTES, _TIMESTAMP_BYTES = 26, 8
+CODECS = tuple(codec.name.lower() for codec in Codec)
 #: bits of the bytes and the stored bytes in the second half of ``newest``: a batch has at most 2^28, compressed or not
 _SIZE_BITS = 30
 
@@ -112,7 +112,7 @@ class Usage:
         key_sizes, value_sizes = np.diff(columns.keys.offsets).astype(np.int64), np.maximum(columns.value_size, 0)
         sizes = key_sizes + value_sizes
         old = rows["magic"] < MAGIC
-        message_bytes = _MESSAGE_BYTES + _TIMESTAMP_BYTES * rows["magic"].astype(np.int64)
+        message_bytes = np.where(rows["magic"] == 1, LEAST_BYTES_V1, LEAST_BYTES_V0)
         plain = np.where(old[batch], message_bytes[batch] + sizes, columns.record_size)
         batch_bytes, (stored, batch_plain) = rows["size"].astype(np.int64), _stored(rows, counts, batch, plain)
         control = ~old & ((rows["attributes"] & CONTROL) != 0)
