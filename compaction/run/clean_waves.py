@@ -94,7 +94,8 @@ class WaveRunner:
                 # a log that failed may have replaced a part of its segments
                 left_bytes = report.deleted_bytes if log.error is None else replaced.added[log.location]
                 deleted_bytes = max(0, left_bytes - replaced.removed[log.location])
-                done[log.location] = replace(report, deleted_bytes=deleted_bytes)
+                same = deleted_bytes == report.deleted_bytes
+                done[log.location] = report if same else replace(report, deleted_bytes=deleted_bytes)
         return list(done.values()), [self._report(wave, done, seconds) for wave, seconds in ended]
 
     def _counts(self, log: LogCleaning) -> bool:
@@ -153,8 +154,8 @@ class WaveRunner:
             log.error = str(as_log_error(error, log.location.path))
         if log.error is not None:
             return failed_report(log.location, log.error, log.plan, log.swapped)
-        report = replace(self.command.report(log), expired_records=log.expired_records)
-        return replace(report, seconds=log.seconds + time.monotonic() - started)
+        report = self.command.report(log)
+        return replace(report, expired_records=log.expired_records, seconds=log.seconds + time.monotonic() - started)
 
     def _report(self, wave: Wave, reports: Mapping[LogLocation, LogReport], seconds: float) -> WaveReport:
         done = [log for log in wave.logs if log.error is None]

@@ -148,9 +148,8 @@ class Waves:
         self._logs = [log for log in logs if log.deferred is None]
         self._replaced, self._pace = replaced, pace
         self._remaining = [log for log in logs if log.cleans]
-        sizes = sizes_for(self._remaining, limits, cores)
-        self._only_bounds = [(log.directory, most_output_bytes(log.compaction, sizes)) for log in self._remaining]
-        self._bounds = {log.location: most_output_bytes(log.compaction, sizes.smallest) for log in self._remaining}
+        self._sizes = sizes_for(self._remaining, limits, cores)
+        self._bounds: dict[LogLocation, int] = {}
 
     def __iter__(self) -> Iterator[Wave]:
         if not self._logs:
@@ -158,6 +157,8 @@ class Waves:
         if not self._remaining or (not self._pace.limited and self._is_one()):
             yield Wave(self._logs)
             return
+        smallest = self._sizes.smallest
+        self._bounds = {log.location: most_output_bytes(log.compaction, smallest) for log in self._remaining}
         others = {log.location for log in self._logs} - self._bounds.keys()
         for number in count(1):
             chosen = self._next()
@@ -184,7 +185,8 @@ class Waves:
         if len(self._remaining) > 1 and segments > _MOST_SEGMENTS:
             return False
         try:
-            return self._replaced is None or SpaceBudget().fits(self._only_bounds)
+            bounds = ((log.directory, most_output_bytes(log.compaction, self._sizes)) for log in self._remaining)
+            return self._replaced is None or SpaceBudget().fits(bounds)
         except StorageError:
             return True
 

@@ -57,9 +57,12 @@ def free_space(path: str) -> FreeSpace:
     if not storage_of(path).finite:
         return _UNLIMITED
     with storage_errors(path, "determine the free space"):
-        existing = next(ancestor for ancestor in (Path(path), *Path(path).parents) if ancestor.exists())
+        existing = path or os.curdir
+        while not os.path.exists(existing):  # noqa: PTH110
+            existing = os.path.dirname(existing) or os.curdir  # noqa: PTH120
         stat = os.statvfs(existing)
-        return FreeSpace(existing.stat().st_dev, stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
+        device = os.stat(existing).st_dev  # noqa: PTH116
+        return FreeSpace(device, stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
 
 
 class LocalFileSystem(DiskFileSystem):
