@@ -57,12 +57,11 @@ def free_space(path: str) -> FreeSpace:
     if not storage_of(path).finite:
         return _UNLIMITED
     with storage_errors(path, "determine the free space"):
-        existing = path or os.curdir
-        while not os.path.exists(existing):  # noqa: PTH110
-            existing = os.path.dirname(existing) or os.curdir  # noqa: PTH120
+        existing = Path(path)
+        while not existing.exists():
+            existing = existing.parent
         stat = os.statvfs(existing)
-        device = os.stat(existing).st_dev  # noqa: PTH116
-        return FreeSpace(device, stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
+        return FreeSpace(existing.stat().st_dev, stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
 
 
 class LocalFileSystem(DiskFileSystem):
