@@ -1,4 +1,4 @@
-"""The budget of a call: durations (``2h``), sizes (``500GiB``) and shares (``10%``), or numbers of milliseconds and bytes."""
+"""Amounts in a call, as in its budget: durations (``2h``), sizes (``500GiB``), shares (``10%``); or milliseconds and bytes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,26 @@ _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 def read_budget(max_duration: Any, max_rewrite: Any, min_freed: Any) -> Budget:
     """:raises UsageError: a value is none of these"""
     return Budget(
-        _number("--max-duration", max_duration, "duration.ms", "a time such as 90m or 2h"),
-        _number("--max-rewrite", max_rewrite, "rewrite.bytes", "a size such as 500GiB"),
+        read_duration("--max-duration", max_duration),
+        read_size("--max-rewrite", max_rewrite),
         None if min_freed is None else _share(str(min_freed)),
     )
+
+
+def read_duration(option: str, value: Any) -> int | None:
+    """Milliseconds; ``None`` for no value.
+
+    :raises UsageError: the value is not a duration
+    """
+    return _number(option, value, "duration.ms", "a time such as 90m or 2h")
+
+
+def read_size(option: str, value: Any) -> int | None:
+    """Bytes; ``None`` for no value.
+
+    :raises UsageError: the value is not a size
+    """
+    return _number(option, value, "rewrite.bytes", "a size such as 500GiB")
 
 
 def _number(option: str, value: Any, name: str, example: str) -> int | None:

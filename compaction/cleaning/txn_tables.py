@@ -16,6 +16,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.cleaning.log_view import LogView
 from compaction.formats.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL
 
 Int64s = NDArray[np.int64]
@@ -80,6 +81,18 @@ class AbortedRanges:
         nearest = np.maximum(index, 0)
         inside: Bools = (index >= 0) & (self.producer_id[nearest] == producer_id) & (last_offset <= self.last_offset[nearest])
         return inside
+
+
+def aborted_of(view: LogView) -> AbortedRanges:
+    """The aborted data of a log, by the entries of its transaction indexes; overlapping entries are joined."""
+    ranges: list[list[int]] = []
+    for producer, first, last, _ in sorted(txn for segment in view.segments for txn in segment.aborted_txns):
+        if ranges and ranges[-1][0] == producer and first <= ranges[-1][2]:
+            ranges[-1][2] = max(ranges[-1][2], last)
+        else:
+            ranges.append([producer, first, last])
+    columns = np.array(ranges, np.int64).reshape(-1, 3).T
+    return AbortedRanges(columns[0], columns[1], columns[2])
 
 
 def summarise(rows: Rows, segment_index: int) -> Rows:

@@ -208,6 +208,11 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
     now.add_argument("--as-of-ms", metavar="MS", type=_checked(milliseconds), dest="as_of", help=text)
 
 
+def add_time(group: argparse._ActionsContainer, option: str, dest: str, text: str) -> None:
+    """An option whose value is a time, e.g. ``2026-11-22T02:00Z``."""
+    group.add_argument(option, metavar="TIME", type=_checked(iso_time_ms), dest=dest, help=text)
+
+
 def add_kafka_version(parser: argparse.ArgumentParser) -> None:
     parser.add_argument_group("rules").add_argument(
         "--kafka-version", metavar="VERSION", default=AUTO,

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as with_fields
 from typing import TYPE_CHECKING, Any
 
+from compaction.api.budgets import read_duration, read_size
 from compaction.api.engine_choice import AUTO, Engine, chosen, progress
-from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, pairs, read_request, read_selector
+from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, as_of_ms, pairs, read_request, read_selector
 from compaction.api.provenance import provenance
 from compaction.cli import execution, log_lines, option_groups
 from compaction.compare.comparison import Comparison
@@ -20,13 +21,15 @@ from compaction.compare.json_document import explanations_to_json
 from compaction.compare.terminal import explanation_lines
 from compaction.config import Policy
 from compaction.config.policy import CONFIGURED
-from compaction.config.request import ComparisonRequest
+from compaction.config.request import ComparisonRequest, Span
 from compaction.errors import UsageError
+from compaction.simulation.metrics import simulation_metrics
+from compaction.simulation.result import OverTime
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Execute = Callable[[Engine, ComparisonRequest], Comparison]
+Execute = Callable[[Engine, ComparisonRequest], Comparison | OverTime]
 
 _DESCRIPTION = """\
 Compare policies on logs at rest without writing to them: bytes, records, segments and tombstones
@@ -37,6 +40,11 @@ policies. The figures are exact: a run with the same settings has the same figur
 With --explain, print why logs are or are not cleaned instead: every condition with its value, its
 bound, the source of its configuration, and the change that would alter the result. This reads only
 indexes and batch headers.
+
+With --over-time, simulate the policies from the first record to the present: what each of them, had
+it been in force, would have made of the records that arrived. It shows sizes through time, what the
+cleaner reads and writes, and how long superseded and deleted records remain. --ahead goes on after
+the present with the arrivals of the last days, --fit finds settings that remain within a size.
 """
 
 _EPILOG = f"""\
@@ -56,6 +64,10 @@ examples:
         --policy cleanup.policy=delete,retention.ms=3d \\
         --policy 'cleanup.policy=[compact,delete],retention.ms=3d' \\
         --html orders.html --report orders.json
+
+  What would this topic have needed with shorter segments, and in a month?
+    kafka-log-compaction dry-run --log-dir /backup/kafka --topic orders --over-time --ahead 30d \\
+        --policy configured --policy segment.ms=1d,min.cleanable.dirty.ratio=0.2 --html orders.html
 
   Why is this log not compacted?
     kafka-log-compaction dry-run --log-dir /var/lib/kafka --config server.properties \\
@@ -87,6 +99,16 @@ def parser() -> option_groups.Parser:
         help=f"exit with 1 if a run would refuse a log under any policy (default: only under {CONFIGURED})",
     )  # fmt: skip
     option_groups.add_engine(group)
+    group = options.add_argument_group("policies through time")
+    group.add_argument("--over-time", action="store_true", help="simulate the policies since the first record of the logs")
+    option_groups.add_time(group, "--from", "from_time", "show the time from here on (default: the first record)")
+    option_groups.add_time(group, "--to", "to_time", "show the time up to here (default: --as-of)")
+    text = "time between two samples, e.g. 6h (default: 1d, or less if there are few days)"
+    group.add_argument("--every", metavar="TIME", help=text)
+    text = "go on for this time, e.g. 30d, with the arrivals of the last 30 days"
+    group.add_argument("--ahead", metavar="TIME", help=text)
+    text = "find the settings that change least and keep all logs together within this size, e.g. 200GiB"
+    group.add_argument("--fit", metavar="SIZE", help=text)
     group = options.add_argument_group("output")
     option_groups.add_file(group, "--report", "write all figures in JSON (schema_version 1)")
     option_groups.add_metrics(group)
@@ -113,9 +135,15 @@ def dry_run(
     kafka_version: str = AUTO,
     include_active: bool = False,
     allow_keyless: bool = False,
+    over_time: bool = False,
+    from_time: Time | None = None,
+    to_time: Time | None = None,
+    every: str | int | None = None,
+    ahead: str | int | None = None,
+    fit: str | int | None = None,
     engine: str | Engine = AUTO,
     spark: SparkSession | None = None,
-) -> Comparison:
+) -> Comparison | OverTime:
     """Compares policies on logs at rest without writing to them; the data is read once for all policies.
 
     >>> policies = ["cleanup.policy=compact", "cleanup.policy=delete,retention.ms=3d"]
@@ -125,13 +153,15 @@ def dry_run(
     The parameters are the options of ``kafka-log-compaction dry-run``, see ``compact``.
 
     :param policies: each as text or as settings by name; by default ``configured``
+    :param over_time: simulate the policies since the first record; ``every``, ``ahead`` and ``fit`` are text as in the options,
+        or numbers of milliseconds and bytes
     :raises UsageError: an argument is invalid
     :raises CompactionError: a directory cannot be read; a log that fails is in the result
     """
     return carry_out({**locals(), "policies": _texts(policies)}, compare)
 
 
-def carry_out(parameters: Mapping[str, Any], execute: Execute) -> Comparison:
+def carry_out(parameters: Mapping[str, Any], execute: Execute) -> Comparison | OverTime:
     """Runs the command.
 
     :param parameters: the parameters of ``dry_run``
@@ -143,13 +173,15 @@ def carry_out(parameters: Mapping[str, Any], execute: Execute) -> Comparison:
         return with_fields(execute(engine, request), origin=provenance(inputs, dry_run, engine))
 
 
-def compare(engine: Engine, request: ComparisonRequest) -> Comparison:
-    """Runs the comparison. It is imported only here, so that a wrong call fails at once."""
+def compare(engine: Engine, request: ComparisonRequest) -> Comparison | OverTime:
+    """Runs the comparison, or the simulation. They are imported only here, so that a wrong call fails at once."""
     engine.require()
     from compaction.compare.compare_policies import compare_with
+    from compaction.simulation.over_time import simulate
 
     with progress() as progress_display:
-        return compare_with(engine.passes(progress_display), request)
+        start = engine.passes(progress_display)
+        return compare_with(start, request) if request.over_time is None else simulate(start, request, request.over_time)
 
 
 def _texts(policies: Texts | Sequence[Mapping[str, object]]) -> list[str]:
@@ -186,7 +218,26 @@ def comparison_request(inputs: Inputs) -> ComparisonRequest:
     for policy in policies:
         base.resolver.with_policy(policy.settings).broker()
     options = {name: inputs.parameters[name] for name in ("include_active", "allow_keyless")}
-    return ComparisonRequest(with_fields(base, **options), policies)
+    return ComparisonRequest(with_fields(base, **options), policies, _span(inputs))
+
+
+def _span(inputs: Inputs) -> Span | None:
+    values = {name: inputs.parameters.get(name) for name in ("from_time", "to_time", "every", "ahead", "fit")}
+    if not inputs.parameters.get("over_time"):
+        given = next((name for name, value in values.items() if value is not None), None)
+        if given is not None:
+            raise UsageError(f"--{given.removesuffix('_time')} is an option of --over-time", hint="add --over-time")
+        return None
+    if inputs.parameters.get("explain") or inputs.parameters["include_active"]:
+        raise UsageError("--over-time takes neither --explain nor --include-active", hint="drop one of the options")
+    first_ms, last_ms = as_of_ms(values["from_time"]), as_of_ms(values["to_time"])
+    end_ms = inputs.now_ms if last_ms is None else last_ms
+    if last_ms is not None and (last_ms > inputs.now_ms or values["ahead"] is not None):
+        raise UsageError("--to is a time up to --as-of, and not given with --ahead", hint="use --ahead for the time after it")
+    if first_ms is not None and first_ms >= end_ms:
+        raise UsageError("--from is not before the end of the time that is shown", hint="give an earlier time")
+    every_ms, ahead_ms = (read_duration(f"--{name}", values[name]) for name in ("every", "ahead"))
+    return Span(first_ms, last_ms, every_ms, ahead_ms or 0, read_size("--fit", values["fit"]))
 
 
 def main(argv: Sequence[str] | None = None, run: Execute = compare) -> int:
@@ -220,25 +271,27 @@ def _explain(parameters: Mapping[str, Any], arguments: argparse.Namespace) -> in
     return execution.finish([(arguments.report, lambda: document)], show, code)
 
 
-def _finish(comparison: Comparison, arguments: argparse.Namespace) -> int:
-    """Writes the requested files, prints a comparison, and returns the exit code."""
+def _finish(result: Comparison | OverTime, arguments: argparse.Namespace) -> int:
+    """Writes the requested files, prints a result, and returns the exit code."""
     files = (
-        (arguments.report, comparison.to_json),
-        (arguments.metrics, lambda: comparison_metrics(comparison)),
-        (arguments.html, comparison.to_html),
+        (arguments.report, result.to_json),
+        (arguments.metrics, lambda: simulation_metrics(result) if isinstance(result, OverTime) else comparison_metrics(result)),
+        (arguments.html, result.to_html),
     )
-    code = comparison.exit_code or (execution.FAILED if arguments.strict and comparison.refused else 0)
-    return execution.finish(files, lambda: _show(comparison, arguments), code)
+    refuses = not isinstance(result, OverTime) and result.refused > 0
+    code = result.exit_code or (execution.FAILED if arguments.strict and refuses else 0)
+    return execution.finish(files, lambda: _show(result, arguments), code)
 
 
-def _show(comparison: Comparison, arguments: argparse.Namespace) -> None:
+def _show(result: Comparison | OverTime, arguments: argparse.Namespace) -> None:
     if arguments.output == option_groups.JSON:
-        sys.stdout.write(comparison.to_json())
+        sys.stdout.write(result.to_json())
     else:
-        comparison.print_on(execution.screen(arguments))
-    for log in comparison.logs:
+        result.print_on(execution.screen(arguments))
+    for log in result.logs:
         if log.error is not None:
             log_lines.print_error(f"{log.name}: {log.error}")
+    for log in () if isinstance(result, OverTime) else result.logs:
         for outcome in log.outcomes:
             if outcome.fails:
                 log_lines.print_error(f"{log.name}, {outcome.policy}: {outcome.reason}")

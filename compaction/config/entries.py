@@ -101,6 +101,9 @@ TOPIC_ENTRIES: dict[str, Entry] = {
         ),
         Entry("segment.bytes", _I, 1 << 30, _SEGMENT_BYTES, "largest size of one segment, bytes", _log("segment.bytes")),
         Entry(
+            "segment.ms", _L, 7 * DAY_MS, _SOME, "age at which the active segment is rolled, ms", _log("roll.ms", "roll.hours")
+        ),
+        Entry(
             "segment.index.bytes", _I, 10 * MIB, Range(4),
             "largest size of an offset or time index, bytes", _log("index.size.max.bytes"),
         ),
@@ -154,10 +157,12 @@ TOPIC_ENTRIES: dict[str, Entry] = {
 }  # fmt: skip
 
 #: type, default and bounds of the broker entries in which they are not those of the topic entry
-_RETENTION: dict[str, tuple[Kind, Value, Validator | None]] = {
+_OF_BROKERS: dict[str, tuple[Kind, Value, Validator | None]] = {
     "log.retention.ms": (_L, None, NonZero()),
     "log.retention.minutes": (_I, None, NonZero()),
     "log.retention.hours": (_I, 168, NonZero()),
+    "log.roll.ms": (_L, None, None),
+    "log.roll.hours": (_I, 168, _SOME),
 }
 
 
@@ -165,7 +170,7 @@ def _defaults_of_topics() -> list[Entry]:
     entries = []
     for topic in TOPIC_ENTRIES.values():
         for synonym in topic.synonyms:
-            kind, default, validator = _RETENTION.get(synonym.name, (topic.kind, topic.default, topic.validator))
+            kind, default, validator = _OF_BROKERS.get(synonym.name, (topic.kind, topic.default, topic.validator))
             unit = {MINUTE_MS: ", in minutes", HOUR_MS: ", in hours"}.get(synonym.factor, "")
             entries.append(Entry(synonym.name, kind, default, validator, f"default of {topic.name}{unit}: {topic.doc}"))
     return entries

@@ -61,8 +61,24 @@ class CompactionRequest:
 
 
 @dataclass(frozen=True)
+class Span:
+    """The time that a simulation shows, ms since the epoch; ``None``: from the first record, up to the present.
+
+    ``period_ms``: the time between two samples; ``None``: a day, or less if there are few days. ``ahead_ms``: how long it goes
+    on after the present. ``fit_bytes``: the size within which the logs must remain.
+    """
+
+    first_ms: int | None = None
+    last_ms: int | None = None
+    period_ms: int | None = None
+    ahead_ms: int = 0
+    fit_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class ComparisonRequest:
-    """A comparison of policies over the logs of ``base``; nothing is written."""
+    """A comparison of policies over the logs of ``base``, or with ``over_time`` a simulation; nothing is written."""
 
     base: CompactionRequest
     policies: tuple[Policy, ...]
+    over_time: Span | None = None

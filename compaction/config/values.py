@@ -28,6 +28,7 @@ class TopicConfig:
     cleanup_compact: bool = False
     cleanup_delete: bool = True
     segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * DAY_MS
     segment_index_bytes: int = 10 * MIB
     index_interval_bytes: int = 4096
     min_cleanable_dirty_ratio: float = 0.5

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
+from compaction.cleaning.txn_tables import aborted_of
 from compaction.errors import LogError, as_log_error
 from compaction.kernels.reading import columns
 from compaction.names import LogLocation
@@ -19,7 +20,7 @@ from compaction.source.byte_usage import Int64s, StoredLog, Usage, newest_cells
 from compaction.source.key_groups import KeyGroups
 from compaction.source.key_totals import NO_NAMES, KeySummary, KeyTotals, Largest
 from compaction.source.read_columns import read_columns
-from compaction.source.read_plan import ReadRequest, ReadTask, aborted_of, plan_log, plan_stored
+from compaction.source.read_plan import ReadRequest, ReadTask, plan_log, plan_stored
 from compaction.source.task_totals import KEYS, RecordCounts, TaskTotals
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.mixed import file_system

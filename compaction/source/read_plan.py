@@ -12,7 +12,7 @@ points to its batch. Without a usable entry the whole segment is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.log_to_clean import open_transaction
-from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
-from compaction.cleaning.txn_tables import AbortedRanges
+from compaction.cleaning.log_view import LogView, Segment
+from compaction.cleaning.txn_tables import aborted_of
 from compaction.errors import StorageError, UsageError
 from compaction.formats.indexes import read_offset_index, read_time_index
 from compaction.logdir.checkpoint_store import read_checkpoints, read_directory_state
@@ -194,11 +194,6 @@ def plan_stored(
     return view, tasks, file_bytes - view.size_bytes
 
 
-def aborted_of(view: LogView) -> AbortedRanges:
-    """The aborted data of a log."""
-    return join_aborted([txn for segment in view.segments for txn in segment.aborted_txns])
-
-
 def end_offsets(request: ReadRequest) -> dict[TopicPartition, int]:
     """The offsets (exclusive) to which the selected logs would be read.
 
@@ -266,18 +261,6 @@ def _read_spec(view: LogView, request: ReadRequest, bounds: Bounds, requested: i
         aborted = aborted_of(view)
     visible = Bounds(view.log_start_offset, end - 1)
     return ReadSpec(bounds.within(visible), requested, aborted, request.control, request.check_crcs)
-
-
-def join_aborted(txns: Iterable[AbortedTxn]) -> AbortedRanges:
-    """The aborted data by the entries of the transaction indexes; overlapping entries are joined."""
-    ranges: list[list[int]] = []
-    for producer, first, last, _ in sorted(txns):
-        if ranges and ranges[-1][0] == producer and first <= ranges[-1][2]:
-            ranges[-1][2] = max(ranges[-1][2], last)
-        else:
-            ranges.append([producer, first, last])
-    columns = np.array(ranges, np.int64).reshape(-1, 3).T
-    return AbortedRanges(columns[0], columns[1], columns[2])
 
 
 def _slices(fs: FileSystem, view: LogView, bounds: Bounds, slice_bytes: int) -> Iterator[SliceRange]:

@@ -8,6 +8,7 @@ A slot has the two halves of the hash, a third word that is 0 only in an empty s
              word: it has a rank and the other one has none, or it has the higher offset
 ``COUNTS``   key -> number of its records
 ``NEWEST``   key -> highest offset word and number of its records
+``ENDS``     key -> its first and its last record in some part of a log (``follow``)
 
 Probing starts at the low half of the hash, scaled to the number of slots. Kafka hashes with MD5, these tables with SipHash
 under a secret of the run; two keys share a hash once in 2^128 pairs.
@@ -52,6 +53,7 @@ OFFSETS = Layout(0, ENTRY_WORDS)
 RANKED = Layout(1, RANKED_WORDS)
 COUNTS = Layout(2, ENTRY_WORDS)
 NEWEST = Layout(3, ENTRY_WORDS + 1)
+ENDS = Layout(4, ENTRY_WORDS + 1)
 _OFFSETS, _RANKED, _COUNTS = OFFSETS.code, RANKED.code, COUNTS.code
 
 
@@ -167,6 +169,36 @@ def _update(table, layout, entries):
                 entries[new, k] = entries[i, k]
             new += 1
     return new
+
+
+#: flags of the fourth word of ``ENDS``, below the size of the last record: the last record, the first one is a tombstone
+LAST_IS_TOMBSTONE, FIRST_IS_TOMBSTONE, SIZE_SHIFT = 1, 2, 2
+
+
+@kernel
+def _follow(table, entries, first, used, capacity, pairs):
+    """See ``SlotTable.follow``: ``(next entry, keys held, number of pairs)``."""
+    slots, base, slot_bytes = np.uint64(len(table)), np.uint64(table.ctypes.data), np.uint64(table.shape[1] * _WORD_BYTES)
+    low_half, high_half = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFF00000000)
+    found = 0
+    for i in range(first, len(entries)):
+        if i + _PREFETCH_DISTANCE < len(entries):
+            _prefetch_slot(base, slot_bytes, entries[i + _PREFETCH_DISTANCE, 0], slots)
+        slot, old = _find_slot(table, entries[i, 0], entries[i, 1], slots)
+        word, fourth = entries[i, 2], entries[i, 3]
+        if old != 0:
+            last = table[slot, 3]
+            pairs[found, 0] = (old & low_half) << np.uint64(32) | word >> np.uint64(32)
+            pairs[found, 1] = (last & ~np.uint64(FIRST_IS_TOMBSTONE)) | (fourth & np.uint64(FIRST_IS_TOMBSTONE))
+            found += 1
+            table[slot, 2] = (old & high_half) | (word & low_half)
+            table[slot, 3] = (fourth & ~np.uint64(FIRST_IS_TOMBSTONE)) | (last & np.uint64(FIRST_IS_TOMBSTONE))
+            continue
+        if used >= capacity:
+            return i, used, found
+        used += 1
+        table[slot, 0], table[slot, 1], table[slot, 2], table[slot, 3] = entries[i, 0], entries[i, 1], word, fourth
+    return len(entries), used, found
 
 
 @kernel
@@ -320,10 +352,21 @@ class SlotTable:
 
         :param entries: of one record each, uint64[n, 3] (``RANKED``: uint64[n, 4]); else slots of another table
         """
-        next_entry, self._used = _put(
-            self.slots, self.layout.code, entries, first, self._used, self.capacity, of_records
-        )
+        next_entry, self._used = _put(self.slots, self.layout.code, entries, first, self._used, self.capacity, of_records)
         return int(next_entry)
+
+    def follow(self, entries: NDArray[np.uint64], first: int, pairs: NDArray[np.uint64]) -> tuple[int, NDArray[np.uint64]]:
+        """Put ``entries[first:]`` (``ENDS``, uint64[n, 4], in the order of the log) until the table is full: the index of the
+        first entry that was not put, or their number; and of each entry that follows another one of its key, a pair.
+
+        The third word of an entry has the places of its first record, above, and of its last one, below, int32 from 1 on; the
+        fourth has the size of the last one and two flags. A pair is the place of the record that is superseded, above, and that
+        of the one that supersedes it; and the size and the flags of these two.
+
+        :param pairs: uint64[n, 2] to fill, at least as many as entries
+        """
+        next_entry, self._used, found = _follow(self.slots, entries, first, self._used, self.capacity, pairs)
+        return int(next_entry), pairs[:found]
 
     def update(self, entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Put those of ``entries``, of the table's width, whose keys it holds; return the others. Overwrites ``entries``."""

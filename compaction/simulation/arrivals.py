@@ -1,0 +1,398 @@
+"""What arrived in a log, and what superseded it: all that a simulation of policies needs of the log's records.
+
+A log is divided into *buckets*, in the order of offsets: a small log has one for each batch, a large one ``BUCKETS`` of equal
+size. A *cell* has the records of one bucket that were superseded by records of another one, or by none, with their number and
+their uncompressed bytes. After a cleaning of the offsets below E, a record below E remains exactly if its successor is at or
+above E: so the cells say, for any E, what remains of each bucket. Records without a key and aborted data have their own bucket
+as the successor: the first cleaning removes them.
+
+Tasks read slices once. A task pairs each record with the previous one of its key in these slices (``SlotTable.follow``), and
+emits of each key the first and the last record, by shard of the hash; a shard pairs those of different tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.cleaning.log_view import LogView
+from compaction.cleaning.txn_tables import AbortedRanges
+from compaction.errors import LogError
+from compaction.formats.codecs import Codec, compress
+from compaction.formats.record_batch import CODEC, CONTROL, MAGIC, TRANSACTIONAL
+from compaction.kernels.keys.slot_table import ENDS, SIZE_SHIFT, SlotTable
+from compaction.kernels.reading import records
+from compaction.kernels.reading.places import place_records
+from compaction.kernels.reading.records import LOOKUPS_ONLY, MAP, SKIP
+from compaction.logdir.throttle import Throttle
+from compaction.passes.build_map import spilled
+from compaction.passes.decoder import Decoded
+from compaction.passes.scan import Emitted, in_portions, scan
+from compaction.passes.tasks import SUMMARY, MapSettings, Packed, Slice
+from compaction.run.sizing import max_records
+from compaction.storage.segment_file import Block
+from compaction.task_runner import Item, Job, TaskRunner
+
+Int64s = NDArray[np.int64]
+
+#: buckets of a log that is larger than ``EXACT_BYTES``; a smaller one has a bucket for each batch
+BUCKETS = 512
+EXACT_BYTES = 4 << 20
+#: the successor of a record that none supersedes
+NEVER = (1 << 30) - 1
+#: flags of a cell: its records are tombstones; the records that superseded them are
+TOMBSTONE, BY_TOMBSTONE = 1, 2
+
+#: columns of a bucket. Sums: data batches, their records, the uncompressed bytes of these, the bytes of the batches; control
+#: batches and their bytes. The lowest: offset, largest timestamp of a batch. The highest: offset, largest timestamp; if the
+#: bucket is one batch, its producer, and whether it is transactional
+(
+    BATCHES, RECORDS, PLAIN, STORED, CONTROLS, CONTROL_BYTES, FIRST_OFFSET, FIRST_TIMESTAMP,
+    LAST_OFFSET, LARGEST_TIMESTAMP, PRODUCER, IN_TXN, COLUMNS,
+) = range(13)  # fmt: skip
+_SUMS, _LOWEST, _HIGHEST = slice(BATCHES, FIRST_OFFSET), slice(FIRST_OFFSET, LAST_OFFSET), slice(LAST_OFFSET, COLUMNS)
+_LONG_MAX = 2**63 - 1
+#: added to each place: the third word of an entry is never 0
+_FIRST_PLACE = 1
+_GOLDEN = 0.6180339887498949
+_PORTION = 1 << 14
+#: bytes that a task reads, and the cells that it holds before it joins them
+_TASK_BYTES = 256 << 20
+_MOST_ROWS = 1 << 18
+#: compressed batches that are sampled of those that are decompressed at a time; the shares of their records
+_SAMPLED = 16
+_SHARES = (0.05, 0.25, 0.5, 0.75, 1.0)
+
+
+class Cells(NamedTuple):
+    """Records by bucket and successor: ``keys`` int64[m], ascending, as ``_cell_keys`` makes them; ``numbers`` int64[m, 2], the
+    records and their bytes."""
+
+    keys: Int64s
+    numbers: Int64s
+
+    @property
+    def bucket(self) -> Int64s:
+        return self.keys >> 32
+
+    @property
+    def successor(self) -> Int64s:
+        """``NEVER`` for none."""
+        return self.keys >> 2 & NEVER
+
+    @property
+    def tombstone(self) -> NDArray[np.bool_]:
+        """Whether the records are tombstones."""
+        tombstone: NDArray[np.bool_] = (self.keys & TOMBSTONE) != 0
+        return tombstone
+
+    @property
+    def by_tombstone(self) -> NDArray[np.bool_]:
+        """Whether the records that superseded them are."""
+        by_tombstone: NDArray[np.bool_] = (self.keys & BY_TOMBSTONE) != 0
+        return by_tombstone
+
+    @property
+    def records(self) -> Int64s:
+        return self.numbers[:, 0]
+
+    @property
+    def bytes(self) -> Int64s:
+        return self.numbers[:, 1]
+
+
+def _cell_keys(bucket: Int64s, successor: Int64s, flags: Int64s | int) -> Int64s:
+    return bucket << 32 | successor << 2 | flags
+
+
+class Arrivals(NamedTuple):
+    """A log's ``buckets``, int64[n, COLUMNS], and its cells; ``exact``: each bucket is one batch.
+
+    ``compressed``: parts of compressed batches, compressed again, int64[k, 2]: their uncompressed bytes, the bytes of the
+    result.
+    """
+
+    buckets: Int64s
+    cells: Cells
+    exact: bool
+    compressed: Int64s
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The slices of a task of log number ``log``, of ``total_bytes``, with the bytes of the log before each of them."""
+
+    log: int
+    slices: tuple[Slice, ...]
+    bytes_before: tuple[int, ...]
+    total_bytes: int
+    shards: int
+    aborted: AbortedRanges
+
+    @property
+    def exact(self) -> bool:
+        return self.total_bytes <= EXACT_BYTES
+
+
+class _Part(NamedTuple):
+    """What a task has found: buckets by number, and cells; or its error."""
+
+    numbers: Int64s
+    buckets: Int64s
+    cells: Cells
+    compressed: Int64s
+    error: str | None = None
+
+
+def read_arrivals(
+    runner: TaskRunner,
+    logs: Sequence[tuple[LogView, Sequence[Slice], AbortedRanges]],
+    settings: MapSettings,
+    shard_entries: int,
+) -> list[Arrivals | str]:
+    """The arrivals of each log, or the error of a log that cannot be read.
+
+    :param logs: each with all of its slices, in the order of offsets, and its aborted data
+    :param shard_entries: most entries that a task joins at a time
+    """
+    tasks = [task for number, log in enumerate(logs) for task in _tasks(number, *log, shard_entries)]
+    job = Job.sized("arrivals", f"arrivals: read {len(tasks)} byte ranges", [_size(task) for task in tasks])
+    reducers = max(runner.cores, sum({task.log: task.shards for task in tasks}.values()))
+    parts: list[list[_Part]] = [[] for _ in logs]
+    for log, part in runner.exchange(job, tasks, partial(_emit, settings=settings), _join, reducers):
+        parts[log].append(part)
+    exact = {task.log for task in tasks if task.exact}
+    return [_whole(found, exact=number in exact) for number, found in enumerate(parts)]
+
+
+def _tasks(log: int, view: LogView, slices: Sequence[Slice], aborted: AbortedRanges, shard_entries: int) -> Iterator[_Task]:
+    total_bytes = sum(part.size_bytes for part in slices)
+    shards = max(1, -(-max_records(view.segments) // shard_entries))
+    before = list(accumulate((part.size_bytes for part in slices), initial=0))
+    first = 0
+    for end in range(1, len(slices) + 1):
+        if end == len(slices) or before[end] - before[first] >= _TASK_BYTES:
+            yield _Task(log, tuple(slices[first:end]), tuple(before[first:end]), total_bytes, shards, aborted)
+            first = end
+
+
+def _size(task: _Task) -> int:
+    return sum(part.size_bytes for part in task.slices)
+
+
+def _whole(parts: Sequence[_Part], *, exact: bool) -> Arrivals | str:
+    errors = [part.error for part in parts if part.error is not None]
+    if errors:
+        # tasks end in any order: of several errors always the same one is reported
+        return min(errors)
+    numbers = np.concatenate([np.empty(0, np.int64), *(part.numbers for part in parts)])
+    tables = np.concatenate([np.empty((0, COLUMNS), np.int64), *(part.buckets for part in parts)])
+    numbers, buckets = _joined_buckets(numbers, tables)
+    cells = _joined_cells([part.cells for part in parts])
+    # a batch can be larger than a bucket, so some buckets are empty
+    bucket, successor = np.searchsorted(numbers, cells.bucket), np.searchsorted(numbers, cells.successor)
+    successor[cells.successor == NEVER] = NEVER
+    renumbered = _cell_keys(bucket, successor, cells.keys & (TOMBSTONE | BY_TOMBSTONE))
+    compressed = np.concatenate([np.empty((0, 2), np.int64), *(part.compressed for part in parts)])
+    return Arrivals(buckets, Cells(renumbered, cells.numbers), exact, compressed)
+
+
+def _joined_buckets(numbers: Int64s, tables: Int64s) -> tuple[Int64s, Int64s]:
+    """One row for each of ``numbers``, ascending."""
+    ascending = np.argsort(numbers, kind="stable")
+    distinct, starts = np.unique(numbers[ascending], return_index=True)
+    joined = np.empty((len(distinct), COLUMNS), np.int64)
+    if len(distinct):
+        for columns, join in ((_SUMS, np.add), (_LOWEST, np.minimum), (_HIGHEST, np.maximum)):
+            joined[:, columns] = join.reduceat(tables[ascending, columns], starts)
+    return distinct, joined
+
+
+def _joined_cells(cells: Sequence[Cells]) -> Cells:
+    keys = np.concatenate([np.empty(0, np.int64), *(each.keys for each in cells)])
+    numbers = np.concatenate([np.empty((0, 2), np.int64), *(each.numbers for each in cells)])
+    ascending = np.argsort(keys, kind="stable")
+    distinct, starts = np.unique(keys[ascending], return_index=True)
+    if len(distinct):
+        numbers = np.add.reduceat(numbers[ascending], starts)
+    return Cells(distinct, numbers)
+
+
+def _cells_of_pairs(pairs: Packed) -> Cells:
+    """The cells of pairs of records, see ``SlotTable.follow``."""
+    places, sizes = pairs[:, 0], pairs[:, 1].astype(np.int64)
+    halves = places >> np.uint64(32), places & np.uint64(0xFFFFFFFF)
+    bucket, successor = (half.astype(np.int64) - _FIRST_PLACE for half in halves)
+    keys = _cell_keys(bucket, successor, sizes & (TOMBSTONE | BY_TOMBSTONE))
+    return _joined_cells([Cells(keys, np.stack([np.ones(len(keys), np.int64), sizes >> SIZE_SHIFT], axis=1))])
+
+
+def _emit(task: _Task, settings: MapSettings) -> Iterator[Item]:
+    """The ends of keys by shard, and one ``_Part``."""
+    sink, throttle, error = _Arrivals(task, settings), Throttle(settings.bytes_per_second), None
+    try:
+        for part, bytes_before in zip(task.slices, task.bytes_before, strict=True):
+            sink.bytes_before = bytes_before - part.start
+            for place, (entries,) in scan(part, [sink], settings.files, throttle):
+                yield place, entries
+    except LogError as failure:
+        error = str(failure)
+    for place, (entries,) in sink.ends():
+        yield place, entries
+    yield (task.log, SUMMARY), sink.result(error)
+
+
+class _Arrivals:
+    """The buckets of a task's slices, and the cells of the pairs in them."""
+
+    def __init__(self, task: _Task, settings: MapSettings) -> None:
+        self._task, self._secret = task, settings.secret.state()
+        #: of the log, before the file of the current slice begins
+        self.bytes_before = 0
+        most_records = sum(part.end_offset - part.first_offset for part in task.slices)
+        self._table = SlotTable(ENDS, settings.map_bytes, settings.load_factor, most_records)
+        self._next = 0
+        self._buckets: list[tuple[Int64s, Int64s]] = []
+        self._cells: list[Cells] = []
+        self._compressed: list[tuple[int, int]] = []
+        self._actions, self._places = np.empty(0, np.uint8), np.empty(0, np.int64)
+        self._enlarge(_PORTION)
+
+    def _enlarge(self, count: int) -> None:
+        self._entries, self._pairs = np.empty((count, ENDS.words), np.uint64), np.empty((count, 2), np.uint64)
+
+    def begin(self, block: Block) -> NDArray[np.bool_]:
+        rows, task = block.rows, self._task
+        v2, attributes = rows["magic"] >= MAGIC, rows["attributes"]
+        control = v2 & ((attributes & CONTROL) != 0)
+        in_txn = v2 & ((attributes & TRANSACTIONAL) != 0)
+        aborted = in_txn & task.aborted.contains(rows["producer_id"], rows["last_offset"])
+        self._actions = np.select([control, aborted], [SKIP, LOOKUPS_ONLY], MAP).astype(np.uint8)
+        if task.exact:
+            self._places = self._next + np.arange(len(rows))
+            self._next += len(rows)
+        else:
+            self._places = (self.bytes_before + rows["position"]) * BUCKETS // task.total_bytes
+        table = np.zeros((len(rows), COLUMNS), np.int64)
+        data, size = ~control, rows["size"].astype(np.int64)
+        for column, values in (
+            (BATCHES, data), (RECORDS, rows["count"] * data), (STORED, size * data), (CONTROLS, control),
+            (CONTROL_BYTES, size * control), (FIRST_OFFSET, rows["base_offset"]), (FIRST_TIMESTAMP, rows["max_timestamp"]),
+            (LAST_OFFSET, rows["last_offset"]), (LARGEST_TIMESTAMP, rows["max_timestamp"]),
+            (PRODUCER, np.where(v2, rows["producer_id"], -1)), (IN_TXN, in_txn),
+        ):  # fmt: skip
+            table[:, column] = values
+        self._add(self._places, table)
+        selected: NDArray[np.bool_] = ~control
+        return selected
+
+    def _add(self, places: Int64s, table: Int64s) -> None:
+        self._buckets.append(_joined_buckets(places, table))
+        if sum(len(numbers) for numbers, _ in self._buckets) > _MOST_ROWS:
+            self._buckets = [self._all_buckets()]
+
+    def _all_buckets(self) -> tuple[Int64s, Int64s]:
+        numbers = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in self._buckets)])
+        tables = np.concatenate([np.empty((0, COLUMNS), np.int64), *(table for _, table in self._buckets)])
+        return _joined_buckets(numbers, tables)
+
+    def take(self, decoded: Decoded) -> Iterator[Emitted]:
+        rows, first = decoded.rows, decoded.first_row
+        actions, places = self._actions[first : first + len(rows)], self._places[first : first + len(rows)]
+        plain, removed = np.zeros(len(rows), np.int64), np.zeros((len(rows), 2), np.int64)
+
+        def read(first_row: int) -> tuple[int, int, Packed]:
+            next_row, n, error = place_records(
+                decoded.block.raw, decoded.scratch, rows, decoded.spans, actions, places + _FIRST_PLACE, first_row,
+                self._entries, plain, removed, self._secret,
+            )  # fmt: skip
+            return next_row, error, self._entries[:n]
+
+        for entries in in_portions(decoded, read, self._enlarge):
+            yield from self._pair(entries)
+        table = np.zeros((len(rows), COLUMNS), np.int64)
+        table[:, _LOWEST], table[:, _HIGHEST], table[:, PLAIN] = _LONG_MAX, -1, plain
+        read_rows = actions != SKIP
+        self._add(places[read_rows], table[read_rows])
+        packed = np.flatnonzero((decoded.spans[:, 2] > 0) & (rows["magic"] >= MAGIC) & (rows["count"] > 1))
+        for index in packed[:: -(-len(packed) // _SAMPLED) or 1].tolist():
+            self._compressed += _compressed_parts(decoded, index)
+        gone = removed[:, 0] > 0
+        self._keep(_joined_cells([Cells(_cell_keys(places[gone], places[gone], 0), removed[gone])]))
+
+    def _pair(self, entries: Packed) -> Iterator[Emitted]:
+        position = 0
+        while True:
+            position, pairs = self._table.follow(entries, position, self._pairs)
+            self._keep(_cells_of_pairs(pairs))
+            if position == len(entries):
+                return
+            yield from spilled(self._task.log, self._table.slots, self._task.shards)
+            self._table.clear()
+
+    def _keep(self, cells: Cells) -> None:
+        self._cells.append(cells)
+        if sum(len(each.keys) for each in self._cells) > _MOST_ROWS:
+            self._cells = [_joined_cells(self._cells)]
+
+    def ends(self) -> Iterator[Emitted]:
+        """The first and the last record of each key."""
+        yield from spilled(self._task.log, self._table.slots, self._task.shards)
+
+    def result(self, error: str | None) -> _Part:
+        compressed = np.array(self._compressed, np.int64).reshape(-1, 2)
+        return _Part(*self._all_buckets(), _joined_cells(self._cells), compressed, error)
+
+
+def _compressed_parts(decoded: Decoded, index: int) -> Iterator[tuple[int, int]]:
+    """Some records of a batch, compressed as the cleaner does; a row of ``Arrivals.compressed`` for each of ``_SHARES``."""
+    row, (start, end, _) = decoded.rows[index], decoded.spans[index].tolist()
+    fields = np.empty((int(row["count"]), records.COLUMNS), np.int64)
+    located, _ = records.locate_fields(decoded.scratch[:end], start, len(fields), 0, 0, fields)
+    ends = fields[:located, records.END]
+    starts = np.concatenate([[start], ends[:-1]])
+    # evenly spread, the same in every run
+    order = np.arange(located) * _GOLDEN % 1.0
+    codec = Codec(int(row["attributes"]) & CODEC)
+    for share in _SHARES:
+        kept = order <= max(share, order.min())
+        data = b"".join(decoded.scratch[first:last].tobytes() for first, last in zip(starts[kept], ends[kept], strict=True))
+        yield len(data), len(compress(codec, data))
+
+
+def _join(items: Iterable[Item]) -> Iterator[tuple[int, _Part]]:
+    """Pair the ends of keys of different tasks."""
+    shards: dict[tuple[int, int], list[Packed]] = {}
+    for place, value in items:
+        if isinstance(value, _Part):
+            yield place[0], value
+        else:
+            shards.setdefault(place, []).append(value)
+    for place in list(shards):
+        cells = _paired(shards.pop(place))
+        yield place[0], _Part(np.empty(0, np.int64), np.empty((0, COLUMNS), np.int64), cells, np.empty((0, 2), np.int64))
+
+
+def _paired(arrays: list[Packed]) -> Cells:
+    entries = np.concatenate(arrays)
+    arrays.clear()
+    # by the first record, then by the last one: in the order of the log
+    entries = entries[np.argsort(entries[:, 2])]
+    table, pairs = SlotTable.of_keys(ENDS, len(entries)), np.empty((min(len(entries), _PORTION), 2), np.uint64)
+    cells: list[Cells] = []
+    for first in range(0, len(entries), _PORTION):
+        cells.append(_cells_of_pairs(table.follow(entries[first : first + _PORTION], 0, pairs)[1]))
+    for first in range(0, len(table.slots), _PORTION):
+        slots = table.slots[first : first + _PORTION]
+        newest = slots[slots[:, 2] != 0]
+        pairs = np.empty((len(newest), 2), np.uint64)
+        pairs[:, 0] = newest[:, 2] << np.uint64(32) | np.uint64(NEVER + _FIRST_PLACE)
+        pairs[:, 1] = newest[:, 3] & ~np.uint64(BY_TOMBSTONE)
+        cells.append(_cells_of_pairs(pairs))
+    return _joined_cells(cells)

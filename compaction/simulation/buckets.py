@@ -1,0 +1,218 @@
+"""What remains of each bucket of a log after cleanings: bytes, batches, tombstones, transaction markers.
+
+Exact for buckets of one uncompressed batch: a batch with a surviving record keeps its header, the last batch of an active
+producer too; tombstones and markers of transactions without data get a delete horizon, from which their timestamps count then
+(rules 2, 5, 6 and 9 of ``compaction.cleaning.record_retention``).
+
+Estimated for others: surviving records are taken to be spread evenly over the batches of a bucket, compressed batches to
+compress their remaining records as well as before, and the markers of a bucket to belong to its transactions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.formats.record_batch import HEADER_SIZE
+from compaction.simulation.arrivals import (
+    BATCHES,
+    CONTROL_BYTES,
+    CONTROLS,
+    IN_TXN,
+    LARGEST_TIMESTAMP,
+    NEVER,
+    PLAIN,
+    PRODUCER,
+    RECORDS,
+    STORED,
+    Arrivals,
+    Int64s,
+)
+
+Bools = NDArray[np.bool_]
+
+_LONG_MAX = 2**63 - 1
+
+
+class Buckets:
+    """The buckets of one log, int64[n] each: ``appended``, their bytes when they arrive; ``sizes``, their bytes now.
+
+    :param arrivals_ms: int64[n], when each bucket arrived, ms since the epoch
+    """
+
+    def __init__(self, arrivals: Arrivals, arrivals_ms: Int64s, delete_retention_ms: int, producer_expiration_ms: int) -> None:
+        columns, cells = arrivals.buckets, arrivals.cells
+        self._exact, self._retention_ms, self._expiration_ms = arrivals.exact, delete_retention_ms, producer_expiration_ms
+        self._cells, self._columns = cells, columns
+        self._bucket, self._successor, self._tombstone = cells.bucket, cells.successor, cells.tombstone
+        self.appended: Int64s = columns[:, STORED] + columns[:, CONTROL_BYTES]
+        self.sizes = self.appended.copy()
+        count = len(columns)
+        self._arrivals_ms = arrivals_ms
+        #: batches that hold data, markers
+        self._data, self._markers = columns[:, BATCHES].astype(np.float64), columns[:, CONTROLS].astype(np.float64)
+        #: 0 for none
+        self._horizon, self._marker_horizon = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self._txn = _transactions(columns) if arrivals.exact else np.full(count, -1)
+        overhead = HEADER_SIZE * columns[:, BATCHES]
+        #: stored bytes of an uncompressed byte of records
+        data_bytes, plain = columns[:, STORED] - overhead, columns[:, PLAIN]
+        self._density = np.divide(data_bytes, plain, out=np.ones(count), where=plain > 0)
+
+        self._density_by_size = _density_by_size(arrivals.compressed)
+
+    def clean(self, first: int, end: int, log_end: int, now_ms: int) -> None:
+        """Clean buckets ``[first, end)`` of a log whose last bucket is ``log_end - 1``."""
+        of, columns = slice(first, end), self._columns
+        last = self._last_batches(first, end, log_end, now_ms)
+        self._clean_markers(of, first, now_ms)
+        in_range = (self._bucket >= first) & (self._bucket < end) & (self._successor >= end)
+        expired = (self._horizon > 0) & (self._horizon <= now_ms)
+        alive = in_range & ~(self._tombstone & expired[self._bucket])
+        count = len(columns)
+        records = _sums(self._bucket[alive], self._cells.records[alive], count)[of]
+        plain = _sums(self._bucket[alive], self._cells.bytes[alive], count)[of]
+        deletes = alive & self._tombstone
+        tombstones = _sums(self._bucket[deletes], self._cells.records[deletes], count)[of]
+        horizon = self._horizon[of]
+        horizon[(tombstones > 0) & (horizon == 0)] = now_ms + self._retention_ms
+        batches = columns[of, BATCHES]
+        share = np.divide(records, columns[of, RECORDS], out=np.zeros(end - first), where=columns[of, RECORDS] > 0)
+        each = np.divide(columns[of, RECORDS], batches, out=np.ones(end - first), where=batches > 0)
+        kept = np.where(batches == 1, records > 0, batches * (1 - (1 - share) ** each))
+        kept = np.maximum(kept, last & (self._data[of] > 0))
+        rebased = np.where(batches == 1, records, np.minimum(records, tombstones * each)) * (horizon > 0)
+        grown = rebased * self._growth(of, horizon, np.divide(plain, records, out=np.zeros(end - first), where=records > 0))
+        self._data[of] = kept
+        data_bytes = HEADER_SIZE * kept + (plain + grown) * self._density_of(of, plain, kept)
+        self.sizes[of] = np.rint(data_bytes + self._marker_bytes(of)).astype(np.int64)
+
+    def _density_of(self, of: slice, plain: NDArray[np.float64], kept: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Stored bytes of a remaining byte of records: less of a batch compresses less well."""
+        density, whole, batches = self._density[of], self._columns[of, PLAIN], self._columns[of, BATCHES]
+        if not len(self._density_by_size):
+            unchanged: NDArray[np.float64] = density
+            return unchanged
+        sizes, densities = self._density_by_size.T
+        before = np.interp(np.divide(whole, batches, out=np.ones(len(plain)), where=batches > 0), sizes, densities)
+        after = np.interp(np.divide(plain, kept, out=np.ones(len(plain)), where=kept > 0), sizes, densities)
+        changed: NDArray[np.float64] = np.where(plain < whole, density * after / before, density)
+        return changed
+
+    def _last_batches(self, first: int, end: int, log_end: int, now_ms: int) -> Bools:
+        """bool[end - first]: whether the bucket is the last data batch of a producer that is active."""
+        last = np.zeros(end - first, np.bool_)
+        if self._exact:
+            columns = self._columns[:log_end]
+            data = np.flatnonzero((columns[:, BATCHES] > 0) & (columns[:, PRODUCER] >= 0))
+            producers, from_end = np.unique(columns[data, PRODUCER][::-1], return_index=True)
+            newest = data[::-1][from_end]
+            spoke = np.full(len(producers), -1, np.int64)
+            known = np.flatnonzero(columns[:, PRODUCER] >= 0)
+            places = np.searchsorted(producers, columns[known, PRODUCER])
+            within = (places < len(producers)) & (producers[np.minimum(places, len(producers) - 1)] == columns[known, PRODUCER])
+            np.maximum.at(spoke, places[within], columns[known[within], LARGEST_TIMESTAMP])
+            active = now_ms - spoke < self._expiration_ms
+            newest = newest[active & (newest >= first) & (newest < end)]
+            last[newest - first] = True
+        return last
+
+    def _clean_markers(self, of: slice, first: int, now_ms: int) -> None:
+        """Remove the markers whose transactions have no data, once their horizon has passed; give others theirs."""
+        markers, horizon = self._markers[of], self._marker_horizon[of]
+        if self._exact:
+            txn = self._txn[of]
+            holds = np.zeros(int(self._txn.max(initial=-1)) + 2, np.bool_)
+            holds[txn[self._data[of] > 0]] = True
+            without_data = (markers > 0) & ~(holds[txn] & (txn >= 0))
+            gone = np.where(without_data, 1.0, 0.0)
+        else:
+            total = self._columns[of, BATCHES]
+            gone = 1 - np.divide(self._data[of], total, out=np.zeros(len(markers)), where=total > 0)
+        expired = (horizon > 0) & (horizon <= now_ms)
+        markers[expired] = np.minimum(markers[expired], (self._columns[of, CONTROLS] * (1 - gone))[expired])
+        horizon[(gone > 0) & (horizon == 0) & (markers > 0)] = now_ms + self._retention_ms
+
+    def _marker_bytes(self, of: slice) -> NDArray[np.float64]:
+        controls, horizon = self._columns[of, CONTROLS], self._marker_horizon[of]
+        each = np.divide(self._columns[of, CONTROL_BYTES], controls, out=np.zeros(len(controls)), where=controls > 0)
+        grown = np.where(horizon > 0, self._growth(of, horizon, each - HEADER_SIZE), 0)
+        sizes: NDArray[np.float64] = self._markers[of] * (each + grown)
+        return sizes
+
+    def _growth(self, of: slice, horizon: Int64s, record_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """By how many bytes a record of a bucket grows when its timestamp counts from the batch's horizon."""
+        delta = _varint_bytes(self._columns[of, LARGEST_TIMESTAMP] - horizon) - 1
+        size = np.rint(record_bytes).astype(np.int64)
+        body = size - np.where(size > 1 + 63, np.where(size > 2 + 8191, 3, 2), 1)
+        grown: NDArray[np.float64] = (delta + _varint_bytes(body + delta) - _varint_bytes(body)).astype(np.float64)
+        return grown
+
+    def delete(self, first: int) -> None:
+        """Delete the buckets before ``first``."""
+        self.sizes[:first], self._data[:first], self._markers[:first] = 0, 0, 0
+
+    def remaining(self, first: int, end: int) -> tuple[int, int, int]:
+        """Of buckets ``[first, end)``: their bytes, and the largest timestamps of the first batch and of all; -1 for none."""
+        sizes, largest = self.sizes[first:end], self._columns[first:end, LARGEST_TIMESTAMP]
+        present = np.flatnonzero(sizes)
+        if not len(present):
+            return 0, -1, -1
+        return int(sizes.sum()), int(largest[present[0]]), int(largest[present].max())
+
+    def superseded_bytes(self, first: int, end: int, covered: int) -> int:
+        """Bytes of superseded records in the buckets ``[first, end)``, of which those before ``covered`` have been cleaned."""
+        stale = self._stale(first, end, covered)
+        density = self._density[self._bucket[stale]]
+        return int((self._cells.bytes[stale] * density).sum())
+
+    def _stale(self, first: int, end: int, covered: int) -> Bools:
+        successor = self._successor
+        stale: Bools = (self._bucket >= first) & (successor < end) & ((successor >= covered) | (self._bucket >= covered))
+        return stale
+
+    def ages(self, first: int, end: int, covered: int, now_ms: int) -> tuple[int, int]:
+        """How long ago the oldest remaining superseded record was superseded, ms, and the same by a tombstone; 0 for none."""
+        stale = self._stale(first, end, covered) & (self._successor != self._bucket)
+        deleted = stale & self._cells.by_tombstone
+        found = []
+        for which in (stale, deleted):
+            oldest = int(self._successor[which].min(initial=NEVER))
+            found.append(max(0, now_ms - int(self._arrivals_ms[oldest])) if oldest < NEVER else 0)
+        return found[0], found[1]
+
+
+def _sums(index: Int64s, values: Int64s, count: int) -> NDArray[np.float64]:
+    sums: NDArray[np.float64] = np.bincount(index, weights=values, minlength=count)
+    return sums
+
+
+def _density_by_size(compressed: Int64s) -> NDArray[np.float64]:
+    """float64[k, 2], ascending: uncompressed bytes of records in a batch, and the mean of compressed bytes for each of them."""
+    _, number, counts = np.unique((2 * np.log2(compressed[:, 0])).astype(np.int64), return_inverse=True, return_counts=True)
+    plain, packed = (np.bincount(number, weights=column) for column in compressed.T)
+    return np.stack([plain / counts, packed / plain], axis=1)
+
+
+def _varint_bytes(values: Int64s) -> Int64s:
+    """The bytes of signed numbers as varints (zigzag)."""
+    zigzag: NDArray[np.uint64] = (values << 1 ^ values >> 63).astype(np.uint64)
+    sizes = np.ones(len(values), np.int64)
+    for bits in range(7, 64, 7):
+        sizes += zigzag >> np.uint64(bits) > 0
+    return sizes
+
+
+def _transactions(columns: Int64s) -> Int64s:
+    """The number of the transaction of each bucket of one batch, -1 for none: a marker has that of the data before it."""
+    numbers = np.full(len(columns), -1, np.int64)
+    current: dict[int, int] = {}
+    count = 0
+    for bucket in np.flatnonzero(columns[:, IN_TXN] > 0).tolist():
+        producer = int(columns[bucket, PRODUCER])
+        if producer not in current:
+            current[producer], count = count, count + 1
+        numbers[bucket] = current[producer]
+        if columns[bucket, CONTROLS]:
+            del current[producer]
+    return numbers

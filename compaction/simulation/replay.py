@@ -1,0 +1,184 @@
+"""Replays the arrivals of a log under a policy: appends and rolls, cleanings, deletions of segments.
+
+The rules of cleaning and deletion are those of a run (``compaction.cleaning``), over a log whose offsets are the numbers of its
+buckets. Appends mirror ``UnifiedLog.maybeRoll`` and ``LogSegment.shouldRoll``; cleanings are those of Kafka 3.1 and later, with
+the sizes of buckets in place of records (``compaction.simulation.buckets``).
+
+At each check, as in a broker, the cleaner comes first, then the deletion of segments. Differences to a broker: offset maps have
+room for all keys, the cleaner is never busy elsewhere, the high watermark and the last stable offset are the log end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from compaction.cleaning.log_view import LogView, Segment
+from compaction.cleaning.plan import plan_log
+from compaction.cleaning.segment_retention import plan_deletion
+from compaction.cleaning.skip_reasons import Verdict
+from compaction.config import TopicConfig
+from compaction.names import TopicPartition
+from compaction.simulation.arrivals import LARGEST_TIMESTAMP, Arrivals, Int64s
+from compaction.simulation.buckets import Buckets
+from compaction.simulation.figures import Event, History, Sample
+
+_LONG_MAX = 2**63 - 1
+_NS = 1_000_000
+
+
+class Clock(NamedTuple):
+    """The times of a replay, ms since the epoch: ``checks`` of cleaner and retention; the ends of periods, each of which is a
+    check."""
+
+    checks: Int64s
+    ends: Int64s
+
+
+class Replay:
+    """One log under one policy.
+
+    :param arrivals_ms: int64[n], when each bucket arrived, ascending, ms since the epoch
+    """
+
+    def __init__(self, arrivals: Arrivals, arrivals_ms: Int64s, config: TopicConfig, producer_expiration_ms: int) -> None:
+        self._config, self._times = config, arrivals_ms.tolist()
+        self._buckets = Buckets(arrivals, arrivals_ms, config.delete_retention_ms, producer_expiration_ms)
+        self._largest_ms = arrivals.buckets[:, LARGEST_TIMESTAMP].tolist()
+        self._sizes: list[int] = self._buckets.appended.tolist()
+        self._segments: list[Segment] = []
+        self._arrived, self._arrived_bytes, self._size = 0, 0, 0
+        self._first_dirty: int | None = None
+        #: whether a check may find something to do
+        self._rolled = False
+        self.history = History()
+
+    def run(self, clock: Clock) -> History:
+        """All arrivals up to the last check."""
+        times, ends = self._times, set(clock.ends.tolist())
+        least = peak = area = 0
+        before_ms: int | None = None
+        since_ms = 0
+        for now_ms in clock.checks.tolist():
+            if before_ms is None:
+                before_ms = since_ms = now_ms
+            self._append(bisect_right(times, now_ms))
+            area += self._size * (now_ms - before_ms)
+            transient = self._size
+            if self._config.cleanup_compact:
+                transient += self._clean(now_ms)
+            if self._config.cleanup_delete:
+                self._delete(now_ms)
+            least, peak, before_ms = min(least, self._size), max(peak, transient), now_ms
+            if now_ms in ends:
+                mean = area // (now_ms - since_ms) if now_ms > since_ms else self._size
+                superseded = self._buckets.superseded_bytes(self._start, self._arrived, self._first_dirty or 0)
+                self.history.samples.append(
+                    Sample(now_ms, self._size, least, mean, peak, superseded, len(self._segments), self._arrived_bytes)
+                )
+                least = peak = self._size
+                area, since_ms = 0, now_ms
+        if clock.checks.size:
+            self._note_ages(int(clock.checks[-1]))
+        return self.history
+
+    @property
+    def _start(self) -> int:
+        return self._segments[0].base_offset if self._segments else 0
+
+    def _append(self, end: int) -> None:
+        config, segments = self._config, self._segments
+        # Kafka: ``LogConfig.maxSegmentMs``
+        longest_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.cleanup_compact else config.segment_ms
+        for bucket in range(self._arrived, end):
+            size, largest_ms, now_ms = self._sizes[bucket], self._largest_ms[bucket], self._times[bucket]
+            active = segments[-1] if segments else None
+            if active is not None:
+                began_ms = active.first_batch_timestamp_ms
+                waited_ms = largest_ms - began_ms if 0 <= began_ms < _LONG_MAX else now_ms - active.mtime_ns // _NS
+                full = active.size_bytes > config.segment_bytes - size
+                if full or (active.size_bytes > 0 and waited_ms > longest_ms):
+                    self._rolled, active = True, None
+            if active is None:
+                active = Segment(bucket, 0, now_ms * _NS, 0, 0, now_ms, _LONG_MAX, bucket)
+                segments.append(active)
+            empty = active.size_bytes == 0
+            segments[-1] = Segment(
+                active.base_offset,
+                active.size_bytes + size,
+                now_ms * _NS,
+                0,
+                0,
+                largest_ms if empty and largest_ms >= 0 else max(active.largest_timestamp_ms, largest_ms),
+                largest_ms if empty else active.first_batch_timestamp_ms,
+                bucket + 1,
+            )
+            self._size += size
+            self._arrived_bytes += size
+        self._arrived = max(self._arrived, end)
+
+    def _view(self) -> LogView:
+        end = self._arrived
+        return LogView(
+            TopicPartition("simulated", 0), "", "", tuple(self._segments), self._start, end, end, end, self._first_dirty
+        )
+
+    def _clean(self, now_ms: int) -> int:
+        """Clean the log if its policy says so; returns the bytes that are written."""
+        config = self._config
+        waits = config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < _LONG_MAX
+        if not self._segments or not (self._rolled or waits):
+            return 0
+        self._rolled = False
+        plan = plan_log(self._view(), config, now_ms=now_ms)
+        if plan.verdict is not Verdict.CLEAN:
+            return 0
+        self._note_ages(now_ms)
+        first, end = self._start, plan.first_uncleanable_offset
+        before = sum(segment.size_bytes for segment in plan.segments)
+        self._buckets.clean(first, end, self._arrived, now_ms)
+        bases = {group.base_offset: group.mtime_ns for group in plan.groups}
+        outputs = self._outputs(sorted(bases), end, bases)
+        self._segments = [*outputs, *(segment for segment in self._segments if segment.base_offset >= end)]
+        after = sum(segment.size_bytes for segment in outputs)
+        self._first_dirty = end
+        self._size += after - before
+        self.history.events.append(Event(now_ms, "cleaned", before, after))
+        return after
+
+    def _outputs(self, bases: Sequence[int], end: int, mtimes: dict[int, int]) -> list[Segment]:
+        outputs = []
+        for base, next_base in zip(bases, [*bases[1:], end], strict=True):
+            size, first, largest = self._buckets.remaining(base, next_base)
+            outputs.append(
+                Segment(
+                    base, size, mtimes[base], 0, 0,
+                    largest if largest >= 0 else mtimes[base] // _NS, first if size else _LONG_MAX, next_base,
+                )
+            )  # fmt: skip
+        return outputs
+
+    def _delete(self, now_ms: int) -> None:
+        config = self._config
+        if not self._segments:
+            return
+        oldest = self._segments[0]
+        too_old = 0 <= config.retention_ms < now_ms - oldest.largest_timestamp_ms
+        if not too_old and not 0 <= config.retention_bytes <= self._size:
+            return
+        plan = plan_deletion(self._view(), replace(config, remote_storage_enable=False), now_ms=now_ms)
+        if plan.removals:
+            self._segments = list(plan.after.segments)
+            self._buckets.delete(self._start)
+            self._size -= plan.removed_bytes
+            self._rolled = True
+            self.history.events.append(Event(now_ms, "deleted", plan.removed_bytes, 0))
+
+    def _note_ages(self, now_ms: int) -> None:
+        """The oldest records that a cleaning is about to remove, or that remain at the end."""
+        covered = self._first_dirty or 0
+        ages = self._buckets.ages(self._start, self._arrived, covered, now_ms)
+        self.history.oldest_superseded_ms = max(self.history.oldest_superseded_ms, ages[0])
+        self.history.oldest_deleted_ms = max(self.history.oldest_deleted_ms, ages[1])

@@ -1,0 +1,119 @@
+"""Policies through time as text: a line for each policy with its sizes, as figures and as a line of bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from compaction.screen.amounts import counted, duration, elapsed, size
+from compaction.screen.text_table import Column, Line, Row, Style, table, wrapped
+from compaction.simulation.figures import Effect, SimulatedLog
+
+if TYPE_CHECKING:
+    from compaction.simulation.result import OverTime
+
+_BARS = "▁▂▃▄▅▆▇█"
+_ASCII_BARS = "_.-=+*%#"
+_BAR_CELLS = 30
+
+
+def lines_of(result: OverTime, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
+    """The sums of each policy; with ``all_rows`` each log too; with ``details`` the cleanings and deletions of each policy."""
+    lines: list[Line] = []
+    shown = [log for log in result.logs if log.error is None]
+    named = shown if all_rows or len(shown) <= 1 else []
+    for log in named:
+        lines += [*wrapped(log.name, style, colour="bold"), *_notes(log, style), *_table(log.effects, style, details), Line("")]
+    if len(shown) > 1 or not named:
+        lines += [*wrapped(f"all of {counted(len(shown), 'log')}", style, colour="bold"), *_shared_notes(shown, style)]
+        lines += [*_table(result.totals(), style, details), Line("")]
+    for log in result.logs:
+        for error in dict.fromkeys([log.error, *(effect.error for effect in log.effects)]):
+            if error is not None:
+                lines += wrapped(f"{log.name}: {error}", style, hanging=2, colour="red")
+    return [*lines, *wrapped(summary_of(result), style)]
+
+
+def summary_of(result: OverTime) -> str:
+    peaks = [f"{_letter(number)} at most {size(total.peak_bytes)}" for number, total in enumerate(result.totals())]
+    failed = sum(log.error is not None for log in result.logs)
+    tail = f", {failed} failed" if failed else ""
+    logs = counted(len(result.logs), "log")
+    return f"simulated, nothing written: {logs}{tail}; {', '.join(peaks)} on disk, in {elapsed(result.seconds)}"
+
+
+def _letter(number: int) -> str:
+    return chr(65 + number) if number < 26 else _letter(number // 26 - 1) + _letter(number % 26)
+
+
+def _table(effects: Sequence[Effect], style: Style, details: bool) -> list[Line]:
+    titles = ("mean", "peak", "end", "cleaned", "written", "superseded for", "deleted for")
+    columns = [Column("policy", right=False), *(Column(title) for title in titles), Column("size", right=False)]
+    peak = max((effect.peak_bytes for effect in effects), default=0)
+    lines = []
+    for number, effect in enumerate(effects):
+        lines += wrapped(f"{_letter(number)}  {effect.policy}", style, hanging=3)
+    rows = [_row(number, effect, peak, style, details) for number, effect in enumerate(effects)]
+    return [*lines, *table(columns, rows, style)]
+
+
+def _row(number: int, effect: Effect, peak: int, style: Style, details: bool) -> Row:
+    if effect.error is not None:
+        return Row([_letter(number), *[""] * 7, "no figures"])
+    cells = [
+        _letter(number), size(effect.mean_bytes), size(effect.peak_bytes), size(effect.end_bytes), f"{effect.cleanings:,} x",
+        f"{effect.write_amplification:.2f} x", duration(effect.oldest_superseded_ms), duration(effect.oldest_deleted_ms),
+        _bars([sample.bytes for sample in effect.samples], peak, style),
+    ]  # fmt: skip
+    return Row(cells, "", list(_events(effect)) if details else ())
+
+
+def _events(effect: Effect) -> Iterator[str]:
+    for event in effect.events:
+        if event.what == "cleaned":
+            yield f"{_time(event.at_ms)} cleaned {size(event.bytes_before)} -> {size(event.bytes_after)}"
+        else:
+            yield f"{_time(event.at_ms)} deleted {size(event.bytes_before)}"
+
+
+def _bars(sizes: Sequence[int], most: int, style: Style) -> str:
+    """A bar for each of up to ``_BAR_CELLS`` equal numbers of periods: their largest size."""
+    signs = _BARS if style.ellipsis == "…" else _ASCII_BARS
+    cells = min(len(sizes), _BAR_CELLS)
+    if not cells or not most:
+        return ""
+    edges = [len(sizes) * cell // cells for cell in range(cells + 1)]
+    largest = (max(sizes[first:end]) for first, end in zip(edges, edges[1:], strict=False))
+    return "".join(signs[min(len(signs) - 1, value * len(signs) // (most + 1))] for value in largest)
+
+
+def _notes(log: SimulatedLog, style: Style) -> list[Line]:
+    """What the log does not tell, and how exact the figures are."""
+    known = log.known
+    if known is None:
+        return []
+    first = f"{size(known.arrived_bytes)} arrived since {_time(known.first_ms)}"
+    texts = [f"{first}; {'exact' if known.exact else 'estimated'}" + (f": {known.estimate}" if known.estimate else "")]
+    if known.missing_share:
+        share = f"{100 * known.missing_share:.0f} %"
+        texts.append(f"complete from {_time(known.complete_from_ms)} on; before that {share} of its records are gone")
+    if known.file_times:
+        texts.append("its timestamps do not say when its records arrived: the times of its files are used")
+    return [line for text in texts for line in wrapped(text, style, colour="dim")]
+
+
+def _shared_notes(logs: Sequence[SimulatedLog], style: Style) -> list[Line]:
+    known = [log.known for log in logs if log.known is not None]
+    if not known:
+        return []
+    arrived, first = sum(each.arrived_bytes for each in known), min(each.first_ms for each in known)
+    exact = sum(each.exact for each in known)
+    text = f"{size(arrived)} arrived since {_time(first)}; {exact} of {counted(len(known), 'log')} exact, the others estimated"
+    gone = sum(each.missing_share > 0 for each in known)
+    texts = [text, *([f"{counted(gone, 'log')} lack records of the past (--output-all)"] if gone else [])]
+    return [line for text in texts for line in wrapped(text, style, colour="dim")]
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%MZ")

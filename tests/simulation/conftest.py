@@ -1,0 +1,7 @@
+"""Fixtures of the tests of simulations."""
+
+from __future__ import annotations
+
+from tests.kafka.fixtures import gateway
+
+__all__ = ["gateway"]
