@@ -71,7 +71,7 @@ _SHARES = (0.05, 0.25, 0.5, 0.75, 1.0)
 
 
 class Cells(NamedTuple):
-    """Records by bucket and successor: ``keys`` int64[m], ascending, as ``_cell_keys`` makes them; ``numbers`` int64[m, 2], the
+    """Records by bucket and successor: ``keys`` int64[m], ascending, as ``cell_keys`` makes them; ``numbers`` int64[m, 2], the
     records and their bytes."""
 
     keys: Int64s
@@ -107,7 +107,7 @@ class Cells(NamedTuple):
         return self.numbers[:, 1]
 
 
-def _cell_keys(bucket: Int64s, successor: Int64s, flags: Int64s | int) -> Int64s:
+def cell_keys(bucket: Int64s, successor: Int64s, flags: Int64s | int) -> Int64s:
     return bucket << 32 | successor << 2 | flags
 
 
@@ -194,11 +194,11 @@ def _whole(parts: Sequence[_Part], *, exact: bool) -> Arrivals | str:
     numbers = np.concatenate([np.empty(0, np.int64), *(part.numbers for part in parts)])
     tables = np.concatenate([np.empty((0, COLUMNS), np.int64), *(part.buckets for part in parts)])
     numbers, buckets = _joined_buckets(numbers, tables)
-    cells = _joined_cells([part.cells for part in parts])
+    cells = joined_cells([part.cells for part in parts])
     # a batch can be larger than a bucket, so some buckets are empty
     bucket, successor = np.searchsorted(numbers, cells.bucket), np.searchsorted(numbers, cells.successor)
     successor[cells.successor == NEVER] = NEVER
-    renumbered = _cell_keys(bucket, successor, cells.keys & (TOMBSTONE | BY_TOMBSTONE))
+    renumbered = cell_keys(bucket, successor, cells.keys & (TOMBSTONE | BY_TOMBSTONE))
     compressed = np.concatenate([np.empty((0, 2), np.int64), *(part.compressed for part in parts)])
     return Arrivals(buckets, Cells(renumbered, cells.numbers), exact, compressed)
 
@@ -214,7 +214,7 @@ def _joined_buckets(numbers: Int64s, tables: Int64s) -> tuple[Int64s, Int64s]:
     return distinct, joined
 
 
-def _joined_cells(cells: Sequence[Cells]) -> Cells:
+def joined_cells(cells: Sequence[Cells]) -> Cells:
     keys = np.concatenate([np.empty(0, np.int64), *(each.keys for each in cells)])
     numbers = np.concatenate([np.empty((0, 2), np.int64), *(each.numbers for each in cells)])
     ascending = np.argsort(keys, kind="stable")
@@ -229,8 +229,8 @@ def _cells_of_pairs(pairs: Packed) -> Cells:
     places, sizes = pairs[:, 0], pairs[:, 1].astype(np.int64)
     halves = places >> np.uint64(32), places & np.uint64(0xFFFFFFFF)
     bucket, successor = (half.astype(np.int64) - _FIRST_PLACE for half in halves)
-    keys = _cell_keys(bucket, successor, sizes & (TOMBSTONE | BY_TOMBSTONE))
-    return _joined_cells([Cells(keys, np.stack([np.ones(len(keys), np.int64), sizes >> SIZE_SHIFT], axis=1))])
+    keys = cell_keys(bucket, successor, sizes & (TOMBSTONE | BY_TOMBSTONE))
+    return joined_cells([Cells(keys, np.stack([np.ones(len(keys), np.int64), sizes >> SIZE_SHIFT], axis=1))])
 
 
 def _emit(task: _Task, settings: MapSettings) -> Iterator[Item]:
@@ -324,7 +324,7 @@ class _Arrivals:
         for index in packed[:: -(-len(packed) // _SAMPLED) or 1].tolist():
             self._compressed += _compressed_parts(decoded, index)
         gone = removed[:, 0] > 0
-        self._keep(_joined_cells([Cells(_cell_keys(places[gone], places[gone], 0), removed[gone])]))
+        self._keep(joined_cells([Cells(cell_keys(places[gone], places[gone], 0), removed[gone])]))
 
     def _pair(self, entries: Packed) -> Iterator[Emitted]:
         position = 0
@@ -339,7 +339,7 @@ class _Arrivals:
     def _keep(self, cells: Cells) -> None:
         self._cells.append(cells)
         if sum(len(each.keys) for each in self._cells) > _MOST_ROWS:
-            self._cells = [_joined_cells(self._cells)]
+            self._cells = [joined_cells(self._cells)]
 
     def ends(self) -> Iterator[Emitted]:
         """The first and the last record of each key."""
@@ -347,7 +347,7 @@ class _Arrivals:
 
     def result(self, error: str | None) -> _Part:
         compressed = np.array(self._compressed, np.int64).reshape(-1, 2)
-        return _Part(*self._all_buckets(), _joined_cells(self._cells), compressed, error)
+        return _Part(*self._all_buckets(), joined_cells(self._cells), compressed, error)
 
 
 def _compressed_parts(decoded: Decoded, index: int) -> Iterator[tuple[int, int]]:
@@ -395,4 +395,4 @@ def _paired(arrays: list[Packed]) -> Cells:
         pairs[:, 0] = newest[:, 2] << np.uint64(32) | np.uint64(NEVER + _FIRST_PLACE)
         pairs[:, 1] = newest[:, 3] & ~np.uint64(BY_TOMBSTONE)
         cells.append(_cells_of_pairs(pairs))
-    return _joined_cells(cells)
+    return joined_cells(cells)

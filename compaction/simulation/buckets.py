@@ -26,10 +26,12 @@ from compaction.simulation.arrivals import (
     RECORDS,
     STORED,
     Arrivals,
+    Cells,
     Int64s,
 )
 
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 _LONG_MAX = 2**63 - 1
 
@@ -43,8 +45,8 @@ class Buckets:
     def __init__(self, arrivals: Arrivals, arrivals_ms: Int64s, delete_retention_ms: int, producer_expiration_ms: int) -> None:
         columns, cells = arrivals.buckets, arrivals.cells
         self._exact, self._retention_ms, self._expiration_ms = arrivals.exact, delete_retention_ms, producer_expiration_ms
-        self._cells, self._columns = cells, columns
-        self._bucket, self._successor, self._tombstone = cells.bucket, cells.successor, cells.tombstone
+        self._columns = columns
+        self._data_cells, self._tombstones = _Sorted(cells, ~cells.tombstone), _Sorted(cells, cells.tombstone)
         self.appended: Int64s = columns[:, STORED] + columns[:, CONTROL_BYTES]
         self.sizes = self.appended.copy()
         count = len(columns)
@@ -66,14 +68,11 @@ class Buckets:
         of, columns = slice(first, end), self._columns
         last = self._last_batches(first, end, log_end, now_ms)
         self._clean_markers(of, first, now_ms)
-        in_range = (self._bucket >= first) & (self._bucket < end) & (self._successor >= end)
-        expired = (self._horizon > 0) & (self._horizon <= now_ms)
-        alive = in_range & ~(self._tombstone & expired[self._bucket])
-        count = len(columns)
-        records = _sums(self._bucket[alive], self._cells.records[alive], count)[of]
-        plain = _sums(self._bucket[alive], self._cells.bytes[alive], count)[of]
-        deletes = alive & self._tombstone
-        tombstones = _sums(self._bucket[deletes], self._cells.records[deletes], count)[of]
+        records, plain = self._data_cells.remaining(first, end)
+        tombstones, tombstone_bytes = self._tombstones.remaining(first, end)
+        expired = (self._horizon[of] > 0) & (self._horizon[of] <= now_ms)
+        tombstones[expired], tombstone_bytes[expired] = 0, 0
+        records, plain = records + tombstones, plain + tombstone_bytes
         horizon = self._horizon[of]
         horizon[(tombstones > 0) & (horizon == 0)] = now_ms + self._retention_ms
         batches = columns[of, BATCHES]
@@ -87,16 +86,16 @@ class Buckets:
         data_bytes = HEADER_SIZE * kept + (plain + grown) * self._density_of(of, plain, kept)
         self.sizes[of] = np.rint(data_bytes + self._marker_bytes(of)).astype(np.int64)
 
-    def _density_of(self, of: slice, plain: NDArray[np.float64], kept: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _density_of(self, of: slice, plain: Floats, kept: Floats) -> Floats:
         """Stored bytes of a remaining byte of records: less of a batch compresses less well."""
         density, whole, batches = self._density[of], self._columns[of, PLAIN], self._columns[of, BATCHES]
         if not len(self._density_by_size):
-            unchanged: NDArray[np.float64] = density
+            unchanged: Floats = density
             return unchanged
         sizes, densities = self._density_by_size.T
         before = np.interp(np.divide(whole, batches, out=np.ones(len(plain)), where=batches > 0), sizes, densities)
         after = np.interp(np.divide(plain, kept, out=np.ones(len(plain)), where=kept > 0), sizes, densities)
-        changed: NDArray[np.float64] = np.where(plain < whole, density * after / before, density)
+        changed: Floats = np.where(plain < whole, density * after / before, density)
         return changed
 
     def _last_batches(self, first: int, end: int, log_end: int, now_ms: int) -> Bools:
@@ -133,19 +132,19 @@ class Buckets:
         markers[expired] = np.minimum(markers[expired], (self._columns[of, CONTROLS] * (1 - gone))[expired])
         horizon[(gone > 0) & (horizon == 0) & (markers > 0)] = now_ms + self._retention_ms
 
-    def _marker_bytes(self, of: slice) -> NDArray[np.float64]:
+    def _marker_bytes(self, of: slice) -> Floats:
         controls, horizon = self._columns[of, CONTROLS], self._marker_horizon[of]
         each = np.divide(self._columns[of, CONTROL_BYTES], controls, out=np.zeros(len(controls)), where=controls > 0)
         grown = np.where(horizon > 0, self._growth(of, horizon, each - HEADER_SIZE), 0)
-        sizes: NDArray[np.float64] = self._markers[of] * (each + grown)
+        sizes: Floats = self._markers[of] * (each + grown)
         return sizes
 
-    def _growth(self, of: slice, horizon: Int64s, record_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _growth(self, of: slice, horizon: Int64s, record_bytes: Floats) -> Floats:
         """By how many bytes a record of a bucket grows when its timestamp counts from the batch's horizon."""
         delta = _varint_bytes(self._columns[of, LARGEST_TIMESTAMP] - horizon) - 1
         size = np.rint(record_bytes).astype(np.int64)
         body = size - np.where(size > 1 + 63, np.where(size > 2 + 8191, 3, 2), 1)
-        grown: NDArray[np.float64] = (delta + _varint_bytes(body + delta) - _varint_bytes(body)).astype(np.float64)
+        grown: Floats = (delta + _varint_bytes(body + delta) - _varint_bytes(body)).astype(np.float64)
         return grown
 
     def delete(self, first: int) -> None:
@@ -162,32 +161,54 @@ class Buckets:
 
     def superseded_bytes(self, first: int, end: int, covered: int) -> int:
         """Bytes of superseded records in the buckets ``[first, end)``, of which those before ``covered`` have been cleaned."""
-        stale = self._stale(first, end, covered)
-        density = self._density[self._bucket[stale]]
-        return int((self._cells.bytes[stale] * density).sum())
-
-    def _stale(self, first: int, end: int, covered: int) -> Bools:
-        successor = self._successor
-        stale: Bools = (self._bucket >= first) & (successor < end) & ((successor >= covered) | (self._bucket >= covered))
-        return stale
+        found = 0.0
+        for cells in (self._data_cells, self._tombstones):
+            which = cells.superseded(first, end, covered)
+            found += float((cells.bytes[which] * self._density[cells.bucket[which]]).sum())
+        return int(found)
 
     def ages(self, first: int, end: int, covered: int, now_ms: int) -> tuple[int, int]:
         """How long ago the oldest remaining superseded record was superseded, ms, and the same by a tombstone; 0 for none."""
-        stale = self._stale(first, end, covered) & (self._successor != self._bucket)
-        deleted = stale & self._cells.by_tombstone
-        found = []
-        for which in (stale, deleted):
-            oldest = int(self._successor[which].min(initial=NEVER))
-            found.append(max(0, now_ms - int(self._arrivals_ms[oldest])) if oldest < NEVER else 0)
-        return found[0], found[1]
+        oldest = [NEVER, NEVER]
+        for cells in (self._data_cells, self._tombstones):
+            which = cells.superseded(first, end, covered)
+            successor = cells.successor[which]
+            others = successor != cells.bucket[which]
+            for number, selected in enumerate((others, others & cells.by_tombstone[which])):
+                oldest[number] = min(oldest[number], int(successor[selected].min(initial=NEVER)))
+        superseded, deleted = (max(0, now_ms - int(self._arrivals_ms[each])) if each < NEVER else 0 for each in oldest)
+        return superseded, deleted
 
 
-def _sums(index: Int64s, values: Int64s, count: int) -> NDArray[np.float64]:
-    sums: NDArray[np.float64] = np.bincount(index, weights=values, minlength=count)
+class _Sorted:
+    """Some cells, ordered by their successor: those that a cleaning leaves are the last ones."""
+
+    def __init__(self, cells: Cells, selected: Bools) -> None:
+        order = np.flatnonzero(selected)
+        order = order[np.argsort(cells.successor[order], kind="stable")]
+        self.bucket, self.successor, self.by_tombstone = cells.bucket[order], cells.successor[order], cells.by_tombstone[order]
+        self.records, self.bytes = cells.records[order].astype(np.float64), cells.bytes[order].astype(np.float64)
+
+    def remaining(self, first: int, end: int) -> tuple[Floats, Floats]:
+        """Records and bytes of each of the buckets ``[first, end)`` that are not superseded before ``end``."""
+        start = np.searchsorted(self.successor, end)
+        within = (self.bucket[start:] >= first) & (self.bucket[start:] < end)
+        bucket, count = self.bucket[start:][within] - first, end - first
+        return _sums(bucket, self.records[start:][within], count), _sums(bucket, self.bytes[start:][within], count)
+
+    def superseded(self, first: int, end: int, covered: int) -> Int64s:
+        """The cells of records in the buckets from ``first`` on that are superseded in ``[covered, end)``."""
+        start, stop = np.searchsorted(self.successor, (covered, end)).tolist()
+        within: Int64s = start + np.flatnonzero(self.bucket[start:stop] >= first)
+        return within
+
+
+def _sums(index: Int64s, values: Floats, count: int) -> Floats:
+    sums: Floats = np.bincount(index, weights=values, minlength=count).astype(np.float64)
     return sums
 
 
-def _density_by_size(compressed: Int64s) -> NDArray[np.float64]:
+def _density_by_size(compressed: Int64s) -> Floats:
     """float64[k, 2], ascending: uncompressed bytes of records in a batch, and the mean of compressed bytes for each of them."""
     _, number, counts = np.unique((2 * np.log2(compressed[:, 0])).astype(np.int64), return_inverse=True, return_counts=True)
     plain, packed = (np.bincount(number, weights=column) for column in compressed.T)

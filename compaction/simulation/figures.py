@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,10 @@ class Sample:
     least_bytes: int
     #: the mean over time
     mean_bytes: int
-    #: the greatest, with the outputs of cleanings beside what they replace
+    #: the greatest
     peak_bytes: int
+    #: the largest output of a cleaning in the period, which stands beside what it replaces for a while
+    cleaned_bytes: int
     #: bytes of superseded records, at that time
     superseded_bytes: int
     #: segments at that time
@@ -95,10 +98,10 @@ class Effect:
     error: str | None = None
 
     @classmethod
-    def of(cls, policy: str, history: History) -> Effect:
-        return cls(
-            policy, tuple(history.samples), tuple(history.events), history.oldest_superseded_ms, history.oldest_deleted_ms
-        )
+    def of(cls, policy: str, history: History, shown_ms: int) -> Effect:
+        """:param shown_ms: earlier events are omitted"""
+        events = tuple(event for event in history.events if event.at_ms >= shown_ms)
+        return cls(policy, tuple(history.samples), events, history.oldest_superseded_ms, history.oldest_deleted_ms)
 
     @property
     def least_bytes(self) -> int:
@@ -107,12 +110,15 @@ class Effect:
 
     @property
     def mean_bytes(self) -> int:
-        return sum(sample.mean_bytes for sample in self.samples) // max(1, len(self.samples))
+        """The mean over time."""
+        pairs = list(pairwise(self.samples))
+        area = sum(sample.mean_bytes * (sample.at_ms - before.at_ms) for before, sample in pairs)
+        return area // (self.samples[-1].at_ms - self.samples[0].at_ms) if pairs else self.end_bytes
 
     @property
     def peak_bytes(self) -> int:
-        """The greatest size, with outputs of cleanings beside the segments that they replace."""
-        return max((sample.peak_bytes for sample in self.samples), default=0)
+        """The greatest size, with the output of one cleaning beside the segments that it replaces."""
+        return max((sample.peak_bytes + sample.cleaned_bytes for sample in self.samples[1:]), default=self.end_bytes)
 
     @property
     def end_bytes(self) -> int:
@@ -192,4 +198,5 @@ def total(policy: str, effects: Sequence[Effect]) -> Effect:
 
 def _sum(samples: Sequence[Sample]) -> Sample:
     names = ("bytes", "least_bytes", "mean_bytes", "peak_bytes", "superseded_bytes", "segments", "arrived_bytes")
-    return Sample(samples[0].at_ms, **{name: sum(getattr(sample, name) for sample in samples) for name in names})
+    sums = {name: sum(getattr(sample, name) for sample in samples) for name in names}
+    return Sample(samples[0].at_ms, cleaned_bytes=max(sample.cleaned_bytes for sample in samples), **sums)

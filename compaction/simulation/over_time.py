@@ -13,7 +13,7 @@ import numpy as np
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.txn_tables import aborted_of
 from compaction.config import Policy
-from compaction.config.request import ComparisonRequest, Span
+from compaction.config.request import CompactionRequest, ComparisonRequest, Span
 from compaction.errors import CompactionError, UnsupportedLogError
 from compaction.formats.record_batch import HEADER_SIZE
 from compaction.locking.access import Purpose, access
@@ -25,8 +25,9 @@ from compaction.run.passes import Passes
 from compaction.run.prepare import LogAccess, read_logs
 from compaction.run.run import parallel_read
 from compaction.run.sizing import sizes
-from compaction.screen.amounts import counted
+from compaction.screen.amounts import counted, size
 from compaction.screen.steps import step
+from compaction.simulation.ahead import continued
 from compaction.simulation.arrivals import (
     BATCHES,
     CONTROLS,
@@ -39,7 +40,8 @@ from compaction.simulation.arrivals import (
     Int64s,
     read_arrivals,
 )
-from compaction.simulation.figures import Effect, Known, SimulatedLog
+from compaction.simulation.figures import Effect, Known, SimulatedLog, total
+from compaction.simulation.fit import Fit, fit
 from compaction.simulation.replay import Replay
 from compaction.simulation.result import OverTime
 from compaction.simulation.times import arrival_times, clock, period
@@ -69,34 +71,65 @@ def simulate(start: Callable[[], Passes], request: ComparisonRequest, span: Span
         views = {log.location: log.view for log in prepared if log.view is not None}
         logs = _read(start, request, fs, views, errors)
         warn_of_changes(dir_access.in_use, iter(views.values()))
-    times = _times(logs, span, base.as_of_ms)
+    known = {log.location: _known(log) for log in logs if len(log.arrivals_ms)}
+    simulation = _Simulation(base, fs, logs, span)
     step(f"simulating {counted(len(logs), 'log')} under {len(request.policies)} policies")
-    effects: dict[LogLocation, list[Effect]] = {each.location: [] for each in logs}
-    for policy in request.policies:
-        for each, effect in zip(logs, _effects(request, policy, fs, logs, times), strict=True):
-            effects[each.location].append(effect)
-    by_location = {each.location: each for each in logs}
+    by_policy = [simulation.effects(policy) for policy in request.policies]
     simulated = []
     for location in (each.location for each in prepared):
-        name, log = location.topic_partition, by_location.get(location)
-        known = _known(log) if log is not None and len(log.arrivals_ms) else None
-        found = tuple(effects.get(location, ()))
-        simulated.append(SimulatedLog(name.topic, name.partition, location.log_dir, known, found, errors.get(location)))
+        name, effects = location.topic_partition, tuple(effects[location] for effects in by_policy if location in effects)
+        error = errors.get(location)
+        simulated.append(SimulatedLog(name.topic, name.partition, location.log_dir, known.get(location), effects, error))
+    found = None if span.fit_bytes is None else simulation.fit(request.policies[0], span.fit_bytes)
     names = tuple(policy.name for policy in request.policies)
-    return OverTime(uuid.uuid4().hex, base.as_of_ms, names, tuple(simulated), times.period_ms, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return OverTime(
+        uuid.uuid4().hex, base.as_of_ms, names, tuple(simulated), simulation.period_ms, span.ahead_ms, found, seconds
+    )
 
 
-class _Times(NamedTuple):
-    first_ms: int
-    last_ms: int
-    period_ms: int
+class _Simulation:
+    """The logs of a call, and the time that is simulated."""
+
+    def __init__(self, base: CompactionRequest, fs: OverlayFileSystem, logs: Sequence[_Log], span: Span) -> None:
+        self._base, self._fs = base, fs
+        last_ms = (base.as_of_ms if span.last_ms is None else span.last_ms) + span.ahead_ms
+        first_ms = min((int(log.arrivals_ms[0]) for log in logs if len(log.arrivals_ms)), default=last_ms)
+        self._shown_ms = max(first_ms, span.first_ms or first_ms)
+        self.period_ms = span.period_ms or period(self._shown_ms, last_ms)
+        self._clock = clock(min(first_ms, last_ms), last_ms, self._shown_ms, self.period_ms)
+        self._logs = [_continued(log, base.as_of_ms, span.ahead_ms) for log in logs]
+
+    def effects(self, policy: Policy) -> dict[LogLocation, Effect]:
+        """Each log under a policy."""
+        base = replace(self._base, resolver=self._base.resolver.with_policy(policy.settings))
+        settings = read_settings(self._fs, [log.location for log in self._logs], base)
+        return {log.location: self._effect(policy, log, known) for log, known in zip(self._logs, settings, strict=True)}
+
+    def _effect(self, policy: Policy, log: _Log, settings: Settings | CompactionError) -> Effect:
+        problem = _refusal(settings)
+        if problem is not None or isinstance(settings, CompactionError):
+            return Effect(policy.name, error=problem)
+        expiration_ms = settings.broker.producer_id_expiration_ms
+        history = Replay(log.arrivals, log.arrivals_ms, settings.topic, expiration_ms).run(self._clock)
+        return Effect.of(policy.name, history, self._shown_ms)
+
+    def fit(self, policy: Policy, fit_bytes: int) -> Fit:
+        """Settings under which all logs together remain within a size."""
+        step(f"looking for settings that fit {size(fit_bytes)}")
+
+        def sum_under(text: str) -> Effect:
+            return total(text, list(self.effects(Policy.read(text)).values()))
+
+        resolver = self._base.resolver.with_policy(policy.settings)
+        topics = [resolver.topic(log.location.topic_partition.topic) for log in self._logs]
+        compacts, deletes = any(each.cleanup_compact for each in topics), any(each.cleanup_delete for each in topics)
+        return fit(policy.name, fit_bytes, compacts, deletes, sum_under)
 
 
-def _times(logs: Sequence[_Log], span: Span, now_ms: int) -> _Times:
-    firsts = [int(log.arrivals_ms[0]) for log in logs if len(log.arrivals_ms)]
-    last_ms = now_ms if span.last_ms is None else span.last_ms
-    first_ms = min(min(firsts, default=last_ms), last_ms)
-    return _Times(first_ms, last_ms, span.period_ms or period(first_ms, last_ms))
+def _continued(log: _Log, now_ms: int, ahead_ms: int) -> _Log:
+    arrivals, arrivals_ms = continued(log.arrivals, log.arrivals_ms, now_ms, ahead_ms)
+    return log._replace(arrivals=arrivals, arrivals_ms=arrivals_ms)
 
 
 def _read(
@@ -134,23 +167,6 @@ def _read(
         except UnsupportedLogError as error:
             errors[location] = str(error)
     return logs
-
-
-def _effects(
-    request: ComparisonRequest, policy: Policy, fs: OverlayFileSystem, logs: Sequence[_Log], times: _Times
-) -> list[Effect]:
-    base = replace(request.base, resolver=request.base.resolver.with_policy(policy.settings))
-    settings = read_settings(fs, [log.location for log in logs], base)
-    effects = []
-    for log, known in zip(logs, settings, strict=True):
-        problem = _refusal(known)
-        if problem is not None or isinstance(known, CompactionError):
-            effects.append(Effect(policy.name, error=problem))
-            continue
-        replay = Replay(log.arrivals, log.arrivals_ms, known.topic, known.broker.producer_id_expiration_ms)
-        history = replay.run(clock(*times))
-        effects.append(Effect.of(policy.name, history))
-    return effects
 
 
 def _refusal(settings: Settings | CompactionError) -> str | None:

@@ -51,14 +51,15 @@ class Replay:
         self._segments: list[Segment] = []
         self._arrived, self._arrived_bytes, self._size = 0, 0, 0
         self._first_dirty: int | None = None
-        #: whether a check may find something to do
-        self._rolled = False
+        #: the cleaner looks again if a segment was rolled, or at a time
+        self._rolled, self._look_ms = False, _LONG_MAX
         self.history = History()
 
     def run(self, clock: Clock) -> History:
         """All arrivals up to the last check."""
         times, ends = self._times, set(clock.ends.tolist())
-        least = peak = area = 0
+        least = peak = area = cleaned = superseded = 0
+        measured: tuple[int, int, int] | None = None
         before_ms: int | None = None
         since_ms = 0
         for now_ms in clock.checks.tolist():
@@ -66,20 +67,23 @@ class Replay:
                 before_ms = since_ms = now_ms
             self._append(bisect_right(times, now_ms))
             area += self._size * (now_ms - before_ms)
-            transient = self._size
+            peak = max(peak, self._size)
             if self._config.cleanup_compact:
-                transient += self._clean(now_ms)
+                cleaned = max(cleaned, self._clean(now_ms))
             if self._config.cleanup_delete:
                 self._delete(now_ms)
-            least, peak, before_ms = min(least, self._size), max(peak, transient), now_ms
+            least, before_ms = min(least, self._size), now_ms
             if now_ms in ends:
                 mean = area // (now_ms - since_ms) if now_ms > since_ms else self._size
-                superseded = self._buckets.superseded_bytes(self._start, self._arrived, self._first_dirty or 0)
+                state = self._start, self._arrived, self._first_dirty or 0
+                if state != measured:
+                    superseded, measured = self._buckets.superseded_bytes(*state), state
                 self.history.samples.append(
-                    Sample(now_ms, self._size, least, mean, peak, superseded, len(self._segments), self._arrived_bytes)
+                    Sample(now_ms, self._size, least, mean, peak, cleaned, superseded, len(self._segments), self._arrived_bytes)
                 )
                 least = peak = self._size
-                area, since_ms = 0, now_ms
+                area = cleaned = 0
+                since_ms = now_ms
         if clock.checks.size:
             self._note_ages(int(clock.checks[-1]))
         return self.history
@@ -128,12 +132,21 @@ class Replay:
     def _clean(self, now_ms: int) -> int:
         """Clean the log if its policy says so; returns the bytes that are written."""
         config = self._config
-        waits = config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < _LONG_MAX
-        if not self._segments or not (self._rolled or waits):
+        if not self._segments or not (self._rolled or now_ms >= self._look_ms):
             return 0
         self._rolled = False
         plan = plan_log(self._view(), config, now_ms=now_ms)
         if plan.verdict is not Verdict.CLEAN:
+            # nothing changes before a lag passes, or a segment is rolled
+            lags = (
+                time_ms
+                for segment in self._segments[:-1]
+                for time_ms in (
+                    segment.largest_timestamp_ms + config.min_compaction_lag_ms,
+                    segment.first_batch_timestamp_ms + config.max_compaction_lag_ms,
+                )
+            )
+            self._look_ms = min((time_ms for time_ms in lags if time_ms >= now_ms), default=_LONG_MAX)
             return 0
         self._note_ages(now_ms)
         first, end = self._start, plan.first_uncleanable_offset
@@ -143,7 +156,7 @@ class Replay:
         outputs = self._outputs(sorted(bases), end, bases)
         self._segments = [*outputs, *(segment for segment in self._segments if segment.base_offset >= end)]
         after = sum(segment.size_bytes for segment in outputs)
-        self._first_dirty = end
+        self._first_dirty, self._rolled = end, True
         self._size += after - before
         self.history.events.append(Event(now_ms, "cleaned", before, after))
         return after

@@ -10,6 +10,7 @@ from compaction.report import RunStatus
 from compaction.results import Result
 from compaction.screen.text_table import Line, Style
 from compaction.simulation.figures import Effect, SimulatedLog, total
+from compaction.simulation.fit import Fit
 from compaction.simulation.html_page import to_html
 from compaction.simulation.terminal import lines_of, summary_of
 
@@ -23,13 +24,16 @@ _FIGURES = (
 
 @dataclass(frozen=True)
 class OverTime(Result):
-    """All logs under all policies, named in the order given; ``period_ms`` is the time between two samples."""
+    """All logs under all policies, named in the order given; ``period_ms`` is the time between two samples, ``ahead_ms`` that
+    after ``as_of_ms``; ``fit`` is the search for a policy, if one was asked for."""
 
     run_id: str
     as_of_ms: int
     policies: tuple[str, ...]
     logs: tuple[SimulatedLog, ...]
     period_ms: int
+    ahead_ms: int = 0
+    fit: Fit | None = None
     seconds: float = 0.0
     origin: Mapping[str, Any] = field(default_factory=dict)
 
@@ -74,6 +78,8 @@ class OverTime(Result):
             "seconds": round(self.seconds, 3),
             **self.origin,
             "period_ms": self.period_ms,
+            "ahead_ms": self.ahead_ms,
+            "fit": None if self.fit is None else asdict(self.fit),
             "policies": [_effect(effect) for effect in self.totals()],
             "logs": [_log(log) for log in self.logs],
         }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from compaction.screen.amounts import counted, duration, elapsed, size
 from compaction.screen.text_table import Column, Line, Row, Style, table, wrapped
 from compaction.simulation.figures import Effect, SimulatedLog
+from compaction.simulation.fit import Fit
 
 if TYPE_CHECKING:
     from compaction.simulation.result import OverTime
@@ -28,10 +29,14 @@ def lines_of(result: OverTime, style: Style, *, all_rows: bool, details: bool) -
     if len(shown) > 1 or not named:
         lines += [*wrapped(f"all of {counted(len(shown), 'log')}", style, colour="bold"), *_shared_notes(shown, style)]
         lines += [*_table(result.totals(), style, details), Line("")]
+    lines += _fit(result.fit, style) if result.fit is not None else []
     for log in result.logs:
-        for error in dict.fromkeys([log.error, *(effect.error for effect in log.effects)]):
+        for error in dict.fromkeys([log.error if details else None, *(effect.error for effect in log.effects)]):
             if error is not None:
                 lines += wrapped(f"{log.name}: {error}", style, hanging=2, colour="red")
+    if result.ahead_ms:
+        text = f"after {_time(result.as_of_ms)}: the arrivals of the last 30 days once more, whose keys recur as they did"
+        lines += wrapped(text, style, colour="dim")
     return [*lines, *wrapped(summary_of(result), style)]
 
 
@@ -41,6 +46,26 @@ def summary_of(result: OverTime) -> str:
     tail = f", {failed} failed" if failed else ""
     logs = counted(len(result.logs), "log")
     return f"simulated, nothing written: {logs}{tail}; {', '.join(peaks)} on disk, in {elapsed(result.seconds)}"
+
+
+def _fit(found: Fit, style: Style) -> list[Line]:
+    """The search: what fits, the strongest single setting, and each setting alone."""
+    if found.found is None:
+        texts = [f"none of {len(found.trials)} policies remains within {size(found.fit_bytes)}"]
+    else:
+        how = ",".join(found.found.changes) or "unchanged"
+        texts = [f"within {size(found.fit_bytes)}: {found.policy}, {how}: at most {size(found.found.peak_bytes)}"]
+    if found.strongest is not None:
+        texts.append(f"strongest single setting: {found.strongest.changes[0]}: at most {size(found.strongest.peak_bytes)}")
+    lines = [line for text in texts for line in wrapped(text, style, hanging=2)]
+    columns = [Column("setting", right=False), Column("peak"), Column("mean"), Column("cleaner writes"), Column("deleted")]
+    rows = [
+        Row([",".join(trial.changes) or found.policy, *map(size, (trial.peak_bytes, trial.mean_bytes)),
+             size(trial.bytes_written), size(trial.bytes_deleted)])
+        for trial in found.trials
+        if len(trial.changes) <= 1
+    ]  # fmt: skip
+    return [*lines, *table(columns, rows, style), Line("")]
 
 
 def _letter(number: int) -> str:
@@ -111,7 +136,7 @@ def _shared_notes(logs: Sequence[SimulatedLog], style: Style) -> list[Line]:
     exact = sum(each.exact for each in known)
     text = f"{size(arrived)} arrived since {_time(first)}; {exact} of {counted(len(known), 'log')} exact, the others estimated"
     gone = sum(each.missing_share > 0 for each in known)
-    texts = [text, *([f"{counted(gone, 'log')} lack records of the past (--output-all)"] if gone else [])]
+    texts = [text, *([f"{counted(gone, 'log')} lack records of the past"] if gone else [])]
     return [line for text in texts for line in wrapped(text, style, colour="dim")]
 
 

@@ -65,10 +65,13 @@ def period(first_ms: int, last_ms: int) -> int:
     return next((each for each in _PERIODS_MS if span_ms < _FEW * _DAY_MS and span_ms / each <= 2 * _FEW * 4), _DAY_MS)
 
 
-def clock(first_ms: int, last_ms: int, period_ms: int) -> Clock:
-    """The times of a simulation: checks from the first time to the last, at which a period ends, whichever its length."""
+def clock(first_ms: int, last_ms: int, shown_ms: int, period_ms: int) -> Clock:
+    """The times of a simulation from the first time to the last, at which a period ends, whichever its length.
+
+    :param shown_ms: the first end of a period
+    """
     step_ms = max(_LEAST_CHECK_MS, -(-(last_ms - first_ms) // _CHECKS))
-    first_end = first_ms - first_ms % period_ms + period_ms
-    ends = np.append(np.arange(first_end, last_ms, period_ms, dtype=np.int64), last_ms)
+    first_end = shown_ms - shown_ms % period_ms + period_ms
+    ends = np.unique([shown_ms, *range(first_end, last_ms, period_ms), last_ms])
     checks = np.arange(first_ms, last_ms, step_ms, dtype=np.int64)
     return Clock(np.unique(np.concatenate([checks, ends])), ends)
