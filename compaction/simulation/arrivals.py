@@ -41,9 +41,9 @@ from compaction.task_runner import Item, Job, TaskRunner
 
 Int64s = NDArray[np.int64]
 
-#: buckets of a log that is larger than ``EXACT_BYTES``; a smaller one has a bucket for each batch
+#: buckets of a log with more records than this; a smaller one has a bucket for each batch, if one task reads it
 BUCKETS = 512
-EXACT_BYTES = 4 << 20
+EXACT_RECORDS = 1 << 16
 #: the successor of a record that none supersedes
 NEVER = (1 << 30) - 1
 #: flags of a cell: its records are tombstones; the records that superseded them are
@@ -126,7 +126,10 @@ class Arrivals(NamedTuple):
 
 @dataclass(frozen=True)
 class _Task:
-    """The slices of a task of log number ``log``, of ``total_bytes``, with the bytes of the log before each of them."""
+    """The slices of a task of log number ``log``, of ``total_bytes``, with the bytes of the log before each of them.
+
+    ``exact``: the log has a bucket for each batch.
+    """
 
     log: int
     slices: tuple[Slice, ...]
@@ -134,10 +137,7 @@ class _Task:
     total_bytes: int
     shards: int
     aborted: AbortedRanges
-
-    @property
-    def exact(self) -> bool:
-        return self.total_bytes <= EXACT_BYTES
+    exact: bool
 
 
 class _Part(NamedTuple):
@@ -173,12 +173,13 @@ def read_arrivals(
 
 def _tasks(log: int, view: LogView, slices: Sequence[Slice], aborted: AbortedRanges, shard_entries: int) -> Iterator[_Task]:
     total_bytes = sum(part.size_bytes for part in slices)
-    shards = max(1, -(-max_records(view.segments) // shard_entries))
+    most_records = max_records(view.segments)
+    shards, exact = max(1, -(-most_records // shard_entries)), most_records <= EXACT_RECORDS and total_bytes <= _TASK_BYTES
     before = list(accumulate((part.size_bytes for part in slices), initial=0))
     first = 0
     for end in range(1, len(slices) + 1):
         if end == len(slices) or before[end] - before[first] >= _TASK_BYTES:
-            yield _Task(log, tuple(slices[first:end]), tuple(before[first:end]), total_bytes, shards, aborted)
+            yield _Task(log, tuple(slices[first:end]), tuple(before[first:end]), total_bytes, shards, aborted, exact)
             first = end
 
 

@@ -180,12 +180,11 @@ def _refusal(settings: Settings | CompactionError) -> str | None:
 
 def _known(log: _Log) -> Known:
     buckets = log.arrivals.buckets
-    held = buckets[:, RECORDS] + buckets[:, CONTROLS]
-    missing = buckets[:, LAST_OFFSET] - buckets[:, FIRST_OFFSET] + 1 - held
-    missing[1:] += buckets[1:, FIRST_OFFSET] - buckets[:-1, LAST_OFFSET] - 1
-    gaps = np.flatnonzero(missing > 0)
-    complete = int(gaps[-1]) + 1 if len(gaps) else 0
-    before = held[:complete].sum() + missing[:complete].sum()
+    held, first, end = buckets[:, RECORDS] + buckets[:, CONTROLS], buckets[:, FIRST_OFFSET], buckets[:, LAST_OFFSET] + 1
+    # the first bucket from which on no offset is without a record
+    inside, before = np.flatnonzero(end - first > held) + 1, np.flatnonzero(first[1:] > end[:-1]) + 1
+    complete = max(int(inside.max(initial=0)), int(before.max(initial=0)))
+    offsets = int((first[complete] if complete < len(first) else end[-1]) - first[0])
     complete_ms = log.arrivals_ms[min(complete, len(buckets) - 1)]
     compressed = bool((buckets[:, STORED] - HEADER_SIZE * buckets[:, BATCHES] != buckets[:, PLAIN]).any())
     single = log.arrivals.exact and bool((buckets[:, RECORDS] <= 1).all())
@@ -200,6 +199,6 @@ def _known(log: _Log) -> Known:
         file_times=log.file_times,
         first_ms=int(log.arrivals_ms[0]),
         complete_from_ms=int(complete_ms),
-        missing_share=round(float(missing[:complete].sum() / before), 4) if before else 0.0,
+        missing_share=round(1 - int(held[:complete].sum()) / offsets, 4) if offsets else 0.0,
         arrived_bytes=sum(segment.size_bytes for segment in log.view.segments),
     )

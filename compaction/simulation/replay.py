@@ -96,31 +96,26 @@ class Replay:
         config, segments = self._config, self._segments
         # Kafka: ``LogConfig.maxSegmentMs``
         longest_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.cleanup_compact else config.segment_ms
+        active = segments.pop() if segments else None
+        base, size, began_ms, largest_ms, written_ms = _fields(active)
         for bucket in range(self._arrived, end):
-            size, largest_ms, now_ms = self._sizes[bucket], self._largest_ms[bucket], self._times[bucket]
-            active = segments[-1] if segments else None
-            if active is not None:
-                began_ms = active.first_batch_timestamp_ms
-                waited_ms = largest_ms - began_ms if 0 <= began_ms < _LONG_MAX else now_ms - active.mtime_ns // _NS
-                full = active.size_bytes > config.segment_bytes - size
-                if full or (active.size_bytes > 0 and waited_ms > longest_ms):
-                    self._rolled, active = True, None
-            if active is None:
-                active = Segment(bucket, 0, now_ms * _NS, 0, 0, now_ms, _LONG_MAX, bucket)
-                segments.append(active)
-            empty = active.size_bytes == 0
-            segments[-1] = Segment(
-                active.base_offset,
-                active.size_bytes + size,
-                now_ms * _NS,
-                0,
-                0,
-                largest_ms if empty and largest_ms >= 0 else max(active.largest_timestamp_ms, largest_ms),
-                largest_ms if empty else active.first_batch_timestamp_ms,
-                bucket + 1,
-            )
-            self._size += size
-            self._arrived_bytes += size
+            more, latest_ms, now_ms = self._sizes[bucket], self._largest_ms[bucket], self._times[bucket]
+            if base >= 0:
+                waited_ms = latest_ms - began_ms if 0 <= began_ms < _LONG_MAX else now_ms - written_ms
+                if size > config.segment_bytes - more or (size > 0 and waited_ms > longest_ms):
+                    segments.append(_segment(base, size, began_ms, largest_ms, written_ms, bucket))
+                    self._rolled, base = True, -1
+            if base < 0:
+                base, size = bucket, 0
+            if size == 0:
+                began_ms, largest_ms = latest_ms, latest_ms if latest_ms >= 0 else now_ms
+            else:
+                largest_ms = max(largest_ms, latest_ms)
+            size, written_ms = size + more, now_ms
+            self._size += more
+            self._arrived_bytes += more
+        if base >= 0:
+            segments.append(_segment(base, size, began_ms, largest_ms, written_ms, max(self._arrived, end)))
         self._arrived = max(self._arrived, end)
 
     def _view(self) -> LogView:
@@ -195,3 +190,15 @@ class Replay:
         ages = self._buckets.ages(self._start, self._arrived, covered, now_ms)
         self.history.oldest_superseded_ms = max(self.history.oldest_superseded_ms, ages[0])
         self.history.oldest_deleted_ms = max(self.history.oldest_deleted_ms, ages[1])
+
+
+def _fields(segment: Segment | None) -> tuple[int, int, int, int, int]:
+    """Base, size, first and largest timestamp, and when it was written last; a base of -1 for none."""
+    if segment is None:
+        return -1, 0, _LONG_MAX, -1, -1
+    first_ms, largest_ms = segment.first_batch_timestamp_ms, segment.largest_timestamp_ms
+    return segment.base_offset, segment.size_bytes, first_ms, largest_ms, segment.mtime_ns // _NS
+
+
+def _segment(base: int, size: int, first_ms: int, largest_ms: int, written_ms: int, end: int) -> Segment:
+    return Segment(base, size, written_ms * _NS, 0, 0, largest_ms, first_ms if size else _LONG_MAX, end)

@@ -84,7 +84,7 @@ def _table(effects: Sequence[Effect], style: Style, details: bool) -> list[Line]
 
 
 def _row(number: int, effect: Effect, peak: int, style: Style, details: bool) -> Row:
-    if effect.error is not None:
+    if not effect.samples:
         return Row([_letter(number), *[""] * 7, "no figures"])
     cells = [
         _letter(number), size(effect.mean_bytes), size(effect.peak_bytes), size(effect.end_bytes), f"{effect.cleanings:,} x",
@@ -134,7 +134,8 @@ def _shared_notes(logs: Sequence[SimulatedLog], style: Style) -> list[Line]:
         return []
     arrived, first = sum(each.arrived_bytes for each in known), min(each.first_ms for each in known)
     exact = sum(each.exact for each in known)
-    text = f"{size(arrived)} arrived since {_time(first)}; {exact} of {counted(len(known), 'log')} exact, the others estimated"
+    how = "exact" if exact == len(known) else f"{exact} of {len(known)} logs exact, the others estimated"
+    text = f"{size(arrived)} arrived since {_time(first)}; {how}"
     gone = sum(each.missing_share > 0 for each in known)
     texts = [text, *([f"{counted(gone, 'log')} lack records of the past"] if gone else [])]
     return [line for text in texts for line in wrapped(text, style, colour="dim")]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from compaction.simulation.arrivals import LARGEST_TIMESTAMP
 from compaction.simulation.replay import Clock, Replay
 from tests.kafka.cleaner import clean_open_log, select
 from tests.kafka.gateway import Gateway
@@ -66,7 +67,7 @@ def by_kafka(gateway: Gateway, path: Path, days: list[list[Arriving]], config: d
 def by_simulation(path: Path, days: list[list[Arriving]], config: dict[str, str]) -> list[Day]:
     ends = np.array([FIRST_MS + (number + 1) * DAY_MS for number in range(len(days))])
     arrivals = arrivals_of(path, [each.data for day in days for each in day])
-    replay = Replay(arrivals, np.array([each.at_ms for day in days for each in day]), config_of(config), DAY_MS)
+    replay = Replay(arrivals, arrivals.buckets[:, LARGEST_TIMESTAMP], config_of(config), DAY_MS)
     history = replay.run(Clock(ends, ends))
     cleanings = {event.at_ms for event in history.events if event.what == "cleaned"}
     return [Day(sample.bytes, sample.segments, sample.at_ms in cleanings) for sample in history.samples]
