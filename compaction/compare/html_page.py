@@ -6,13 +6,12 @@ sorts and filters the table of logs. With very many logs the page omits their co
 
 from __future__ import annotations
 
-import json
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from compaction.compare.figures import ComparedLog, LogTotals, Outcome
-from compaction.printable import printable, printable_json
+from compaction.printable import printable
 from compaction.screen.amounts import counted
+from compaction.screen.html_page import html_page
 
 if TYPE_CHECKING:
     from compaction.compare.comparison import Comparison
@@ -25,16 +24,8 @@ _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 
 def to_html(comparison: Comparison) -> str:
     count, policies = len(comparison.logs), len(comparison.policies)
-    parts = {
-        "TITLE": f"{policies} {'policy' if policies == 1 else 'policies'}, {counted(count, 'log')}",
-        "STYLE": _asset("page.css"),
-        "DATA": _embedded(model(comparison)),
-        "SCRIPT": "\n".join(_asset(name) for name in ("format.js", "charts.js", "page.js")),
-    }
-    page = _asset("page.html")
-    for name, text in parts.items():
-        page = page.replace(f"<!--{name}-->", text, 1)
-    return page
+    title = f"{policies} {'policy' if policies == 1 else 'policies'}, {counted(count, 'log')}"
+    return html_page("compaction.compare", title, model(comparison))
 
 
 def model(comparison: Comparison) -> dict[str, Any]:
@@ -94,13 +85,3 @@ def _outcome(outcome: Outcome, explained: bool) -> dict[str, Any]:
 
 def _columns(totals: LogTotals) -> list[int]:
     return [totals.bytes, totals.segments, totals.records, totals.record_bytes, totals.tombstones, totals.keyless_records]
-
-
-def _embedded(values: dict[str, Any]) -> str:
-    """JSON that cannot end the script element which contains it."""
-    text = printable_json(json.dumps(values, separators=(",", ":"), ensure_ascii=False))
-    return text.replace("<", "\\u003c")
-
-
-def _asset(name: str) -> str:
-    return files("compaction.compare").joinpath("assets", name).read_text("utf-8")

@@ -25,18 +25,17 @@ def lines_of(result: OverTime, style: Style, *, all_rows: bool, details: bool) -
     shown = [log for log in result.logs if log.error is None]
     named = shown if all_rows or len(shown) <= 1 else []
     for log in named:
-        lines += [*wrapped(log.name, style, colour="bold"), *_notes(log, style), *_table(log.effects, style, details), Line("")]
+        lines += [*wrapped(log.name, style, colour="bold"), *_dim(notes_of(log), style)]
+        lines += [*_table(log.effects, style, details), Line("")]
     if len(shown) > 1 or not named:
-        lines += [*wrapped(f"all of {counted(len(shown), 'log')}", style, colour="bold"), *_shared_notes(shown, style)]
+        lines += [*wrapped(f"all of {counted(len(shown), 'log')}", style, colour="bold"), *_dim(shared_notes(shown), style)]
         lines += [*_table(result.totals(), style, details), Line("")]
     lines += _fit(result.fit, style) if result.fit is not None else []
     for log in result.logs:
         for error in dict.fromkeys([log.error if details else None, *(effect.error for effect in log.effects)]):
             if error is not None:
                 lines += wrapped(f"{log.name}: {error}", style, hanging=2, colour="red")
-    if result.ahead_ms:
-        text = f"after {_time(result.as_of_ms)}: the arrivals of the last 30 days once more, whose keys recur as they did"
-        lines += wrapped(text, style, colour="dim")
+    lines += _dim(ahead_note(result), style)
     return [*lines, *wrapped(summary_of(result), style)]
 
 
@@ -50,14 +49,7 @@ def summary_of(result: OverTime) -> str:
 
 def _fit(found: Fit, style: Style) -> list[Line]:
     """The search: what fits, the strongest single setting, and each setting alone."""
-    if found.found is None:
-        texts = [f"none of {len(found.trials)} policies remains within {size(found.fit_bytes)}"]
-    else:
-        how = ",".join(found.found.changes) or "unchanged"
-        texts = [f"within {size(found.fit_bytes)}: {found.policy}, {how}: at most {size(found.found.peak_bytes)}"]
-    if found.strongest is not None:
-        texts.append(f"strongest single setting: {found.strongest.changes[0]}: at most {size(found.strongest.peak_bytes)}")
-    lines = [line for text in texts for line in wrapped(text, style, hanging=2)]
+    lines = [line for text in fit_note(found) for line in wrapped(text, style, hanging=2)]
     columns = [Column("setting", right=False), Column("peak"), Column("mean"), Column("cleaner writes"), Column("deleted")]
     rows = [
         Row([",".join(trial.changes) or found.policy, *map(size, (trial.peak_bytes, trial.mean_bytes)),
@@ -113,7 +105,7 @@ def _bars(sizes: Sequence[int], most: int, style: Style) -> str:
     return "".join(signs[min(len(signs) - 1, value * len(signs) // (most + 1))] for value in largest)
 
 
-def _notes(log: SimulatedLog, style: Style) -> list[Line]:
+def notes_of(log: SimulatedLog) -> list[str]:
     """What the log does not tell, and how exact the figures are."""
     known = log.known
     if known is None:
@@ -125,19 +117,41 @@ def _notes(log: SimulatedLog, style: Style) -> list[Line]:
         texts.append(f"complete from {_time(known.complete_from_ms)} on; before that {share} of its records are gone")
     if known.file_times:
         texts.append("its timestamps do not say when its records arrived: the times of its files are used")
-    return [line for text in texts for line in wrapped(text, style, colour="dim")]
+    return texts
 
 
-def _shared_notes(logs: Sequence[SimulatedLog], style: Style) -> list[Line]:
+def shared_notes(logs: Sequence[SimulatedLog]) -> list[str]:
+    """The same of several logs."""
     known = [log.known for log in logs if log.known is not None]
     if not known:
         return []
     arrived, first = sum(each.arrived_bytes for each in known), min(each.first_ms for each in known)
-    exact = sum(each.exact for each in known)
+    exact, gone = sum(each.exact for each in known), sum(each.missing_share > 0 for each in known)
     how = "exact" if exact == len(known) else f"{exact} of {len(known)} logs exact, the others estimated"
-    text = f"{size(arrived)} arrived since {_time(first)}; {how}"
-    gone = sum(each.missing_share > 0 for each in known)
-    texts = [text, *([f"{counted(gone, 'log')} lack records of the past"] if gone else [])]
+    texts = [f"{size(arrived)} arrived since {_time(first)}; {how}"]
+    return [*texts, f"of {counted(gone, 'log')} records of the past are gone"] if gone else texts
+
+
+def ahead_note(result: OverTime) -> list[str]:
+    """What comes after the present."""
+    if not result.ahead_ms:
+        return []
+    return [f"after {_time(result.as_of_ms)}: the arrivals of the last 30 days once more, whose keys recur as they did"]
+
+
+def fit_note(found: Fit) -> list[str]:
+    """What fits, and the strongest single setting."""
+    if found.found is None:
+        texts = [f"none of {len(found.trials)} policies remains within {size(found.fit_bytes)}"]
+    else:
+        how = ",".join(found.found.changes) or "unchanged"
+        texts = [f"within {size(found.fit_bytes)}: {found.policy}, {how}: at most {size(found.found.peak_bytes)}"]
+    if found.strongest is not None:
+        texts.append(f"strongest single setting: {found.strongest.changes[0]}: at most {size(found.strongest.peak_bytes)}")
+    return texts
+
+
+def _dim(texts: Sequence[str], style: Style) -> list[Line]:
     return [line for text in texts for line in wrapped(text, style, colour="dim")]
 
 

@@ -1,6 +1,7 @@
-"""Makes the pictures of README.md from runs over the sample logs: a dry run on a terminal, and the page of a comparison.
+"""Makes the pictures of the documents: a dry run on a terminal and the page of a comparison, of the sample logs; and the page
+of policies through time, of the log in ``docs/over-time.md``.
 
-``python conf/site/pictures.py`` writes both to ``docs/pictures/``. The second needs a Chromium on the path.
+``python conf/site/pictures.py`` writes them to ``docs/pictures/``. The pages need a Chromium on the path.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -32,19 +34,26 @@ COMPARISON = (
     "--policy", "cleanup.policy=delete,retention.ms=-1,retention.bytes=40kB",
     "--policy", "cleanup.policy=[compact,delete],retention.ms=-1,retention.bytes=40kB",
 )  # fmt: skip
+OVER_TIME = (
+    "dry-run", "--log-dir", "kafka-1", "--as-of", "2024-12-03T00:00Z", "--over-time", "--ahead", "30d", "--html", "page.html",
+    "--policy", "cleanup.policy=compact",
+    "--policy", "cleanup.policy=compact,segment.ms=1d,delete.retention.ms=1h",
+    "--policy", "cleanup.policy=compact,max.compaction.lag.ms=6h",
+)  # fmt: skip
 #: rich's template loads fonts from another site: without them, the reader's own monospaced font is used
 _FONT = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
 _BROWSER = (
     "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-    "--force-device-scale-factor=1", "--window-size=1000,690",
+    "--force-device-scale-factor=1",
 )  # fmt: skip
 
 
 def main() -> None:
-    """Makes both pictures."""
+    """Makes all pictures."""
     PICTURES.mkdir(exist_ok=True)
     (PICTURES / "dry-run.svg").write_text(svg(on_terminal()), encoding="utf-8")
-    screenshot(PICTURES / "policies.png")
+    screenshot(PICTURES / "policies.png", COMPARISON, _sample, 690)
+    screenshot(PICTURES / "over-time.png", OVER_TIME, _customers, 740)
 
 
 def on_terminal() -> str:
@@ -79,8 +88,8 @@ def svg(result: str) -> str:
     return console.export_svg(title="", code_format=_FONT.sub("", CONSOLE_SVG_FORMAT), unique_id="dry-run")
 
 
-def screenshot(target: Path) -> None:
-    """The upper part of a comparison's page.
+def screenshot(target: Path, arguments: tuple[str, ...], logs: Callable[[str], Path], height: int) -> None:
+    """The upper part of the page that a command makes.
 
     :raises FileNotFoundError: there is no Chromium
     """
@@ -88,11 +97,12 @@ def screenshot(target: Path) -> None:
     if browser is None:
         raise FileNotFoundError("chromium is not on the path: install it")
     with tempfile.TemporaryDirectory() as place:
-        directory = _sample(place)
-        subprocess.run(_command(COMPARISON), cwd=directory, check=True, capture_output=True)  # noqa: S603 - constants
+        directory = logs(place)
+        subprocess.run(_command(arguments), cwd=directory, check=True, capture_output=True)  # noqa: S603 - constants
         page = directory / "page.html"
         page.write_text(page.read_text(encoding="utf-8").replace(place, "/backup"), encoding="utf-8")
-        call = [browser, *_BROWSER, f"--user-data-dir={place}/profile", f"--screenshot={target}", page.as_uri()]
+        flags = (*_BROWSER, f"--window-size=1000,{height}", f"--user-data-dir={place}/profile", f"--screenshot={target}")
+        call = [browser, *flags, page.as_uri()]
         subprocess.run(call, check=True, capture_output=True, timeout=120)  # noqa: S603 - a browser with constants
 
 
@@ -102,6 +112,14 @@ def _sample(place: str) -> Path:
         archive.extractall(place, filter="data")
     directory = Path(place)
     next(path for path in directory.iterdir() if path.is_dir()).rename(directory / "kafka-1")
+    return directory
+
+
+def _customers(place: str) -> Path:
+    """A directory with the log of ``docs/over-time.md`` in ``kafka-1``."""
+    directory = Path(place)
+    write = (sys.executable, "-m", "tests.simulation.customers", str(directory / "kafka-1"))
+    subprocess.run(write, cwd=ROOT, check=True)  # noqa: S603 - constants
     return directory
 
 

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PLOTS = {"what_is_in_this_log": 3, "reading_a_report": 2}
+PLOTS = {"what_is_in_this_log": 3, "reading_a_report": 2, "what_if_over_time": 1}
 
 
 def cells(path: Path) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def test_notebooks_are_stored_with_the_outputs_of_the_sample(path: Path) -> None
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     found = json.dumps([cell["outputs"] for cell in code])
     assert found.count('"image/png"') == PLOTS[path.stem]
-    assert "inventory-0" in found or "inventory " in found
+    assert any(text in found for text in ("inventory-0", "inventory ", "max.compaction.lag.ms=6h"))
     for private in ("/tmp/", str(Path.home()), str(ROOT), "Traceback"):
         assert private not in found
 
