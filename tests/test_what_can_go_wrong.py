@@ -162,6 +162,10 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_log_with_a_changed_object_fails",
         ),
     },
+    "`its timestamps do not say when its records arrived": {
+        "simulation/test_times.py": ("test_other_timestamps_are_replaced_by_file_times_or_refused",),
+        "simulation/test_over_time.py": ("test_a_log_that_cannot_be_simulated_fails",),
+    },
     "`compiled kernels are kept in": {
         "kernels/compiling/test_cache.py": (
             "test_files_that_others_could_have_planted_never_run",

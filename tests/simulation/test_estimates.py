@@ -25,7 +25,7 @@ pytestmark = pytest.mark.kafka
     ],
     ids=["plain", "zstd", "lz4"],
 )
-@pytest.mark.parametrize("policy", [0, 1, 3])
+@pytest.mark.parametrize("policy", [0, 3])
 def test_estimates_are_within_their_bounds(gateway: Gateway, tmp_path: Path, shape: Shape, median: float, policy: int) -> None:
     days = story(100 + policy, shape, keys=300)
     kafka = by_kafka(gateway, tmp_path / "t-0", days, POLICIES[policy])
@@ -36,12 +36,11 @@ def test_estimates_are_within_their_bounds(gateway: Gateway, tmp_path: Path, sha
     assert [day.cleaned for day in ours] == [day.cleaned for day in kafka]
 
 
-@pytest.mark.parametrize("policy", range(4))
+@pytest.mark.parametrize("policy", [0, 2])
 def test_a_large_log_is_simulated_by_its_parts(gateway: Gateway, tmp_path: Path, policy: int) -> None:
     """Cleanings may come a check earlier or later: sizes are compared over the whole time."""
-    config = {**POLICIES[policy], **({"internal.segment.bytes": "200000"} if policy in (1, 2) else {})}
-    config |= {"retention.bytes": "2000000"} if policy == 2 else {}
-    days = story(200 + policy, Shape(most_records=20, transactions=policy % 2 == 1), per_day=60, keys=900)
+    config = {**POLICIES[policy], **({"internal.segment.bytes": "100000", "retention.bytes": "1000000"} if policy == 2 else {})}
+    days = story(200 + policy, Shape(most_records=20, transactions=True), per_day=30, keys=900)
     kafka = by_kafka(gateway, tmp_path / "t-0", days, config)
     with patch.object(arrivals, "EXACT_RECORDS", 10):
         ours = by_simulation(tmp_path / "whole", days, config)
