@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +19,9 @@ from compaction.simulation.result import OverTime
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DAY_MS = 86_400_000
 FIRST_MS = 20_000 * DAY_MS
@@ -143,8 +147,11 @@ def test_a_log_that_cannot_be_simulated_fails(tmp_path: Path, capsys: pytest.Cap
     assert "do not say when its records arrived (some are in the future)" in capsys.readouterr().err
 
 
-def test_the_python_api_returns_it(logs: Path) -> None:
-    result = compaction.dry_run(logs, over_time=True, as_of=NOW_MS, policies=[{"cleanup.policy": "compact"}], engine="local")
+@pytest.mark.spark
+def test_the_python_api_returns_it_and_spark_finds_the_same(logs: Path, spark: SparkSession) -> None:
+    policies = [{"cleanup.policy": "compact"}]
+    result = compaction.dry_run(logs, over_time=True, as_of=NOW_MS, policies=policies, engine="local")
     assert isinstance(result, OverTime)
+    assert compaction.dry_run(logs, over_time=True, as_of=NOW_MS, policies=policies, spark=spark).logs == result.logs
     assert result.to_arrow().num_rows == 3
     assert "run_info" in simulation_metrics(result)
