@@ -55,7 +55,11 @@ class Buckets:
         self._data, self._markers = columns[:, BATCHES].astype(np.float64), columns[:, CONTROLS].astype(np.float64)
         #: 0 for none
         self._horizon, self._marker_horizon = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        self._txn = _transactions(columns) if arrivals.exact else np.full(count, -1)
+        #: int64[n + 1]: the last stable bucket's end once so many have arrived (Kafka: ``firstUnstableOffset``)
+        self.stable: Int64s = np.arange(count + 1)
+        self._txn = np.full(count, -1)
+        if arrivals.exact:
+            self._txn, self.stable = _transactions(columns)
         overhead = HEADER_SIZE * columns[:, BATCHES]
         #: stored bytes of an uncompressed byte of records
         data_bytes, plain = columns[:, STORED] - overhead, columns[:, PLAIN]
@@ -224,16 +228,23 @@ def _varint_bytes(values: Int64s) -> Int64s:
     return sizes
 
 
-def _transactions(columns: Int64s) -> Int64s:
-    """The number of the transaction of each bucket of one batch, -1 for none: a marker has that of the data before it."""
-    numbers = np.full(len(columns), -1, np.int64)
+def _transactions(columns: Int64s) -> tuple[Int64s, Int64s]:
+    """The number of the transaction of each bucket of one batch, -1 for none: a marker has that of the data before it. And
+    ``Buckets.stable``."""
+    numbers, stable = np.full(len(columns), -1, np.int64), np.arange(len(columns) + 1)
     current: dict[int, int] = {}
+    begun: dict[int, int] = {}
     count = 0
     for bucket in np.flatnonzero(columns[:, IN_TXN] > 0).tolist():
         producer = int(columns[bucket, PRODUCER])
         if producer not in current:
-            current[producer], count = count, count + 1
+            current[producer], begun[producer], count = count, bucket, count + 1
         numbers[bucket] = current[producer]
         if columns[bucket, CONTROLS]:
+            # it was open until this marker arrived
+            first, end = begun.pop(producer), bucket + 1
+            stable[first + 1 : end] = np.minimum(stable[first + 1 : end], first)
             del current[producer]
-    return numbers
+    for first in begun.values():
+        stable[first + 1 :] = np.minimum(stable[first + 1 :], first)
+    return numbers, stable

@@ -5,7 +5,8 @@ buckets. Appends mirror ``UnifiedLog.maybeRoll`` and ``LogSegment.shouldRoll``; 
 the sizes of buckets in place of records (``compaction.simulation.buckets``).
 
 At each check, as in a broker, the cleaner comes first, then the deletion of segments. Differences to a broker: offset maps have
-room for all keys, the cleaner is never busy elsewhere, the high watermark and the last stable offset are the log end.
+room for all keys, the cleaner is never busy elsewhere, the high watermark is the log end, and transactions hold cleanings back
+in small logs only, whose buckets are batches.
 """
 
 from __future__ import annotations
@@ -119,9 +120,9 @@ class Replay:
         self._arrived = max(self._arrived, end)
 
     def _view(self) -> LogView:
-        end = self._arrived
+        end, stable = self._arrived, int(self._buckets.stable[self._arrived])
         return LogView(
-            TopicPartition("simulated", 0), "", "", tuple(self._segments), self._start, end, end, end, self._first_dirty
+            TopicPartition("simulated", 0), "", "", tuple(self._segments), self._start, end, stable, end, self._first_dirty
         )
 
     def _clean(self, now_ms: int) -> int:
@@ -142,6 +143,8 @@ class Replay:
                 )
             )
             self._look_ms = min((time_ms for time_ms in lags if time_ms >= now_ms), default=_LONG_MAX)
+            # or an open transaction ends
+            self._rolled = bool(self._buckets.stable[self._arrived] < self._arrived)
             return 0
         self._note_ages(now_ms)
         first, end = self._start, plan.first_uncleanable_offset

@@ -19,6 +19,8 @@ class Shape:
     most_records: int = 1
     codec: str = "none"
     transactions: bool = False
+    #: some transactions end days later
+    long_transactions: bool = False
     producers: bool = False
     keyless: bool = False
     value_bytes: int = 120
@@ -35,21 +37,30 @@ class Arriving:
 def story(number: int, shape: Shape, days: int = 60, per_day: int = 12, keys: int = 40) -> list[list[Arriving]]:
     """The batches of each day, in the order of offsets and times; the same for the same number."""
     chance = random.Random(number)
-    offset, result, sequences = 0, [], dict[int, int]()
+    offset, result, sequences, waiting = 0, [], dict[int, int](), dict[int, int]()
     for day in range(days):
         arrivals: list[Arriving] = []
         count = chance.randrange(per_day // 2, per_day * 2)
         times = sorted(chance.randrange(DAY_MS) for _ in range(count))
         number_of = 0
+        for producer_id in [each for each, until in waiting.items() if until <= day]:
+            morning_ms = FIRST_MS + day * DAY_MS + 1
+            arrivals.append(Arriving(morning_ms, marker(offset, morning_ms, Producer(producer_id), COMMIT)))
+            offset += 1
+            del waiting[producer_id]
         while number_of < len(times):
             at_ms = FIRST_MS + day * DAY_MS + times[number_of]
             if shape.transactions and chance.random() < 0.3:
-                producer = Producer(chance.randrange(1, 4))
+                producer = Producer(chance.choice([each for each in range(1, 8) if each not in waiting]))
                 for _ in range(chance.randrange(1, 4)):
                     batch, offset = _batch(chance, shape, keys, offset, at_ms, producer.id, sequences, transactional=True)
                     arrivals.append(Arriving(at_ms, batch))
-                arrivals.append(Arriving(at_ms, marker(offset, at_ms, producer, ABORT if chance.random() < 0.3 else COMMIT)))
-                offset += 1
+                if shape.long_transactions and len(waiting) < 3 and chance.random() < 0.1:
+                    waiting[producer.id] = day + chance.randrange(1, 8)
+                else:
+                    kind = ABORT if chance.random() < 0.3 else COMMIT
+                    arrivals.append(Arriving(at_ms, marker(offset, at_ms, producer, kind)))
+                    offset += 1
             else:
                 producer_id = chance.randrange(11, 15) if shape.producers and chance.random() < 0.5 else -1
                 batch, offset = _batch(chance, shape, keys, offset, at_ms, producer_id, sequences)

@@ -74,9 +74,10 @@ def by_simulation(path: Path, days: list[list[Arriving]], config: dict[str, str]
 
 
 @pytest.mark.parametrize("policy", range(len(POLICIES)))
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_each_evening_is_kafkas_to_the_byte(gateway: Gateway, tmp_path: Path, number: int, policy: int) -> None:
-    shape = Shape(transactions=number % 3 == 1, producers=number % 3 == 2, keyless=number % 2 == 1)
+    transactions, long = number in (1, 3), number == 3
+    shape = Shape(transactions=transactions, long_transactions=long, producers=number == 2, keyless=number % 2 == 1)
     days = story(number, shape)
     kafka = by_kafka(gateway, tmp_path / "t-0", days, POLICIES[policy])
     assert by_simulation(tmp_path / "whole", days, POLICIES[policy]) == kafka
