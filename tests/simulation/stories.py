@@ -51,7 +51,9 @@ def story(number: int, shape: Shape, days: int = 60, per_day: int = 12, keys: in
         while number_of < len(times):
             at_ms = FIRST_MS + day * DAY_MS + times[number_of]
             if shape.transactions and chance.random() < 0.3:
-                producer = Producer(chance.choice([each for each in range(1, 8) if each not in waiting]))
+                number_of_producers = 8 if shape.long_transactions else 4
+                free = [each for each in range(1, number_of_producers) if each not in waiting]
+                producer = Producer(free[chance.randrange(len(free))])
                 for _ in range(chance.randrange(1, 4)):
                     batch, offset = _batch(chance, shape, keys, offset, at_ms, producer.id, sequences, transactional=True)
                     arrivals.append(Arriving(at_ms, batch))
