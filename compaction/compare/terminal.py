@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compaction.compare.figures import ComparedLog, LogTotals, Outcome, OutcomeStatus
 from compaction.screen.amounts import change, counted, elapsed, share_freed, size
-from compaction.screen.text_table import Column, Line, Row, Style, TopRows, table, top_rows, wrapped
+from compaction.screen.text_table import Column, Line, Row, Style, TopRows, letter, table, top_rows, wrapped
 
 if TYPE_CHECKING:
     from compaction.compare.comparison import Comparison
@@ -74,10 +74,6 @@ def explanation_lines(logs: Iterable[ComparedLog], style: Style) -> Iterator[Lin
                 indent, hanging = (10, 0) if remedy else (4, 6)
                 lines += wrapped(text.strip(), style, indent=indent, hanging=hanging)
         yield from lines
-
-
-def letter(number: int) -> str:
-    return chr(65 + number) if number < 26 else letter(number // 26 - 1) + letter(number % 26)
 
 
 def _legend(comparison: Comparison, style: Style) -> list[Line]:

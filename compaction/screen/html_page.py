@@ -14,13 +14,19 @@ _SHARED = ("format.js", "charts.js")
 
 
 def html_page(package: str, title: str, data: Mapping[str, Any]) -> str:
-    """The page of a package: ``assets/page.html`` and ``assets/page.js`` in it, with the style and the functions of all pages.
+    """The page of a package: ``assets/page.html`` and ``assets/page.js`` in it, in the frame, style and functions of all pages.
 
     :param data: for the script
     """
     script = "\n".join([*(_asset("compaction.screen", name) for name in _SHARED), _asset(package, "page.js")])
-    parts = {"TITLE": title, "STYLE": _asset("compaction.screen", "page.css"), "DATA": _embedded(data), "SCRIPT": script}
-    page = _asset(package, "page.html")
+    parts = {
+        "TITLE": title,
+        "STYLE": _asset("compaction.screen", "page.css"),
+        "BODY": _asset(package, "page.html").rstrip(),
+        "DATA": _embedded(data),
+        "SCRIPT": script,
+    }
+    page = _asset("compaction.screen", "frame.html")
     for name, text in parts.items():
         page = page.replace(f"<!--{name}-->", text, 1)
     return page

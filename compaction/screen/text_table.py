@@ -97,6 +97,11 @@ def wrapped(text: str, style: Style, indent: int = 0, hanging: int = 0, colour: 
     return [Line(line.replace(_NO_BREAK, " "), colour) for line in lines]
 
 
+def letter(number: int) -> str:
+    """Stands for a policy, whose name may be long: ``A`` to ``Z``, ``AA``, …."""
+    return chr(65 + number) if number < 26 else letter(number // 26 - 1) + letter(number % 26)
+
+
 def shortened(name: str, width: int, ellipsis: str) -> str:
     """A name in at most ``width`` cells; its middle is omitted, because its end has the partition."""
     if cell_len(name) <= width:

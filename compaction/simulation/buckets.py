@@ -232,19 +232,18 @@ def _transactions(columns: Int64s) -> tuple[Int64s, Int64s]:
     """The number of the transaction of each bucket of one batch, -1 for none: a marker has that of the data before it. And
     ``Buckets.stable``."""
     numbers, stable = np.full(len(columns), -1, np.int64), np.arange(len(columns) + 1)
-    current: dict[int, int] = {}
-    begun: dict[int, int] = {}
+    # by producer, the number of its open transaction, and its first bucket
+    begun: dict[int, tuple[int, int]] = {}
     count = 0
     for bucket in np.flatnonzero(columns[:, IN_TXN] > 0).tolist():
         producer = int(columns[bucket, PRODUCER])
-        if producer not in current:
-            current[producer], begun[producer], count = count, bucket, count + 1
-        numbers[bucket] = current[producer]
+        if producer not in begun:
+            begun[producer], count = (count, bucket), count + 1
+        numbers[bucket], first = begun[producer]
         if columns[bucket, CONTROLS]:
             # it was open until this marker arrived
-            first, end = begun.pop(producer), bucket + 1
-            stable[first + 1 : end] = np.minimum(stable[first + 1 : end], first)
-            del current[producer]
-    for first in begun.values():
+            stable[first + 1 : bucket + 1] = np.minimum(stable[first + 1 : bucket + 1], first)
+            del begun[producer]
+    for _, first in begun.values():
         stable[first + 1 :] = np.minimum(stable[first + 1 :], first)
     return numbers, stable

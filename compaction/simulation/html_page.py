@@ -9,6 +9,7 @@ from compaction.printable import printable
 from compaction.screen.amounts import counted
 from compaction.screen.html_page import html_page
 from compaction.simulation.figures import Effect, SimulatedLog, total
+from compaction.simulation.fit import Fit
 from compaction.simulation.terminal import ahead_note, fit_note, notes_of, shared_notes
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def model(result: OverTime) -> dict[str, Any]:
         topics.setdefault(log.topic, []).append(log)
     groups = [(topic, logs) for topic, logs in topics.items() if 1 < len(logs) < len(shown)]
     groups += [(log.name, [log]) for log in shown] if len(shown) > 1 else []
-    largest = sorted(groups, key=lambda group: -_peak(group[1]))[:MOST_VIEWS]
-    views = [(f"all of {counted(len(shown), 'log')}", shown), *(group for group in groups if group in largest)]
+    largest = sorted(sorted(range(len(groups)), key=lambda number: -_peak(groups[number][1]))[:MOST_VIEWS])
+    views = [(f"all of {counted(len(shown), 'log')}", shown), *(groups[number] for number in largest)]
     about = f"{counted(len(result.logs), 'log')}, which were only read."
     if len(groups) > len(largest):
         about += f" The {MOST_VIEWS} largest topics and logs can be chosen; the report has the others."
@@ -42,7 +43,7 @@ def model(result: OverTime) -> dict[str, Any]:
         "about": " ".join([about, *(f"{text[0].upper()}{text[1:]}." for text in ahead_note(result))]),
         "policies": list(result.policies),
         "views": [_view(result, name, logs) for name, logs in views],
-        "fit": None if result.fit is None else {"text": "; ".join(fit_note(result.fit)), "trials": _trials(result)},
+        "fit": None if result.fit is None else {"text": "; ".join(fit_note(result.fit)), "trials": _trials(result.fit)},
     }
 
 
@@ -80,10 +81,9 @@ def _effect(effect: Effect, reason: str | None) -> dict[str, Any]:
     }
 
 
-def _trials(result: OverTime) -> list[list[Any]]:
-    found = result.fit
+def _trials(found: Fit) -> list[list[Any]]:
     return [
         [", ".join(trial.changes) or found.policy, trial.peak_bytes, trial.mean_bytes, trial.bytes_written, trial.bytes_deleted]
-        for trial in (found.trials if found is not None else ())
-        if found is not None and len(trial.changes) <= 1
+        for trial in found.trials
+        if len(trial.changes) <= 1
     ]

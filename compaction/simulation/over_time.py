@@ -186,16 +186,16 @@ def _known(log: _Log) -> Known:
     complete = max(int(inside.max(initial=0)), int(before.max(initial=0)))
     offsets = int((first[complete] if complete < len(first) else end[-1]) - first[0])
     complete_ms = log.arrivals_ms[min(complete, len(buckets) - 1)]
-    compressed = bool((buckets[:, STORED] - HEADER_SIZE * buckets[:, BATCHES] != buckets[:, PLAIN]).any())
-    single = log.arrivals.exact and bool((buckets[:, RECORDS] <= 1).all())
-    estimate = ""
-    if compressed:
-        estimate = "compressed batches are taken to compress their remaining records as well as all of them"
-    elif not single and not log.arrivals.exact:
-        estimate = f"{len(buckets)} parts of the log are simulated as a whole, their remaining records as spread evenly"
+    estimates = []
+    if (buckets[:, STORED] - HEADER_SIZE * buckets[:, BATCHES] != buckets[:, PLAIN]).any():
+        estimates.append("what remains of compressed batches is estimated from samples that are compressed again")
+    if not log.arrivals.exact:
+        estimates.append(f"{len(buckets)} parts of the log are simulated, each as if its remaining records were spread evenly")
+    elif (buckets[:, RECORDS] > 1).any():
+        estimates.append("the records of a batch are taken to have the same timestamp")
     return Known(
-        exact=not compressed and log.arrivals.exact,
-        estimate=estimate,
+        exact=not estimates,
+        estimate="; ".join(estimates),
         file_times=log.file_times,
         first_ms=int(log.arrivals_ms[0]),
         complete_from_ms=int(complete_ms),

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from compaction.screen.amounts import counted, duration, elapsed, size
-from compaction.screen.text_table import Column, Line, Row, Style, table, wrapped
+from compaction.screen.text_table import Column, Line, Row, Style, letter, table, wrapped
 from compaction.simulation.figures import Effect, SimulatedLog
 from compaction.simulation.fit import Fit
 
@@ -40,7 +40,7 @@ def lines_of(result: OverTime, style: Style, *, all_rows: bool, details: bool) -
 
 
 def summary_of(result: OverTime) -> str:
-    peaks = [f"{_letter(number)} at most {size(total.peak_bytes)}" for number, total in enumerate(result.totals())]
+    peaks = [f"{letter(number)} at most {size(total.peak_bytes)}" for number, total in enumerate(result.totals())]
     failed = sum(log.error is not None for log in result.logs)
     tail = f", {failed} failed" if failed else ""
     logs = counted(len(result.logs), "log")
@@ -60,26 +60,22 @@ def _fit(found: Fit, style: Style) -> list[Line]:
     return [*lines, *table(columns, rows, style), Line("")]
 
 
-def _letter(number: int) -> str:
-    return chr(65 + number) if number < 26 else _letter(number // 26 - 1) + _letter(number % 26)
-
-
 def _table(effects: Sequence[Effect], style: Style, details: bool) -> list[Line]:
     titles = ("mean", "peak", "end", "cleaned", "written", "superseded for", "deleted for")
     columns = [Column("policy", right=False), *(Column(title) for title in titles), Column("size", right=False)]
     peak = max((effect.peak_bytes for effect in effects), default=0)
     lines = []
     for number, effect in enumerate(effects):
-        lines += wrapped(f"{_letter(number)}  {effect.policy}", style, hanging=3)
+        lines += wrapped(f"{letter(number)}  {effect.policy}", style, hanging=3)
     rows = [_row(number, effect, peak, style, details) for number, effect in enumerate(effects)]
     return [*lines, *table(columns, rows, style)]
 
 
 def _row(number: int, effect: Effect, peak: int, style: Style, details: bool) -> Row:
     if not effect.samples:
-        return Row([_letter(number), *[""] * 7, "no figures"])
+        return Row([letter(number), *[""] * 7, "no figures"])
     cells = [
-        _letter(number), size(effect.mean_bytes), size(effect.peak_bytes), size(effect.end_bytes), f"{effect.cleanings:,} x",
+        letter(number), size(effect.mean_bytes), size(effect.peak_bytes), size(effect.end_bytes), f"{effect.cleanings:,} x",
         f"{effect.write_amplification:.2f} x", duration(effect.oldest_superseded_ms), duration(effect.oldest_deleted_ms),
         _bars([sample.bytes for sample in effect.samples], peak, style),
     ]  # fmt: skip

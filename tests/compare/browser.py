@@ -7,10 +7,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome-headless-shell")
 _FLAGS = (
@@ -128,3 +130,11 @@ def _ending(script: str, document: str = "document") -> str:
 
 def _plain(text: str) -> str:
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&nbsp;", "\u00a0").replace("&amp;", "&")
+
+
+@pytest.fixture(scope="module")
+def browser(missing: Callable[[str], None], tmp_path_factory: pytest.TempPathFactory) -> Browser:
+    path = find_browser()
+    if path is None:
+        missing("a Chromium on the path (chromium, google-chrome)")
+    return Browser(str(path), tmp_path_factory.mktemp("pages"))

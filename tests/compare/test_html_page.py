@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,18 +12,10 @@ from compaction.compare.comparison import Comparison
 from compaction.compare.count import AGE_BOUNDS_MS
 from compaction.compare.figures import Distribution, OutcomeStatus
 from compaction.compare.html_page import MOST_EXPLAINED, age_labels, to_html
-from tests.compare.browser import DARK, Browser, find_browser
+from tests.compare.browser import DARK, Browser
 from tests.compare.made import POLICIES, comparison, failed, log
 
 CHARTS = ("bytes", "records", "tombstones", "keys", "ages-0", "ages-1", "places-0", "places-1", "rounds")
-
-
-@pytest.fixture(scope="module")
-def browser(missing: Callable[[str], None], tmp_path_factory: pytest.TempPathFactory) -> Browser:
-    path = find_browser()
-    if path is None:
-        missing("a Chromium on the path (chromium, google-chrome)")
-    return Browser(str(path), tmp_path_factory.mktemp("pages"))
 
 
 def several() -> Comparison:

@@ -9,9 +9,9 @@ import pytest
 
 from compaction.compare.comparison import Comparison
 from compaction.compare.figures import ComparedLog, OutcomeStatus
-from compaction.compare.terminal import explanation_lines, letter
+from compaction.compare.terminal import explanation_lines
 from compaction.report import LogStatus
-from compaction.screen.text_table import Screen
+from compaction.screen.text_table import Screen, letter
 from tests.compare.made import comparison, failed, log, skipped
 from tests.screen.golden_text import check_golden, widest
 

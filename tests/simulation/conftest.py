@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.compare.browser import browser
 from tests.kafka.fixtures import gateway
 
-__all__ = ["gateway"]
+__all__ = ["browser", "gateway"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,19 +11,11 @@ from compaction.simulation.figures import Effect, Event, Known, Sample, Simulate
 from compaction.simulation.fit import Fit, Trial
 from compaction.simulation.html_page import MOST_VIEWS, model, to_html
 from compaction.simulation.result import OverTime
-from tests.compare.browser import DARK, Browser, find_browser
+from tests.compare.browser import DARK, Browser
 
 DAY_MS = 86_400_000
 FIRST_MS = 20_000 * DAY_MS
 DAYS = 60
-
-
-@pytest.fixture(scope="module")
-def browser(missing: Callable[[str], None], tmp_path_factory: pytest.TempPathFactory) -> Browser:
-    path = find_browser()
-    if path is None:
-        missing("a Chromium on the path (chromium, google-chrome)")
-    return Browser(str(path), tmp_path_factory.mktemp("pages"))
 
 
 def effect(policy: str, every: int, scale: int) -> Effect:
