@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from compaction.api.count_report import CountReport as CountReport
     from compaction.api.read_frame import read as read
     from compaction.certifier.certificate import VerifyReport as VerifyReport
     from compaction.checkup.check import Checkup as Checkup
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from compaction.commands.expire import expire as expire
     from compaction.commands.verify import verify as verify
     from compaction.compare.comparison import Comparison as Comparison
+    from compaction.counting.count_report import CountReport as CountReport
     from compaction.errors import CompactionError as CompactionError
     from compaction.errors import UsageError as UsageError
     from compaction.run_report import RunReport as RunReport
@@ -43,7 +43,7 @@ _PLACES = {
     "RunReport": "run_report",
     "Comparison": "compare.comparison",
     "VerifyReport": "certifier.certificate",
-    "CountReport": "api.count_report",
+    "CountReport": "counting.count_report",
     "Dumped": "commands.dump_log",
     "Checkup": "checkup.check",
     "CompactionError": "errors",

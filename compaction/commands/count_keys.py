@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from compaction.api.count_report import CountReport
 from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, chosen, progress
 from compaction.api.inputs import Inputs, Texts, Time, find_logs, read_selector
 from compaction.cli import execution, log_lines, option_groups
+from compaction.counting.count_report import CountReport
 from compaction.errors import UsageError
 from compaction.locking.access import Purpose, access
 from compaction.screen.amounts import counted
@@ -55,6 +55,10 @@ examples:
     kafka-log-compaction count --log-dir /var/lib/kafka/data --topic orders --bytes \\
       --group-by 'regex:^(\\w+)-'
 
+  The same as a page, with the largest keys:
+    kafka-log-compaction count --log-dir /var/lib/kafka/data --topic orders --bytes --top 10 \\
+      --html orders.html
+
   Every partition, as JSON:
     kafka-log-compaction count --log-dir /var/lib/kafka/data --output json
 """
@@ -95,6 +99,7 @@ def parser() -> option_groups.Parser:
         "--as-of", metavar="TIME",
         help="with --bytes: count the ages of records up to this time, e.g. 2026-11-22T02:00Z (default: now)",
     )  # fmt: skip
+    option_groups.add_file(group, "--html", "with --bytes: write a self-contained HTML page of where the bytes are")
     group.add_argument("--partitions", action="store_true", dest="by_partition", help="also print a line for each partition")
     group.add_argument("--output", choices=("text", "json"), default="text", help="format of the result (default: %(default)s)")
     option_groups.add_engine(group)
@@ -138,11 +143,11 @@ def count(
     :param stored: count the bytes of ``.log`` files too (``--bytes``), with all records that are stored
     :raises UsageError: an argument is invalid, or a live broker holds a log directory
     """
-    from compaction.source.count_logs import StoredRequest, count_logs, plan_count
-    from compaction.source.key_groups import KeyGroups
-    from compaction.source.key_totals import Largest
+    from compaction.counting.count_logs import StoredRequest, count_logs, plan_count
+    from compaction.counting.key_groups import KeyGroups
+    from compaction.counting.key_totals import Largest
+    from compaction.counting.task_totals import GROUPS, HEADER_NAMES, KEYS, PRODUCERS
     from compaction.source.read_plan import READ_UNCOMMITTED, ReadRequest
-    from compaction.source.task_totals import GROUPS, HEADER_NAMES, KEYS, PRODUCERS
 
     inputs = Inputs.of("count", locals())
     if not stored and (group_by is not None or as_of is not None):
@@ -154,8 +159,7 @@ def count(
     request = ReadRequest.parse({"paths": json.dumps(directories), "isolation.level": isolation_level})
     measure = "stored_bytes" if stored and by == "bytes" else by
     named = Largest(max(top, _NAMED), measure)
-    # the stored bytes of a header are not known
-    largest = {KEYS: Largest(top, measure), GROUPS: named, PRODUCERS: named, HEADER_NAMES: Largest(named.count, by)}
+    largest = {KEYS: Largest(top, measure), **dict.fromkeys((GROUPS, PRODUCERS, HEADER_NAMES), named)}
     with (
         chosen(engine, "count", spark=spark, settings=ENCRYPTED) as tasks,
         access(file_system(directories), directories, Purpose.COPY),
@@ -164,7 +168,7 @@ def count(
         step(f"counting {counted(len(logs), 'log')}")
         plan = plan_count(logs, request, StoredRequest(inputs.now_ms, groups) if stored else None)
         count_logs(tasks.passes(progress_display)(), plan, largest)
-    return CountReport(plan, isolation_level, by_partition, stored, groups)
+    return CountReport(plan, isolation_level, by_partition, stored, groups, inputs.now_ms)
 
 
 def _show(report: CountReport, arguments: argparse.Namespace) -> None:
@@ -180,7 +184,9 @@ def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int
     """Runs the command; returns its exit code, see ``compact``."""
 
     def body(arguments: argparse.Namespace) -> int:
+        if arguments.html is not None and not arguments.stored:
+            raise UsageError("--html shows where the bytes are", hint="add --bytes")
         report = count(**execution.call_parameters(count, arguments) | ({} if engine is None else {"engine": engine}))
-        return execution.finish((), lambda: _show(report, arguments), report.exit_code)
+        return execution.finish([(arguments.html, report.to_html)], lambda: _show(report, arguments), report.exit_code)
 
     return execution.run_command(parser(), argv, body)

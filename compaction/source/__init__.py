@@ -1,1 +1,1 @@
-"""Logs at rest as a consumer reads them: the ``kafka_log`` data source of Spark, and counts of records and keys."""
+"""Logs at rest as a consumer reads them: the ``kafka_log`` data source of Spark."""

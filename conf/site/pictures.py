@@ -1,5 +1,5 @@
-"""Makes the pictures of the documents: a dry run on a terminal and the page of a comparison, of the sample logs; and the page
-of policies through time, of the log in ``docs/over-time.md``.
+"""Makes the pictures of the documents: a dry run on a terminal, the page of a comparison and that of a count of bytes, of the
+sample logs; and the page of policies through time, of the log in ``docs/over-time.md``.
 
 ``python conf/site/pictures.py`` writes them to ``docs/pictures/``. The pages need a Chromium on the path.
 """
@@ -40,6 +40,7 @@ OVER_TIME = (
     "--policy", "cleanup.policy=compact,segment.ms=1d,delete.retention.ms=1h",
     "--policy", "cleanup.policy=compact,max.compaction.lag.ms=6h",
 )  # fmt: skip
+COUNT = ("count", *_LOGS, "--topic", "orders", "--bytes", "--html", "page.html")
 #: rich's template loads fonts from another site: without them, the reader's own monospaced font is used
 _FONT = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
 _BROWSER = (
@@ -53,6 +54,7 @@ def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     (PICTURES / "dry-run.svg").write_text(svg(on_terminal()), encoding="utf-8")
     screenshot(PICTURES / "policies.png", COMPARISON, _sample, 690)
+    screenshot(PICTURES / "count.png", COUNT, _sample, 760)
     screenshot(PICTURES / "over-time.png", OVER_TIME, _customers, 740)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from compaction import count
 from compaction.certifier.certificate import Status
-from compaction.source.byte_usage import STORED
+from compaction.counting.byte_usage import STORED
 from tests.conformance.bench import Bench, Round
 from tests.conformance.cleaning_scenarios import cleaning_scenarios
 from tests.conformance.planning_scenarios import planning_scenarios

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from compaction.cleaning.log_view import LogView
+from compaction.counting.count_logs import count_logs, plan_count
+from compaction.counting.key_totals import Largest
+from compaction.counting.task_totals import KEYS
 from compaction.report import LogReport, LogStatus, RunStatus
 from compaction.run.compact import clean_logs
 from compaction.run.log_reports import deletion_report, note_logs_in_use, warn_of_changes
 from compaction.run.prepare import LogAccess, read_logs
 from compaction.screen.text_table import Screen
-from compaction.source.count_logs import count_logs, plan_count
-from compaction.source.key_totals import Largest
 from compaction.source.read_plan import ReadRequest
-from compaction.source.task_totals import KEYS
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.segment_file import Block, SegmentReader

@@ -1,7 +1,5 @@
 /* Draws the figures of all logs, or of one. */
 
-const DATA = JSON.parse(document.getElementById("data").textContent);
-const byId = (id) => document.getElementById(id);
 const state = { log: -1, sort: "before", down: true, filter: "" };
 
 /* The figures to show: sums over all logs with figures, or one log. */
@@ -217,12 +215,6 @@ function table() {
       : `<td>${column.text(log)}</td>`).join("") + "</tr>").join("");
 }
 
-/* Draws a chart at the width of its element. */
-function into(id, chart) {
-  const box = byId(id);
-  box.innerHTML = chart(Math.max(200, Math.floor(box.clientWidth || 600)));
-}
-
 function choose(number) {
   state.log = number;
   byId("log").value = String(number);
@@ -248,10 +240,7 @@ function start() {
     table();
     document.querySelector(`[data-sort="${state.sort}"]`).focus();
   });
-  let width = window.innerWidth;
-  window.addEventListener("resize", () => {
-    if (window.innerWidth !== width) { width = window.innerWidth; draw(); }
-  });
+  whenResized(draw);
   draw();
 }
 

@@ -2,6 +2,20 @@
 
 const ROW = 46, BAR = 16;
 
+/* Draws a chart at the width of its element. */
+function into(id, chart) {
+  const box = byId(id);
+  box.innerHTML = chart(Math.max(200, Math.floor(box.clientWidth || 600)));
+}
+
+/* A phone's browser also says so when only the height changes, which would close what is open. */
+function whenResized(draw) {
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    if (window.innerWidth !== width) { width = window.innerWidth; draw(); }
+  });
+}
+
 function rect(x, y, width, height, kind, title) {
   const label = title ? `<title>${escaped(title)}</title>` : "";
   return `<rect x="${x.toFixed(2)}" y="${y.toFixed(2)}" width="${Math.max(width, 0).toFixed(2)}" height="${height.toFixed(2)}"` +

@@ -1,5 +1,8 @@
 "use strict";
-/* Formats numbers and text. */
+/* The page's data and elements; formats of numbers and text. */
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
 
 const BYTES = 0, SEGMENTS = 1, RECORDS = 2, RECORD_BYTES = 3, TOMBSTONES = 4, KEYLESS = 5;
 

@@ -1,7 +1,5 @@
 /* Draws the figures of all logs, of a topic or of a log through time. */
 
-const DATA = JSON.parse(document.getElementById("data").textContent);
-const byId = (id) => document.getElementById(id);
 const AT = 0, SIZE = 1, SUPERSEDED = 2, PIECES = 3;
 const LEFT = 58, RIGHT = 26, TOP = 12, HIGH = 240, FOOT = 26;
 /* Events closer than this become one mark. */
@@ -143,10 +141,7 @@ function start() {
   };
   byId("size").addEventListener("focusin", tell);
   byId("size").addEventListener("mouseover", tell);
-  let width = window.innerWidth;
-  window.addEventListener("resize", () => {
-    if (window.innerWidth !== width) { width = window.innerWidth; draw(); }
-  });
+  whenResized(draw);
   fit();
   draw();
 }

@@ -21,8 +21,7 @@ def new_cells() -> Cells:
 def expected_usage(log: Path, now_ms: int, last_stable_offset: int, log_start: int = 0) -> dict[str, Any]:
     """The figures of a partition directory, in the form of ``found_usage``."""
     components: Counter[str] = Counter()
-    states, values, producers, groups = (new_cells() for _ in range(4))
-    headers: Cells = defaultdict(lambda: [0, 0])
+    states, values, producers, groups, headers = (new_cells() for _ in range(5))
     newest: dict[bytes, int] = {}
     found: list[tuple[NaiveBatch, NaiveRecord, str, int]] = []
     aborted = [txn for segment in read_partition(log) for txn in segment.aborted_txns]
@@ -50,6 +49,8 @@ def expected_usage(log: Path, now_ms: int, last_stable_offset: int, log_start: i
                     assert record.key is not None
                     newest[record.key] = record.offset
                 found.append((batch, record, state, stored))
+            if not batch.control:
+                _add_headers(headers, batch, records)
         components["after_last_batch"] += len(content) - end
     for batch, record, state, stored in found:
         if state == "keyed":
@@ -62,9 +63,6 @@ def expected_usage(log: Path, now_ms: int, last_stable_offset: int, log_start: i
             cells += [values[_class(record.value)], producers[batch.producer_id]]
             if record.key is not None:
                 cells.append(groups[record.key[:2]])
-            for name, value in record.headers:
-                headers[name][0] += 1
-                headers[name][1] += len(name) + len(value or b"")
         for cell in cells:
             for number, amount in enumerate((1, size, stored)):
                 cell[number] += amount
@@ -88,7 +86,7 @@ def found_usage(usage: dict[str, Any]) -> dict[str, Any]:
         "states": {(row["state"], row["age"]): cell(row) for row in usage["states"]},
         "values": {row["value"]: cell(row) for row in usage["value_sizes"]},
         "producers": {row["producer_id"]: cell(row) for row in usage["producers"]["largest"]},
-        "headers": {row["header"]["text"].encode(): [row["records"], row["bytes"]] for row in usage["headers"]["largest"]},
+        "headers": {row["header"]["text"].encode(): cell(row) for row in usage["headers"]["largest"]},
         "groups": {row["group"]["text"].encode(): cell(row) for row in usage["groups"]["largest"]},
     }
 
@@ -117,6 +115,17 @@ def _stored(batch: NaiveBatch, records: list[NaiveRecord]) -> list[int]:
         ends.append(ends[-1] + size)
     cuts = [end * len(batch.raw) // ends[-1] for end in ends] if plain else [0]
     return [after - before for before, after in zip(cuts, cuts[1:], strict=False)]
+
+
+def _add_headers(cells: Cells, batch: NaiveBatch, records: list[NaiveRecord]) -> None:
+    """Each header's part of its batch, in proportion to its uncompressed bytes; rounded so that all have theirs."""
+    plain, end = sum(_plain_sizes(batch, records)) if records else 0, 0
+    for name, value in (header for record in records for header in record.headers):
+        size = len(name) + len(value or b"")
+        stored = (end + size) * len(batch.raw) // plain - end * len(batch.raw) // plain
+        end += size
+        for number, amount in enumerate((1, size, stored)):
+            cells[name][number] += amount
 
 
 def _components(batch: NaiveBatch) -> Counter[str]:

@@ -13,15 +13,15 @@ from functools import partial
 from typing import NamedTuple
 
 from compaction.cleaning.txn_tables import aborted_of
+from compaction.counting.byte_usage import Int64s, StoredLog, Usage, newest_cells
+from compaction.counting.key_groups import KeyGroups
+from compaction.counting.key_totals import NO_NAMES, KeySummary, KeyTotals, Largest
+from compaction.counting.task_totals import KEYS, RecordCounts, TaskTotals
 from compaction.errors import LogError, as_log_error
 from compaction.kernels.reading import columns
 from compaction.names import LogLocation
-from compaction.source.byte_usage import Int64s, StoredLog, Usage, newest_cells
-from compaction.source.key_groups import KeyGroups
-from compaction.source.key_totals import NO_NAMES, KeySummary, KeyTotals, Largest
 from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadRequest, ReadTask, plan_log, plan_stored
-from compaction.source.task_totals import KEYS, RecordCounts, TaskTotals
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem

@@ -6,17 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.usage_report import encoded, shown, topic_json, usage_json, usage_lines
+from compaction.counting.html_page import to_html
+from compaction.counting.usage_report import encoded, shown_key, topic_json, usage_json, usage_lines, window_start
 from compaction.printable import printable
 from compaction.results import Result
 from compaction.screen.amounts import size
 from compaction.screen.text_table import Column, Line, Row, Style, table
 
 if TYPE_CHECKING:
-    from compaction.source.count_logs import CountPlan, LogCount, TopicCount
-    from compaction.source.key_groups import KeyGroups
-    from compaction.source.key_totals import KeySummary
-    from compaction.source.task_totals import RecordCounts
+    from compaction.counting.count_logs import CountPlan, LogCount, TopicCount
+    from compaction.counting.key_groups import KeyGroups
+    from compaction.counting.key_totals import KeySummary
+    from compaction.counting.task_totals import RecordCounts
 
 _COLUMNS = (
     Column("topic", right=False),
@@ -30,7 +31,8 @@ class CountReport(Result):
 
     :ivar plan: the topics with their logs
     :ivar partitions: whether the text has a line for each partition
-    :ivar stored: the bytes of all stored records were counted; ``group_by``: how their keys are grouped
+    :ivar stored: the bytes of all stored records were counted; ``group_by``: how their keys are grouped; ``as_of_ms``: up to
+        when their ages were counted, ms since the epoch
     """
 
     plan: CountPlan
@@ -38,6 +40,7 @@ class CountReport(Result):
     partitions: bool = False
     stored: bool = False
     group_by: KeyGroups | None = None
+    as_of_ms: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -57,6 +60,13 @@ class CountReport(Result):
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """The logs."""
         return [{"topic": topic["topic"], **log} for topic in self.to_dict()["topics"] for log in topic["partitions"]]
+
+    def to_html(self) -> str:
+        """Where the bytes are, as one HTML page.
+
+        :raises UsageError: the bytes were not counted
+        """
+        return to_html(self)
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """See ``Result``."""
@@ -82,7 +92,7 @@ def _lines(report: CountReport, style: Style) -> Iterator[Line]:
             yield Line(f"largest keys of {printable(topic.topic)}:")
             for key_count in topic.keys.largest:
                 amount = key_count.stored_bytes if report.stored else key_count.bytes
-                yield Line(f"{size(amount):>12}  {key_count.records:>12,} records  {shown(key_count.key)}")
+                yield Line(f"{size(amount):>12}  {key_count.records:>12,} records  {shown_key(key_count.key, report.group_by)}")
 
 
 def _deleted(topic: TopicCount) -> int:
@@ -97,25 +107,30 @@ def _row(name: str, counts: RecordCounts, keys: int, deleted: int, *, failed: bo
 
 
 def _topic_json(topic: TopicCount, report: CountReport) -> dict[str, Any]:
-    logs = [_log_json(log) for log in topic.logs]
+    logs = [_log_json(log, report.group_by) for log in topic.logs]
     if topic.failed:
         return {"topic": topic.topic, "status": "failed", "partitions": logs}
     figures = {**asdict(topic.counts), "keys": topic.keys.keys, "deleted_keys": _deleted(topic)}
-    largest = {"largest_keys": _keys_json(topic.keys, report.stored)}
+    largest = {"largest_keys": _keys_json(topic.keys, report.stored, report.group_by)}
     usage = {"usage": topic_json(topic, report.group_by)} if report.stored else {}
     return {"topic": topic.topic, "status": "counted", **figures, **largest, **usage, "partitions": logs}
 
 
-def _log_json(log: LogCount) -> dict[str, Any]:
+def _log_json(log: LogCount, group_by: KeyGroups | None) -> dict[str, Any]:
     identity = {"partition": log.location.topic_partition.partition, "log_dir": log.location.log_dir}
     if log.error is not None:
         return {**identity, "status": "failed", "reason": log.error}
     figures = {**asdict(log.counts), "keys": log.keys.keys, "deleted_keys": log.keys.deleted}
     usage = {} if log.usage is None else {"usage": usage_json(log.usage)}
-    return {**identity, "status": "counted", **figures, "largest_keys": _keys_json(log.keys, log.usage is not None), **usage}
+    largest = _keys_json(log.keys, log.usage is not None, group_by)
+    return {**identity, "status": "counted", **figures, "largest_keys": largest, **usage}
 
 
-def _keys_json(keys: KeySummary, with_bytes: bool) -> list[dict[str, Any]]:
-    rows = [{**entry._asdict(), "key": encoded(entry.key)} for entry in keys.largest]
+def _keys_json(keys: KeySummary, with_bytes: bool, group_by: KeyGroups | None) -> list[dict[str, Any]]:
+    rows = []
+    for entry in keys.largest:
+        found = None if group_by is None else group_by.windowed_key(entry.key)
+        window = {} if found is None else {"window_start": window_start(found[1])}
+        rows.append({**entry._asdict(), "key": encoded(entry.key), **window})
     # without a count of bytes, they are 0
     return [{name: row[name] for name in row if with_bytes or name != "stored_bytes"} for row in rows]

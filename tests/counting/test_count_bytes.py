@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from compaction.commands import count_keys
+from compaction.counting import count_logs, key_totals
+from compaction.counting.count_logs import StoredRequest, plan_count
+from compaction.counting.key_groups import KeyGroups
+from compaction.counting.key_totals import Largest
+from compaction.counting.task_totals import GROUPS, HEADER_NAMES, KEYS, PRODUCERS
 from compaction.engines.processes import ProcessPasses
-from compaction.source import count_logs as counting
-from compaction.source import key_totals
-from compaction.source.count_logs import StoredRequest, count_logs, plan_count
-from compaction.source.key_groups import KeyGroups
-from compaction.source.key_totals import Largest
 from compaction.source.read_plan import ReadRequest
-from compaction.source.task_totals import GROUPS, HEADER_NAMES, KEYS, PRODUCERS
 from compaction.spark.progress import Progress
 from compaction.task_runner import TaskRunner
-from tests.commands.test_count_keys import location
+from tests.counting.stored_bytes import expected_usage, found_usage
+from tests.counting.test_count_keys import location
 from tests.dumping.segments import T0
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
@@ -30,7 +30,6 @@ from tests.oracle.random_logs import START_MS
 from tests.oracle.records import decode
 from tests.source.plain_consumer import reader_of
 from tests.source.random_partition import FLAVOURS, write_random
-from tests.source.stored_bytes import expected_usage, found_usage
 
 NOW = "2026-11-26T00:00Z"
 NOW_MS = 1_795_651_200_000
@@ -99,7 +98,7 @@ def test_random_logs_are_counted_with_little_memory(
     path, made = write_random(tmp_log_dir, flavour, seed)
     for name, size in (("_JOIN_BYTES", 256), ("_EMIT_BYTES", 512)):
         monkeypatch.setattr(key_totals, name, size)
-    monkeypatch.setattr(counting, "PARTITION_BYTES", 1000)
+    monkeypatch.setattr(count_logs, "PARTITION_BYTES", 1000)
     # some records are an hour old; or some have a later timestamp
     now_ms, as_of = {11: (START_MS + 3_610_000, "23:13:30Z"), 12: (START_MS + 10_000, "22:13:30Z")}[seed]
     (topic,) = counted(capsys, tmp_log_dir, "--as-of", f"2023-11-14T{as_of}")
@@ -148,7 +147,7 @@ def test_engines_and_divisions_of_the_work_count_the_same(sample: Path, monkeypa
     found = []
     with ProcessPasses(2, Progress(io.StringIO()), inline_bytes=0) as workers:
         for runner, slice_bytes in ((LocalPasses(), 1 << 30), (workers, 20_000)):
-            monkeypatch.setattr(counting, "PARTITION_BYTES", slice_bytes)
+            monkeypatch.setattr(count_logs, "PARTITION_BYTES", slice_bytes)
             found.append(count(runner, logs, sample, slice_bytes))
     assert found[0] == found[1]
 
@@ -156,7 +155,7 @@ def test_engines_and_divisions_of_the_work_count_the_same(sample: Path, monkeypa
 def count(runner: TaskRunner, logs: list[Any], sample: Path, slice_bytes: int) -> list[Any]:
     request = ReadRequest.parse({"path": str(sample), "slicebytes": str(slice_bytes)})
     plan = plan_count(logs, request, StoredRequest(NOW_MS, KeyGroups.parse("prefix:3")))
-    count_logs(runner, plan, dict.fromkeys((KEYS, GROUPS, HEADER_NAMES, PRODUCERS), Largest(5, "records")))
+    count_logs.count_logs(runner, plan, dict.fromkeys((KEYS, GROUPS, HEADER_NAMES, PRODUCERS), Largest(5, "records")))
     usages = [log.usage for log in plan.logs]
     arrays = [[usage.components, usage.states, usage.values, usage.codecs] for usage in usages if usage is not None]
     return [plan.topics[0].names, [topic.names for topic in plan.topics], [[a.tolist() for a in each] for each in arrays]]
@@ -193,7 +192,7 @@ def test_duckdb_finds_the_same_sums_in_a_parquet_export(
 
     assert query(_COMPONENTS) == [(usage["components"]["keys"], usage["components"]["values"])]
     headers = {name.encode(): [count, total] for name, count, total in query(_HEADERS)}
-    assert headers == usage["headers"]
+    assert headers == without_stored(usage["headers"])
     assert sum(total for _, total in headers.values()) == usage["components"]["headers"] > 0
     states: dict[str, list[int]] = {}
     for (name, _), (count, total, _) in usage["states"].items():
@@ -229,6 +228,22 @@ def test_the_start_of_a_window_is_a_time(tmp_log_dir: Path, capsys: pytest.Captu
     assert windows == ["2023-11-14T22:13:20.000Z", "292278994-08-17T07:12:55.807Z"]
     assert count_keys.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", "window"]) == 0
     assert "\n2023-11-14T22:13:20.000Z " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("groups", "after"), [("window", b""), ("window-store", b"\0\0\0\7")])
+def test_the_largest_keys_of_streams_are_shown_with_their_window(
+    tmp_log_dir: Path, capsys: pytest.CaptureFixture[str], groups: str, after: bytes
+) -> None:
+    log = tmp_log_dir / "counts-0"
+    log.mkdir()
+    keys = [b"user" + (1_700_000_000_000).to_bytes(8, "big") + after, b"short"]
+    records = [Record(i, T0, key, b"v" * (9 - i)) for i, key in enumerate(keys)]
+    (log / f"{0:020d}.log").write_bytes(Batch(tuple(records)).encode())
+    (topic,) = counted(capsys, tmp_log_dir, "--group-by", groups, "--as-of", NOW)
+    assert [row.get("window_start") for row in topic["largest_keys"]] == ["2023-11-14T22:13:20.000Z", None]
+    assert count_keys.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", groups, "--top", "2"]) == 0
+    largest = [line.partition("records  ")[2] for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert largest == ["user @ 2023-11-14T22:13:20.000Z", "short"]
 
 
 def test_the_text_says_where_the_bytes_are(tmp_log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,8 +291,8 @@ group of keys  records  keys and values  stored   share
 eu                   2              248     353  85.7 %
 us                   2               28      49  11.9 %
 
-header  headers  bytes    share
-trace         1     35  100.0 %
+header  headers  names and values  stored   share
+trace         1                35      41  10.0 %
 
 producer id  records  keys and values  stored    share
 7                  5              277     412  100.0 %

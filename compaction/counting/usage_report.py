@@ -1,10 +1,11 @@
-"""Where the bytes of logs are, as text and as JSON: the part of a count's result that ``count --bytes`` adds."""
+"""Where the bytes of logs are, as sections for text and page, and as JSON: the part of a count's result that ``count --bytes``
+adds."""
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,19 +13,20 @@ from compaction.printable import printable
 from compaction.screen.text_table import Column, Line, Row, Style, table
 
 if TYPE_CHECKING:
-    from compaction.source.byte_usage import Int64s, Usage
-    from compaction.source.count_logs import TopicCount
-    from compaction.source.key_groups import KeyGroups
+    from compaction.counting.byte_usage import Int64s, Usage
+    from compaction.counting.count_logs import TopicCount
+    from compaction.counting.key_groups import KeyGroups
 
 _KEY_CHARACTERS = 48
 _CELL = ("records", "bytes", "stored_bytes")
+_CELL_TITLES = ("records", "keys and values", "stored")
 #: the names of a topic, by their JSON fields
 _TITLES = {"groups": "group of keys", "headers": "header", "producers": "producer id"}
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:
     """The JSON object of a log or topic."""
-    from compaction.source.byte_usage import AGES, CODECS, COMPONENTS, EMPTY_BATCHES, SIZES, STATES
+    from compaction.counting.byte_usage import AGES, CODECS, COMPONENTS, EMPTY_BATCHES, SIZES, STATES
 
     states = [
         {"state": STATES[state], "age": AGES[age] if state < EMPTY_BATCHES else None, **_cell(cell)}
@@ -53,9 +55,6 @@ def topic_json(topic: TopicCount, group_by: KeyGroups | None) -> dict[str, Any]:
         largest = []
         for entry in topic.named(names).largest:
             figures = dict(zip(_CELL, (entry.records, entry.bytes, entry.stored_bytes), strict=True))
-            if names == "headers":
-                # a header has no stored bytes of its own
-                del figures["stored_bytes"]
             largest.append({**_name_json(entry.key, names, group_by), **figures})
         objects[names] = {"distinct": topic.named(names).keys, "largest": largest}
     return {**usage_json(topic.usage), **objects}
@@ -65,33 +64,46 @@ def _name_json(name: bytes, names: str, group_by: KeyGroups | None) -> dict[str,
     if names == "producers":
         return {"producer_id": int(name)}
     if names == "groups" and group_by is not None and group_by.windowed:
-        return {"window_start": f"{np.datetime64(int.from_bytes(name, 'big', signed=True), 'ms')}Z"}
+        return {"window_start": window_start(name)}
     return {"header" if names == "headers" else "group": encoded(name)}
+
+
+def window_start(start: bytes) -> str:
+    """The start of a window (int64, ms) as a time."""
+    return f"{np.datetime64(int.from_bytes(start, 'big', signed=True), 'ms')}Z"
+
+
+class Section(NamedTuple):
+    """A table: the titles of a name and of numbers; its rows, each with a name, as many numbers, and the total of which the
+    last number is a share. A row without numbers says how many more there are."""
+
+    titles: tuple[str, ...]
+    rows: Sequence[tuple[str, Sequence[int], int]]
+
+
+def sections(name: str, usage: Mapping[str, Any]) -> Iterator[Section]:
+    """Where the bytes are, of ``usage_json`` or ``topic_json``; ``name`` is that of the topic."""
+    total = usage["file_bytes"]
+    parts = [*((_words(part), size) for part, size in usage["components"].items() if size), (".log files", total)]
+    yield Section((name, "bytes"), [(part, [size], total) for part, size in parts])
+    states = [(", ".join(filter(None, (_words(row["state"]), row["age"]))), _numbers(row), total) for row in usage["states"]]
+    yield Section(("state and age", *_CELL_TITLES), states)
+    yield Section(("value", *_CELL_TITLES), [(row["value"], _numbers(row), total) for row in usage["value_sizes"]])
+    codecs = [(row["codec"], _numbers(row), row["uncompressed_bytes"]) for row in usage["codecs"]]
+    yield Section(("codec", "uncompressed", "stored"), codecs)
+    for names in (names for names in _TITLES if names in usage):
+        rows = [(_shown_name(row), _numbers(row), total) for row in usage[names]["largest"]]
+        if more := usage[names]["distinct"] - len(rows):
+            rows.append((f"and {more:,} more", [], total))
+        titles = ("headers", "names and values", "stored") if names == "headers" else _CELL_TITLES
+        yield Section((_TITLES[names], *titles), rows)
 
 
 def usage_lines(topic: TopicCount, group_by: KeyGroups | None, style: Style) -> Iterator[Line]:
     """Where the bytes of a topic are, as text."""
-    usage = topic_json(topic, group_by)
-    total, headers = usage["file_bytes"], usage["components"]["headers"]
-    parts = [*((_words(name), part) for name, part in usage["components"].items() if part), (".log files", total)]
-    yield from _section((topic.topic, "bytes"), [(name, [part], total) for name, part in parts], style)
-    cells = ("records", "keys and values", "stored")
-    states = [(", ".join(filter(None, (_words(row["state"]), row["age"]))), _numbers(row), total) for row in usage["states"]]
-    yield from _section(("state and age", *cells), states, style)
-    yield from _section(("value", *cells), [(row["value"], _numbers(row), total) for row in usage["value_sizes"]], style)
-    codecs = [(row["codec"], _numbers(row), row["uncompressed_bytes"]) for row in usage["codecs"]]
-    yield from _section(("codec", "uncompressed", "stored"), codecs, style)
-    for names in (name for name in _TITLES if name in usage):
-        titles, of = (("headers", "bytes"), headers) if names == "headers" else (cells, total)
-        rows = [(_shown_name(row), _numbers(row), of) for row in usage[names]["largest"]]
-        if more := usage[names]["distinct"] - len(rows):
-            rows.append((f"and {more:,} more", [], of))
-        yield from _section((_TITLES[names], *titles), rows, style)
-
-
-def _section(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[int], int]], style: Style) -> Iterator[Line]:
-    """A table of rows with a name, numbers, and the total of which the last number is a share."""
-    if rows:
+    for titles, rows in sections(topic.topic, topic_json(topic, group_by)):
+        if not rows:
+            continue
         columns = [Column(titles[0], right=False), *map(Column, titles[1:]), Column("share")]
         lines = [[name, *(f"{number:,}" for number in numbers), *_share(numbers, total)] for name, numbers, total in rows]
         yield Line("")
@@ -118,6 +130,12 @@ def _shown_name(row: Mapping[str, Any]) -> str:
             return shown(b64decode(text))
         case name:
             return str(name) if name != -1 else "none"
+
+
+def shown_key(key: bytes, group_by: KeyGroups | None) -> str:
+    """A key on one line; that of a windowed key with the start of its window, if keys are grouped by windows."""
+    found = None if group_by is None else group_by.windowed_key(key)
+    return shown(key) if found is None else f"{shown(found[0])} @ {window_start(found[1])}"
 
 
 def shown(key: bytes) -> str:

@@ -56,12 +56,22 @@ class KeyGroups:
         """Whether a group is the start of a window."""
         return self.kind in (WINDOW, WINDOW_STORE)
 
+    @property
+    def _after_time(self) -> int:
+        return _SEQUENCE_BYTES if self.kind == WINDOW_STORE else 0
+
+    def windowed_key(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The key without its window, and the start of the window; ``None`` if keys are not grouped by windows, or this one has
+        none."""
+        end = len(key) - self._after_time
+        return (key[: end - _TIME_BYTES], key[end - _TIME_BYTES : end]) if self.windowed and end >= _TIME_BYTES else None
+
     def of(self, keys: pa.Array) -> pa.Array:
         """The group of each of the binary array ``keys``; null if the key is in none."""
         if self.kind == PREFIX:
             return pc.binary_slice(keys, 0, int(self.text))
         if self.windowed:
-            after = _SEQUENCE_BYTES if self.kind == WINDOW_STORE else 0
+            after = self._after_time
             long_enough = pc.greater_equal(pc.binary_length(keys), _TIME_BYTES + after)
             # a slice from the end of a shorter key would be another field
             ends = pc.binary_slice(pc.if_else(long_enough, keys, None), -_TIME_BYTES - after)

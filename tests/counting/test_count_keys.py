@@ -13,14 +13,13 @@ import pytest
 
 from compaction import task_runner
 from compaction.commands import count_keys
+from compaction.counting import count_logs, key_totals
+from compaction.counting.count_logs import CountPlan, plan_count
+from compaction.counting.key_totals import Largest
+from compaction.counting.task_totals import KEYS
 from compaction.engines.processes import ProcessPasses
 from compaction.names import LogLocation, parse_partition_dir
-from compaction.source import count_logs as counting
-from compaction.source import key_totals
-from compaction.source.count_logs import CountPlan, count_logs, plan_count
-from compaction.source.key_totals import Largest
 from compaction.source.read_plan import ReadRequest, plan_log
-from compaction.source.task_totals import KEYS
 from compaction.spark.progress import Progress
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem
@@ -125,7 +124,7 @@ def test_random_logs_are_counted_with_little_memory(
     path, made = write_random(tmp_log_dir, flavour, 11)
     for name, size in (("_JOIN_BYTES", 256), ("_EMIT_BYTES", 512)):
         monkeypatch.setattr(key_totals, name, size)
-    monkeypatch.setattr(counting, "PARTITION_BYTES", 1000)
+    monkeypatch.setattr(count_logs, "PARTITION_BYTES", 1000)
     for level, records in (
         ("read_uncommitted", serve(path)),
         ("read_committed", serve(path, committed=True, end_offset=made.last_stable_offset)),
@@ -138,8 +137,8 @@ def test_random_logs_are_counted_with_little_memory(
 def test_both_engines_count_what_plain_calls_count(
     sample: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
-    monkeypatch.setattr(counting, "PARTITION_BYTES", 40_000)
-    monkeypatch.setattr(counting, "TASK_BYTES", 50_000)
+    monkeypatch.setattr(count_logs, "PARTITION_BYTES", 40_000)
+    monkeypatch.setattr(count_logs, "TASK_BYTES", 50_000)
     monkeypatch.setattr(task_runner, "SHOWN_BYTES", 0)
     logs = [location(path) for path in sorted(sample.glob("*-[0-9]")) if not path.name.startswith("__cluster")]
     wanted = ReadRequest.parse({"path": str(sample), "slicebytes": "20000"})
@@ -149,7 +148,7 @@ def test_both_engines_count_what_plain_calls_count(
         for runner in (LocalPasses(), on_spark(request, Progress(told)) if engine == "spark" else workers):
             plan = plan_count(logs, wanted)
             assert {task.partitions for task in plan.tasks} > {1}
-            count_logs(runner, plan, {KEYS: Largest(3, "records")})
+            count_logs.count_logs(runner, plan, {KEYS: Largest(3, "records")})
             found.append(plan)
     one, many = found
     assert (many.topics, many.logs) == (one.topics, one.logs)

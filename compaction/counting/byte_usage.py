@@ -6,7 +6,8 @@ measured uncompressed; the component ``compression`` is what compression adds, s
 batches is their headers, and wrappers of magic 0 and 1. Control batches are a component of their own, with all their bytes.
 
 The *stored bytes* of a record are its part of its batch in the file, header included, in proportion to its uncompressed size;
-the parts of a batch's records are rounded so that their sum is the size of the batch.
+the parts of a batch's records are rounded so that their sum is the size of the batch. Those of a header are its part of the
+batch in the same proportion.
 
 The state of a record follows Kafka's cleaner: a record with a key is superseded if its key has a higher offset. Control
 records, aborted data, and records from the last stable offset on, supersede none. A newest record is live, or a tombstone.
@@ -21,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import AbortedRanges
+from compaction.counting.key_groups import KeyGroups
+from compaction.counting.key_totals import NOT_NEWEST
 from compaction.formats.codecs import Codec
 from compaction.formats.message_set import LEAST_BYTES_V0, LEAST_BYTES_V1
 from compaction.formats.record_batch import CODEC, CONTROL, HEADER_SIZE, MAGIC, TRANSACTIONAL
-from compaction.source.key_groups import KeyGroups
-from compaction.source.key_totals import NOT_NEWEST
 from compaction.source.read_columns import Records
 
 Int64s = NDArray[np.int64]
@@ -69,12 +70,13 @@ class StoredLog:
 
 class Measured(NamedTuple):
     """The records of ``Usage.add_records``: the bytes of keys and values, and the stored bytes, int64[n]; ``data`` bool[n]: not
-    in a control batch; the halves of ``newest``, int64[n] each."""
+    in a control batch; the halves of ``newest``, int64[n] each; the bytes and the stored bytes of headers, int64[h] each."""
 
     sizes: Int64s
     stored: Int64s
     data: Bools
     newest: tuple[Int64s, Int64s]
+    headers: tuple[Int64s, Int64s]
 
 
 def _zeros(*shape: int) -> Int64s:
@@ -114,23 +116,28 @@ class Usage:
         old = rows["magic"] < MAGIC
         message_bytes = np.where(rows["magic"] == 1, LEAST_BYTES_V1, LEAST_BYTES_V0)
         plain = np.where(old[batch], message_bytes[batch] + sizes, columns.record_size)
-        batch_bytes, (stored, batch_plain) = rows["size"].astype(np.int64), _stored(rows, counts, batch, plain)
+        batch_bytes, starts = rows["size"].astype(np.int64), np.cumsum(counts) - counts
+        sums = np.concatenate([[0], np.cumsum(plain)])
+        batch_plain = sums[starts + counts] - sums[starts]
+        stored = _parts(plain, batch, starts, batch_bytes, batch_plain)
         control = ~old & ((rows["attributes"] & CONTROL) != 0)
         data = ~control[batch]
         self._add_batches(rows, batch_plain, message_bytes, (counts > 0) & ~control)
         self._batch_bytes += int(batch_bytes[counts > 0].sum())
         self.components[CONTROL_BATCHES] += batch_bytes[control & (counts > 0)].sum()
-        names, values = columns.header_keys.offsets, columns.header_values.offsets
-        header_sizes = np.diff(names[columns.header_starts]) + np.diff(values[columns.header_starts])
-        for component, part in ((KEYS, key_sizes), (VALUES, value_sizes), (HEADERS, header_sizes)):
-            self.components[component] += (total := part[data].sum())
+        headers = np.diff(columns.header_keys.offsets).astype(np.int64) + np.diff(columns.header_values.offsets)
+        of_record = np.repeat(np.arange(len(plain)), np.diff(columns.header_starts))
+        header_stored = _parts(headers, batch[of_record], columns.header_starts[starts], batch_bytes, batch_plain)
+        for component, part in ((KEYS, key_sizes[data]), (VALUES, value_sizes[data]), (HEADERS, headers[data[of_record]])):
+            self.components[component] += (total := part.sum())
             self.components[RECORD_OVERHEAD] -= total
         cells = np.stack([np.ones(len(sizes), np.int64), sizes, stored])
         _add_cells(self.values, _class_of_value(columns.value_size)[data], cells[:, data])
         state, age = _states(records, log, batch, control), _ages(columns.timestamp_ms, log.now_ms)
         _add_cells(self.states.reshape(-1, CELL), state * len(AGES) + age, cells)
         newest = np.where(state == SUPERSEDED, columns.offset << 1 | (columns.value_size < 0), NOT_NEWEST)
-        return Measured(sizes, stored, data, (newest, age << 2 * _SIZE_BITS | sizes << _SIZE_BITS | stored))
+        newest_parts = newest, age << 2 * _SIZE_BITS | sizes << _SIZE_BITS | stored
+        return Measured(sizes, stored, data, newest_parts, (headers, header_stored))
 
     def _add_batches(self, rows: NDArray[np.void], plain: Int64s, message_bytes: Int64s, data: Bools) -> None:
         codec = (rows["attributes"] & CODEC).astype(np.int64)
@@ -168,14 +175,18 @@ def newest_cells(newest: Int64s) -> Int64s:
     return cells.reshape(2, len(AGES), CELL)
 
 
-def _stored(rows: NDArray[np.void], counts: Int64s, batch: Int64s, plain: Int64s) -> tuple[Int64s, Int64s]:
-    """The stored bytes of each record, of which ``plain`` (int64[n]) are the uncompressed sizes; the sum of these by batch."""
-    sums, ends = np.concatenate([[0], np.cumsum(plain)]), np.cumsum(counts)
-    starts, totals, sizes = sums[ends - counts], sums[ends] - sums[ends - counts], rows["size"].astype(np.int64)
-    upto = sums[1:] - starts[batch]
+def _parts(amounts: Int64s, batch: Int64s, starts: Int64s, stored: Int64s, plain: Int64s) -> Int64s:
+    """The stored bytes of each of some amounts of uncompressed bytes, int64[n], that are in batches ``batch``, int64[n].
+
+    :param starts: the first amount of each batch
+    :param stored: the bytes of each batch, of which ``plain`` are uncompressed
+    """
+    sums = np.concatenate([[0], np.cumsum(amounts)])
+    upto = sums[1:] - sums[starts][batch]
     # the products are below 2^63: a batch has at most 2^28 bytes, compressed or not
-    before, after = ((end * sizes[batch]) // totals[batch] for end in (upto - plain, upto))
-    return after - before, totals
+    before, after = ((end * stored[batch]) // plain[batch] for end in (upto - amounts, upto))
+    parts: Int64s = after - before
+    return parts
 
 
 def _add_cells(cells: Int64s, index: Int64s, numbers: Int64s) -> None:

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from compaction.counting.byte_usage import Measured, Usage
+from compaction.counting.key_groups import KeyGroups
+from compaction.counting.key_totals import Int64s, KeyTotals, key_table, packed_parts
 from compaction.kernels.reading.columns import Bytes, Columns
-from compaction.source.byte_usage import Bools, Measured, Usage
-from compaction.source.key_groups import KeyGroups
-from compaction.source.key_totals import Int64s, KeyTotals, key_table, packed_parts
 from compaction.source.read_columns import Records
 
 if TYPE_CHECKING:
-    from compaction.source.count_logs import CountTask
+    from compaction.counting.count_logs import CountTask
 
 #: the names whose records are counted: keys always, the others with the bytes
 KEYS, GROUPS, HEADER_NAMES, PRODUCERS = "keys", "groups", "headers", "producers"
@@ -72,7 +72,7 @@ class TaskTotals:
             if control:
                 sizes = sizes * measured.data
                 keys = pc.if_else(pa.array(measured.data), keys, pa.scalar(None, keys.type))
-            yield from self._add(HEADER_NAMES, _header_table(columns, measured.data))
+            yield from self._add(HEADER_NAMES, _header_table(columns, measured))
             yield from self._add(PRODUCERS, _producer_table(records, measured, tombstone))
         table = key_table(keys, (ones, sizes, tombstone, stored), newest)
         tombstones = int(pc.sum(table["tombstones"]).as_py() or 0)
@@ -109,12 +109,11 @@ def _grouped(table: pa.Table, group_by: KeyGroups) -> pa.Table:
     return table.set_column(0, table.schema.field("key"), groups).filter(groups.is_valid())
 
 
-def _header_table(columns: Columns, data: Bools) -> pa.Table:
+def _header_table(columns: Columns, measured: Measured) -> pa.Table:
     """The headers of records other than control records, by name: ``bytes`` are those of names and values."""
-    sizes = np.diff(columns.header_keys.offsets).astype(np.int64) + np.diff(columns.header_values.offsets)
-    names, zeros = _binary(columns.header_keys), np.zeros(len(sizes), np.int64)
-    table = key_table(names, (np.ones(len(sizes), np.int64), sizes, zeros, zeros))
-    return table.filter(pa.array(np.repeat(data, np.diff(columns.header_starts))))
+    sizes, stored = measured.headers
+    table = key_table(_binary(columns.header_keys), (np.ones_like(sizes), sizes, np.zeros_like(sizes), stored))
+    return table.filter(pa.array(np.repeat(measured.data, np.diff(columns.header_starts))))
 
 
 def _producer_table(records: Records, measured: Measured, tombstone: Int64s) -> pa.Table:

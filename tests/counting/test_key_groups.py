@@ -7,7 +7,7 @@ import struct
 import pyarrow as pa
 import pytest
 
-from compaction.source.key_groups import KeyGroups
+from compaction.counting.key_groups import KeyGroups
 
 WINDOW = struct.pack(">q", 1_700_000_000_000)
 

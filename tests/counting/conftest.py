@@ -1,0 +1,7 @@
+"""Fixtures of the tests in a browser."""
+
+from __future__ import annotations
+
+from tests.compare.browser import browser
+
+__all__ = ["browser"]

@@ -1,0 +1,118 @@
+"""The page of ``count --bytes``, opened from disk in a real browser; its data."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import compaction
+from compaction.commands import count_keys
+from compaction.counting.count_logs import LogCount
+from compaction.counting.count_report import CountReport
+from compaction.counting.html_page import MOST_TOPICS, model
+from compaction.errors import UsageError
+from compaction.names import LogLocation, TopicPartition
+from tests.compare.browser import DARK, Browser
+from tests.golden import unpack_sample
+
+NOW = "2026-11-26T00:00Z"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> CountReport:
+    sample = unpack_sample(tmp_path_factory.mktemp("sample"))
+    return compaction.count(sample, stored=True, group_by=r"regex:^(\w+)-", top=5, as_of=NOW, engine="local")
+
+
+@pytest.fixture(scope="module")
+def page(report: CountReport) -> str:
+    return report.to_html()
+
+
+def test_it_has_the_figures_of_the_result(report: CountReport) -> None:
+    views = model(report)["views"]
+    topics = report.to_dict()["topics"]
+    everything, by_name = views[0], {view["name"]: view for view in views[1:]}
+    assert by_name.keys() == {topic["topic"] for topic in topics}
+    assert everything["bytes"] == sum(view["bytes"] for view in by_name.values()) == sum(everything["states"].values())
+    for topic in topics:
+        view = by_name[topic["topic"]]
+        assert view["bytes"] == topic["usage"]["file_bytes"]
+        assert [view["records"], view["keys"], view["tombstones"]] == [topic["records"], topic["keys"], topic["tombstones"]]
+        components = {name: numbers for name, numbers, _ in view["sections"][0].rows}
+        assert components.pop(".log files") == [view["bytes"]]
+        assert sum(size for (size,) in components.values()) == view["bytes"]
+
+
+def test_it_is_written_by_the_command(report: CountReport, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample, file = unpack_sample(tmp_path / "logs"), tmp_path / "orders.html"
+    argv = ["--log-dir", str(sample), "--topic", "orders", "--as-of", NOW, "--html", str(file)]
+    assert count_keys.main(argv) == 2
+    assert capsys.readouterr().err == "error: --html shows where the bytes are; add --bytes\n"
+    assert count_keys.main([*argv, "--bytes"]) == 0
+    assert '"name":"orders"' in file.read_text("utf-8")
+    with pytest.raises(UsageError, match="were not counted"):
+        replace(report, stored=False).to_html()
+
+
+def test_logs_that_cannot_be_read_are_named(report: CountReport) -> None:
+    broken = LogCount(LogLocation(TopicPartition("broken", 0), "/kafka", "/kafka/broken-0"), error="</script> is no log")
+    plan = report.plan._replace(logs=[*report.plan.logs, broken])
+    assert model(replace(report, plan=plan))["notes"] == ["broken-0: </script> is no log"]
+    assert replace(report, plan=plan).to_html().count("</script>") == 2
+
+
+def test_a_page_of_very_many_topics_remains_small(report: CountReport) -> None:
+    topic = report.plan.topics[0]
+    many = [replace(topic, topic=f"topic-{number:04}") for number in range(1000)]
+    large = replace(report, plan=report.plan._replace(topics=many))
+    assert len(model(large)["views"]) == MOST_TOPICS + 1
+    assert "The 200 largest topics can be chosen" in model(large)["about"]
+    assert model(large)["views"][0]["sections"][0].rows[-1][0] == "and 800 more"
+    assert len(large.to_html()) < 5_000_000
+
+
+def test_there_is_no_address_in_it_and_no_placeholder(page: str) -> None:
+    assert re.findall(r"(?:https?:)?//[\w.]+|\bsrc=|\bhref=|url\(|@import|\bimport\(|fetch\(", page) == []
+    assert "default-src 'none'" in page and "<!--" not in page
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "flags"), [(390, ()), (390, (DARK,)), (1280, ()), (1280, (DARK,))])
+def test_it_fits_the_width_and_has_contrast(browser: Browser, page: str, width: int, flags: tuple[str, ...]) -> None:
+    script = """
+      for (const node of document.querySelectorAll('details')) node.open = true;
+      const wide = document.documentElement.scrollWidth - window.innerWidth;
+      const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+      const bright = (colour) => (([red, green, blue]) => (299 * red + 587 * green + 114 * blue) / 1000)(parts(colour));
+      const ground = bright(getComputedStyle(document.querySelector('article')).backgroundColor);
+      const text = [...document.querySelectorAll('svg text')].map((node) => bright(getComputedStyle(node).fill));
+      return [wide, Math.min(...text.map((each) => Math.abs(each - ground)))];
+    """
+    shown = browser.show(page, script, *flags, size=(width, 900))
+    overflow, contrast = shown.told
+    assert overflow <= 0
+    assert contrast > 90
+    assert (shown.addresses, shown.console) == ((), ())
+
+
+@pytest.mark.browser
+def test_a_topic_can_be_chosen_and_its_charts_have_words_and_tables(browser: Browser, page: str) -> None:
+    script = """
+      const box = document.getElementById('shown');
+      box.value = String([...box.options].findIndex((option) => option.text === 'orders'));
+      box.dispatchEvent(new Event('change'));
+      return [[...document.querySelectorAll('h2')].map((node) => node.textContent),
+        [...document.querySelectorAll('svg')].map((node) => node.getAttribute('aria-label')),
+        [...document.querySelectorAll('table')].map((node) => node.rows.length), document.querySelector('.big').textContent];
+    """
+    headings, labels, rows, size = browser.show(page, script).told
+    shown = ["States and ages", "Sizes of values", "Codecs", "Groups of keys", "Headers", "Producers", "Largest keys"]
+    assert headings == ["Not counted", "Components", *shown]
+    assert labels[0].startswith("orders: keys: 54.0 kB, 20.9 %; values: ")
+    assert len(labels) == len(shown) + 1 and all("%" in label for label in labels)
+    assert rows == [4, 4, 6, 2, 3, 11, 6]
+    assert size == "258 kB .log files"
