@@ -28,29 +28,34 @@ WINDOW_MS = 30 * 86_400_000
 
 
 def continued(arrivals: Arrivals, arrivals_ms: Int64s, now_ms: int, ahead_ms: int) -> tuple[Arrivals, Int64s]:
-    """The arrivals and their times, with those of ``ahead_ms`` after ``now_ms``."""
-    buckets, cells, count = arrivals.buckets, arrivals.cells, len(arrivals_ms)
+    """The arrivals and their times, with those of ``ahead_ms`` after ``now_ms``; whole buckets are copied."""
+    parts, buckets, cells, count = arrivals.parts, arrivals.buckets, arrivals.cells, len(arrivals_ms)
     length_ms = min(WINDOW_MS, now_ms - int(arrivals_ms[0])) if count else 0
     first = int(np.searchsorted(arrivals_ms, now_ms - length_ms, "right"))
     if length_ms <= 0 or first == count:
         return arrivals, arrivals_ms
+    first, starts = int(arrivals.starts[buckets[first]]), np.append(arrivals.starts, count)
+    bucket_ms = arrivals_ms[arrivals.starts]
     for copy in range(1, -(-ahead_ms // length_ms) + 1):
-        end = first + int(np.searchsorted(arrivals_ms[first:count], now_ms + ahead_ms - copy * length_ms, "right"))
-        start = len(arrivals_ms)
-        arrivals_ms = np.append(arrivals_ms, arrivals_ms[first:end] + copy * length_ms)
-        buckets = np.concatenate([buckets, _later(buckets[first:end], buckets[-1, LAST_OFFSET] + 1, copy * length_ms)])
-        cells = _superseding(cells, arrivals.cells, arrivals_ms, (first, end, start), copy * length_ms)
-    return arrivals._replace(buckets=buckets, cells=cells), arrivals_ms
+        last = first + int(np.searchsorted(arrivals_ms[first:count], now_ms + ahead_ms - copy * length_ms, "right"))
+        copied = slice(int(buckets[first]), int(buckets[last - 1]) + 1 if last > first else int(buckets[first]))
+        of, start = slice(first, int(starts[copied.stop])), len(bucket_ms)
+        arrivals_ms = np.append(arrivals_ms, arrivals_ms[of] + copy * length_ms)
+        parts = np.concatenate([parts, _later(parts[of], parts[-1, LAST_OFFSET] + 1, copy * length_ms)])
+        buckets = np.append(buckets, arrivals.buckets[of] - copied.start + start)
+        bucket_ms = np.append(bucket_ms, bucket_ms[copied] + copy * length_ms)
+        cells = _superseding(cells, arrivals.cells, bucket_ms, (copied.start, copied.stop, start), copy * length_ms)
+    return arrivals._replace(parts=parts, buckets=buckets, cells=cells), arrivals_ms
 
 
-def _later(buckets: Int64s, offset: int, by_ms: int) -> Int64s:
-    copied = buckets.copy()
-    copied[:, [FIRST_OFFSET, LAST_OFFSET]] += offset - buckets[0, FIRST_OFFSET] if len(buckets) else 0
+def _later(parts: Int64s, offset: int, by_ms: int) -> Int64s:
+    copied = parts.copy()
+    copied[:, [FIRST_OFFSET, LAST_OFFSET]] += offset - parts[0, FIRST_OFFSET] if len(parts) else 0
     copied[:, [FIRST_TIMESTAMP, LARGEST_TIMESTAMP]] += by_ms
     return copied
 
 
-def _superseding(cells: Cells, pattern: Cells, arrivals_ms: Int64s, copied: tuple[int, int, int], by_ms: int) -> Cells:
+def _superseding(cells: Cells, pattern: Cells, bucket_ms: Int64s, copied: tuple[int, int, int], by_ms: int) -> Cells:
     """``cells`` with those of a copy.
 
     :param pattern: the cells of what is copied
@@ -64,7 +69,7 @@ def _superseding(cells: Cells, pattern: Cells, arrivals_ms: Int64s, copied: tupl
     records = Cells(cell_keys(pattern.bucket[own] + shift, successor, flags[own]), pattern.numbers[own])
     # the older ones that they supersede
     older = (pattern.bucket < first) & (pattern.successor >= first) & (pattern.successor < end)
-    place = np.searchsorted(arrivals_ms[:start], arrivals_ms[pattern.bucket[older]] + by_ms, "right") - 1
+    place = np.searchsorted(bucket_ms[:start], bucket_ms[pattern.bucket[older]] + by_ms, "right") - 1
     waiting = place * 2 + (flags[older] & TOMBSTONE)
     newest = cells.successor == NEVER
     pool = cells.bucket[newest] * 2 + (cells.keys[newest] & TOMBSTONE)

@@ -1,10 +1,11 @@
 """What arrived in a log, and what superseded it: all that a simulation of policies needs of the log's records.
 
-A log is divided into *buckets*, in the order of offsets: a small log has one for each batch, a large one ``BUCKETS`` of equal
-size. A *cell* has the records of one bucket that were superseded by records of another one, or by none, with their number and
-their uncompressed bytes. After a cleaning of the offsets below E, a record below E remains exactly if its successor is at or
-above E: so the cells say, for any E, what remains of each bucket. Records without a key and aborted data have their own bucket
-as the successor: the first cleaning removes them.
+A log is divided into *parts*, in the order of offsets, which arrive one after the other, and into *buckets*, which are one or
+several parts. In a small log each batch is a part and a bucket; a large one has ``BUCKETS`` of equal size, and ``PARTS`` times
+as many parts. A *cell* has the records of one bucket that were superseded by records of another one, or by none, with their
+number and their uncompressed bytes. After a cleaning of the offsets below E, a record below E remains exactly if its successor
+is at or above E: so the cells say, for any E, what remains of each bucket. Records without a key and aborted data have their
+own bucket as the successor: the first cleaning removes them.
 
 Tasks read slices once. A task pairs each record with the previous one of its key in these slices (``SlotTable.follow``), and
 emits of each key the first and the last record, by shard of the hash; a shard pairs those of different tasks.
@@ -13,7 +14,7 @@ emits of each key the first and the last record, by shard of the hash; a shard p
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
@@ -41,17 +42,20 @@ from compaction.task_runner import Item, Job, TaskRunner
 
 Int64s = NDArray[np.int64]
 
-#: buckets of a log with more records than this; a smaller one has a bucket for each batch, if one task reads it
-BUCKETS = 512
+#: buckets of a log with more records than ``EXACT_RECORDS``; a smaller one has a bucket for each batch, if one task reads it
+BUCKETS = 256
 EXACT_RECORDS = 1 << 16
+#: parts of a bucket, and of all buckets of all large logs: with very many of these, buckets are not divided
+PARTS = 32
+_ALL_PARTS = 1 << 21
 #: the successor of a record that none supersedes
 NEVER = (1 << 30) - 1
 #: flags of a cell: its records are tombstones; the records that superseded them are
 TOMBSTONE, BY_TOMBSTONE = 1, 2
 
-#: columns of a bucket. Sums: data batches, their records, the uncompressed bytes of these, the bytes of the batches; control
+#: columns of a part. Sums: data batches, their records, the uncompressed bytes of these, the bytes of the batches; control
 #: batches and their bytes. The lowest: offset, largest timestamp of a batch. The highest: offset, largest timestamp; if the
-#: bucket is one batch, its producer, and whether it is transactional
+#: part is one batch, its producer, and whether it is transactional
 (
     BATCHES, RECORDS, PLAIN, STORED, CONTROLS, CONTROL_BYTES, FIRST_OFFSET, FIRST_TIMESTAMP,
     LAST_OFFSET, LARGEST_TIMESTAMP, PRODUCER, IN_TXN, COLUMNS,
@@ -112,23 +116,30 @@ def cell_keys(bucket: Int64s, successor: Int64s, flags: Int64s | int) -> Int64s:
 
 
 class Arrivals(NamedTuple):
-    """A log's ``buckets``, int64[n, COLUMNS], and its cells; ``exact``: each bucket is one batch.
+    """A log's ``parts``, int64[n, COLUMNS], and its cells; ``buckets``, int64[n], the bucket of each part, ascending from 0;
+    ``exact``: each of them is one batch.
 
-    ``compressed``: parts of compressed batches, compressed again, int64[k, 2]: their uncompressed bytes, the bytes of the
-    result.
+    ``compressed``: some records of compressed batches, compressed again, int64[k, 2]: their uncompressed bytes, the bytes of
+    the result.
     """
 
+    parts: Int64s
     buckets: Int64s
     cells: Cells
     exact: bool
     compressed: Int64s
+
+    @property
+    def starts(self) -> Int64s:
+        """The first part of each bucket."""
+        return np.searchsorted(self.buckets, np.arange(int(self.buckets[-1]) + 1 if len(self.buckets) else 0))
 
 
 @dataclass(frozen=True)
 class _Task:
     """The slices of a task of log number ``log``, of ``total_bytes``, with the bytes of the log before each of them.
 
-    ``exact``: the log has a bucket for each batch.
+    ``exact``: the log has a bucket for each batch; otherwise a bucket has ``parts``.
     """
 
     log: int
@@ -138,13 +149,14 @@ class _Task:
     shards: int
     aborted: AbortedRanges
     exact: bool
+    parts: int = 1
 
 
 class _Part(NamedTuple):
-    """What a task has found: buckets by number, and cells; or its error."""
+    """What a task has found: parts by number, and cells; or its error."""
 
     numbers: Int64s
-    buckets: Int64s
+    table: Int64s
     cells: Cells
     compressed: Int64s
     error: str | None = None
@@ -161,14 +173,14 @@ def read_arrivals(
     :param logs: each with all of its slices, in the order of offsets, and its aborted data
     :param shard_entries: most entries that a task joins at a time
     """
-    tasks = [task for number, log in enumerate(logs) for task in _tasks(number, *log, shard_entries)]
+    tasks = _divided([task for number, log in enumerate(logs) for task in _tasks(number, *log, shard_entries)])
     job = Job.sized("arrivals", f"arrivals: read {len(tasks)} byte ranges", [_size(task) for task in tasks])
     reducers = max(runner.cores, sum({task.log: task.shards for task in tasks}.values()))
     parts: list[list[_Part]] = [[] for _ in logs]
     for log, part in runner.exchange(job, tasks, partial(_emit, settings=settings), _join, reducers):
         parts[log].append(part)
-    exact = {task.log for task in tasks if task.exact}
-    return [_whole(found, exact=number in exact) for number, found in enumerate(parts)]
+    first = {task.log: task for task in reversed(tasks)}
+    return [_whole(found, first.get(number)) for number, found in enumerate(parts)]
 
 
 def _tasks(log: int, view: LogView, slices: Sequence[Slice], aborted: AbortedRanges, shard_entries: int) -> Iterator[_Task]:
@@ -183,28 +195,38 @@ def _tasks(log: int, view: LogView, slices: Sequence[Slice], aborted: AbortedRan
             first = end
 
 
+def _divided(tasks: list[_Task]) -> list[_Task]:
+    """The tasks with their numbers of parts."""
+    large = {task.log for task in tasks if not task.exact}
+    parts = max(1, min(PARTS, _ALL_PARTS // (BUCKETS * max(1, len(large)))))
+    return [task if task.exact else replace(task, parts=parts) for task in tasks]
+
+
 def _size(task: _Task) -> int:
     return sum(part.size_bytes for part in task.slices)
 
 
-def _whole(parts: Sequence[_Part], *, exact: bool) -> Arrivals | str:
-    errors = [part.error for part in parts if part.error is not None]
+def _whole(found: Sequence[_Part], task: _Task | None) -> Arrivals | str:
+    """Of all that the tasks of a log have found, one of which is ``task``; a log without data has none."""
+    errors = [part.error for part in found if part.error is not None]
     if errors:
         # tasks end in any order: of several errors always the same one is reported
         return min(errors)
-    numbers = np.concatenate([np.empty(0, np.int64), *(part.numbers for part in parts)])
-    tables = np.concatenate([np.empty((0, COLUMNS), np.int64), *(part.buckets for part in parts)])
-    numbers, buckets = _joined_buckets(numbers, tables)
-    cells = joined_cells([part.cells for part in parts])
+    numbers = np.concatenate([np.empty(0, np.int64), *(part.numbers for part in found)])
+    tables = np.concatenate([np.empty((0, COLUMNS), np.int64), *(part.table for part in found)])
+    numbers, parts = _joined_parts(numbers, tables)
+    cells = joined_cells([part.cells for part in found])
     # a batch can be larger than a bucket, so some buckets are empty
-    bucket, successor = np.searchsorted(numbers, cells.bucket), np.searchsorted(numbers, cells.successor)
+    present, buckets = np.unique(numbers // (1 if task is None else task.parts), return_inverse=True)
+    bucket, successor = np.searchsorted(present, cells.bucket), np.searchsorted(present, cells.successor)
     successor[cells.successor == NEVER] = NEVER
     renumbered = cell_keys(bucket, successor, cells.keys & (TOMBSTONE | BY_TOMBSTONE))
-    compressed = np.concatenate([np.empty((0, 2), np.int64), *(part.compressed for part in parts)])
-    return Arrivals(buckets, Cells(renumbered, cells.numbers), exact, compressed)
+    compressed = np.concatenate([np.empty((0, 2), np.int64), *(part.compressed for part in found)])
+    exact = task is not None and task.exact
+    return Arrivals(parts, buckets.astype(np.int64), Cells(renumbered, cells.numbers), exact, compressed)
 
 
-def _joined_buckets(numbers: Int64s, tables: Int64s) -> tuple[Int64s, Int64s]:
+def _joined_parts(numbers: Int64s, tables: Int64s) -> tuple[Int64s, Int64s]:
     """One row for each of ``numbers``, ascending."""
     ascending = np.argsort(numbers, kind="stable")
     distinct, starts = np.unique(numbers[ascending], return_index=True)
@@ -250,7 +272,7 @@ def _emit(task: _Task, settings: MapSettings) -> Iterator[Item]:
 
 
 class _Arrivals:
-    """The buckets of a task's slices, and the cells of the pairs in them."""
+    """The parts of a task's slices, and the cells of the pairs in them."""
 
     def __init__(self, task: _Task, settings: MapSettings) -> None:
         self._task, self._secret = task, settings.secret.state()
@@ -259,10 +281,11 @@ class _Arrivals:
         most_records = sum(part.end_offset - part.first_offset for part in task.slices)
         self._table = SlotTable(ENDS, settings.map_bytes, settings.load_factor, most_records)
         self._next = 0
-        self._buckets: list[tuple[Int64s, Int64s]] = []
+        self._parts: list[tuple[Int64s, Int64s]] = []
         self._cells: list[Cells] = []
         self._compressed: list[tuple[int, int]] = []
-        self._actions, self._places = np.empty(0, np.uint8), np.empty(0, np.int64)
+        #: of each batch of the block: its action, its part and its bucket
+        self._actions, self._numbers, self._buckets = np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int64)
         self._enlarge(_PORTION)
 
     def _enlarge(self, count: int) -> None:
@@ -276,10 +299,11 @@ class _Arrivals:
         aborted = in_txn & task.aborted.contains(rows["producer_id"], rows["last_offset"])
         self._actions = np.select([control, aborted], [SKIP, LOOKUPS_ONLY], MAP).astype(np.uint8)
         if task.exact:
-            self._places = self._next + np.arange(len(rows))
+            self._numbers = self._next + np.arange(len(rows))
             self._next += len(rows)
         else:
-            self._places = (self.bytes_before + rows["position"]) * BUCKETS // task.total_bytes
+            self._numbers = (self.bytes_before + rows["position"]) * (BUCKETS * task.parts) // task.total_bytes
+        self._buckets = self._numbers // task.parts
         table = np.zeros((len(rows), COLUMNS), np.int64)
         data, size = ~control, rows["size"].astype(np.int64)
         for column, values in (
@@ -289,28 +313,29 @@ class _Arrivals:
             (PRODUCER, np.where(v2, rows["producer_id"], -1)), (IN_TXN, in_txn),
         ):  # fmt: skip
             table[:, column] = values
-        self._add(self._places, table)
+        self._add(self._numbers, table)
         selected: NDArray[np.bool_] = ~control
         return selected
 
-    def _add(self, places: Int64s, table: Int64s) -> None:
-        self._buckets.append(_joined_buckets(places, table))
-        if sum(len(numbers) for numbers, _ in self._buckets) > _MOST_ROWS:
-            self._buckets = [self._all_buckets()]
+    def _add(self, numbers: Int64s, table: Int64s) -> None:
+        self._parts.append(_joined_parts(numbers, table))
+        if sum(len(numbers) for numbers, _ in self._parts) > _MOST_ROWS:
+            self._parts = [self._all_parts()]
 
-    def _all_buckets(self) -> tuple[Int64s, Int64s]:
-        numbers = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in self._buckets)])
-        tables = np.concatenate([np.empty((0, COLUMNS), np.int64), *(table for _, table in self._buckets)])
-        return _joined_buckets(numbers, tables)
+    def _all_parts(self) -> tuple[Int64s, Int64s]:
+        numbers = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in self._parts)])
+        tables = np.concatenate([np.empty((0, COLUMNS), np.int64), *(table for _, table in self._parts)])
+        return _joined_parts(numbers, tables)
 
     def take(self, decoded: Decoded) -> Iterator[Emitted]:
         rows, first = decoded.rows, decoded.first_row
-        actions, places = self._actions[first : first + len(rows)], self._places[first : first + len(rows)]
+        actions = self._actions[first : first + len(rows)]
+        numbers, buckets = (column[first : first + len(rows)] for column in (self._numbers, self._buckets))
         plain, removed = np.zeros(len(rows), np.int64), np.zeros((len(rows), 2), np.int64)
 
         def read(first_row: int) -> tuple[int, int, Packed]:
             next_row, n, error = place_records(
-                decoded.block.raw, decoded.scratch, rows, decoded.spans, actions, places + _FIRST_PLACE, first_row,
+                decoded.block.raw, decoded.scratch, rows, decoded.spans, actions, buckets + _FIRST_PLACE, first_row,
                 self._entries, plain, removed, self._secret,
             )  # fmt: skip
             return next_row, error, self._entries[:n]
@@ -320,12 +345,12 @@ class _Arrivals:
         table = np.zeros((len(rows), COLUMNS), np.int64)
         table[:, _LOWEST], table[:, _HIGHEST], table[:, PLAIN] = _LONG_MAX, -1, plain
         read_rows = actions != SKIP
-        self._add(places[read_rows], table[read_rows])
+        self._add(numbers[read_rows], table[read_rows])
         packed = np.flatnonzero((decoded.spans[:, 2] > 0) & (rows["magic"] >= MAGIC) & (rows["count"] > 1))
         for index in packed[:: -(-len(packed) // _SAMPLED) or 1].tolist():
             self._compressed += _compressed_parts(decoded, index)
         gone = removed[:, 0] > 0
-        self._keep(joined_cells([Cells(cell_keys(places[gone], places[gone], 0), removed[gone])]))
+        self._keep(joined_cells([Cells(cell_keys(buckets[gone], buckets[gone], 0), removed[gone])]))
 
     def _pair(self, entries: Packed) -> Iterator[Emitted]:
         position = 0
@@ -348,7 +373,7 @@ class _Arrivals:
 
     def result(self, error: str | None) -> _Part:
         compressed = np.array(self._compressed, np.int64).reshape(-1, 2)
-        return _Part(*self._all_buckets(), joined_cells(self._cells), compressed, error)
+        return _Part(*self._all_parts(), joined_cells(self._cells), compressed, error)
 
 
 def _compressed_parts(decoded: Decoded, index: int) -> Iterator[tuple[int, int]]:

@@ -36,7 +36,7 @@ class Sample:
     least_bytes: int
     #: the mean over time
     mean_bytes: int
-    #: the greatest
+    #: the greatest, with the segments that wait for ``file.delete.delay.ms``
     peak_bytes: int
     #: the largest output of a cleaning in the period, which stands beside what it replaces for a while
     cleaned_bytes: int

@@ -179,19 +179,20 @@ def _refusal(settings: Settings | CompactionError) -> str | None:
 
 
 def _known(log: _Log) -> Known:
-    buckets = log.arrivals.buckets
-    held, first, end = buckets[:, RECORDS] + buckets[:, CONTROLS], buckets[:, FIRST_OFFSET], buckets[:, LAST_OFFSET] + 1
-    # the first bucket from which on no offset is without a record
+    parts = log.arrivals.parts
+    held, first, end = parts[:, RECORDS] + parts[:, CONTROLS], parts[:, FIRST_OFFSET], parts[:, LAST_OFFSET] + 1
+    # the first part from which on no offset is without a record
     inside, before = np.flatnonzero(end - first > held) + 1, np.flatnonzero(first[1:] > end[:-1]) + 1
     complete = max(int(inside.max(initial=0)), int(before.max(initial=0)))
     offsets = int((first[complete] if complete < len(first) else end[-1]) - first[0])
-    complete_ms = log.arrivals_ms[min(complete, len(buckets) - 1)]
+    complete_ms = log.arrivals_ms[min(complete, len(parts) - 1)]
     estimates = []
-    if (buckets[:, STORED] - HEADER_SIZE * buckets[:, BATCHES] != buckets[:, PLAIN]).any():
+    if (parts[:, STORED] - HEADER_SIZE * parts[:, BATCHES] != parts[:, PLAIN]).any():
         estimates.append("what remains of compressed batches is estimated from samples that are compressed again")
     if not log.arrivals.exact:
-        estimates.append(f"{len(buckets)} parts of the log are simulated, each as if its remaining records were spread evenly")
-    elif (buckets[:, RECORDS] > 1).any():
+        spread = counted(len(log.arrivals.starts), "part")
+        estimates.append(f"{spread} of the log are simulated, each as if its remaining records were spread evenly")
+    elif (parts[:, RECORDS] > 1).any():
         estimates.append("the records of a batch are taken to have the same timestamp")
     return Known(
         exact=not estimates,

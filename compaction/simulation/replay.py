@@ -1,12 +1,12 @@
 """Replays the arrivals of a log under a policy: appends and rolls, cleanings, deletions of segments.
 
 The rules of cleaning and deletion are those of a run (``compaction.cleaning``), over a log whose offsets are the numbers of its
-buckets. Appends mirror ``UnifiedLog.maybeRoll`` and ``LogSegment.shouldRoll``; cleanings are those of Kafka 3.1 and later, with
-the sizes of buckets in place of records (``compaction.simulation.buckets``).
+parts. Appends mirror ``UnifiedLog.maybeRoll`` and ``LogSegment.shouldRoll``; cleanings are those of Kafka 3.1 and later, with
+the sizes of parts in place of records (``compaction.simulation.parts``).
 
 At each check, as in a broker, the cleaner comes first, then the deletion of segments. Differences to a broker: offset maps have
 room for all keys, the cleaner is never busy elsewhere, the high watermark is the log end, and transactions hold cleanings back
-in small logs only, whose buckets are batches.
+in small logs only, whose parts are batches.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import TopicConfig
 from compaction.names import TopicPartition
 from compaction.simulation.arrivals import LARGEST_TIMESTAMP, Arrivals, Int64s
-from compaction.simulation.buckets import Buckets
 from compaction.simulation.figures import Event, History, Sample
+from compaction.simulation.parts import Parts
 
 _LONG_MAX = 2**63 - 1
 _NS = 1_000_000
@@ -41,17 +41,19 @@ class Clock(NamedTuple):
 class Replay:
     """One log under one policy.
 
-    :param arrivals_ms: int64[n], when each bucket arrived, ascending, ms since the epoch
+    :param arrivals_ms: int64[n], when each part arrived, ascending, ms since the epoch
     """
 
     def __init__(self, arrivals: Arrivals, arrivals_ms: Int64s, config: TopicConfig, producer_expiration_ms: int) -> None:
         self._config, self._times = config, arrivals_ms.tolist()
-        self._buckets = Buckets(arrivals, arrivals_ms, config.delete_retention_ms, producer_expiration_ms)
-        self._largest_ms = arrivals.buckets[:, LARGEST_TIMESTAMP].tolist()
-        self._sizes: list[int] = self._buckets.appended.tolist()
+        self._parts = Parts(arrivals, arrivals_ms, config.delete_retention_ms, producer_expiration_ms)
+        self._largest_ms = arrivals.parts[:, LARGEST_TIMESTAMP].tolist()
+        self._sizes: list[int] = self._parts.appended.tolist()
         self._segments: list[Segment] = []
         self._arrived, self._arrived_bytes, self._size = 0, 0, 0
         self._first_dirty: int | None = None
+        #: replaced and deleted segments that wait for ``file.delete.delay.ms``: until when, and their bytes
+        self._waiting: list[tuple[int, int]] = []
         #: the cleaner looks again if a segment was rolled, or at a time
         self._rolled, self._look_ms = False, _LONG_MAX
         self.history = History()
@@ -68,7 +70,8 @@ class Replay:
                 before_ms = since_ms = now_ms
             self._append(bisect_right(times, now_ms))
             area += self._size * (now_ms - before_ms)
-            peak = max(peak, self._size)
+            self._waiting = [(until_ms, size) for until_ms, size in self._waiting if until_ms > now_ms]
+            peak = max(peak, self._size + sum(size for _, size in self._waiting))
             if self._config.cleanup_compact:
                 cleaned = max(cleaned, self._clean(now_ms))
             if self._config.cleanup_delete:
@@ -78,7 +81,7 @@ class Replay:
                 mean = area // (now_ms - since_ms) if now_ms > since_ms else self._size
                 state = self._start, self._arrived, self._first_dirty or 0
                 if state != measured:
-                    superseded, measured = self._buckets.superseded_bytes(*state), state
+                    superseded, measured = self._parts.superseded_bytes(*state), state
                 self.history.samples.append(
                     Sample(now_ms, self._size, least, mean, peak, cleaned, superseded, len(self._segments), self._arrived_bytes)
                 )
@@ -99,15 +102,15 @@ class Replay:
         longest_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.cleanup_compact else config.segment_ms
         active = segments.pop() if segments else None
         base, size, began_ms, largest_ms, written_ms = _fields(active)
-        for bucket in range(self._arrived, end):
-            more, latest_ms, now_ms = self._sizes[bucket], self._largest_ms[bucket], self._times[bucket]
+        for part in range(self._arrived, end):
+            more, latest_ms, now_ms = self._sizes[part], self._largest_ms[part], self._times[part]
             if base >= 0:
                 waited_ms = latest_ms - began_ms if 0 <= began_ms < _LONG_MAX else now_ms - written_ms
                 if size > config.segment_bytes - more or (size > 0 and waited_ms > longest_ms):
-                    segments.append(_segment(base, size, began_ms, largest_ms, written_ms, bucket))
+                    segments.append(_segment(base, size, began_ms, largest_ms, written_ms, part))
                     self._rolled, base = True, -1
             if base < 0:
-                base, size = bucket, 0
+                base, size = part, 0
             if size == 0:
                 began_ms, largest_ms = latest_ms, latest_ms if latest_ms >= 0 else now_ms
             else:
@@ -120,7 +123,7 @@ class Replay:
         self._arrived = max(self._arrived, end)
 
     def _view(self) -> LogView:
-        end, stable = self._arrived, int(self._buckets.stable[self._arrived])
+        end, stable = self._arrived, int(self._parts.stable[self._arrived])
         return LogView(
             TopicPartition("simulated", 0), "", "", tuple(self._segments), self._start, end, stable, end, self._first_dirty
         )
@@ -144,25 +147,26 @@ class Replay:
             )
             self._look_ms = min((time_ms for time_ms in lags if time_ms >= now_ms), default=_LONG_MAX)
             # or an open transaction ends
-            self._rolled = bool(self._buckets.stable[self._arrived] < self._arrived)
+            self._rolled = bool(self._parts.stable[self._arrived] < self._arrived)
             return 0
         self._note_ages(now_ms)
         first, end = self._start, plan.first_uncleanable_offset
         before = sum(segment.size_bytes for segment in plan.segments)
-        self._buckets.clean(first, end, self._arrived, now_ms)
+        self._parts.clean(first, end, self._arrived, now_ms)
         bases = {group.base_offset: group.mtime_ns for group in plan.groups}
         outputs = self._outputs(sorted(bases), end, bases)
         self._segments = [*outputs, *(segment for segment in self._segments if segment.base_offset >= end)]
         after = sum(segment.size_bytes for segment in outputs)
         self._first_dirty, self._rolled = end, True
         self._size += after - before
+        self._waiting.append((now_ms + config.file_delete_delay_ms, before))
         self.history.events.append(Event(now_ms, "cleaned", before, after))
         return after
 
     def _outputs(self, bases: Sequence[int], end: int, mtimes: dict[int, int]) -> list[Segment]:
         outputs = []
         for base, next_base in zip(bases, [*bases[1:], end], strict=True):
-            size, first, largest = self._buckets.remaining(base, next_base)
+            size, first, largest = self._parts.remaining(base, next_base)
             outputs.append(
                 Segment(
                     base, size, mtimes[base], 0, 0,
@@ -182,15 +186,16 @@ class Replay:
         plan = plan_deletion(self._view(), replace(config, remote_storage_enable=False), now_ms=now_ms)
         if plan.removals:
             self._segments = list(plan.after.segments)
-            self._buckets.delete(self._start)
+            self._parts.delete(self._start)
             self._size -= plan.removed_bytes
+            self._waiting.append((now_ms + config.file_delete_delay_ms, plan.removed_bytes))
             self._rolled = True
             self.history.events.append(Event(now_ms, "deleted", plan.removed_bytes, 0))
 
     def _note_ages(self, now_ms: int) -> None:
         """The oldest records that a cleaning is about to remove, or that remain at the end."""
         covered = self._first_dirty or 0
-        ages = self._buckets.ages(self._start, self._arrived, covered, now_ms)
+        ages = self._parts.ages(self._start, self._arrived, covered, now_ms)
         self.history.oldest_superseded_ms = max(self.history.oldest_superseded_ms, ages[0])
         self.history.oldest_deleted_ms = max(self.history.oldest_deleted_ms, ages[1])
 

@@ -19,16 +19,16 @@ _PERIODS_MS = (10 * _MINUTE_MS, _HOUR_MS, 6 * _HOUR_MS)
 _FEW = 14
 #: timestamps may be later than now, or fall, by this time
 _TOLERANCE_MS = _DAY_MS
-#: at most this share of the buckets may be out of order by more
+#: at most this share of the parts may be out of order by more
 _DISORDER = 0.1
 
 
 def arrival_times(arrivals: Arrivals, view: LogView, now_ms: int) -> tuple[Int64s, bool]:
-    """When each bucket arrived, int64[n], ascending; and whether that is by the times of files.
+    """When each part arrived, int64[n], ascending; and whether that is by the times of files.
 
     :raises UnsupportedLogError: neither timestamps nor files say when
     """
-    largest = arrivals.buckets[:, LARGEST_TIMESTAMP]
+    largest = arrivals.parts[:, LARGEST_TIMESTAMP]
     if not len(largest):
         return largest, False
     problem = _problem(largest, now_ms)
@@ -42,7 +42,7 @@ def arrival_times(arrivals: Arrivals, view: LogView, now_ms: int) -> tuple[Int64
         raise UnsupportedLogError(message, path=view.path, hint="copy it with its file times (cp -p, rsync -t)")
     # a file is written last when the next one begins
     ends = np.append(bases[1:], view.log_end_offset)
-    offsets = arrivals.buckets[:, FIRST_OFFSET]
+    offsets = arrivals.parts[:, FIRST_OFFSET]
     return np.interp(offsets, np.append(bases[:1], ends), np.append(written[:1], written)).astype(np.int64), True
 
 

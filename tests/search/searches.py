@@ -12,9 +12,11 @@ from typing import NamedTuple
 from tests.conformance import fuzz
 from tests.crash import kill, kill_driver, snapshots
 from tests.damage import fuzz as damage
+from tests.kafka.gateway import shared_gateway
 from tests.kafka.jars import REFERENCE, VERSIONS
 from tests.search.in_memory import CASES, IN_MEMORY, write
 from tests.search.turns import Failure, Turn, repeat
+from tests.simulation import evenings
 
 #: stories of a run of the job, and damaged inputs of a target
 STORIES, INPUTS = 20, 100
@@ -76,6 +78,15 @@ def broker_snapshots(turn: Turn) -> Iterator[Failure]:
     yield from turn.unless_it_fails(repeat("snapshots", turn.seed, turn.seconds), work)
 
 
+def policies_through_time(turn: Turn) -> Iterator[Failure]:
+    """Random logs under random policies, day by day by Kafka's log and cleaner, and simulated."""
+    for seed in turn.seeds():
+        with TemporaryDirectory(prefix="evenings-") as scratch:
+            found = evenings.Drawn.from_seed(seed).differences(shared_gateway(), Path(scratch))
+        if found:
+            yield Failure("\n".join(found[:5]), repeat("policies through time", seed))
+
+
 #: in this order; the judges of the fuzzer come last because they are many
 SEARCHES = (
     *(Search(name, partial(search.run, name)) for name, search in IN_MEMORY.items()),
@@ -84,6 +95,7 @@ SEARCHES = (
     Search(f"random logs {REFERENCE}", partial(random_logs, version=REFERENCE)),
     Search("random logs on Spark", partial(random_logs, version=REFERENCE, spark=True)),
     Search("random logs with active segments", partial(random_logs, version=REFERENCE, include_active=True)),
+    Search("policies through time", policies_through_time),
     Search("snapshots", broker_snapshots),
     Search("kills", kills),
     *(Search(f"random logs {each}", partial(random_logs, version=each)) for each in VERSIONS if each != REFERENCE),

@@ -21,6 +21,7 @@ from tests.search import searches
 from tests.search.in_memory import IN_MEMORY, replay
 from tests.search.searches import SEARCHES, Search
 from tests.search.turns import Failure, Turn
+from tests.simulation import evenings
 from tests.trust import error_loop, lying_storage, simulation
 from tests.trust.simulation import Verdict, World
 
@@ -60,6 +61,11 @@ def plant_in_fuzzer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(searches, "STORIES", 2)
 
 
+def differs_every_evening(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(searches, "shared_gateway", lambda: None)
+    patch.setattr(evenings.Drawn, "differences", lambda *_: ["a record is lost"])
+
+
 PLANTED: Mapping[str, Plant] = {
     "simulation": lambda patch: patch.setattr(simulation.World, "play", play_badly),
     "lying storage": lambda patch: patch.setattr(lying_storage, "run_with_lie", lie_unnoticed),
@@ -68,6 +74,7 @@ PLANTED: Mapping[str, Plant] = {
     "killed drivers": lambda patch: patch.setattr(kill_driver, "run_kills", lost),
     "snapshots": lambda patch: patch.setattr(snapshots, "check_snapshots", lost),
     "kills": lambda patch: patch.setattr(kill, "run", lost),
+    "policies through time": differs_every_evening,
     **{name: plant_in_fuzzer for name in BY_NAME if name.startswith("random logs")},
 }
 

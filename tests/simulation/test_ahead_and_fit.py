@@ -42,7 +42,7 @@ def test_a_day_that_is_cut_has_no_later_records(tmp_path: Path) -> None:
     now_ms = FIRST_MS + 3 * DAY_MS - 1
     found, found_ms = continued(arrivals, times, now_ms, DAY_MS)
     assert found_ms[-1] <= now_ms + DAY_MS
-    assert len(found_ms) == len(found.buckets) == 4 * 5
+    assert len(found_ms) == len(found.parts) == 4 * 5
     assert found.cells.records.sum() == len(found_ms)
     ends = found.cells.successor[found.cells.successor < NEVER]
     assert ends.max() < len(found_ms)

@@ -51,7 +51,7 @@ def test_a_task_that_spills_its_keys_finds_the_same_cells(tmp_path: Path) -> Non
         spilled = arrivals_of(tmp_path / "b", MIXED, slice_bytes=3000, shard_entries=10)
     assert np.array_equal(whole.cells.keys, spilled.cells.keys)
     assert np.array_equal(whole.cells.numbers, spilled.cells.numbers)
-    assert np.array_equal(whole.buckets, spilled.buckets)
+    assert np.array_equal(whole.parts, spilled.parts)
 
 
 class _Small(SlotTable):
@@ -70,10 +70,12 @@ def test_a_large_log_has_buckets_of_equal_size(tmp_path: Path) -> None:
     with patch.object(module, "EXACT_RECORDS", 10), patch.object(module, "BUCKETS", 16):
         found = arrivals_of(tmp_path / "b", MIXED, slice_bytes=5000, shard_entries=50)
     assert not found.exact
-    assert len(found.buckets) == 16
+    assert len(found.starts) == 16
+    assert found.buckets.tolist() == sorted(found.buckets.tolist())
+    assert 16 < len(found.parts) <= 16 * module.PARTS
     for column in (BATCHES, RECORDS, STORED, CONTROLS):
-        assert found.buckets[:, column].sum() == exact.buckets[:, column].sum()
+        assert found.parts[:, column].sum() == exact.parts[:, column].sum()
     assert found.cells.numbers.sum(axis=0).tolist() == exact.cells.numbers.sum(axis=0).tolist()
-    assert (np.diff(found.buckets[:, LARGEST_TIMESTAMP]) >= 0).all()
+    assert (np.diff(found.parts[:, LARGEST_TIMESTAMP]) >= 0).all()
     never, ever = (each.cells.records[each.cells.successor == NEVER].sum() for each in (found, exact))
     assert never == ever

@@ -83,6 +83,15 @@ def test_the_document_has_each_log_and_the_sums(logs: Path, tmp_path: Path, caps
     assert "all of 3 logs" in shown and "simulated, nothing written: 3 logs; A at most" in shown
 
 
+def test_replaced_segments_take_room_until_their_delay_has_passed(logs: Path, tmp_path: Path) -> None:
+    policies = [f"{POLICIES[1]},file.delete.delay.ms={delay}" for delay in ("1m", "40d")]
+    assert call(logs, "--policy", *policies, "--report", str(tmp_path / "r.json")) == 0
+    soon, late = json.loads((tmp_path / "r.json").read_text())["policies"]
+    assert late["end_bytes"] == soon["end_bytes"]
+    read = [event["bytes_before"] for event in late["events"]]
+    assert late["peak_bytes"] >= late["end_bytes"] + sum(read[:-1]) > soon["peak_bytes"]
+
+
 def test_the_time_that_is_shown_is_a_part_of_the_same_history(logs: Path, tmp_path: Path) -> None:
     documents = []
     for number, options in enumerate(([], ["--from", "2024-10-14T00:00Z", "--to", "2024-10-24T00:00Z"])):

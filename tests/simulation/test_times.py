@@ -18,9 +18,10 @@ NOW_MS = 20_000 * DAY_MS
 
 
 def arrivals(*times: int) -> Arrivals:
-    buckets = np.zeros((len(times), COLUMNS), np.int64)
-    buckets[:, LARGEST_TIMESTAMP], buckets[:, FIRST_OFFSET] = times, np.arange(len(times)) * 10
-    return Arrivals(buckets, Cells(np.empty(0, np.int64), np.empty((0, 2), np.int64)), True, np.empty((0, 2), np.int64))
+    parts = np.zeros((len(times), COLUMNS), np.int64)
+    parts[:, LARGEST_TIMESTAMP], parts[:, FIRST_OFFSET] = times, np.arange(len(times)) * 10
+    none = np.empty((0, 2), np.int64)
+    return Arrivals(parts, np.arange(len(parts)), Cells(none[:, 0], none), True, none)
 
 
 def view(*written_ms: int, end: int) -> LogView:
