@@ -1,6 +1,6 @@
 """The figures of policies through time: each log under each policy, and the sums over all logs.
 
-Sizes are bytes of ``.log`` files. All logs have samples at the same times, so that sums are those of the logs at each time.
+Sizes are bytes of ``.log`` files, as ``retention.bytes`` counts them; peaks are what is on the disk. All logs have samples at the same times, so that sums are those of the logs at each time.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Sample:
     least_bytes: int
     #: the mean over time
     mean_bytes: int
-    #: the greatest, with the segments that wait for ``file.delete.delay.ms``
+    #: the greatest, with indexes, and the segments that wait for ``file.delete.delay.ms``
     peak_bytes: int
-    #: the largest output of a cleaning in the period, which stands beside what it replaces for a while
+    #: the largest output of a cleaning in the period, with its indexes, which stands beside what it replaces for a while
     cleaned_bytes: int
     #: bytes of superseded records, at that time
     superseded_bytes: int

@@ -21,6 +21,7 @@ from compaction.cleaning.plan import plan_log
 from compaction.cleaning.segment_retention import plan_deletion
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import TopicConfig
+from compaction.formats.indexes import OFFSET_ENTRY, TIME_ENTRY
 from compaction.names import TopicPartition
 from compaction.simulation.arrivals import LARGEST_TIMESTAMP, Arrivals, Int64s
 from compaction.simulation.figures import Event, History, Sample
@@ -71,9 +72,9 @@ class Replay:
             self._append(bisect_right(times, now_ms))
             area += self._size * (now_ms - before_ms)
             self._waiting = [(until_ms, size) for until_ms, size in self._waiting if until_ms > now_ms]
-            peak = max(peak, self._size + sum(size for _, size in self._waiting))
+            peak = max(peak, self._on_disk(self._size + sum(size for _, size in self._waiting)))
             if self._config.cleanup_compact:
-                cleaned = max(cleaned, self._clean(now_ms))
+                cleaned = max(cleaned, self._on_disk(self._clean(now_ms)))
             if self._config.cleanup_delete:
                 self._delete(now_ms)
             least, before_ms = min(least, self._size), now_ms
@@ -85,12 +86,17 @@ class Replay:
                 self.history.samples.append(
                     Sample(now_ms, self._size, least, mean, peak, cleaned, superseded, len(self._segments), self._arrived_bytes)
                 )
-                least = peak = self._size
+                least, peak = self._size, self._on_disk(self._size)
                 area = cleaned = 0
                 since_ms = now_ms
         if clock.checks.size:
             self._note_ages(int(clock.checks[-1]))
         return self.history
+
+    def _on_disk(self, log_bytes: int) -> int:
+        """Bytes of ``.log`` files with their offset and time indexes, which have about an entry for each interval."""
+        entries = log_bytes // max(1, self._config.index_interval_bytes)
+        return log_bytes + entries * (OFFSET_ENTRY.size + TIME_ENTRY.size)
 
     @property
     def _start(self) -> int:
