@@ -26,31 +26,20 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.log_view import AbortedTxn, ProducerEntry
 from compaction.config.kinds import to_long
-from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import (
     ABORT,
     COMMIT,
     CONTROL,
     TRANSACTIONAL,
+    EndTxnMarker,
     increment_sequence,
-    parse_batch,
-    parse_control_record,
 )
 
 Rows = NDArray[np.void]
 
 NONE = -1
-#: upper bound of a marker's size
-_MARKER_BYTES = 1 << 20
 #: up to this many batches a plain loop is faster than array operations
 _SHORT_RUN = 48
-
-
-class EndTxnMarker(NamedTuple):
-    """The fields of a commit or abort marker (Kafka: ``EndTransactionMarker``)."""
-
-    coordinator_epoch: int
-    timestamp_ms: int
 
 
 class CompletedTxn(NamedTuple):
@@ -64,18 +53,6 @@ class CompletedTxn(NamedTuple):
 
     def index_entry(self) -> AbortedTxn:
         return AbortedTxn(self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset)
-
-
-def read_end_txn_marker(batch: bytes | memoryview) -> EndTxnMarker:
-    """The marker in a control batch: its first record. Control batches are not compressed.
-
-    :raises FormatError: the record is missing or malformed
-    """
-    record = next(parse_batch(batch).records(_MARKER_BYTES), None)
-    if record is None:
-        raise FormatError("control batch without a record")
-    epoch = parse_control_record(record).coordinator_epoch
-    return EndTxnMarker(NONE if epoch is None else epoch, record.timestamp)
 
 
 @dataclass

@@ -59,6 +59,8 @@ MAX_PLAIN_BYTES = 256 << 20
 DEFAULT_LIMIT_BYTES = 2**31 - 1
 
 _CONTROL_KEY = struct.Struct(">hh")
+#: upper bound of the records of a marker
+_MOST_MARKER_BYTES = 1 << 20
 _END_TXN_VALUE = struct.Struct(">hi")
 _INT_MAX = 2**31 - 1
 _NULL = encode_varint(-1)
@@ -331,3 +333,22 @@ def parse_batch(buf: Buffer, pos: int = 0) -> RecordBatch:
     if size < HEADER.size or size > len(buf) - pos:
         raise FormatError(f"batch length {header.length} does not fit, {len(buf) - pos} bytes left", pos)
     return RecordBatch(pos, memoryview(buf)[pos : pos + size], header)
+
+
+class EndTxnMarker(NamedTuple):
+    """The fields of a commit or abort marker (Kafka: ``EndTransactionMarker``)."""
+
+    coordinator_epoch: int
+    timestamp_ms: int
+
+
+def read_end_txn_marker(batch: bytes | memoryview) -> EndTxnMarker:
+    """The marker in a control batch: its first record. Control batches are not compressed.
+
+    :raises FormatError: the record is missing or malformed
+    """
+    record = next(parse_batch(batch).records(_MOST_MARKER_BYTES), None)
+    if record is None:
+        raise FormatError("control batch without a record")
+    epoch = parse_control_record(record).coordinator_epoch
+    return EndTxnMarker(-1 if epoch is None else epoch, record.timestamp)

@@ -1,7 +1,7 @@
 """The figures of policies through time: each log under each policy, and the sums over all logs.
 
-Sizes are bytes of ``.log`` files, as ``retention.bytes`` counts them; peaks are what is on the disk. All logs have samples at the
-same times, so that sums are those of the logs at each time.
+Sizes are bytes of ``.log`` files, as ``retention.bytes`` counts them; peaks are what is on the disk. All logs have samples at
+the same times, so that sums are those of the logs at each time.
 """
 
 from __future__ import annotations

@@ -12,18 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.log_view import Segment
-from compaction.cleaning.producer_state import EndTxnMarker, read_end_txn_marker
 from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.formats.checkpoints import EpochRange
 from compaction.formats.message_set import LEAST_BYTES_V0
 from compaction.formats.primitives import FormatError
-from compaction.formats.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT, MAX_BATCH_BYTES
+from compaction.formats.record_batch import (
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_AT,
+    MAX_BATCH_BYTES,
+    EndTxnMarker,
+    read_end_txn_marker,
+)
 from compaction.kernels.reading.batches import (
     BATCH_ERRORS,
     IO_ERROR,
@@ -42,6 +49,9 @@ from compaction.names import LOG, segment_file
 from compaction.storage import read_counter
 from compaction.storage.filesystem import ByteSource, ReadableFileSystem, join
 from compaction.storage.ranges import View, view
+
+if TYPE_CHECKING:
+    from compaction.cleaning.log_view import Segment
 
 #: large enough to amortize the loop over blocks, small enough for the CPU's caches
 BLOCK_BYTES = 4 << 20

@@ -1,6 +1,7 @@
 """Reads byte ranges of a log as chunks: batches, their decompressed bytes, and the position of each record's fields.
 
-Decompression and v0/v1 wrappers are those of ``compaction.formats``; ``kernels.reading.locate`` locates the records.
+``checks.batches`` finds the batches, ``kernels.reading.locate`` their records; decompression and v0/v1 wrappers are those of
+``compaction.formats``.
 """
 
 from __future__ import annotations
@@ -12,16 +13,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from compaction.certifier.checks.batches import HEADER_BYTES, Block, read_batches
 from compaction.certifier.checks.log_pair import Int64s, Rows
 from compaction.certifier.checks.offset_ranges import ByteRange
 from compaction.errors import CorruptLogError
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.message_set import parse_message_entry
 from compaction.formats.primitives import FormatError
-from compaction.formats.record_batch import HEADER_SIZE
 from compaction.kernels.reading.locate import RECORD_ROW, locate_messages, locate_records
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.segment_file import Block, SegmentReader
 
 CODEC = 0x07
 LOG_APPEND_TIME = 0x08
@@ -60,13 +60,12 @@ def read_chunks(ranges: Iterable[ByteRange], first_offset: int, end_offset: int)
     :raises CorruptLogError: a batch or record is malformed
     """
     for part in ranges:
-        with SegmentReader(MixedFileSystem(), part.path, part.start, part.end) as reader:
-            for block in reader.blocks(check_crc=True):
-                last = block.rows["last_offset"]
-                inside = np.flatnonzero((last >= first_offset) & (last < end_offset))
-                if len(inside):
-                    rows = block.rows[inside[0] : inside[-1] + 1]
-                    yield from _chunks(block._replace(rows=rows), part)
+        for block in read_batches(MixedFileSystem(), part.path, part.start, part.end):
+            last = block.rows["last_offset"]
+            inside = np.flatnonzero((last >= first_offset) & (last < end_offset))
+            if len(inside):
+                rows = block.rows[inside[0] : inside[-1] + 1]
+                yield from _chunks(block._replace(rows=rows), part)
 
 
 def _chunks(block: Block, part: ByteRange) -> Iterator[Chunk]:
@@ -81,19 +80,19 @@ def _chunks(block: Block, part: ByteRange) -> Iterator[Chunk]:
         elif kind[first] == 0:
             starts = rows["position"] - block.position
             run = block._replace(rows=rows)
-            yield _located(locate_messages, block.raw.copy(), run, (starts, starts + rows["size"]), part)
+            yield _located(locate_messages, block.raw, run, (starts, starts + rows["size"]), part)
         else:
             yield from _batches(block._replace(rows=rows), part)
 
 
 def _batches(block: Block, part: ByteRange) -> Iterator[Chunk]:
     rows = block.rows
-    starts = rows["position"] - block.position + HEADER_SIZE
-    ends = starts + rows["size"] - HEADER_SIZE
+    starts = rows["position"] - block.position + HEADER_BYTES
+    ends = starts + rows["size"] - HEADER_BYTES
     # an emptied batch may name a codec, but has no payload
     packed = np.flatnonzero(((rows["attributes"] & CODEC) != 0) & (rows["count"] > 0))
     if not len(packed):
-        yield _located(locate_records, block.raw.copy(), block, (starts, ends), part)
+        yield _located(locate_records, block.raw, block, (starts, ends), part)
         return
     parts, used, first = [block.raw], len(block.raw), 0
     raw = memoryview(block.raw)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from compaction.certifier.checks.batches import is_torn, read_batches
 from compaction.certifier.checks.index_checks import IndexChecks
 from compaction.certifier.checks.log_pair import LONG_MAX, Rows, SegmentFiles
 from compaction.certifier.checks.violations import Findings
@@ -21,8 +22,6 @@ from compaction.kernels.reading.tables import ABORT, COMMIT
 from compaction.names import CLEAN_SHUTDOWN, INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.storage.filesystem import FileSystem, join, parent
 from compaction.storage.mixed import file_system
-from compaction.storage.ranges import view
-from compaction.storage.segment_file import SegmentReader, SegmentScan
 
 TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x10, 0x20, 0x40
 
@@ -109,12 +108,11 @@ def walk_segment(task: WalkTask) -> SegmentWalk:
 def _walk_batches(fs: FileSystem, walk: SegmentWalk, checks: IndexChecks | None) -> None:
     files = walk.task.files
     try:
-        with SegmentReader(fs, files.path(), 0, files.size_bytes) as reader:
-            for block in reader.blocks(check_crc=True):
-                if not _take(walk, block.rows):
-                    return
-                if checks is not None:
-                    checks.take(block.rows, walk.findings)
+        for block in read_batches(fs, files.path(), 0, files.size_bytes):
+            if not _take(walk, block.rows):
+                return
+            if checks is not None:
+                checks.take(block.rows, walk.findings)
     except CorruptLogError as error:
         if error.position is None or error.position != walk.size_bytes or not (files.last and _is_torn(fs, walk)):
             walk.error, walk.error_offset = str(error), _offset_at(fs, files, error.position, walk.next_offset)
@@ -205,10 +203,10 @@ def join_runs(events: Rows) -> Rows:
 
 def _is_torn(fs: FileSystem, walk: SegmentWalk) -> bool:
     """Whether the bytes after the last complete batch are a torn tail rather than damage."""
-    scan = SegmentScan(view(fs, walk.task.files.path()), walk.size_bytes, check_crc=True).finish()
+    files = walk.task.files
     # in a log directory without a clean shutdown, a broker truncates any malformed end
-    unclean = fs.stat(join(parent(walk.task.files.directory), CLEAN_SHUTDOWN)) is None
-    return scan.position == walk.size_bytes and scan.damage(unclean=unclean) is None
+    unclean = fs.stat(join(parent(files.directory), CLEAN_SHUTDOWN)) is None
+    return is_torn(fs, files.path(), walk.size_bytes, files.size_bytes, walk.next_offset, unclean=unclean)
 
 
 def _offset_at(fs: FileSystem, files: SegmentFiles, position: int | None, expected: int) -> int:

@@ -1,0 +1,117 @@
+"""The certifier's reader of batches against the plain decoder, and against the reader of compaction, from which it shares
+nothing: the same rows of valid batches, the same faults of damaged ones, the same torn tails."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from compaction.certifier.checks import batches as own
+from compaction.certifier.checks.batches import is_torn, read_batches
+from compaction.errors import LogError
+from compaction.kernels.reading.tables import BATCH_ROW
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.ranges import view
+from compaction.storage.segment_file import SegmentReader, SegmentScan
+from tests.kernels.tables import random_segment
+from tests.oracle.random_logs import Flavour
+from tests.oracle.tables import batch_table
+
+FILES = LocalFileSystem()
+FLAVOURS = {
+    "modern": Flavour(odd=0.3, codecs=(0, 3)),
+    "all magics": Flavour(batches=40, odd=0.3, magics=(0, 1, 2), codecs=(0, 1, 2)),
+}
+COMPARED = [name for name in BATCH_ROW.names or () if name != "control_type"]
+
+
+def rows_of(path: Path, start: int, end: int) -> np.ndarray:
+    return np.concatenate([np.empty(0, BATCH_ROW), *(block.rows for block in read_batches(FILES, str(path), start, end))])
+
+
+def outcome(path: Path, *, certifier: bool) -> tuple[list[list[int]], str | None]:
+    """The columns of the rows of a whole file, and the error that ends them."""
+    tables, error, size = [np.empty(0, BATCH_ROW)], None, path.stat().st_size
+    try:
+        if certifier:
+            for block in read_batches(FILES, str(path), 0, size):
+                tables.append(block.rows)
+        else:
+            with SegmentReader(FILES, str(path), 0, size) as reader:
+                for each in reader.blocks(check_crc=True):
+                    tables.append(each.rows.copy())
+    except LogError as failure:
+        error = str(failure)
+    table = np.concatenate(tables)
+    return [table[name].tolist() for name in BATCH_ROW.names or ()], error
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("seed", range(10))
+def test_rows_equal_those_of_the_plain_decoder(tmp_path: Path, seed: int, flavour: str) -> None:
+    path, segment = tmp_path / "0.log", random_segment(seed, FLAVOURS[flavour])
+    path.write_bytes(segment.log)
+    expected, size = batch_table(segment), len(segment.log)
+    with patch.object(own, "_BLOCK_BYTES", 300):
+        found = rows_of(path, 0, size)
+    for name in COMPARED:
+        mask = 0xFF if name == "attributes" else -1
+        assert (found[name] & mask).tolist() == (expected[name] & mask).tolist(), name
+    middle = int(found["position"][len(found) // 2])
+    assert rows_of(path, middle, size)["base_offset"].tolist() == found["base_offset"][len(found) // 2 :].tolist()
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_damage_is_what_the_reader_of_compaction_finds(tmp_path: Path, flavour: str) -> None:
+    """Each byte of the first batches is changed, and the file is cut at each of them."""
+    path, data = tmp_path / "0.log", random_segment(3, FLAVOURS[flavour]).log
+    chance = random.Random(1)
+    for at in range(min(len(data), 400)):
+        for damaged in (data[:at] + bytes([data[at] ^ chance.randrange(1, 256)]) + data[at + 1 :], data[:at]):
+            path.write_bytes(damaged)
+            assert outcome(path, certifier=True) == outcome(path, certifier=False), at
+
+
+@pytest.mark.parametrize("unclean", [False, True])
+def test_tails_are_torn_that_a_scan_takes_to_be_torn(tmp_path: Path, unclean: bool) -> None:
+    path, segment = tmp_path / "0.log", random_segment(5, FLAVOURS["modern"])
+    data, rows = segment.log, batch_table(segment)
+    chance = random.Random(2)
+    found = set()
+    for _ in range(300):
+        row = chance.randrange(1, len(rows))
+        start, size = int(rows["position"][row]), int(rows["size"][row])
+        rest = {
+            "cut": data[start : start + chance.randrange(size)],
+            "zeros": bytes(chance.randrange(1, 300)),
+            "never flushed": data[start : start + size // 2] + bytes(size - size // 2),
+            "changed": bytes(byte ^ (chance.random() < 0.01) for byte in data[start:]),
+            "noise": chance.randbytes(chance.randrange(1, 200)),
+            "resumes": chance.randbytes(30) + data[start:],
+        }[chance.choice(["cut", "zeros", "never flushed", "changed", "noise", "resumes"])]
+        path.write_bytes(data[:start] + rest)
+        scan = SegmentScan(view(FILES, str(path)), check_crc=True).finish()
+        if scan.position == len(data[:start]) + len(rest) or scan.next_offset is None:
+            continue
+        torn = is_torn(FILES, str(path), scan.position, len(data[:start]) + len(rest), scan.next_offset, unclean=unclean)
+        assert torn == (scan.damage(unclean=unclean) is None)
+        found.add(torn)
+    assert found == {True, False}
+
+
+def test_a_batch_larger_than_a_block_is_read(tmp_path: Path) -> None:
+    path, segment = tmp_path / "0.log", random_segment(7, FLAVOURS["modern"])
+    path.write_bytes(segment.log)
+    with patch.object(own, "_BLOCK_BYTES", 1):
+        assert rows_of(path, 0, len(segment.log))["position"].tolist() == batch_table(segment)["position"].tolist()
+
+
+def test_a_file_that_became_shorter_is_an_error(tmp_path: Path) -> None:
+    path, data = tmp_path / "0.log", random_segment(7, FLAVOURS["modern"]).log
+    path.write_bytes(data[:-5])
+    with pytest.raises(LogError, match="file ends here, 5 bytes earlier than when the run began"):
+        rows_of(path, 0, len(data))
