@@ -240,8 +240,7 @@ def _with_data(entries: Iterable[AbortedTxn], rows: Rows, log_start_offset: int)
     producer, last = rows["producer_id"], rows["last_offset"]
     below = rank(producer, last, table[:, 0], table[:, 1])
     up_to_end = rank(producer, last, table[:, 0], table[:, 2], inclusive=True)
-    kept = (up_to_end > below) & (table[:, 2] >= log_start_offset)
-    return tuple(AbortedTxn(*entry) for entry in table[kept].tolist())
+    return tuple(AbortedTxn(*entry) for entry in table[up_to_end > below].tolist())
 
 
 def _write(fs: FileSystem, log_path: str, segment: Segment) -> None:

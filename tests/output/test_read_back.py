@@ -59,6 +59,25 @@ def test_a_large_output_is_read_while_it_is_written(following: int) -> None:
     assert check.end(len(data), following, written(data).digest) == written(data)
 
 
+def test_outputs_are_read_from_the_device_and_not_from_the_page_cache(
+    following: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[bool] = []
+    reader = FaultyFileSystem.reader
+
+    def watched(fs: FaultyFileSystem, path: str, start: int, end: int, *, uncached: bool = False) -> MemorySource:
+        opened.append(uncached)
+        return reader(fs, path, start, end, uncached=uncached)
+
+    monkeypatch.setattr(FaultyFileSystem, "reader", watched)
+    for count in (20, following):
+        data = batches(count)
+        check = ReadBack(disk(data), PATH, [])
+        check.advance(len(data))
+        check.end(len(data), count, written(data).digest)
+    assert opened == [True, True]
+
+
 def test_an_object_is_not_read_before_it_is_complete(following: int) -> None:
     check = ReadBack(disk(b""), "s3://bucket/0.log", [])
     check.advance(10 * READ_BYTES)
