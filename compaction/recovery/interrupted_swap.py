@@ -3,7 +3,7 @@
 Mirrors ``LogLoader.removeTempFilesAndCollectSwapFiles`` and ``LogLoader.load`` (Kafka 4.4.0):
 
 1. A swap with a journal is finished group by group, as long as the outputs have the recorded content and the sources are the
-   recorded ones. From the first group for which that does not hold, the swap is rolled back.
+   recorded ones. From the first group for which that does not hold, the swap is rolled back, and so is the cleaner checkpoint.
 2. Without a journal, ``.swap`` files at or above the lowest ``.clean`` or ``.cleaned`` file are removed if the segments that
    they would replace still exist; files of an attempt (``.clean.<attempt>``) do not count. Other ``.swap`` files with
    valid batches are finished: the segments from their base offset up to their next offset are renamed to ``.deleted``, and
@@ -20,11 +20,12 @@ from dataclasses import replace
 
 from compaction.errors import CorruptLogError
 from compaction.locking.claim import NO_OWNER, Owner
-from compaction.logdir.checkpoint_store import CheckpointFiles
+from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.logdir.segments import segment_bases
 from compaction.names import (
     CLEAN,
     CLEANED,
+    CLEANER_OFFSETS,
     DELETED,
     LOG,
     SEGMENT_KINDS,
@@ -74,6 +75,10 @@ def _finish_journal(fs: FileSystem, location: LogLocation, journal: Journal, own
     if count == len(groups):
         run_alone(fs, finish_swap(fs, location, replace(journal, groups=resumed), CheckpointFiles(fs)))
         return f"finished an earlier swap of {counted(count, 'segment')}"
+    if journal.end_offset is not None:
+        # the sources are not clean: a later cleaning would remove a tombstone there, and leave the records that it deletes
+        change = Change(location.topic_partition, journal.previous_checkpoint, (journal.end_offset,))
+        run_alone(fs, CheckpointFiles(fs).change(location.log_dir, CLEANER_OFFSETS, change))
     for group in reversed(groups[count:]):
         roll_back(fs, path, group)
     discard_unfinished(fs, path)

@@ -260,6 +260,29 @@ def test_after_a_full_disk_at_the_checkpoint_the_next_run_finishes_the_swap() ->
     assert everything(fs) == everything(undisturbed)
 
 
+def test_an_output_that_changes_before_the_end_of_the_swap_keeps_the_journal_and_the_sources() -> None:
+    fs = dirty_log()
+    groups = write_cleaned(fs, PLAIN)
+    log = join(HERE.path, segment_file(200, LOG))
+
+    def shorten(operation: str, path: str) -> str | None:
+        if operation == "write" and CLEANER_OFFSETS in path and fs.stat(log) is not None:
+            fs.put(log, fs.read_bytes(log)[:-1])
+        return None
+
+    fs.fail = shorten
+    with pytest.raises(StorageError, match="output has changed since it was written"):
+        run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
+    assert fs.stat(join(HERE.path, JOURNAL)) is not None
+    sources = {segment_file(base, LOG) + DELETED for base in (0, 100, 200, 300)}
+    assert sources <= set(fs.listdir(HERE.path))
+    fs.fail = lambda operation, path: None
+    recover(fs)
+    dirty, kept = served(dirty_log(), HERE.path), PLAIN[0][0]
+    assert served(fs, HERE.path) == {offset: value for offset, value in dirty.items() if offset in kept or offset >= 200}
+    assert read_checkpoints(fs, LOG_DIR).cleaner_offsets == read_checkpoints(dirty_log(), LOG_DIR).cleaner_offsets
+
+
 @pytest.mark.parametrize("kept", CASES.values(), ids=CASES.keys())
 def test_after_any_interruption_recovery_restores_the_sources_or_finishes_the_swap(kept: Kept) -> None:
     undisturbed = dirty_log()
