@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from compaction.counting.usage_report import Section, sections, shown_key, topic_json, usage_json
+from compaction.counting.usage_report import CELL_TITLES, Section, sections, shown_key, topic_json, usage_json
 from compaction.errors import UsageError
 from compaction.printable import printable
 from compaction.screen.amounts import counted
@@ -47,7 +47,7 @@ def _topic(topic: TopicCount, report: CountReport) -> dict[str, Any]:
         (shown_key(entry.key, report.group_by), (entry.records, entry.bytes, entry.stored_bytes), usage["file_bytes"])
         for entry in topic.keys.largest
     ]
-    found = *sections(topic.topic, usage), Section(("largest key", "records", "keys and values", "stored"), keys)
+    found = *sections(topic.topic, usage), Section(("largest key", *CELL_TITLES), keys)
     return _view(topic.topic, usage, [topic], found)
 
 
@@ -64,7 +64,7 @@ def _all(topics: Sequence[TopicCount], largest: Sequence[TopicCount]) -> dict[st
     ]
     if more := len(topics) - len(largest):
         rows.append((f"and {more:,} more", (), usage["file_bytes"]))
-    found = Section(("topic", "records", "keys and values", "stored"), rows), *sections("", usage)
+    found = Section(("topic", *CELL_TITLES), rows), *sections("", usage)
     return _view(f"all of {counted(len(topics), 'topic')}", usage, topics, found)
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _KEY_CHARACTERS = 48
 _CELL = ("records", "bytes", "stored_bytes")
-_CELL_TITLES = ("records", "keys and values", "stored")
+#: the titles of these columns
+CELL_TITLES = ("records", "keys and values", "stored")
 #: the names of a topic, by their JSON fields
 _TITLES = {"groups": "group of keys", "headers": "header", "producers": "producer id"}
 
@@ -87,15 +88,15 @@ def sections(name: str, usage: Mapping[str, Any]) -> Iterator[Section]:
     parts = [*((_words(part), size) for part, size in usage["components"].items() if size), (".log files", total)]
     yield Section((name, "bytes"), [(part, [size], total) for part, size in parts])
     states = [(", ".join(filter(None, (_words(row["state"]), row["age"]))), _numbers(row), total) for row in usage["states"]]
-    yield Section(("state and age", *_CELL_TITLES), states)
-    yield Section(("value", *_CELL_TITLES), [(row["value"], _numbers(row), total) for row in usage["value_sizes"]])
+    yield Section(("state and age", *CELL_TITLES), states)
+    yield Section(("value", *CELL_TITLES), [(row["value"], _numbers(row), total) for row in usage["value_sizes"]])
     codecs = [(row["codec"], _numbers(row), row["uncompressed_bytes"]) for row in usage["codecs"]]
     yield Section(("codec", "uncompressed", "stored"), codecs)
     for names in (names for names in _TITLES if names in usage):
         rows = [(_shown_name(row), _numbers(row), total) for row in usage[names]["largest"]]
         if more := usage[names]["distinct"] - len(rows):
             rows.append((f"and {more:,} more", [], total))
-        titles = ("headers", "names and values", "stored") if names == "headers" else _CELL_TITLES
+        titles = ("headers", "names and values", "stored") if names == "headers" else CELL_TITLES
         yield Section((_TITLES[names], *titles), rows)
 
 

@@ -7,7 +7,7 @@ the same times, so that sums are those of the logs at each time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 
@@ -49,18 +49,6 @@ class Sample:
     arrived_bytes: int
 
 
-@dataclass
-class History:
-    """A log under a policy through time."""
-
-    samples: list[Sample] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    #: how long a superseded record has remained at most, since it was superseded, ms
-    oldest_superseded_ms: int = 0
-    #: the same of records that a tombstone superseded
-    oldest_deleted_ms: int = 0
-
-
 @dataclass(frozen=True)
 class Known:
     """What a log tells about its past."""
@@ -97,12 +85,6 @@ class Effect:
     oldest_deleted_ms: int = 0
     #: why there are no figures; ``null`` if there are
     error: str | None = None
-
-    @classmethod
-    def of(cls, policy: str, history: History, shown_ms: int) -> Effect:
-        """:param shown_ms: earlier events are omitted"""
-        events = tuple(event for event in history.events if event.at_ms >= shown_ms)
-        return cls(policy, tuple(history.samples), events, history.oldest_superseded_ms, history.oldest_deleted_ms)
 
     @property
     def least_bytes(self) -> int:

@@ -95,9 +95,9 @@ class _Simulation:
         self._base, self._fs = base, fs
         last_ms = (base.as_of_ms if span.last_ms is None else span.last_ms) + span.ahead_ms
         first_ms = min((int(log.arrivals_ms[0]) for log in logs if len(log.arrivals_ms)), default=last_ms)
-        self._shown_ms = max(first_ms, span.first_ms or first_ms)
-        self.period_ms = span.period_ms or period(self._shown_ms, last_ms)
-        self._clock = clock(min(first_ms, last_ms), last_ms, self._shown_ms, self.period_ms)
+        shown_ms = max(first_ms, span.first_ms or first_ms)
+        self.period_ms = span.period_ms or period(shown_ms, last_ms)
+        self._clock = clock(min(first_ms, last_ms), last_ms, shown_ms, self.period_ms)
         self._logs = [_continued(log, base.as_of_ms, span.ahead_ms) for log in logs]
 
     def effects(self, policy: Policy) -> dict[LogLocation, Effect]:
@@ -111,8 +111,7 @@ class _Simulation:
         if problem is not None or isinstance(settings, CompactionError):
             return Effect(policy.name, error=problem)
         expiration_ms = settings.broker.producer_id_expiration_ms
-        history = Replay(log.arrivals, log.arrivals_ms, settings.topic, expiration_ms).run(self._clock)
-        return Effect.of(policy.name, history, self._shown_ms)
+        return Replay(log.arrivals, log.arrivals_ms, settings.topic, expiration_ms).run(self._clock, policy.name)
 
     def fit(self, policy: Policy, fit_bytes: int) -> Fit:
         """Settings under which all logs together remain within a size."""

@@ -24,7 +24,7 @@ from compaction.config import TopicConfig
 from compaction.formats.indexes import OFFSET_ENTRY, TIME_ENTRY
 from compaction.names import TopicPartition
 from compaction.simulation.arrivals import LARGEST_TIMESTAMP, Arrivals, Int64s
-from compaction.simulation.figures import Event, History, Sample
+from compaction.simulation.figures import Effect, Event, Sample
 from compaction.simulation.parts import Parts
 
 _LONG_MAX = 2**63 - 1
@@ -57,10 +57,13 @@ class Replay:
         self._waiting: list[tuple[int, int]] = []
         #: the cleaner looks again if a segment was rolled, or at a time
         self._rolled, self._look_ms = False, _LONG_MAX
-        self.history = History()
+        self._samples: list[Sample] = []
+        self._events: list[Event] = []
+        #: how long a superseded record has remained at most, ms, and one that a tombstone superseded
+        self._oldest = 0, 0
 
-    def run(self, clock: Clock) -> History:
-        """All arrivals up to the last check."""
+    def run(self, clock: Clock, policy: str) -> Effect:
+        """All arrivals up to the last check; events since the first period ended. ``policy`` is the name of the effect."""
         times, ends = self._times, set(clock.ends.tolist())
         least = peak = area = cleaned = superseded = 0
         measured: tuple[int, int, int] | None = None
@@ -83,7 +86,7 @@ class Replay:
                 state = self._start, self._arrived, self._first_dirty or 0
                 if state != measured:
                     superseded, measured = self._parts.superseded_bytes(*state), state
-                self.history.samples.append(
+                self._samples.append(
                     Sample(now_ms, self._size, least, mean, peak, cleaned, superseded, len(self._segments), self._arrived_bytes)
                 )
                 least, peak = self._size, self._on_disk(self._size)
@@ -91,7 +94,8 @@ class Replay:
                 since_ms = now_ms
         if clock.checks.size:
             self._note_ages(int(clock.checks[-1]))
-        return self.history
+        events = tuple(event for event in self._events if event.at_ms >= clock.ends[0]) if clock.ends.size else ()
+        return Effect(policy, tuple(self._samples), events, *self._oldest)
 
     def _on_disk(self, log_bytes: int) -> int:
         """Bytes of ``.log`` files with their offset and time indexes, which have about an entry for each interval."""
@@ -166,7 +170,7 @@ class Replay:
         self._first_dirty, self._rolled = end, True
         self._size += after - before
         self._waiting.append((now_ms + config.file_delete_delay_ms, before))
-        self.history.events.append(Event(now_ms, "cleaned", before, after))
+        self._events.append(Event(now_ms, "cleaned", before, after))
         return after
 
     def _outputs(self, bases: Sequence[int], end: int, mtimes: dict[int, int]) -> list[Segment]:
@@ -196,14 +200,13 @@ class Replay:
             self._size -= plan.removed_bytes
             self._waiting.append((now_ms + config.file_delete_delay_ms, plan.removed_bytes))
             self._rolled = True
-            self.history.events.append(Event(now_ms, "deleted", plan.removed_bytes, 0))
+            self._events.append(Event(now_ms, "deleted", plan.removed_bytes, 0))
 
     def _note_ages(self, now_ms: int) -> None:
         """The oldest records that a cleaning is about to remove, or that remain at the end."""
         covered = self._first_dirty or 0
         ages = self._parts.ages(self._start, self._arrived, covered, now_ms)
-        self.history.oldest_superseded_ms = max(self.history.oldest_superseded_ms, ages[0])
-        self.history.oldest_deleted_ms = max(self.history.oldest_deleted_ms, ages[1])
+        self._oldest = max(self._oldest[0], ages[0]), max(self._oldest[1], ages[1])
 
 
 def _fields(segment: Segment | None) -> tuple[int, int, int, int, int]:

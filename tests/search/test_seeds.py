@@ -41,13 +41,10 @@ def draws(source: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("module", "call"),
-    [("secrets", "randbelow(9)"), ("random", "Random()"), ("random", "random()"), ("os", "urandom(4)"),
-     ("np.random", "default_rng()"), ("random", "SystemRandom().randrange(9)"), ("np.random", "randint(9)")],
-)  # fmt: skip
-def test_a_drawn_number_is_found(module: str, call: str) -> None:
-    assert draws(f"x = {module}.{call}") == [1]
+@pytest.mark.parametrize("function", sorted(DRAWS | SEEDED | {"secrets.randbelow", "random.random", "np.random.randint"}))
+def test_a_drawn_number_is_found(function: str) -> None:
+    assert draws(f"x = {function}()") == [1]
+    assert draws(f"x = {function}(1)") == ([] if function in SEEDED else [1])
 
 
 def test_no_test_draws_a_seed() -> None:

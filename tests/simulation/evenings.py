@@ -66,9 +66,9 @@ def by_simulation(path: Path, days: list[list[Arriving]], config: dict[str, str]
     ends = np.array([FIRST_MS + (number + 1) * DAY_MS for number in range(len(days))])
     arrivals = arrivals_of(path, [each.data for day in days for each in day])
     replay = Replay(arrivals, arrivals.parts[:, LARGEST_TIMESTAMP], config_of(config), DAY_MS)
-    history = replay.run(Clock(ends, ends))
-    cleanings = {event.at_ms for event in history.events if event.what == "cleaned"}
-    return [Day(sample.bytes, sample.segments, sample.at_ms in cleanings) for sample in history.samples]
+    effect = replay.run(Clock(ends, ends), "simulated")
+    cleanings = {event.at_ms for event in effect.events if event.what == "cleaned"}
+    return [Day(sample.bytes, sample.segments, sample.at_ms in cleanings) for sample in effect.samples]
 
 
 class Drawn(NamedTuple):

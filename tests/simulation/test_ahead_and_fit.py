@@ -94,10 +94,10 @@ def test_what_comes_after_is_cleaned_as_if_it_had_come(tmp_path: Path) -> None:
     short, longer = daily(tmp_path / "a", 40, 10), daily(tmp_path / "b", 100, 10)
     ends = FIRST_MS + DAY_MS * np.arange(1, 101)
     config = config_of({"cleanup.policy": "compact", "segment.ms": str(DAY_MS), "min.cleanable.dirty.ratio": "0.3"})
-    histories = []
+    effects = []
     for arrivals, times in (continued(*short, FIRST_MS + 40 * DAY_MS - 1, 60 * DAY_MS), longer):
-        histories.append(Replay(arrivals, times, config, DAY_MS).run(Clock(ends, ends)))
-    found, expected = histories
+        effects.append(Replay(arrivals, times, config, DAY_MS).run(Clock(ends, ends), "simulated"))
+    found, expected = effects
     assert [event.at_ms for event in found.events] == [event.at_ms for event in expected.events]
     # keys of single days have other lengths
     assert all(abs(one.bytes / other.bytes - 1) < 0.01 for one, other in zip(found.samples, expected.samples, strict=True))

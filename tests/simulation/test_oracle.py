@@ -63,9 +63,9 @@ def test_every_check_is_as_record_by_record(tmp_path: Path, first: int) -> None:
         assert [len(batch) for batch in batches] == [record.size for record in records]
         arrivals = arrivals_of(tmp_path / str(number), batches)
         times = np.array([record.at_ms for record in records])
-        history = Replay(arrivals, times, config_of(settings), DAY_MS).run(Clock(np.array(ends), np.array(ends)))
-        cleaned = {event.at_ms for event in history.events if event.what == "cleaned"}
-        ours = [(sample.bytes, sample.segments, sample.at_ms in cleaned) for sample in history.samples]
+        effect = Replay(arrivals, times, config_of(settings), DAY_MS).run(Clock(np.array(ends), np.array(ends)), "simulated")
+        cleaned = {event.at_ms for event in effect.events if event.what == "cleaned"}
+        ours = [(sample.bytes, sample.segments, sample.at_ms in cleaned) for sample in effect.samples]
         oracle, expected = Oracle(rules), []
         for end_ms in ends:
             while records and records[0].at_ms <= end_ms:

@@ -132,10 +132,11 @@ def _parse(data: bytes, position: int) -> _Found:
     rows["position"], rows["size"], rows["control_type"] = starts + position, sizes, NOT_CONTROL
     raw = np.frombuffer(data, np.uint8)
     rows["magic"] = raw[starts + _MAGIC_AT]
-    new = rows["magic"] == 2
     faults = np.zeros(len(rows), np.int8)
-    faults[new] = _read_new(raw, data, rows, np.flatnonzero(new), starts)
-    faults[~new] = _read_old(raw, data, rows, np.flatnonzero(~new), starts)
+    for read, of_kind in ((_read_new, rows["magic"] == 2), (_read_old, rows["magic"] < 2)):
+        which = np.flatnonzero(of_kind)
+        if len(which):
+            faults[which] = read(raw, data, rows, which, starts)
     wrong = np.flatnonzero(faults)
     if len(wrong):
         return _Found(rows[: wrong[0]], _FAULTS[faults[wrong[0]]], 0)
@@ -179,7 +180,7 @@ def _read_new(raw: NDArray[np.uint8], data: bytes, rows: Rows, which: Int64s, st
     for name in _COPIED:
         rows[name][which] = head[name]
     delta, count = (head[name].astype(np.int64) for name in ("last_offset_delta", "count"))
-    rows["last_offset"][which] = np.where(delta >= 0, base + np.maximum(delta, 0), base)
+    rows["last_offset"][which] = base + delta
     ends = starts + sizes
     bounds = zip((starts + _CRC_END_V2).tolist(), ends.tolist(), strict=True)
     crc = np.array([google_crc32c.value(data[start:end]) for start, end in bounds], np.uint32)
@@ -189,8 +190,9 @@ def _read_new(raw: NDArray[np.uint8], data: bytes, rows: Rows, which: Int64s, st
     faults = np.select(conditions, [_BAD_CRC, _BAD_OFFSETS, _BAD_COUNT], 0).astype(np.int8)
     for at in np.flatnonzero((head["attributes"] & _CONTROL) != 0).tolist():
         kind = EMPTY_CONTROL if count[at] == 0 else _control_type(data, int(starts[at]) + HEADER_BYTES, int(ends[at]))
-        rows["control_type"][which[at]] = 0 if kind is None else kind
-        if kind is None and not faults[at]:
+        if kind is not None:
+            rows["control_type"][which[at]] = kind
+        elif not faults[at]:
             faults[at] = _BAD_CONTROL
     return faults
 
