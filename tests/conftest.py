@@ -78,7 +78,9 @@ class Modules(LoadScopeScheduling):  # type: ignore[misc]
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modules are distributed in this order."""
+    """Modules are distributed in this order; in one process tests run as they are given."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
     rank = {name: number for number, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: rank.get(_group(item.nodeid.partition("::")[0]), len(rank)))
 

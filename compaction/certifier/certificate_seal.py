@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from compaction.errors import CompactionError, UsageError
-from compaction.formats.key_criteria import KeyCriteria
+from compaction.formats.key_criteria import KeyCriteria, fingerprint
 from compaction.printable import printable_json
 
 _SEAL = "seal"
@@ -35,11 +35,11 @@ def require_sealed(certificate: Mapping[str, Any], criteria: KeyCriteria, path: 
     """:raises UsageError: the certificate is of other keys
     :raises CompactionError: the certificate has changed since it was written
     """
-    salt = bytes.fromhex(certificate["salt"])
-    if criteria.fingerprint(salt) != certificate["keys_sha256"]:
+    secret = criteria.secret(bytes.fromhex(certificate["salt"]))
+    if fingerprint(secret) != certificate["keys_sha256"]:
         problem = "--certificate: it belongs to other keys"
         raise UsageError(problem, path=path, hint="give the same --keys and --where as to erase")
-    if _seal(certificate, criteria.secret(salt)) != certificate.get(_SEAL):
+    if _seal(certificate, secret) != certificate.get(_SEAL):
         problem = "--certificate: it was changed after it was written, because its seal does not match its fields"
         raise CompactionError(problem, path=path, hint="use the file that erase --certificate wrote")
 

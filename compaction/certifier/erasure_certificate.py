@@ -50,6 +50,7 @@ from compaction.certifier.find_remains import Remains, unreached
 from compaction.certifier.run_tasks import search_files
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import UsageError
+from compaction.formats.key_criteria import fingerprint
 from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
 from compaction.storage.mixed import MixedFileSystem
@@ -134,6 +135,7 @@ def document(
     elsewhere: Sequence[Remains] = (),
 ) -> str:
     """The certificate as JSON."""
+    secret = erased.criteria.secret(salt)
     fields = {
         "schema_version": SCHEMA_VERSION,
         "kind": KIND,
@@ -143,12 +145,12 @@ def document(
         "keys_given": len(erased.criteria.keys),
         "patterns_given": len(erased.criteria.patterns),
         "salt": salt.hex(),
-        "keys_sha256": erased.criteria.fingerprint(salt),
+        "keys_sha256": fingerprint(secret),
         "status": status_of(logs, elsewhere).value,
         "logs": list(logs),
         "elsewhere": [file._asdict() for file in elsewhere],
     }
-    return sealed(fields, erased.criteria.secret(salt))
+    return sealed(fields, secret)
 
 
 def read_certificate(text: str, path: str) -> dict[str, Any]:

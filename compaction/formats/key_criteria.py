@@ -114,20 +114,21 @@ class KeyCriteria:
         matching: NDArray[np.bool_] = selected[coded.indices.to_numpy()] if len(distinct) else np.zeros(0, np.bool_)
         return matching
 
-    def fingerprint(self, salt: bytes) -> str:
-        """SHA-256 of the ``secret``, in hexadecimal: equal for the same criteria and salt. It may be shown."""
-        return hashlib.sha256(self.secret(salt)).hexdigest()
-
     def secret(self, salt: bytes) -> bytes:
         """32 bytes that can be derived only from all keys and patterns, in any order.
 
-        scrypt derives them from the salted hashes: from the fingerprint, one can still guess a single telephone number, but
-        each guess takes 64 MiB and about a fifth of a second.
+        scrypt derives them from the salted hashes: from their ``fingerprint``, one can still guess a single telephone number,
+        but each guess takes 64 MiB and about a fifth of a second.
         """
         # the hash includes the kind: a key may read like a pattern
         hashes = [salted_hash(salt, b"key\0" + key) for key in self.keys.to_pylist()]
         hashes += [salted_hash(salt, f"{pattern.kind}\0{pattern.text}".encode()) for pattern in self.patterns]
         return hashlib.scrypt("".join(sorted(hashes)).encode(), salt=salt, n=1 << 16, r=8, p=1, maxmem=80 << 20, dklen=32)
+
+
+def fingerprint(secret: bytes) -> str:
+    """SHA-256 of the secret of criteria, in hexadecimal. It may be shown."""
+    return hashlib.sha256(secret).hexdigest()
 
 
 def salted_hash(salt: bytes, key: bytes) -> str:

@@ -209,8 +209,8 @@ def test_a_certificate_without_logs_or_with_a_failed_one_does_not_hold() -> None
 
 def test_a_key_that_reads_like_a_pattern_is_another_criterion() -> None:
     pattern = KeyCriteria.of(pa.array([], pa.binary()), (KeyPattern.parse("prefix=foo"),))
-    prints = {erased_keys([key]).criteria.fingerprint(SALT) for key in (b"prefix=foo", b"prefix\0foo")}
-    assert len({*prints, pattern.fingerprint(SALT)}) == 3
+    secrets = {erased_keys([key]).criteria.secret(SALT) for key in (b"prefix=foo", b"prefix\0foo")}
+    assert len({*secrets, pattern.secret(SALT)}) == 3
 
 
 def test_a_header_name_that_is_not_utf8_is_not_replaced(tmp_path: Path) -> None:

@@ -67,7 +67,11 @@ def test_a_lag_that_has_not_passed_has_the_remaining_time() -> None:
 
 def test_a_lag_that_is_not_set_has_the_age_of_the_oldest_dirty_segment() -> None:
     lag = one(answers(mostly_clean()), "max.compaction.lag.ms")
-    assert lag.remedy == f"it is not limited; the oldest dirty segment is 1 day old: with max.compaction.lag.ms={DAY_MS - 1}"
+    remedy = f"it is not limited; the oldest dirty segment is 1 day old: with max.compaction.lag.ms={DAY_MS - 1}"
+    assert lag.remedy == remedy
+    clean = segment(0, timestamp_ms=NOW_MS - 9 * DAY_MS)
+    view = log(clean, segment(10), segment(20, 10), end=30, cleaner_checkpoint=10)
+    assert one(answers(view), "max.compaction.lag.ms").remedy == remedy
 
 
 def test_a_segment_that_is_too_young_has_the_remaining_time() -> None:
@@ -90,7 +94,8 @@ def test_a_strategy_is_explained_with_its_source() -> None:
 def test_an_open_transaction_is_explained_with_its_producer() -> None:
     waiting = ProducerEntry(4001, 0, 3, 12, 0, NOW_MS, -1, 12)
     later = ProducerEntry(7, 0, 3, 15, 0, NOW_MS, -1, 15)
-    found = answers(mostly_clean(producers=(later, waiting), last_stable_offset=12))
+    idle = ProducerEntry(3, 0, 3, 11, 0, NOW_MS, -1, -1)
+    found = answers(mostly_clean(producers=(later, waiting, idle), last_stable_offset=12))
     held = one(found, "producer")
     assert held.text == "nothing is cleaned from offset 12 on: open transaction of producer 4001"
     assert held.holds is None
@@ -195,3 +200,6 @@ def test_a_record_with_a_timestamp_in_the_future_is_explained() -> None:
     view = log(segment(0, timestamp_ms=NOW_MS + DAY_MS), segment(10), end=20)
     assert deletion(view, f"retention.ms={DAY_MS}")[-1].remedy == "deleted in 2 days: its newest record is in the future"
     assert deletion(view, "retention.ms=-1")[-1].remedy == "its newest record is in the future"
+    # no bound is lower than the age 0, as -1 is none
+    view = log(segment(0, timestamp_ms=NOW_MS), segment(10), end=20)
+    assert "retention.ms=" not in deletion(view, "retention.ms=-1")[-1].remedy

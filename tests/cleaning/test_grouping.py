@@ -62,6 +62,7 @@ def test_the_range_check_uses_the_base_of_the_next_segment() -> None:
     segments = [segment(0), segment(1), segment(far + 1), segment(far + 2)]
     # the second may reach up to far, which still fits; the third up to far + 1, which does not
     assert bases(segments, first_uncleanable_offset=far + 3) == [[0, 1], [far + 1, far + 2]]
+    assert bases(segments[:3], first_uncleanable_offset=far + 2) == [[0, 1], [far + 1]]
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,15 @@ def test_a_summary_has_every_control_batch_and_the_ends_of_every_run() -> None:
     assert [positions[offset] for offset in rows["last_offset"].tolist()] == rows["position"].tolist()
 
 
+def test_what_reads_like_transactions_in_an_old_batch_is_not_read() -> None:
+    log = LogBuilder()
+    log.batch(ONE, txn(P))
+    log.marker(P, ABORT)
+    table = batch_table(log.build()[0])
+    table["magic"] = 1
+    assert len(summarise(table, 0)) == 0
+
+
 @dataclass
 class Replayed:
     """What the oracle's state says batch by batch."""

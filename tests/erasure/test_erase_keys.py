@@ -17,8 +17,10 @@ from compaction.erasure.find_matches import Erasure
 from compaction.formats.key_criteria import KeyCriteria, KeyPattern, salted_hash
 from compaction.formats.key_list import shards
 from compaction.report import LogReport, LogStatus
+from compaction.run import admission
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
+from compaction.storage.local import FreeSpace, LocalFileSystem
 from tests.erasure.plain_eraser import PlainEraser
 from tests.kafka.encode import Batch, Record
 from tests.local_job import clean_locally, logs_in, read_offsets, resolver_of, write_offsets
@@ -306,3 +308,13 @@ def test_a_damaged_segment_fails_its_log_which_is_not_changed(tmp_path: Path) ->
     assert (report.exit_code, report.logs[0].status) == (1, LogStatus.FAILED)
     assert "fails its CRC" in report.logs[0].reason
     assert log.with_name("00000000000000000000.log").read_bytes() == first
+
+
+def test_on_a_full_disk_sizes_are_measured_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_odd(tmp_path)
+    monkeypatch.setattr(admission, "free_space", lambda _: FreeSpace(device=1, free_bytes=0, total_bytes=1 << 40))
+    created = list[str]()
+    monkeypatch.setattr(LocalFileSystem, "create", lambda _, path, like, **kwargs: created.append(path))
+    log = erase(tmp_path, [b"k"], include_active=True).logs[0]
+    assert (log.status, created) == (LogStatus.FAILED, [])
+    assert "bytes are free" in log.reason

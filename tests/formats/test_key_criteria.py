@@ -75,11 +75,11 @@ def test_why_an_expression_is_refused_is_said_without_a_part_of_it(expression: s
     assert str(error.value) == f"is not a regular expression of RE2: {reason}"
 
 
-def test_equal_criteria_have_the_same_fingerprint_under_the_same_salt_only() -> None:
+def test_equal_criteria_have_the_same_secret_under_the_same_salt_only() -> None:
     one = KeyCriteria.of(pa.array([b"a", b"b", b"a"], pa.binary()))
     other = KeyCriteria.of(pa.array([b"b", b"a"], pa.binary()))
-    assert one.fingerprint(b"salt") == other.fingerprint(b"salt") != other.fingerprint(b"tlas")
-    assert other.fingerprint(b"salt") != KeyCriteria.of(other.keys, (KeyPattern.parse("prefix=a"),)).fingerprint(b"salt")
+    assert one.secret(b"salt") == other.secret(b"salt") != other.secret(b"tlas")
+    assert other.secret(b"salt") != KeyCriteria.of(other.keys, (KeyPattern.parse("prefix=a"),)).secret(b"salt")
     assert salted_hash(b"salt", b"key") == hashlib.sha256(b"saltkey").hexdigest()
 
 

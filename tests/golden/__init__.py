@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import shutil
+import subprocess
 import tarfile
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from tests.oracle.records import decode
@@ -27,13 +31,23 @@ def unpack_sample(destination: Path, *logs: str) -> Path:
 
     :param logs: the beginnings of the names of the logs; by default all
     """
-    with tarfile.open(SAMPLE) as archive:
-        archive.extractall(destination, filter="data")
-    log_dir = destination / SAMPLE_ROOT
-    for log in log_dir.iterdir():
-        if log.is_dir() and not log.name.startswith(logs or ""):
-            shutil.rmtree(log)
+    sample, log_dir = _sample(), destination / SAMPLE_ROOT
+    log_dir.mkdir(parents=True)
+    chosen = [entry for entry in sample.iterdir() if not entry.is_dir() or entry.name.startswith(logs or "")]
+    # a third of the time of ``shutil.copytree``
+    subprocess.run(["cp", "-a", *chosen, log_dir], check=True)
+    shutil.copystat(sample, log_dir)
     return log_dir
+
+
+@cache
+def _sample() -> Path:
+    """The sample, unpacked once in a process."""
+    place = mkdtemp(prefix="sample-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    with tarfile.open(SAMPLE) as archive:
+        archive.extractall(place, filter="data")
+    return Path(place) / SAMPLE_ROOT
 
 
 def unpack_backup_sets(destination: Path) -> Path:
