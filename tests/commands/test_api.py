@@ -9,18 +9,19 @@ import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import compaction
+from compaction.api import inputs
 from compaction.api.engine_choice import LOCAL, SPARK, choose
 from compaction.api.inputs import pairs
 from compaction.cli.console import main
 from compaction.cli.table import COMMANDS
 from compaction.commands import compact as compact_command
-from compaction.formats.record_batch import Record
-from tests.formats.encode import BatchSpec, encode_batch
+from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 
 _AS_OF = datetime(2026, 11, 24, 2, tzinfo=timezone.utc)
@@ -31,6 +32,12 @@ _COMMANDS = {"count": "count", "dump": "dump-log", "dry_run": "dry-run"}
 FUNCTIONS = [name for name in compaction.__all__ if inspect.isfunction(getattr(compaction, name))]
 
 
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples name no time: what has expired would depend on the day of the test."""
+    monkeypatch.setattr(inputs, "time", SimpleNamespace(time_ns=lambda: _AS_OF_MS * 1_000_000))
+
+
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     """A log directory with two segments of ``orders-0``, whose keys are a, b and c."""
@@ -38,7 +45,7 @@ def log_dir(tmp_path: Path) -> Path:
     log.mkdir(parents=True)
     for base, keys in ((0, b"abab"), (4, b"ac")):
         records = [Record(base + n, _AS_OF_MS - 10_000 + n, bytes([key]), b"value") for n, key in enumerate(keys)]
-        (log / f"{base:020d}.log").write_bytes(encode_batch(records, BatchSpec(base_offset=base)))
+        (log / f"{base:020d}.log").write_bytes(Batch(records).encode())
     return tmp_path / "logs"
 
 

@@ -14,10 +14,9 @@ import pytest
 
 from compaction.commands import dump_log
 from compaction.dumping.batch_reader import RESTORE_HINT
-from compaction.formats.record_batch import Record
 from tests.dumping.segments import T0, Made, write_partition, write_segment
-from tests.formats.encode import BatchSpec, encode_batch
 from tests.golden import unpack_sample
+from tests.kafka.encode import Batch, Record
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -263,7 +262,7 @@ class TestIndexes:
     def test_a_preallocated_index_without_entries_is_not_an_error(self, dump: Call, tmp_path: Path, batches: int) -> None:
         path = tmp_path / "t-0" / f"{24:020d}.log"
         path.parent.mkdir()
-        made = [encode_batch([Record(24 + at, T0, b"k", b"v")], BatchSpec(base_offset=24 + at)) for at in range(batches)]
+        made = [Batch([Record(24 + at, T0, b"k", b"v")]).encode() for at in range(batches)]
         path.write_bytes(b"".join(made))
         for kind, size in ((".index", 8 * 16), (".timeindex", 12 * 16)):
             path.with_suffix(kind).write_bytes(bytes(size))

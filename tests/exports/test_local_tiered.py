@@ -16,7 +16,6 @@ from compaction.storage.filesystem import join
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.uri import add_tail, parse_uri
-from tests.formats.encode import BatchSpec
 from tests.logdir.logs import build, data_batch
 from tests.storage.layouts.exports import TOPIC_ID, local_tiered, no_exports_known, offsets_in, upload
 from tests.storage.test_lock import held_elsewhere
@@ -43,7 +42,7 @@ def put_segments(log: Path, *segments: range, epochs: str) -> None:
     starts = [(int(start), int(epoch)) for epoch, start in map(str.split, epochs.splitlines()[2:])]
     for each in segments:
         owners = [(at, max((start for start in starts if start[0] <= at), default=(0, 0))[1]) for at in each]
-        batches = [data_batch(at, spec=BatchSpec(base_offset=at, leader_epoch=epoch)) for at, epoch in owners]
+        batches = [data_batch(at, leader_epoch=epoch) for at, epoch in owners]
         for kind, data in build(each.start, batches).files.items():
             (log / f"{each.start:020d}{kind}").write_bytes(data)
 

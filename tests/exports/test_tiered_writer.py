@@ -21,7 +21,7 @@ from compaction.exports.aiven.writer import _chunk_index, _positions, encode_siz
 from compaction.exports.segment_content import empty_batch
 from compaction.exports.tiered_writer import TieredTarget, Uploads, listed_uploads
 from compaction.formats.message_set import iter_batches
-from compaction.formats.record_batch import BatchHeader, Record
+from compaction.formats.record_batch import BatchHeader
 from compaction.logdir.discover import Selector, discover
 from compaction.names import TopicPartition
 from compaction.storage.export_layout import FORMAT, LAYOUTS, TargetOptions
@@ -32,7 +32,7 @@ from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.stored_log import LogFile, StoredLog
 from tests.exports.test_aiven import read_all
 from tests.exports.test_local_tiered import offsets, read_log_files
-from tests.formats.encode import BatchSpec, encode_batch
+from tests.kafka.encode import Batch, Record
 from tests.logdir.logs import build, data_batch
 from tests.object_store.fixtures import files
 from tests.storage.layouts.exports import (
@@ -283,7 +283,7 @@ def test_a_segment_that_has_grown_is_an_error(tmp_path: Path) -> None:
     """Plugins read as many bytes as the cluster's metadata says."""
     path = upload(tmp_path / "in", range(3))
     copy = a_copy(tmp_path / "copy", [0, 0, 1])
-    larger = encode_batch([Record(2, 0, b"key", b"v" * 200)], BatchSpec(base_offset=2))
+    larger = Batch([Record(2, 0, b"key", b"v" * 200)]).encode()
     with (copy / "orders-0" / f"{0:020d}.log").open("ab") as log:
         log.write(larger)
     with pytest.raises(UnsupportedLogError, match="bytes after this run, .* before: plugins read only") as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -11,14 +12,14 @@ from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats import indexes
 from compaction.formats.message_set import iter_batches
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
-from compaction.formats.record_batch import Record
 from compaction.kernels.reading.batches import scan_batches
 from compaction.logdir.segments import segment_bases
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, LogLocation, TopicPartition, segment_file
 from compaction.recovery.rebuild import IndexBuilder
 from compaction.storage.contents import FileDigest, digest_of
 from compaction.storage.filesystem import FileSystem, join
-from tests.formats.encode import BatchSpec, encode_batch, end_txn_marker
+from tests.kafka import encode
+from tests.kafka.encode import ABORT, COMMIT, Batch, Producer, Record
 
 TOPIC = TopicPartition("orders", 0)
 NOW_MS = 1_700_000_000_000
@@ -28,28 +29,24 @@ def location(log_dir: str) -> LogLocation:
     return LogLocation(TOPIC, log_dir, join(log_dir, str(TOPIC)))
 
 
-def data_batch(offset: int, *, timestamp: int | None = None, spec: BatchSpec | None = None) -> bytes:
-    """One batch with one record; its key and value name its offset."""
-    spec = BatchSpec(base_offset=offset) if spec is None else spec
+def data_batch(offset: int, *, timestamp: int | None = None, **header: Any) -> bytes:
+    """One batch with one record; its key and value name its offset. ``header``: fields of ``Batch``."""
     stamp = NOW_MS + offset if timestamp is None else timestamp
-    return encode_batch([Record(offset, stamp, b"key-%d" % offset, b"value-%d" % offset)], spec)
+    return Batch([Record(offset, stamp, b"key-%d" % offset, b"value-%d" % offset)], **header).encode()
 
 
 def txn_batch(offset: int, producer_id: int, *, epoch: int = 0, sequence: int = 0, timestamp: int | None = None) -> bytes:
-    spec = BatchSpec(
-        base_offset=offset, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=True
-    )
-    return data_batch(offset, spec=spec, timestamp=timestamp)
+    producer = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
+    return data_batch(offset, timestamp=timestamp, transactional=True, **producer)
 
 
 def idempotent_batch(offset: int, producer_id: int, *, epoch: int = 0, sequence: int = 0) -> bytes:
-    spec = BatchSpec(base_offset=offset, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
-    return data_batch(offset, spec=spec)
+    return data_batch(offset, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
 
 
 def marker(offset: int, producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 3) -> bytes:
-    spec = BatchSpec(base_offset=offset, producer_id=producer_id, producer_epoch=epoch)
-    return end_txn_marker(spec, NOW_MS + offset, commit=commit, coordinator_epoch=coordinator_epoch)
+    producer = Producer(producer_id, epoch)
+    return encode.marker(offset, NOW_MS + offset, producer, COMMIT if commit else ABORT, coordinator_epoch)
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ import pytest
 from compaction.cleaning.log_view import AbortedTxn, LogView, ProducerEntry
 from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
-from compaction.formats.record_batch import Record
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition, segment_file
 from compaction.storage.filesystem import join
-from tests.formats.encode import MessageSetSpec, encode_message_set
+from tests.kafka.encode import Legacy, Record
 from tests.logdir.logs import (
     NOW_MS,
     TOPIC,
@@ -73,7 +72,7 @@ def test_a_preallocated_tail_is_ignored(kind: str) -> None:
 
 
 def test_records_without_timestamps_have_the_mtime() -> None:
-    messages = encode_message_set([Record(offset, -1, b"k", b"v") for offset in (3, 4)], MessageSetSpec(magic=0))
+    messages = Legacy([Record(offset, -1, b"k", b"v") for offset in (3, 4)], magic=0).encode()
     fs = log_with(Built(0, {LOG: messages, INDEX: b"", TIMEINDEX: b""}), data_segment(10, [10]))
     segment = read(fs).segments[0]
     assert (segment.next_offset, segment.largest_timestamp_ms) == (5, segment.mtime_ms)

@@ -35,9 +35,8 @@ def on_disk(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dic
 @pytest.fixture(scope="session")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of one segment of some 30 MB of keys that are all different, and one of a record."""
-    from compaction.formats.record_batch import Record
     from compaction.storage.local import LocalFileSystem
-    from tests.formats.encode import BatchSpec, encode_batch
+    from tests.kafka.encode import Batch, Record
     from tests.logdir.logs import build, data_batch
 
     log = tmp_path_factory.mktemp("large") / "orders-0"
@@ -46,7 +45,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     batches = []
     for base in range(0, 7500, 100):
         records = [Record(offset, NOW_MS - 10**9 + offset, b"%d" % offset, value) for offset in range(base, base + 100)]
-        batches.append(encode_batch(records, BatchSpec(base_offset=base)))
+        batches.append(Batch(records).encode())
     disk = LocalFileSystem()
     build(0, batches).put(disk, str(log))
     build(7500, [data_batch(7500)]).put(disk, str(log))

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.formats.record_batch import Record
 from compaction.report import LogReport
 from compaction.storage.local import LocalFileSystem
-from tests.formats.encode import BatchSpec, encode_batch
+from tests.kafka.encode import Batch, Record
 from tests.logdir.logs import NOW_MS, build, put_snapshot
 from tests.object_store.fixtures import Bucket, S3Bucket, any_bucket, bucket, client, on_one_store, store
 from tests.object_store.local_run import run
@@ -34,7 +33,7 @@ def add(log_dir: Path, topic: str, *bases: int, values: int = 60) -> None:
     for base in bases:
         offsets = range(base, base + values)
         records = [Record(at, NOW_MS, b"%d" % at, random.Random(at).randbytes(_VALUE_BYTES)) for at in offsets]
-        batches = [encode_batch([record], BatchSpec(base_offset=record.offset)) for record in records]
+        batches = [Batch([record]).encode() for record in records]
         build(base, batches).put(LocalFileSystem(), str(path))
         # without one, the headers of all batches are read
         put_snapshot(LocalFileSystem(), str(path), base)

@@ -6,13 +6,12 @@ import pytest
 import xxhash
 
 from compaction.errors import StorageError
-from compaction.formats.record_batch import Record
 from compaction.names import LOG
 from compaction.output import read_back
 from compaction.output.read_back import ReadBack
 from compaction.storage import contents
 from compaction.storage.contents import READ_BYTES, FileDigest
-from tests.formats.encode import BatchSpec, encode_batch
+from tests.kafka.encode import Batch, Record
 from tests.storage.faults import FaultyFileSystem, MemorySource
 
 PATH = "/logs/0.log"
@@ -21,7 +20,7 @@ VALUE = bytes(64 << 10)
 
 def batches(count: int) -> bytes:
     """Batches of a little more than 64 KiB."""
-    return b"".join(encode_batch([Record(n, 0, b"key", VALUE)], BatchSpec(base_offset=n)) for n in range(count))
+    return b"".join(Batch([Record(n, 0, b"key", VALUE)]).encode() for n in range(count))
 
 
 def written(data: bytes) -> FileDigest:

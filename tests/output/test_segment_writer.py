@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from compaction.errors import CorruptLogError
-from compaction.formats.record_batch import Record
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.output.segment_writer import SegmentWriter, new_suffix
 from compaction.storage.durable import run_alone
 from compaction.storage.local import LocalFileSystem
-from tests.formats.encode import BatchSpec, encode_batch
+from tests.kafka.encode import Batch, Record
 
 BASE = 7
 
@@ -23,7 +22,7 @@ def write(directory: Path, last_offset: int) -> list[str]:
     like = directory / "like.log"
     like.touch()
     row = np.zeros(1, OUT_ROW)
-    batch = encode_batch([Record(last_offset, 0, b"k", b"v")], BatchSpec(base_offset=last_offset))
+    batch = Batch([Record(last_offset, 0, b"k", b"v")]).encode()
     row["size"], row["last_offset"], row["max_timestamp"] = len(batch), last_offset, -1
     try:
         stem = (str(directory), BASE, new_suffix())

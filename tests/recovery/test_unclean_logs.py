@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from compaction.formats.producer_snapshot import write_snapshot
-from compaction.formats.record_batch import Record
 from compaction.names import CLEAN_SHUTDOWN, LEADER_EPOCHS
 from compaction.report import LogReport, LogStatus
 from compaction.run.compact import clean_logs
 from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_plan import ReadRequest, plan_read
-from tests.formats.encode import BatchSpec, encode_batch
+from tests.kafka.encode import Batch, Record
 from tests.local_job import clean_locally, request_for
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import data_batch, marker
@@ -96,8 +95,7 @@ def test_pass_1_finds_aborts_where_the_snapshots_have_none(shutdown: list[str], 
 
 def test_the_marker_of_aborted_data_is_found_in_the_active_segment(tmp_path: Path) -> None:
     """Its transaction index is lost, and the snapshots, of an idle log, lack its producer."""
-    sure = BatchSpec(base_offset=0)
-    batches = encode_batch([Record(0, NOW_MS - 9, b"a", b"kept")], sure), aborted_batch(1, b"a")
+    batches = Batch([Record(0, NOW_MS - 9, b"a", b"kept")]).encode(), aborted_batch(1, b"a")
     path = tmp_path / "t-0"
     path.mkdir()
     (path / f"{0:020d}.log").write_bytes(b"".join(batches))
@@ -129,8 +127,8 @@ def test_an_open_transaction_that_the_snapshots_do_not_have_fails_the_log(tmp_pa
 
 
 def aborted_batch(offset: int, key: bytes) -> bytes:
-    spec = BatchSpec(base_offset=offset, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
-    return encode_batch([Record(offset, NOW_MS - 9, key, b"aborted")], spec)
+    records = [Record(offset, NOW_MS - 9, key, b"aborted")]
+    return Batch(records, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True).encode()
 
 
 @pytest.mark.parametrize("expired", [False, True], ids=["no snapshots", "snapshots without the producer"])

@@ -12,7 +12,6 @@ from compaction.logdir.read_log import read_segments
 from compaction.names import INDEX, LEADER_EPOCHS, TIMEINDEX
 from compaction.recovery.recover import recover_log
 from compaction.storage.filesystem import join
-from tests.formats.encode import BatchSpec
 from tests.logdir.logs import TOPIC, build, data_batch, data_segment, tree
 from tests.recovery.small_logs import HERE, PATH, SMALL, log_with, name
 from tests.storage.faults import FaultyFileSystem
@@ -84,8 +83,7 @@ def of_epochs(epochs: str | None) -> FaultyFileSystem:
     """Batches of epoch 0 at 0 and 3, of 2 at 100 and 103, of 4 at 200 and 203."""
     made = []
     for base, epoch in ((0, 0), (100, 2), (200, 4)):
-        specs = (BatchSpec(base_offset=offset, leader_epoch=epoch) for offset in (base, base + 3))
-        made.append(build(base, [data_batch(spec.base_offset, spec=spec) for spec in specs]))
+        made.append(build(base, [data_batch(offset, leader_epoch=epoch) for offset in (base, base + 3)]))
     fs = log_with(*made)
     if epochs is not None:
         fs.put(EPOCHS, epochs.encode())

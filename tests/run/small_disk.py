@@ -10,7 +10,6 @@ from unittest.mock import patch
 
 from compaction.config.request import CompactionRequest
 from compaction.formats.checkpoints import format_offset_checkpoint, parse_offset_checkpoint
-from compaction.formats.record_batch import Record
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, TopicPartition
 from compaction.run import admission, clean_waves, waves
 from compaction.run import run as run_module
@@ -19,7 +18,7 @@ from compaction.run_report import RunReport
 from compaction.storage.filesystem import join
 from compaction.storage.local import FreeSpace
 from compaction.task_runner import Job
-from tests.formats.encode import BatchSpec, encode_batch
+from tests.kafka.encode import Batch, Record
 from tests.local_job import KAFKA, logs_in, resolver_of
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import NOW_MS, build
@@ -50,7 +49,7 @@ def disk_of(logs: int, segments: int = 3) -> FaultyFileSystem:
 
 def _batch(offset: int) -> bytes:
     """Of each key the record with the highest offset is retained."""
-    return encode_batch([Record(offset, NOW_MS - 60_000, b"key-%d" % (offset % 100), b"value")], BatchSpec(base_offset=offset))
+    return Batch([Record(offset, NOW_MS - 60_000, b"key-%d" % (offset % 100), b"value")]).encode()
 
 
 def topics(logs: int) -> list[str]:

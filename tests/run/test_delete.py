@@ -14,7 +14,6 @@ from compaction.cleaning.log_view import LogView
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, ConfigError
-from compaction.formats.record_batch import Record
 from compaction.logdir.segments import segment_bases
 from compaction.report import LogReport, LogStatus
 from compaction.run import prepare
@@ -25,9 +24,9 @@ from compaction.run.prepare import LogReadTask, read_without_recovery
 from compaction.run_report import RunReport
 from compaction.spark.pipeline import SparkPasses
 from compaction.storage.local import LocalFileSystem
-from tests.formats.encode import BatchSpec, encode_batch
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
+from tests.kafka.encode import Batch, Record
 from tests.local_job import logs_in, request_for
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import data_segment
@@ -97,7 +96,7 @@ def test_a_damaged_log_fails_and_is_not_changed(logs: Path) -> None:
 def with_stored(logs: Path, topic: str, name: str, value: str) -> None:
     """Appends a record to the metadata log, as a controller of another version might."""
     log = max((logs / "__cluster_metadata-0").glob("*.log"))
-    batch = encode_batch([Record(10**6, 1, None, stored_config(topic, name, value))], BatchSpec(base_offset=10**6))
+    batch = Batch([Record(10**6, 1, None, stored_config(topic, name, value))]).encode()
     log.write_bytes(log.read_bytes() + batch)
 
 
@@ -115,7 +114,7 @@ def test_an_unreadable_metadata_log_fails_the_logs_of_its_directory(logs: Path, 
     with_stored(logs, "clickstream", "retention.ms", "1")
     log = max((logs / "__cluster_metadata-0").glob("*.log"))
     # a record frame of an unknown version
-    batch = encode_batch([Record(10**6 + 1, 1, None, b"\x09\x04\x00")], BatchSpec(base_offset=10**6 + 1))
+    batch = Batch([Record(10**6 + 1, 1, None, b"\x09\x04\x00")]).encode()
     log.write_bytes(log.read_bytes() + batch)
     found = (*logs_in(logs)[1], *logs_in(other)[1])
     both = replace(request(logs, "cleanup.policy=delete", "retention.ms=1"), log_dirs=(str(logs), str(other)), logs=found)
@@ -141,7 +140,7 @@ def test_producers_expire_by_the_configuration_that_the_broker_stored(logs: Path
 
     log = max((logs / "__cluster_metadata-0").glob("*.log"))
     stored = stored_config("", "producer.id.expiration.ms", "777", kind=4)
-    log.write_bytes(log.read_bytes() + encode_batch([Record(10**6, 1, None, stored)], BatchSpec(base_offset=10**6)))
+    log.write_bytes(log.read_bytes() + Batch([Record(10**6, 1, None, stored)]).encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "MANY_SEGMENTS", 1)
         patch.setattr(run_module, "parallel_read", lambda start: spy)

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from compaction.errors import StorageError, UsageError
-from compaction.formats.record_batch import Record
 from compaction.names import PARTITION_METADATA
 from compaction.output.finished import FINISHED, read_finished
 from compaction.output.previous_copy import NotContinuedError, common_segments
@@ -28,7 +27,7 @@ from compaction.storage.filesystem import ByteSource
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import Manifest, SourceLog, SourceSegment
 from tests.crash.stops import StoppingFiles
-from tests.formats.encode import BatchSpec, encode_batch
+from tests.kafka.encode import Batch, Record
 from tests.local_job import read_offsets, request_for, write_offsets
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import NOW_MS, build
@@ -92,7 +91,7 @@ def _batch(offset: int) -> bytes:
     """The records of a segment have the keys of those of any other one, except for the first."""
     key = b"key-%d" % (offset if offset % 100 == 0 else offset % 100)
     time_ms = NOW_MS - 4 * 3_600_000 + 30_000 * offset
-    return encode_batch([Record(offset, time_ms, key, b"value-%d" % offset)], BatchSpec(base_offset=offset))
+    return Batch([Record(offset, time_ms, key, b"value-%d" % offset)]).encode()
 
 
 @pytest.fixture

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 
 from compaction.errors import StorageError
-from compaction.formats.record_batch import Record
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.ranges import View, view
 from compaction.storage.segment_file import SegmentScan
-from tests.formats.encode import BatchSpec, encode_batch
+from tests.kafka.encode import Batch, Record
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_batches_are_found_through_windows_as_in_a_local_file(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     sizes = [chance.choice([1, 100, 40_000, 70_000, 200_000]) for _ in range(60)]
-    batches = [encode_batch([Record(i, 0, b"k", bytes(size))], BatchSpec(base_offset=i)) for i, size in enumerate(sizes)]
+    batches = [Batch([Record(i, 0, b"k", bytes(size))]).encode() for i, size in enumerate(sizes)]
     whole = b"".join(batches) + chance.choice([b"", bytes(30), batches[0][:-1], b"\xff" * 100])
     (tmp_path / "segment").write_bytes(whole)
     ranged = View("far", lambda start, length: whole[start : start + length], len(whole))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from compaction.cleaning.log_view import AbortedTxn
@@ -19,7 +19,6 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.producer_snapshot import SnapshotEntry
-from compaction.formats.record_batch import Record
 from compaction.locking.claim import Identity
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation, TopicPartition
 from compaction.run import admission, destination, waves
@@ -29,7 +28,7 @@ from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import DiskFileSystem, join
 from compaction.storage.local import FreeSpace
-from tests.formats.encode import BatchSpec, encode_batch
+from tests.kafka.encode import Batch, Record
 from tests.local_job import KAFKA, TopicConfigs, logs_in, resolver_of
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import NOW_MS, Built, build, marker, put_snapshot
@@ -59,9 +58,9 @@ TOPICS: TopicConfigs = {
 }
 
 
-def _batch(offset: int, key: str, value: str | None, *, stamp: int = NOW_MS - 60_000, spec: BatchSpec | None = None) -> bytes:
+def _batch(offset: int, key: str, value: str | None, *, stamp: int = NOW_MS - 60_000, **header: Any) -> bytes:
     text = None if value is None else value.encode()
-    return encode_batch([Record(offset, stamp + offset % 1000, key.encode(), text)], spec or BatchSpec(base_offset=offset))
+    return Batch([Record(offset, stamp + offset % 1000, key.encode(), text)], **header).encode()
 
 
 def _segment(base: int, *records: tuple[int, str, str | None], stamp: int = NOW_MS - 60_000) -> Built:
@@ -69,8 +68,7 @@ def _segment(base: int, *records: tuple[int, str, str | None], stamp: int = NOW_
 
 
 def _txn(offset: int, key: str, value: str, producer: int, sequence: int) -> bytes:
-    spec = BatchSpec(offset, producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=True)
-    return _batch(offset, key, value, spec=spec)
+    return _batch(offset, key, value, producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=True)
 
 
 def equal() -> list[Built]:

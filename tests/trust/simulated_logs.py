@@ -10,10 +10,10 @@ from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.indexes import read_txn_index
 from compaction.formats.message_set import iter_batches
-from compaction.formats.record_batch import Record, RecordBatch
+from compaction.formats.record_batch import RecordBatch
 from compaction.names import CLEANER_OFFSETS, LOG, TXNINDEX, segment_file
 from compaction.storage.filesystem import join
-from tests.formats.encode import BatchSpec, encode_batch
+from tests.kafka.encode import Batch, Record
 from tests.logdir.logs import NOW_MS, TOPIC, Built, build, marker
 from tests.trust.shared_disk import Disk
 
@@ -47,10 +47,9 @@ def batch(history: History, offset: int, key: int, *, transactional: bool = Fals
     """Append one record as a batch and acknowledge it."""
     record = Record(offset, NOW_MS + offset, b"key-%d" % key, b"value-%d" % offset)
     history.records[offset] = (b"key-%d" % key, record.value)
-    spec = BatchSpec(base_offset=offset)
     if transactional:
-        spec = BatchSpec(base_offset=offset, producer_id=PRODUCER, producer_epoch=0, base_sequence=0, transactional=True)
-    return encode_batch([record], spec)
+        return Batch([record], producer_id=PRODUCER, producer_epoch=0, base_sequence=0, transactional=True).encode()
+    return Batch([record]).encode()
 
 
 @cache

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.formats.record_batch import Record
 from compaction.storage.segment_file import SegmentReader
-from tests.formats.encode import BatchSpec, encode_batch
+from tests.kafka.encode import Batch, Record
 from tests.side_by_side import in_processes
 from tests.storage.faults import FaultyFileSystem
 from tests.trust.lying_storage import Lie, Outcome, run_seed, run_with_lie
@@ -106,7 +105,7 @@ def test_a_leader_epoch_that_changes_between_the_passes_is_detected() -> None:
     disk = FaultyFileSystem()
     disk.mkdir("/logs")
     for name, epoch in (("/logs/first", 3), ("/logs/second", 4)):
-        disk.write_file(name, encode_batch([Record(0, 0, b"key", b"value")], BatchSpec(0, leader_epoch=epoch)))
+        disk.write_file(name, Batch([Record(0, 0, b"key", b"value")], leader_epoch=epoch).encode())
     assert _fingerprint(disk, "/logs/first") != _fingerprint(disk, "/logs/second")
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from compaction.config import Resolver
 from compaction.config.request import CompactionRequest
-from compaction.formats.record_batch import Record
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.storage.local import LocalFileSystem
-from tests.formats.encode import BatchSpec, encode_batch
 from tests.formats.test_metadata_log import config, topic
 from tests.golden import unpack_sample
+from tests.kafka.encode import Batch, Record
 
 METADATA = "__cluster_metadata-0"
 CLUSTER = "b2ZmbGluZS1jbGVhbmVyLQ"
@@ -52,7 +51,7 @@ def write_metadata(log_dir: Path, values: Sequence[bytes], *, epoch: int = 1, ba
     path = log_dir / METADATA
     path.mkdir(parents=True, exist_ok=True)
     rows = [Record(base_offset + at, 1, None, value) for at, value in enumerate(values)]
-    batch = encode_batch(rows, BatchSpec(base_offset=base_offset, leader_epoch=epoch))
+    batch = Batch(rows, leader_epoch=epoch).encode()
     (path / f"{base_offset:020d}.log").write_bytes(batch)
     return path
 

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import CorruptLogError
-from compaction.formats.record_batch import Record
 from compaction.logdir.settings.metadata_topic import MetadataLog, Position, read_metadata_log
 from compaction.storage.local import LocalFileSystem
-from tests.formats.encode import BatchSpec, encode_batch
 from tests.formats.test_metadata_log import config
+from tests.kafka.encode import Batch, Record
 from tests.logdir.settings.guesses import METADATA, stored, write_metadata
 
-FOOTER = encode_batch([Record(9, 1, b"\x00\x00\x00\x04", b"\x00\x00")], BatchSpec(base_offset=9, control=True))
+FOOTER = Batch([Record(9, 1, b"\x00\x00\x00\x04", b"\x00\x00")], control=True).encode()
 
 
 def read(log_dir: Path) -> MetadataLog:
@@ -29,7 +28,7 @@ def snapshot(log_dir: Path, end_offset: int, data: bytes) -> Path:
 
 
 def batch(*values: bytes) -> bytes:
-    return encode_batch([Record(at, 1, None, value) for at, value in enumerate(values)], BatchSpec())
+    return Batch([Record(at, 1, None, value) for at, value in enumerate(values)]).encode()
 
 
 def test_the_position_is_the_end_of_the_log(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from compaction.exports.aiven import chunked_object
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.message_set import iter_batches
 from compaction.formats.producer_snapshot import write_snapshot
-from compaction.formats.record_batch import BatchHeader, Record
+from compaction.formats.record_batch import BatchHeader
 from compaction.storage.filesystem import ReadableFileSystem
 from compaction.storage.layouts import data_keys
 from compaction.storage.uri import KEYS_VARIABLE, OPTIONS_VARIABLE, parse_uri
-from tests.formats.encode import BatchSpec, encode_batch
 from tests.golden import AIVEN_OBJECTS, unpack_sample
+from tests.kafka.encode import Batch, Record
 from tests.logdir.logs import build, data_batch
 from tests.storage.layouts.aiven_objects import end_offset
 
@@ -89,8 +89,7 @@ def second_upload(log: Path) -> Path:
 
 def batch_of(offsets: range) -> bytes:
     """One batch with a record for each offset."""
-    records = [Record(offset, 0, b"key-%d" % offset, b"value") for offset in offsets]
-    return encode_batch(records, BatchSpec(base_offset=offsets.start))
+    return Batch([Record(offset, 0, b"key-%d" % offset, b"value") for offset in offsets]).encode()
 
 
 def upload(
@@ -111,7 +110,7 @@ def upload(
     log = directory / f"orders-0-{topic_id}"
     log.mkdir(parents=True, exist_ok=True)
     stem = f"{offsets.start}-{next(_IDS):022d}"
-    batches = [data_batch(offset, spec=BatchSpec(base_offset=offset, leader_epoch=epoch)) for offset in offsets]
+    batches = [data_batch(offset, leader_epoch=epoch) for offset in offsets]
     if records > 1:
         batches = [batch_of(range(at, min(offsets.stop, at + records))) for at in offsets[::records]]
     for kind, data in build(offsets.start, batches).files.items():
