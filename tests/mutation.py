@@ -36,7 +36,8 @@ ROOT = Path(__file__).resolve().parents[1]
 #: packages, or modules of one, whose code is changed
 PACKAGES = ("cleaning", "passes", "kernels/rewriting", "kernels/keys", "output", "recovery", "certifier", "erasure")
 #: kernels are not compiled for these tests, but for the latter
-_INTERPRETED, _COMPILED = ("tests/kernels/rewriting", "tests/kernels/keys"), ("tests/passes", "tests/compare")
+_INTERPRETED = "tests/kernels/rewriting", "tests/kernels/keys"
+_COMPILED = "tests/passes", "tests/compare", "tests/erasure", "tests/simulation/test_arrivals.py"
 #: with these, ``make test`` has no Spark and no Kafka
 _QUICK = "not (spark or kafka or crash or slow or notebook or airflow or browser or cluster or s3 or gs)"
 _OPERATORS = ("ReplaceComparison", "ReplaceBinary", "ReplaceUnary", "ReplaceTrue", "ReplaceFalse", "ReplaceAnd", "ReplaceOr",

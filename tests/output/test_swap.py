@@ -171,6 +171,15 @@ def test_sources_are_kept_as_deleted_until_they_are_removed() -> None:
     assert not [name for name in fs.listdir(HERE.path) if name.endswith(DELETED)]
 
 
+def test_a_deleted_file_of_another_origin_does_not_take_the_place_of_a_source() -> None:
+    fs = dirty_log()
+    name = join(HERE.path, segment_file(0, LOG))
+    source = fs.read_bytes(name)
+    fs.put(name + DELETED, b"of an earlier run")
+    run_alone(fs, replace_segments(fs, HERE, write_cleaned(fs, PLAIN), end_offset=END))
+    assert fs.read_bytes(name + DELETED) == source
+
+
 def test_the_files_are_renamed_log_first_and_group_by_group() -> None:
     fs = dirty_log()
     groups = write_cleaned(fs, PLAIN)

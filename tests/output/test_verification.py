@@ -104,3 +104,8 @@ def test_a_copy_that_the_device_returns_differently_is_an_error() -> None:
     fs.put("/logs/source", DATA)
     with pytest.raises(StorageError, match="other bytes than were written"):
         copy_verified(fs, fs, FileRange("/logs/source", 0, len(DATA)), "/logs/target")
+
+
+def test_offsets_that_run_backwards_from_one_block_to_the_next_are_an_error() -> None:
+    with pytest.raises(StorageError, match="offsets run backwards"):
+        check(BATCHES[0] + BATCHES[2] + BATCHES[1], len(BATCHES[0]) + len(BATCHES[2]))
