@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +13,7 @@ from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.logdir.read_log import read_segments
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
+from compaction.recovery.rebuild import rebuild_indexes
 from compaction.recovery.recover import recover_log
 from compaction.storage.filesystem import real_file
 from compaction.storage.overlay import OverlayFileSystem
@@ -26,6 +29,7 @@ from tests.logdir.logs import (
     tree,
     txn_batch,
 )
+from tests.oracle.segments import write_segment
 from tests.recovery.small_logs import HERE, PATH, SMALL, flipped, log_with, name
 from tests.storage.faults import FaultyFileSystem
 
@@ -51,6 +55,18 @@ def remove(*kinds: str) -> Callable[[FaultyFileSystem], None]:
 
 def rewrite(kind: str, change: Callable[[bytes], bytes]) -> Callable[[FaultyFileSystem], None]:
     return lambda fs: fs.put(name(0, kind), change(big().files[kind]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rebuilt_indexes_are_those_of_appending_batch_by_batch(seed: int) -> None:
+    rng = random.Random(seed)
+    stamps = [NOW_MS + rng.randrange(-50, 50) * at for at in range(200)]
+    batches = [data_batch(3 * at, timestamp=stamp) for at, stamp in enumerate(stamps)]
+    appended = write_segment(0, batches, SMALL, NOW_MS)
+    fs = log_with(replace(build(0, batches, interval=SMALL), files={LOG: appended.log}), data_segment(1000, [1005]))
+    rebuild_indexes(fs, PATH, 0, active=False, interval_bytes=SMALL)
+    assert (fs.read_bytes(name(0, INDEX)), fs.read_bytes(name(0, TIMEINDEX))) == (appended.index, appended.time_index)
+    assert len(appended.index) // 8 > len(appended.time_index) // 12 > 3
 
 
 DAMAGE = {
