@@ -161,6 +161,13 @@ def removed_horizon(story: Story) -> tuple[int, str]:
     return batch.base_offset, "delete horizon was removed"
 
 
+def dropped_abort_marker(story: Story) -> tuple[int, str]:
+    # all its data is gone, but a round first gives it a horizon
+    marker = story.markers(8)[0].base_offset
+    story.change(marker, lambda _: ())
+    return marker, "marker is missing before its delete horizon"
+
+
 def dropped_commit_marker(story: Story) -> tuple[int, str]:
     marker = story.markers(7)[-1].base_offset
     story.change(marker, lambda _: ())
@@ -407,6 +414,7 @@ CORRUPTIONS: dict[str, Corruption] = {
             horizon_of_another_round,
             removed_horizon,
             dropped_commit_marker,
+            dropped_abort_marker,
             abort_marker_made_commit,
             commit_marker_made_abort,
             aborted_data_retained_as_committed,

@@ -90,6 +90,11 @@ def new_snapshot(root: Path) -> None:
     (root / "story-0" / f"{5000:020d}.snapshot").write_bytes(producers())
 
 
+def no_last_snapshot_but_one_below_the_log(root: Path) -> None:
+    last_snapshot(None)(root)
+    (root / "story-0" / f"{0:020d}.snapshot").write_bytes(producers())
+
+
 HIGH, RECOVERY = "replication-offset-checkpoint", "recovery-point-offset-checkpoint"
 EPOCHS, TOPIC_ID = "story-0/leader-epoch-checkpoint", "story-0/partition.metadata"
 OF_LOGS: dict[str, tuple[Change, str]] = {
@@ -115,6 +120,9 @@ OF_LOGS: dict[str, tuple[Change, str]] = {
     "no leader epochs": (gone(EPOCHS), "leader-epoch-checkpoint is missing"),
     "malformed leader epochs": (text(EPOCHS, "0\n9\n"), "leader-epoch-checkpoint is missing"),
     "no snapshot at the log end": (last_snapshot(None), ".snapshot is missing or malformed"),
+    "no snapshot at the log end, but one below the log": (
+        no_last_snapshot_but_one_below_the_log, ".snapshot is missing or malformed",
+    ),
     "a snapshot that fails its CRC": (last_snapshot(producers()[:-1] + b"x"), ".snapshot is missing or malformed"),
     "a snapshot with other producers": (last_snapshot(producers(sequence=6)), ".snapshot has other producers"),
     "no snapshot at a segment": (inner_snapshot, ".snapshot is missing or malformed"),

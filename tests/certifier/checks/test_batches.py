@@ -17,6 +17,7 @@ from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.ranges import view
 from compaction.storage.segment_file import SegmentReader, SegmentScan
+from tests.kafka.encode import Batch, Record
 from tests.kernels.tables import random_segment
 from tests.oracle.random_logs import Flavour
 from tests.oracle.tables import batch_table
@@ -63,6 +64,14 @@ def test_rows_equal_those_of_the_plain_decoder(tmp_path: Path, seed: int, flavou
         assert (found[name] & mask).tolist() == (expected[name] & mask).tolist(), name
     middle = int(found["position"][len(found) // 2])
     assert rows_of(path, middle, size)["base_offset"].tolist() == found["base_offset"][len(found) // 2 :].tolist()
+
+
+def test_a_compressed_batch_may_have_more_records_than_its_bytes_would_hold(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(Batch([Record(offset, 0, None, None) for offset in range(2000)], "zstd").encode())
+    assert path.stat().st_size < 2000
+    assert outcome(path, certifier=True) == outcome(path, certifier=False)
+    assert rows_of(path, 0, path.stat().st_size)["count"].tolist() == [2000]
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
