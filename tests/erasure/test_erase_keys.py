@@ -22,7 +22,7 @@ from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from compaction.storage.local import FreeSpace, LocalFileSystem
 from tests.erasure.plain_eraser import PlainEraser
-from tests.kafka.encode import Batch, Record
+from tests.kafka.encode import Batch, Legacy, Record
 from tests.local_job import clean_locally, logs_in, read_offsets, resolver_of, write_offsets
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
@@ -144,6 +144,18 @@ def test_the_log_ends_where_it_did_if_the_last_record_of_a_compressed_old_batch_
     assert found[-1].next_offset == case.segments[-1].next_offset
     left = [record.offset for record in found[-1].batches[-1].records()]
     assert left == [record.offset for record in records if record.key != key]
+
+
+@pytest.mark.parametrize(("version", "tombstones", "magic"), [("3.9", False, 1), ("3.9", True, 2), ("4.4", False, 2)])
+def test_an_old_batch_that_loses_its_first_record_has_the_format_of_the_version(
+    tmp_path: Path, version: str, tombstones: bool, magic: int
+) -> None:
+    records = [Record(at, NOW_MS, b"key-%d" % at, b"value") for at in range(6)]
+    batches = [Legacy(each, 1, "gzip").encode() for each in (records[:3], records[3:])]
+    write_partition(tmp_path / "odd-0", [write_segment(0, batches, INTERVAL_BYTES, NOW_MS)])
+    erase(tmp_path, [b"key-0"], include_active=True, tombstones=tombstones, kafka_version=version)
+    left = read_partition(tmp_path / "odd-0")[0].batches[0]
+    assert (left.magic, left.records()[-1].key) == (magic, b"key-2")
 
 
 ODD_KEYS = (None, b"", b"\x00\xff\n", b"k" * 70_000, b"k" * 69_999, "ключ".encode(), b"k")

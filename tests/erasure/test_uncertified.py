@@ -12,6 +12,7 @@ from compaction.api.engine_choice import Engine
 from compaction.certifier.checks import erased_keys
 from compaction.commands import erase
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
+from compaction.errors import StorageError
 from compaction.run_report import RunReport
 from tests.crash.stops import end_process
 from tests.erasure.test_erase_keys import write_odd
@@ -56,6 +57,10 @@ def without_space(*_: object) -> None:
     raise OSError(28, "No space\nleft on device")
 
 
+def unreadable(*_: object) -> None:
+    raise StorageError("cannot be read", path="/copy", hint="check the disk")
+
+
 def test_a_certificate_that_cannot_be_made_fails_all_logs_and_the_report_is_written(
     log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +98,7 @@ def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path,
         assert [(log["resumed"], log["status"], log["records_erased"]) for log in logs] == [(resumed, "holds", 0)]
 
 
-@pytest.mark.parametrize("how", ["violated", "error", "kill"])
+@pytest.mark.parametrize("how", ["violated", "failed", "error", "kill"])
 def test_a_copy_that_is_not_certified_is_not_the_finished_output_of_the_call(
     log_dir: Path, how: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +106,9 @@ def test_a_copy_that_is_not_certified_is_not_the_finished_output_of_the_call(
     with monkeypatch.context() as patched:
         if how == "violated":
             patched.setattr(erased_keys, "matching", lambda criteria, keys: np.zeros(len(keys), np.bool_))
+            assert run([*call, "--replace"]) == 1
+        elif how == "failed":
+            patched.setattr(erased_keys, "matching", unreadable)
             assert run([*call, "--replace"]) == 1
         elif how == "error":
             patched.setattr(erase, "write_text", without_space)
