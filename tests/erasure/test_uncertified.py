@@ -10,7 +10,7 @@ import pytest
 
 from compaction.api.engine_choice import Engine
 from compaction.certifier.checks import erased_keys
-from compaction.commands import erase
+from compaction.commands import erase, verify
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.errors import StorageError
 from compaction.run_report import RunReport
@@ -124,3 +124,17 @@ def test_a_copy_that_is_not_certified_is_not_the_finished_output_of_the_call(
     assert "done already" not in capsys.readouterr().out
     assert run([*call, "--if-done", "skip"]) == 0
     assert "done already by the same request" in capsys.readouterr().out
+
+
+def test_a_file_beside_the_records_of_an_erased_copy_is_verified(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    epochs, copy = "odd-0/leader-epoch-checkpoint", log_dir.parent / "copy"
+    (log_dir / epochs).write_text("0\n1\n0 0\n")
+    call = certified(log_dir, "--output-dir", copy, "--as-of-ms", NOW_MS)
+    assert run(call) == 0
+    sides = ["--before", str(log_dir), "--after", str(copy), *call[call.index("--include-active") : call.index("--output-dir")]]
+    sides += ["--certificate", str(log_dir.parent / "certificate.json"), "--as-of-ms", str(NOW_MS)]
+    assert verify.main(sides) == 0
+    (copy / epochs).write_text("0\n1\n7 0\n")
+    capsys.readouterr()
+    assert verify.main(sides) == 1
+    assert "leader-epoch-checkpoint is missing, malformed or has other leader epochs" in capsys.readouterr().err
