@@ -68,10 +68,10 @@ class Coverage(NamedTuple):
 def main() -> None:
     """Tries the mutants, and prints those that survive and a table."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("--mutants", type=int, default=450, help="number of mutants (default: %(default)s)")
+    parser.add_argument("--mutants", type=int, default=430, help="number of mutants (default: %(default)s)")
     parser.add_argument("--only", help="mutants of this package alone")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=60, help="of tests for a mutant (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=25, help="of tests for a mutant (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=ROOT / "build/mutation.jsonl", help="results, which a next call continues")
     options = parser.parse_args()
     chosen = [mutant for mutant in sample(options.mutants) if options.only in (None, mutant.package)]
