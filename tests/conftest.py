@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
@@ -111,6 +112,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_configure(config: pytest.Config) -> None:
     """PySpark 4.0 and 4.1 leave the sockets that collect results to the garbage collector."""
+    # a shell starts what runs in the background with interrupts ignored, which tests send to themselves and to what they start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if version("pyspark").startswith(("4.0.", "4.1.")):
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
 
