@@ -111,9 +111,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """PySpark 4.0 and 4.1 leave the sockets that collect results to the garbage collector."""
-    # a shell starts what runs in the background with interrupts ignored, which tests send to themselves and to what they start
+    """Tests send interrupts to themselves and to what they start: a shell lets what runs in the background ignore them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # these leave the sockets that collect results to the garbage collector
     if version("pyspark").startswith(("4.0.", "4.1.")):
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
 

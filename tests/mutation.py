@@ -215,14 +215,14 @@ def try_mutant(mutant: Mutant, copy: Path, runs: Sequence[Coverage], seconds: fl
 
 def _calls(mutant: Mutant, code: str, runs: Sequence[Coverage], seconds: float) -> Iterator[tuple[list[str], bool]]:
     """Tests that run the mutant's line, and whether kernels are compiled for them."""
-    statement = _statement(code, mutant.line)
-    found = False
+    statement, found = _statement(code, mutant.line), False
     for run in reversed(runs):
         lines = run.tests.get(mutant.module, {})
-        tests = set[str]().union(*(lines.get(line, ()) for line in statement)) - {""}
-        if not tests and "" in set[str]().union(*(lines.get(line, ()) for line in statement)):
-            tests = set[str]().union(*lines.values()) - {""}
-        if tests:
+        tests = set[str]().union(*(lines.get(line, ()) for line in statement))
+        if tests == {""}:
+            # it runs at import alone
+            tests = set[str]().union(*lines.values())
+        if tests := tests - {""}:
             found = True
             yield _nearest(tests, f"tests/{mutant.package}/", run.seconds, seconds), run.compiled
     if mutant.package.startswith("kernels"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
 import pytest
@@ -119,7 +118,7 @@ def test_a_link_planted_under_the_former_temporary_name_is_not_followed(tmp_path
 
 
 def test_a_link_planted_under_the_new_temporary_name_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
+    monkeypatch.setattr("secrets.token_hex", lambda _: "guessed")
     secret = tmp_path / "secret"
     secret.write_text("untouched")
     (tmp_path / ".guessed.tmp").symlink_to(secret)
