@@ -12,10 +12,22 @@ from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.logdir.checkpoint_store import CheckpointFiles, read_checkpoints
 from compaction.logdir.read_log import read_segments
-from compaction.names import CLEANER_OFFSETS, DELETED, LOG, LogLocation, TopicPartition, segment_file
+from compaction.names import (
+    CLEAN,
+    CLEANER_OFFSETS,
+    DELETED,
+    INDEX,
+    LOG,
+    TIMEINDEX,
+    TXNINDEX,
+    LogLocation,
+    TopicPartition,
+    segment_file,
+)
 from compaction.output.journal import JOURNAL, JournalGroup
 from compaction.output.segment_files import remove_deleted
 from compaction.output.swap import SwapGroup, finish_group, replace_segments, source_at
+from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.recovery.recover import recover_log
 from compaction.storage.contents import FileDigest
 from compaction.storage.durable import remove_temporary, run_alone, run_in_step
@@ -363,6 +375,24 @@ def test_a_swap_is_rolled_back_if_a_source_has_changed() -> None:
     assert sorted(served(fs, HERE.path)) == [5, 150, 210, 250, 310, 320, 390, 400, 401]
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets[TOPIC] == 100
     assert not [name for name in fs.listdir(HERE.path) if "clean" in name or name == JOURNAL]
+
+
+def test_a_rollback_leaves_no_index_that_the_first_source_did_not_have() -> None:
+    """A broker that starts before the rest of the recovery would use the output's."""
+    fs = dirty_log()
+    for kind in (INDEX, TIMEINDEX):
+        fs.unlink(join(HERE.path, segment_file(0, kind)))
+    before = everything(fs.settle())
+    later = segment_file(200, LOG, CLEAN)
+    fs.fail = lambda operation, path: "No space left" if operation == "rename" and path.endswith(later) else None
+    with pytest.raises(StorageError):
+        run_alone(fs, replace_segments(fs, HERE, write_cleaned(fs, PLAIN), end_offset=END))
+    fs.fail = lambda operation, path: None
+    log = join(HERE.path, segment_file(0, LOG))
+    fs.put(log, fs.read_bytes(log)[:-1] + b"?")
+    assert segment_file(0, TXNINDEX) in fs.listdir(HERE.path)
+    finish_interrupted_swap(fs, HERE)
+    assert everything(fs) == before
 
 
 def test_a_swap_with_a_damaged_output_and_a_lost_source_is_an_error_that_changes_nothing() -> None:
