@@ -85,6 +85,10 @@ def _formats() -> Iterator[tuple[str, Scenario]]:
             ]
         ),
     )
+    w = Writer()
+    stated = [w.batch(keys, max_timestamp=T - DAY) for keys in ("ab", "cd", "eF")]
+    stated += [w.batch(keys, max_timestamp=T + DAY, codec="zstd") for keys in ("gh", "ij", "kL")]
+    yield "max-timestamps-of-no-record", Scenario([[[*stated, w.batch("ci")], [w.batch("z")]], [[w.batch("y")]]])
 
 
 def _tombstones() -> Iterator[tuple[str, Scenario]]:
