@@ -5,8 +5,7 @@ contradicts the log if
 
 1. it lacks the entry of an ABORT marker whose transaction has data;
 2. it has an entry without an ABORT marker of this producer at this offset in this segment;
-3. an entry begins after the first batch of its transaction, or covers data before the previous marker of its producer;
-4. an entry's last stable offset is past the first offset of a later entry: a search would end before that one.
+3. an entry begins after the first batch of its transaction, or covers data before the previous marker of its producer.
 
 No broker leaves such an index. The cleaner removes an entry only with the last batch of its transaction (Kafka 4.4.0:
 ``CleanedTransactionMetadata.onControlBatchRead``), never the marker alone, and never a marker before its data. Below the log
@@ -106,7 +105,7 @@ def contradictions(segments: Sequence[Segment], scanned: Iterable[int], rows: Ro
     columns = [(index, *txn) for index, segment in enumerate(segments) for txn in segment.aborted_txns]
     entries = np.array(columns, np.int64).reshape(-1, 5)
     entries = entries[entries[:, 3] >= log_start_offset]
-    reasons = dict.fromkeys(_searches_that_end_early(entries), "a search of its entries ends too early")
+    reasons: dict[int, str] = {}
     read = np.array(sorted(scanned), np.int64)
     entries = entries[np.isin(entries[:, 0], read)]
     matched, txn_rows = _matches(entries, txns)
@@ -128,14 +127,6 @@ def _matches(entries: Int64s, txns: Transactions) -> tuple[Bools, Int64s]:
     rows = np.minimum(rank(txns.producer, txns.marker, entries[:, 1], entries[:, 3]), len(txns.marker) - 1)
     matched = (txns.producer[rows] == entries[:, 1]) & (txns.marker[rows] == entries[:, 3])
     return matched & (txns.segment[rows] == entries[:, 0]), rows
-
-
-def _searches_that_end_early(entries: Int64s) -> list[int]:
-    """The segments with an entry whose last stable offset is past a later entry's first offset, and all later segments:
-    either entry may be wrong."""
-    lowest = np.minimum.accumulate(entries[::-1, 2])[::-1]
-    early = np.flatnonzero(entries[:-1, 4] > lowest[1:])
-    return sorted(set(entries[early[0] :, 0].tolist())) if len(early) else []
 
 
 def repaired_after_scan(fs: FileSystem, view: LogView, rows: Rows, end_offset: int) -> LogView:

@@ -61,6 +61,10 @@ def _transactions() -> Iterator[tuple[str, Scenario]]:
         ),
     )
     w = Writer()
+    # the entry of the first transaction has a last stable offset past the beginning of the second one
+    fetched = [w.batch("abc"), w.sent(ONE, "a"), w.abort(ONE), w.sent(ONE, "bd"), w.sent(TWO, "c"), w.abort(ONE), w.abort(TWO)]
+    yield "txn-several-of-a-producer-in-one-append", Scenario([[fetched, [w.batch("z")]], [[w.batch("y")]]])
+    w = Writer()
     marker_keys: list[bytes | None] = [struct.pack(">hh", 0, kind) for kind in (0, 1)]
     yield (
         "txn-user-keys-like-a-markers",

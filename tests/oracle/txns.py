@@ -73,15 +73,8 @@ class CleanedTransactions:
 def collect_aborted(
     txn_indexes: Sequence[tuple[int, Sequence[AbortedTxn]]], log_start: int, base_offset: int, upper_bound: int
 ) -> list[AbortedTxn]:
-    """``LocalLog.collectAbortedTransactions``; the indexes are (segment base, entries), ascending."""
+    """``LocalLog.collectAbortedTransactions``; the indexes are (segment base, entries), ascending. Kafka's search ends with the
+    first entry whose last stable offset is at or past the bound: of a broker's entries it loses none."""
     floors = [at for at, (segment_base, _) in enumerate(txn_indexes) if segment_base <= base_offset]
-    found: list[AbortedTxn] = []
-    if not floors:
-        return found
-    for _, entries in txn_indexes[floors[-1] :]:
-        for txn in entries:
-            if txn.last_offset >= log_start and txn.first_offset < upper_bound:
-                found.append(txn)
-            if txn.last_stable_offset >= upper_bound:
-                return found
-    return found
+    later = [txn for _, entries in txn_indexes[floors[-1] :] for txn in entries] if floors else []
+    return [txn for txn in later if txn.last_offset >= log_start and txn.first_offset < upper_bound]

@@ -41,6 +41,15 @@ def test_the_indexes_of_a_broker_are_not_touched() -> None:
     assert tree(fs, PATH) == before
 
 
+def test_the_index_of_a_follower_that_appended_several_transactions_at_once_is_not_touched() -> None:
+    """Producer 7 aborts twice. The last stable offset of its first entry is where the transaction of producer 8 begins."""
+    batches = [txn_batch(0, 7), marker(1, 7, commit=False), txn_batch(2, 7, sequence=1), txn_batch(3, 8)]
+    batches += [marker(4, 7, commit=False), marker(5, 8, commit=False)]
+    entries = [AbortedTxn(7, 0, 1, 3), AbortedTxn(7, 2, 4, 3), AbortedTxn(8, 3, 5, 6)]
+    fs = log_with(build(0, batches, txns=entries), data_segment(10, [10]))
+    assert recover_log(fs, HERE).actions == []
+
+
 CONTRADICTIONS = {
     "empty": [],
     "the last entry is missing": SECOND[:1],
@@ -50,7 +59,6 @@ CONTRADICTIONS = {
     "an entry that ends at a data batch": [SECOND[0], SECOND[1]._replace(last_offset=12)],
     "an entry that covers committed data": [SECOND[0], SECOND[1]._replace(first_offset=4)],
     "an entry that begins too late": [SECOND[0], SECOND[1]._replace(first_offset=12)],
-    "an entry that ends the search too early": [SECOND[0]._replace(last_stable_offset=12), SECOND[1]],
 }
 
 
