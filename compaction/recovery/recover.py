@@ -35,7 +35,7 @@ from compaction.output.verification import copy_verified
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, rebuild_indexes
 from compaction.recovery.split import split_segment
-from compaction.recovery.txn_indexes import contradictions, repair
+from compaction.recovery.txn_indexes import contradictions, recover_unflushed, repair
 from compaction.recovery.unflushed import (
     HeaderScan,
     Recovered,
@@ -227,6 +227,11 @@ def _repair_txn_indexes(
         report.actions.append(f"rebuilt the transaction index of segment {base}: {broken[index]}")
         if base in wrong:
             _LOG.warning("%s: %s", path, report.actions[-1])
+    unflushed = [index for index, scan in scans.items() if scan.recovered is not None and index < len(states) - 1]
+    changed = recover_unflushed(fs, path, report.segments, unflushed, log_start)
+    report.segments = tuple(changed.get(index, segment) for index, segment in enumerate(report.segments))
+    for segment in changed.values():
+        report.actions.append(f"rebuilt the transaction index of segment {segment.base_offset}, which was not flushed")
 
 
 def write_repairs(

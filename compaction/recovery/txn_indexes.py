@@ -179,6 +179,26 @@ def repair(
     return tuple(repaired)
 
 
+def recover_unflushed(
+    fs: FileSystem, log_path: str, segments: Sequence[Segment], unflushed: Sequence[int], log_start_offset: int
+) -> dict[int, Segment]:
+    """Rewrites the entries of segments that a broker recovers after it was killed: an append of several batches leaves other
+    last stable offsets than ``LogSegment.recover``, which replays single batches.
+
+    :param unflushed: indexes of these segments, but for the active one, which a run does not change
+    :returns: those that have changed, by index
+    """
+    selected = sorted(index for index in unflushed if segments[index].aborted_txns)
+    rebuilt = _rebuilt(fs, log_path, segments, selected, log_start_offset, snapshots=True) if selected else {}
+    changed = {}
+    for index, entries in rebuilt.items():
+        found = segments[index].aborted_txns
+        if entries != found and [entry[:3] for entry in entries] == [entry[:3] for entry in found]:
+            changed[index] = replace(segments[index], aborted_txns=entries)
+            _write(fs, log_path, changed[index])
+    return changed
+
+
 def _bounded(entries: Sequence[AbortedTxn], lowest: int) -> tuple[AbortedTxn, ...]:
     """Entries whose last stable offsets are not past the first offsets of later entries, of which ``lowest`` is the lowest in
     later segments: cleaning may have removed the batch that shows that they were open."""

@@ -281,6 +281,13 @@ def transaction_index_that_covers_committed_data(story: Story) -> tuple[int, str
     return marker, "differs from that of the source"
 
 
+def transaction_index_that_ends_a_search(story: Story) -> tuple[int, str]:
+    marker = story.markers(8)[-1].base_offset
+    (entry,) = (entry for entry in story.segment_of(marker).aborted_txns if entry.last_offset == marker)
+    story.write(marker, "txnindex", txn_index_bytes([entry._replace(last_stable_offset=entry.last_stable_offset + 1)]))
+    return marker, "differs from that of the source"
+
+
 def transaction_index_that_starts_late(story: Story) -> tuple[int, str]:
     source = next(b for s in build() for b in s.batches if b.producer_id == 8 and not b.control)
     bring_back(story, source.base_offset)
@@ -431,6 +438,7 @@ CORRUPTIONS: dict[str, Corruption] = {
             time_index_without_its_end,
             transaction_index_entry_without_a_marker,
             transaction_index_that_covers_committed_data,
+            transaction_index_that_ends_a_search,
             transaction_index_that_starts_late,
             missing_segment,
             missing_middle_segment,

@@ -94,11 +94,6 @@ class Story:
         """Whether its policy also deletes."""
         return "delete" in self.topic_config["cleanup.policy"]
 
-    @property
-    def recovers(self) -> bool:
-        """Whether Kafka must ever rebuild indexes when it starts."""
-        return any(turn.killed or turn.lost for turn in self.turns)
-
     def write(self, path: Path) -> None:
         """As a file."""
         path.write_text(json.dumps(asdict(self), indent=1, default=bytes.hex) + "\n", encoding="utf-8")

@@ -41,13 +41,29 @@ def test_the_indexes_of_a_broker_are_not_touched() -> None:
     assert tree(fs, PATH) == before
 
 
-def test_the_index_of_a_follower_that_appended_several_transactions_at_once_is_not_touched() -> None:
-    """Producer 7 aborts twice. The last stable offset of its first entry is where the transaction of producer 8 begins."""
+def followers_log() -> FaultyFileSystem:
+    """Producer 7 aborts twice in one append. The last stable offset of its first entry is where that of producer 8 begins."""
     batches = [txn_batch(0, 7), marker(1, 7, commit=False), txn_batch(2, 7, sequence=1), txn_batch(3, 8)]
     batches += [marker(4, 7, commit=False), marker(5, 8, commit=False)]
     entries = [AbortedTxn(7, 0, 1, 3), AbortedTxn(7, 2, 4, 3), AbortedTxn(8, 3, 5, 6)]
-    fs = log_with(build(0, batches, txns=entries), data_segment(10, [10]))
-    assert recover_log(fs, HERE).actions == []
+    return log_with(build(0, batches, txns=entries), data_segment(10, [10]))
+
+
+def test_the_index_of_a_follower_that_appended_several_transactions_at_once_is_not_touched() -> None:
+    assert recover_log(followers_log(), HERE).actions == []
+
+
+@pytest.mark.parametrize(("point", "recovered"), [(10, []), (9, [(7, 0, 1, 2), (7, 2, 4, 3), (8, 3, 5, 6)])])
+def test_what_a_killed_follower_had_not_flushed_is_indexed_batch_by_batch(
+    point: int, recovered: list[tuple[int, ...]]
+) -> None:
+    fs = followers_log()
+    found = recover_log(fs, HERE, state=DirectoryState(recovery_points={TOPIC: point}))
+    assert [action for action in found.actions if "transaction" in action] == [
+        "rebuilt the transaction index of segment 0, which was not flushed"
+    ] * bool(recovered)
+    assert list(found.segments[0].aborted_txns) == (recovered or [(7, 0, 1, 3), (7, 2, 4, 3), (8, 3, 5, 6)])
+    assert recover_log(fs, HERE).segments == found.segments
 
 
 CONTRADICTIONS = {
