@@ -102,12 +102,11 @@ def contradictions(segments: Sequence[Segment], scanned: Iterable[int], rows: Ro
     :param rows: ``TXN_ROW`` summaries of these and of all segments that hold data of their transactions
     """
     txns = Transactions.of(rows, log_start_offset)
-    columns = [(index, *txn) for index, segment in enumerate(segments) for txn in segment.aborted_txns]
+    read = np.array(sorted(scanned), np.int64)
+    columns = [(index, *txn) for index in read.tolist() for txn in segments[index].aborted_txns]
     entries = np.array(columns, np.int64).reshape(-1, 5)
     entries = entries[entries[:, 3] >= log_start_offset]
     reasons: dict[int, str] = {}
-    read = np.array(sorted(scanned), np.int64)
-    entries = entries[np.isin(entries[:, 0], read)]
     matched, txn_rows = _matches(entries, txns)
     lacking = (txns.first_data >= 0) & np.isin(txns.segment, read)
     lacking[txn_rows[matched]] = False
@@ -182,8 +181,9 @@ def repair(
 def recover_unflushed(
     fs: FileSystem, log_path: str, segments: Sequence[Segment], unflushed: Sequence[int], log_start_offset: int
 ) -> dict[int, Segment]:
-    """Rewrites the entries of segments that a broker recovers after it was killed: an append of several batches leaves other
-    last stable offsets than ``LogSegment.recover``, which replays single batches.
+    """Rewrites the entries of segments that a broker recovers after it was killed: an append of several batches leaves higher
+    last stable offsets than ``LogSegment.recover``, which replays single batches. None is raised: cleaning may have removed the
+    batch that shows that another transaction was open.
 
     :param unflushed: indexes of these segments, but for the active one, which a run does not change
     :returns: those that have changed, by index
@@ -193,8 +193,9 @@ def recover_unflushed(
     changed = {}
     for index, entries in rebuilt.items():
         found = segments[index].aborted_txns
-        if entries != found and [entry[:3] for entry in entries] == [entry[:3] for entry in found]:
-            changed[index] = replace(segments[index], aborted_txns=entries)
+        same = [entry[:3] for entry in entries] == [entry[:3] for entry in found]
+        if same and (lower := tuple(map(min, entries, found))) != found:
+            changed[index] = replace(segments[index], aborted_txns=lower)
             _write(fs, log_path, changed[index])
     return changed
 

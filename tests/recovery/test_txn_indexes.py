@@ -66,6 +66,14 @@ def test_what_a_killed_follower_had_not_flushed_is_indexed_batch_by_batch(
     assert recover_log(fs, HERE).segments == found.segments
 
 
+def test_no_last_stable_offset_is_raised_because_cleaning_has_removed_a_batch() -> None:
+    """Producer 8 had begun at offset 1: only the entry of producer 7 shows that."""
+    batches = [txn_batch(0, 7), marker(2, 7, commit=False), txn_batch(3, 8), marker(4, 8, commit=True)]
+    fs = log_with(build(0, batches, txns=[AbortedTxn(7, 0, 2, 1)]), data_segment(10, [10]))
+    found = recover_log(fs, HERE, state=DirectoryState(recovery_points={TOPIC: 0}))
+    assert list(found.segments[0].aborted_txns) == [(7, 0, 2, 1)]
+
+
 CONTRADICTIONS = {
     "empty": [],
     "the last entry is missing": SECOND[:1],
