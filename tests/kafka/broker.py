@@ -1,7 +1,7 @@
-"""A real one-node broker of any version on loopback, in its own process, on a log directory of a test.
+"""A real broker of any version on loopback, in its own process, on a log directory of a test: alone, or beside another one.
 
 Up to 3.2 it is a broker with a ZooKeeper, which is a second process with a directory beside the log directory; later one
-process is broker and controller.
+process is broker and controller. A second broker of a cluster is a broker only.
 
 A KRaft broker treats the directory of a partition that is not in its metadata as stray and moves it away. To have a broker
 serve other partitions, copy a complete log directory, including ``__cluster_metadata-0`` and ``meta.properties``, and replace
@@ -33,11 +33,6 @@ _WITHOUT_ZOOKEEPER = (3, 3)
 _ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _JAVA_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:-UsePerfData")
 
-_ROLES = {
-    "process.roles": "broker,controller",
-    "node.id": "1",
-    "controller.listener.names": "CONTROLLER",
-}
 #: one node, no delays, and no cleaner: the directory has exactly what was produced. Versions ignore names that they lack.
 _DEFAULTS = {
     "inter.broker.listener.name": "PLAINTEXT",
@@ -68,8 +63,8 @@ _PASSING = "apiKey=CONTROLLER_REGISTRATION", "Remote log metadata cache is not i
 
 #: several threads may start brokers
 _giving = threading.Lock()
-#: the files of a formatted directory, by version
-_formatted: dict[str, dict[str, bytes]] = {}
+#: the files of a formatted directory, by version and broker
+_formatted: dict[tuple[str, int], dict[str, bytes]] = {}
 
 
 class BrokerError(RuntimeError):
@@ -84,6 +79,7 @@ class Broker:
     :param log_dir: the broker's only log directory
     :param overrides: broker properties on top of the ones of this module
     :param version: of Kafka
+    :param beside: the first broker of the cluster that this one joins, from 3.3 on
     :param jars: plugins
     :param java_options: of its JVM
     :raises BrokerError: it ended, or did not start in time
@@ -95,6 +91,7 @@ class Broker:
         overrides: Mapping[str, str] | None = None,
         *,
         version: str = REFERENCE,
+        beside: Broker | None = None,
         timeout_s: float = 90,
         jars: Sequence[Path] = (),
         java_options: Sequence[str] = (),
@@ -108,23 +105,27 @@ class Broker:
         self._log_path = Path(self._scratch.name) / "broker.log"
         port, controller_port = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
-        self._config = self._write_config(port, controller_port, overrides or {})
+        self.node = 1 if beside is None else 2
+        self._controller: str = f"127.0.0.1:{controller_port}" if beside is None else beside._controller
+        self._config = self._write_config(overrides or {})
         self.log_dir.mkdir(parents=True, exist_ok=True)
         self._zookeeper = self._start_zookeeper(controller_port) if self._has_zookeeper else None
         if not self._has_zookeeper and not (self.log_dir / "meta.properties").exists():
             self._format(version)
         self._process = self._start()
 
-    def _write_config(self, port: int, controller_port: int, overrides: Mapping[str, str]) -> Path:
-        listener = f"PLAINTEXT://127.0.0.1:{port}"
-        own = {"advertised.listeners": listener, "log.dirs": str(self.log_dir)}
+    def _write_config(self, overrides: Mapping[str, str]) -> Path:
+        listener = f"PLAINTEXT://{self.bootstrap}"
+        own = {"advertised.listeners": listener, "listeners": listener, "log.dirs": str(self.log_dir)}
         if self._has_zookeeper:
-            own.update({"broker.id": "1", "listeners": listener, "zookeeper.connect": f"127.0.0.1:{controller_port}"})
+            own.update({"broker.id": "1", "zookeeper.connect": self._controller})
         else:
-            controller = f"127.0.0.1:{controller_port}"
-            own.update({**_ROLES, "controller.quorum.voters": f"1@{controller}"})
-            own["listeners"] = f"{listener},CONTROLLER://{controller}"
+            own.update({"node.id": str(self.node), "process.roles": "broker", "controller.listener.names": "CONTROLLER"})
+            own["controller.quorum.voters"] = f"1@{self._controller}"
             own["listener.security.protocol.map"] = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+            if self.node == 1:
+                own["process.roles"] += ",controller"
+                own["listeners"] += f",CONTROLLER://{self._controller}"
         lines = [f"{name}={value}" for name, value in {**_DEFAULTS, **own, **overrides}.items()]
         path = Path(self._scratch.name) / "server.properties"
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -138,8 +139,8 @@ class Broker:
         """As Kafka's tool does, whose files are kept for later brokers of the version. They name the directory by an identity,
         which must be unique within a broker only."""
         single = f"\nlog.dirs={self.log_dir}\n" in self._config.read_text(encoding="utf-8")
-        if single and version in _formatted:
-            for name, content in _formatted[version].items():
+        if single and (version, self.node) in _formatted:
+            for name, content in _formatted[version, self.node].items():
                 (self.log_dir / name).parent.mkdir(exist_ok=True)
                 (self.log_dir / name).write_bytes(content)
             return
@@ -150,7 +151,7 @@ class Broker:
             raise BrokerError(f"format ended with {done.returncode}: {done.stdout}{done.stderr}")
         if single:
             made = (file for file in self.log_dir.rglob("*") if file.is_file() and file not in before)
-            _formatted[version] = {str(file.relative_to(self.log_dir)): file.read_bytes() for file in made}
+            _formatted[version, self.node] = {str(file.relative_to(self.log_dir)): file.read_bytes() for file in made}
 
     def _start_zookeeper(self, port: int) -> subprocess.Popen[bytes]:
         """Its data, which include the topics, are in a directory beside the log directory."""

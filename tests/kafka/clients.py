@@ -42,9 +42,13 @@ class Clients:
         finally:
             admin.close()
 
-    def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Creates a topic with these topic-level settings and waits for it."""
-        new = self.gateway.cls(_CLIENTS + "admin.NewTopic")(topic, partitions, 1)
+    def create_topic(
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, *, brokers: Sequence[int] = ()
+    ) -> None:
+        """Creates a topic with these topic-level settings and waits for it; its replicas are on ``brokers``, the first of them
+        its leader, by default on any one."""
+        kind = self.gateway.cls(_CLIENTS + "admin.NewTopic")
+        new = kind(topic, {at: list(brokers) for at in range(partitions)}) if brokers else kind(topic, partitions, 1)
         with self.admin() as admin:
             admin.createTopics([new.configs(dict(config or {}))]).all().get()
 

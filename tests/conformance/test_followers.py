@@ -1,0 +1,133 @@
+"""The directory of a real follower that was away, and then appended several transactions at once, is cleaned as by Kafka.
+
+Entries of its transaction indexes differ from the leader's: last stable offsets are those of the end of an append.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from compaction.certifier.certificate import Status
+from compaction.certifier.verify_request import VerifyRequest
+from compaction.cleaning.log_view import AbortedTxn
+from compaction.names import CLEAN_SHUTDOWN
+from compaction.report import LogStatus
+from compaction.run.compact import clean_logs
+from tests.certifier.certify import certify
+from tests.conformance.broker_dir import checkpoint
+from tests.conformance.compare import differences
+from tests.conformance.fuzz_bench import forget_active_indexes, forget_snapshots
+from tests.kafka.broker import Broker
+from tests.kafka.cleaner import CleanResult, clean_partition_if_due
+from tests.kafka.clients import Clients
+from tests.kafka.gateway import Gateway
+from tests.kafka.log import Opening
+from tests.local_job import request_for, resolver_of
+from tests.local_passes import LocalPasses
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+TOPIC, LOG = "txn", "txn-0"
+CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "internal.segment.bytes": "4000"}
+SOON_MS = 60_000
+#: a follower's high watermark bounds what is cleaned, also after a kill
+_MARKED_OFTEN = {"replica.high.watermark.checkpoint.interval.ms": "200"}
+
+
+@dataclass(frozen=True)
+class Followers:
+    """Copies of a follower's directory: after a clean shutdown, and after it had appended more and was killed."""
+
+    stopped: Path
+    killed: Path
+
+
+def write(clients: Clients) -> None:
+    """Transactions of several producers, one after the other, then some within a longer one; most of them are aborted."""
+    with ExitStack() as stack:
+        outer, *inner = (stack.enter_context(clients.producer(transactional_id=name)) for name in ("outer", "a", "b"))
+        for producer in (outer, *inner):
+            producer.java.initTransactions()
+        for number in range(24):
+            if number % 8 == 4:
+                outer.java.beginTransaction()
+                outer.send(TOPIC, b"outer", b"%d" % number * 20)
+                outer.flush()
+            producer = inner[number // 3 % 2]
+            with producer.transaction(commit=number % 3 == 0):
+                for at in range(4):
+                    producer.send(TOPIC, b"k%d" % at, b"%d" % number * 20)
+            if number % 8 == 7:
+                (outer.java.abortTransaction if number % 16 == 7 else outer.java.commitTransaction)()
+
+
+def has_later_stable_offsets(partition: Path) -> bool:
+    """Whether an entry of a transaction index has a last stable offset past the beginning of a later one's transaction."""
+    for index in sorted(partition.glob("*.txnindex")):
+        entries = [AbortedTxn(*entry[1:]) for entry in struct.iter_unpack(">hqqqq", index.read_bytes())]
+        if any(one.last_stable_offset > later.first_offset for one, later in combinations(entries, 2)):
+            return True
+    return False
+
+
+def caught_up(leader: Clients, follower: Path) -> None:
+    """Waits until the follower's high watermark is the leader's end."""
+    end = leader.end_offsets(TOPIC)[0][1]
+    deadline = time.monotonic() + 60
+    while checkpoint(follower / "replication-offset-checkpoint").get(LOG) != end:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def followers(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Followers:
+    root = tmp_path_factory.mktemp("followers")
+    follower = root / "follower"
+    made = Followers(root / "stopped", root / "killed")
+    with Broker(root / "leader") as leader:
+        clients = Clients(gateway, leader.bootstrap)
+        with Broker(follower, _MARKED_OFTEN, beside=leader):
+            clients.create_topic(TOPIC, 1, CONFIG, brokers=(1, 2))
+        write(clients)
+        with Broker(follower, _MARKED_OFTEN, beside=leader):
+            caught_up(clients, follower)
+        shutil.copytree(follower, made.stopped)
+        write(clients)
+        with Broker(follower, _MARKED_OFTEN, beside=leader) as killed:
+            caught_up(clients, follower)
+            killed.kill()
+        shutil.copytree(follower, made.killed)
+    return made
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_a_follower_is_cleaned_as_by_kafka(followers: Followers, gateway: Gateway, tmp_path: Path, end: str) -> None:
+    written: Path = getattr(followers, end)
+    clean = (written / CLEAN_SHUTDOWN).exists()
+    assert clean is (end == "stopped")
+    assert has_later_stable_offsets(written / LOG)
+    assert not has_later_stable_offsets(written.with_name("leader") / LOG)
+    now_ms = max(file.stat().st_mtime_ns for file in written.rglob("*.log")) // 10**6 + SOON_MS
+    ours, kafkas = tmp_path / "ours" / LOG, tmp_path / "kafkas" / LOG
+    shutil.copytree(written, kafkas.parent)
+    request = replace(request_for(written, now_ms, {TOPIC: CONFIG}), output_dir=str(ours.parent))
+    (report,) = clean_logs(LocalPasses, request).logs
+    assert report.status is LogStatus.CLEANED, report.reason
+    verified = VerifyRequest((str(written),), (str(ours.parent),), now_ms, True, resolver=resolver_of({TOPIC: CONFIG}))
+    assert {(log.status, log.violations) for log in certify(verified).logs} == {(Status.HOLDS, ())}
+    marks, points = (checkpoint(written / f"{name}-offset-checkpoint") for name in ("replication", "recovery-point"))
+    opening = Opening(now_ms, CONFIG, 0, marks[LOG], clean_shutdown=clean, recovery_point=points[LOG])
+    assert isinstance(clean_partition_if_due(gateway, kafkas, opening, None), CleanResult)
+    if not clean:
+        forget_active_indexes(ours, kafkas)
+        for side in (ours, kafkas):
+            forget_snapshots(side)
+    assert differences(gateway, ours, kafkas) == []
