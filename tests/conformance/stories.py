@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import json
 import random
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from compaction.config.entries import MAX_RECORD
-from tests.damage.harm import reseal
 from tests.oracle.random_logs import Flavour, RandomLog, random_log
-from tests.oracle.records import NaiveBatch
 
 START_MS = 1_700_000_000_000
 _LATEST_START_MS = START_MS + 100_000
@@ -30,8 +27,6 @@ _BOUND_BY_HIGH_WATERMARK = (3, 1)
 #: the first release that deletes by size before it deletes by time
 _SIZE_FIRST = (3, 0)
 _LARGEST_INDEX = "10485760"
-#: of a v2 batch: attributes, last offset delta, base timestamp, max timestamp
-_ATTRIBUTES_AT, _STATED = 21, struct.Struct(">hiqq")
 #: the times of the rounds: every log has been written by the first one
 ROUND_TIMES = tuple(START_MS + 400_000 + later for later in (0, 500, 1_000, 60_000, _DAY_MS, _DAY_MS + 999, 12 * _DAY_MS))
 
@@ -137,8 +132,6 @@ class _Teller:
         self.rng = random.Random(f"story {seed}")
         self.as_leader = self.rng.random() < 0.2
         self.deletes = random.Random(f"policy {seed}").random() < 0.15
-        self.headers = random.Random(f"headers {seed}")
-        self.odd_headers = self.headers.choice((0, 0, 0, 0, 0, 0.05, 0.5))
 
     def tell(self) -> Story:
         rng = self.rng
@@ -153,7 +146,7 @@ class _Teller:
         for number, at in enumerate(times):
             upto = steps[number] if number < len(steps) else done
             grows = upto > done
-            new = tuple(NewSegment(s.mtime_ms, tuple(map(self._stated, s.batches))) for s in log.segments[done:upto])
+            new = tuple(NewSegment(s.mtime_ms, tuple(b.raw for b in s.batches)) for s in log.segments[done:upto])
             done = max(done, upto)
             known = log.segments[:done]
             start = self._log_start(start, known[-1].next_offset)
@@ -189,18 +182,6 @@ class _Teller:
             config["segment.index.bytes"] = _LARGEST_INDEX
         return Story(f"seed{self.seed}", config, tuple(turns), self.as_leader)
 
-    def _stated(self, batch: NaiveBatch) -> bytes:
-        """The batch, perhaps with header fields that no broker writes and that a cleaner copies."""
-        rng = self.headers
-        if self.as_leader or batch.magic < 2 or rng.random() >= self.odd_headers:
-            return batch.raw
-        attributes = batch.attributes | rng.choice((0, 0x08, 0x80, 0x4000))
-        times = batch.base_timestamp, batch.max_timestamp
-        base, largest = (time + rng.choice((0, 0, -(10**7), -1, 1, 10**8)) for time in times)
-        changed, delta = bytearray(batch.raw), batch.last_offset - batch.base_offset
-        _STATED.pack_into(changed, _ATTRIBUTES_AT, attributes, delta, base, largest)
-        return reseal(bytes(changed))
-
     def _log(self) -> RandomLog:
         rng = self.rng
         flavour = Flavour(
@@ -213,6 +194,7 @@ class _Teller:
             gaps=rng.random() < 0.7,
             index_interval_bytes=int(self._interval()),
             odd=rng.choice((0.0, 0.0, 0.1, 0.5)),
+            stated=random.Random(f"headers {self.seed}").choice((0.0, 0.0, 0.0, 0.0, 0.0, 0.05, 0.5)),
             spoiled=0.0 if rng.random() < 0.95 else 0.1,
             settled=rng.choice((0.0, 0.4, 0.9)),
             far=0.0 if rng.random() < 0.93 else 0.6,
@@ -221,7 +203,7 @@ class _Teller:
         if not flavour.producers or flavour.magics == (0, 1):
             flavour = replace(flavour, transactions=False)
         if self.as_leader:
-            flavour = replace(flavour, odd=0.0, spoiled=0.0, gaps=False, far=0.0, magics=(2,))
+            flavour = replace(flavour, odd=0.0, stated=0.0, spoiled=0.0, gaps=False, far=0.0, magics=(2,))
         if self.deletes:
             # a log that cannot be cleaned is unchanged here, and loses its expired segments in Kafka
             flavour = replace(flavour, spoiled=0.0)

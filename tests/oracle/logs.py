@@ -45,12 +45,13 @@ PLAIN = Batching()
 class LogBuilder:
     """Appends batches at increasing offsets; ``roll`` closes a segment.
 
-    ``mangle`` may change a data batch's encoding, not its content.
+    ``mangle`` may change a data batch's encoding, not its content; ``restate`` what the header of any batch of magic 2 states.
     """
 
     index_interval_bytes: int = 4096
     next_offset: int = 0
     mangle: Callable[[bytes], bytes] | None = None
+    restate: Callable[[bytes], bytes] | None = None
     closed: list[NaiveSegment] = field(default_factory=list)
     _open: SegmentWriter | None = None
     _aborted: list[AbortedTxn] = field(default_factory=list)
@@ -76,9 +77,9 @@ class LogBuilder:
         how = replace(how, producer=producer, transactional=kind in (ABORT, COMMIT))
         like = self._like(how, -1, offset, control=True)
         record = NaiveRecord(offset, timestamp, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0))
-        self._append(encode_empty(like) if empty else encode(like, [record], how.horizon_ms))
+        written = self._append(encode_empty(like) if empty else encode(like, [record], how.horizon_ms))
         if not empty and producer >= 0:
-            self._note_marker(how, kind, offset, timestamp)
+            self._note_marker(how, kind, offset, written.records()[0].timestamp)
         return offset
 
     def legacy(
@@ -144,6 +145,9 @@ class LogBuilder:
 
     def _append(self, raw: bytes) -> NaiveBatch:
         (decoded,) = decode(raw)
+        if self.restate is not None and decoded.magic == 2:
+            raw = self.restate(raw)
+            (decoded,) = decode(raw)
         self._writer().append(raw, decoded.last_offset)
         self.next_offset = decoded.next_offset
         return decoded

@@ -17,6 +17,8 @@ BAD_NAMES = (
 GOOD_NAMES = (b"", "é".encode(), "😀".encode(), b"\xef\xbf\xbd")
 
 _CRC_FROM = 21
+#: what follows the CRC of a batch of magic 2: attributes, last offset delta, base timestamp, max timestamp
+_STATED = struct.Struct(">hiqq")
 
 
 def loosen(raw: bytes, rng: random.Random) -> bytes:
@@ -39,6 +41,15 @@ def spoil(raw: bytes, rng: random.Random) -> bytes:
     else:
         fields[5] |= 0x10
     counted = HEADER.pack(*fields)[_CRC_FROM:] + raw[HEADER.size :]
+    return raw[:17] + struct.pack(">I", google_crc32c.value(counted)) + counted
+
+
+def restate(raw: bytes, rng: random.Random) -> bytes:
+    """A batch of magic 2 with other times and unused bits in its header, which a cleaner copies with the batch."""
+    attributes, delta, base_ms, max_ms = _STATED.unpack_from(raw, _CRC_FROM)
+    attributes |= rng.choice((0, 0x08, 0x80, 0x4000))
+    base_ms, max_ms = (time + rng.choice((0, 0, -(10**7), -1, 1, 10**8)) for time in (base_ms, max_ms))
+    counted = _STATED.pack(attributes, delta, base_ms, max_ms) + raw[_CRC_FROM + _STATED.size :]
     return raw[:17] + struct.pack(">I", google_crc32c.value(counted)) + counted
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from compaction.cleaning.log_view import ProducerEntry
 from tests.oracle.logs import ABORT, COMMIT, LEADER_CHANGE, Batching, LogBuilder, Sent
-from tests.oracle.oddities import BAD_NAMES, GOOD_NAMES, loosen, spoil
+from tests.oracle.oddities import BAD_NAMES, GOOD_NAMES, loosen, restate, spoil
 from tests.oracle.segments import NaiveSegment
 
 START_MS = 1_700_000_000_000
@@ -20,10 +20,10 @@ class Flavour:
     """The content of a random log.
 
     ``codecs`` and ``magics`` are equally likely; ``odd`` is the probability of a batch that no current producer would write,
-    ``spoiled`` that of a batch that Kafka's cleaner cannot rewrite. A segment ends with the markers of all open transactions
-    with probability ``settled``, and with probability ``far`` a gap follows of up to half of what an index can express.
-    ``marker_keys`` says that records may have the keys of transaction markers. ``versions`` is the probability of a header
-    ``v``, most of them 8 bytes.
+    ``stated`` that of one whose header has times and bits that no broker writes, ``spoiled`` that of a batch that Kafka's
+    cleaner cannot rewrite. A segment ends with the markers of all open transactions with probability ``settled``, and with
+    probability ``far`` a gap follows of up to half of what an index can express. ``marker_keys`` says that records may have the
+    keys of transaction markers. ``versions`` is the probability of a header ``v``, most of them 8 bytes.
     """
 
     batches: int = 60
@@ -35,6 +35,7 @@ class Flavour:
     gaps: bool = True
     index_interval_bytes: int = 200
     odd: float = 0.0
+    stated: float = 0.0
     spoiled: float = 0.0
     settled: float = 0.0
     far: float = 0.0
@@ -119,6 +120,9 @@ class _Writer:
         self.log.mangle = (lambda raw: loosen(raw, self.rng)) if self.odd and self.rng.random() < 0.5 else None
         if self.flavour.spoiled and self.rng.random() < self.flavour.spoiled:
             self.log.mangle = lambda raw: spoil(raw, self.rng)
+        # of its own draws, so that the logs are otherwise those without it
+        header = random.Random(draw)
+        self.log.restate = (lambda raw: restate(raw, header)) if header.random() < self.flavour.stated else None
         magic = self.rng.choice(self.flavour.magics)
         if self.odd and self.rng.random() < 0.3:
             self._odd_batch()

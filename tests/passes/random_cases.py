@@ -21,8 +21,8 @@ FLAVOURS = {
     "snappy": Flavour(codecs=(2,), magics=(0, 1, 2)),
     "lz4": Flavour(codecs=(3,), magics=(0, 1, 2)),
     "zstd": Flavour(codecs=(0, 4), magics=(1, 2)),
-    "odd": Flavour(batches=80, odd=0.5),
-    "odd-of-all-codecs": Flavour(odd=0.4, codecs=(0, 1, 2, 3, 4), magics=(0, 1, 2)),
+    "odd": Flavour(batches=80, odd=0.5, stated=0.2),
+    "odd-of-all-codecs": Flavour(odd=0.4, stated=0.1, codecs=(0, 1, 2, 3, 4), magics=(0, 1, 2)),
     "odd-markers": Flavour(odd=0.6, keys=2, producers=10),
 }
 #: logs for strategies other than ``offset``: records with versions, of all formats and codecs
