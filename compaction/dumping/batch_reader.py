@@ -176,12 +176,13 @@ class BatchReader:
         :raises UnsupportedLogError: the batch is too large
         """
         data, header = self.data(batch), batch.header
-        if batch.append_time is not None and header.record_count > 0:
-            return max(-1, batch.append_time)
         largest = -1
         try:
             if batch.magic < MAGIC:
+                # messages of magic 0 have none, also if the wrapper has an append time
                 return max(-1, int(parse_message_entry(data).columns(MAX_PLAIN_BYTES).timestamp.max()))
+            if batch.append_time is not None and header.record_count > 0:
+                return max(-1, batch.append_time)
             for table in record_tables(plain_records(batch, data), header):
                 largest = max(largest, int(table[:, TIMESTAMP].max()))
         except FormatError as error:

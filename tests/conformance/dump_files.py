@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import zlib
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 import google_crc32c
 
 from tests.kafka.encode import ABORT, CODECS, COMMIT, Batch, Legacy, Producer, Record, compress, marker
+from tests.oracle.disk import write_partition
+from tests.oracle.random_logs import START_MS, Flavour, random_log
 
 T0 = 1_760_000_000_000
 #: bytes that are UTF-8, or nearly
@@ -188,3 +191,25 @@ def write_segments(directory: Path, segments: Iterator[tuple[int, bytes]]) -> li
         paths.append(directory / f"{base:020d}.log")
         paths[-1].write_bytes(content)
     return paths
+
+
+def random_files(directory: Path, seed: int) -> list[Path]:
+    """The files of the random log of a seed, with batches of all kinds that Kafka reads; in some a few bits are changed."""
+    rng = random.Random(seed)
+    flavour = Flavour(
+        batches=30,
+        codecs=rng.choice(((0,), (1,), (2,), (3,), (4,), (0, 1, 2, 3, 4))),
+        magics=rng.choice(((2,), (0, 1, 2), (0, 1))),
+        odd=rng.choice((0.0, 0.3, 0.8)),
+        stated=rng.choice((0.0, 0.5)),
+        spoiled=rng.choice((0.0, 0.2)),
+        far=rng.choice((0.0, 0.5)),
+    )
+    write_partition(directory / "t-0", random_log(seed, flavour, rng.choice((START_MS, 4_000, 2**62))).segments)
+    files = sorted((directory / "t-0").iterdir())
+    harmed = rng.choice(files)
+    content = bytearray(harmed.read_bytes())
+    for _ in range(rng.choice((0, 0, 1, 3)) if content else 0):
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    harmed.write_bytes(content)
+    return files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,17 @@ from compaction.commands import dump_log
 from compaction.dumping.dump_tool import Dump
 from compaction.storage.local import LocalFileSystem
 from tests.kafka.gateway import Gateway, unconverted_errors
+
+KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+DEPTHS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("--deep-iteration",),
+    ("--print-data-log",),
+    ("--print-data-log", "--skip-record-metadata"),
+    ("--deep-iteration", "--skip-record-metadata"),
+    ("--print-data-log", "--max-bytes", "700"),
+    ("--value-decoder-class", "--max-bytes", "2147483647"),
+)
 
 
 class Dumped(NamedTuple):
@@ -61,3 +73,34 @@ def our_dump(files: Sequence[Path], *options: str) -> Dumped:
     sound = Dump(LocalFileSystem(), request, out, lines.append, problems.append).run(str(Path.cwd()))
     assert sound == (not problems)
     return Dumped(out.getvalue(), "".join(f"{line}\n" for line in lines), True, tuple(problems))
+
+
+def agree(kafka: KafkaDump, files: Sequence[Path], *options: str) -> Dumped:
+    """Both print the same for ``files``; returns the output of the command under test."""
+    theirs, ours = kafka.run(files, *options), our_dump(files, *options)
+    assert theirs.finished
+    assert ours.out == theirs.out
+    assert ours.err == theirs.err
+    return ours
+
+
+def agree_up_to_the_damage(kafka: KafkaDump, files: Sequence[Path], *options: str, zeros: bool = False) -> Dumped:
+    """Both print the same until Kafka's tool fails, and one error line says why; or neither fails. Kafka's fails at the
+    ``zeros`` of a preallocated end, where ours says how many bytes they are."""
+    theirs, ours = kafka.run(files, *options), our_dump(files, *options)
+    if theirs.finished:
+        assert (ours.out, ours.err) == (theirs.out, theirs.err)
+    elif zeros and (said := ours.out.removeprefix(theirs.out.removesuffix(b"\n")).strip()):
+        assert re.fullmatch(rb"Found \d+ invalid bytes at the end of \d+\.log", said), said
+    else:
+        assert ours.out.removesuffix(b"\n") == theirs.out.removesuffix(b"\n")
+        assert len(ours.problems) >= 1
+        assert "\n" not in ours.problems[0]
+    return ours._replace(finished=theirs.finished)
+
+
+def agree_on_all(kafka: KafkaDump, files: Sequence[Path]) -> None:
+    """Both print the same for each of these files, at every depth, up to a damage."""
+    for file in files:
+        for options in DEPTHS:
+            agree_up_to_the_damage(kafka, [file], *options)

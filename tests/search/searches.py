@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -10,10 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from tests.conformance import fuzz
+from tests.conformance.dump_files import random_files
+from tests.conformance.dump_tool import KafkaDump, agree_on_all
 from tests.crash import kill, kill_driver, snapshots
 from tests.damage import fuzz as damage
-from tests.kafka.gateway import shared_gateway
-from tests.kafka.jars import REFERENCE, VERSIONS
+from tests.kafka.gateway import Gateway, shared_gateway
+from tests.kafka.jars import KAFKA_TOOLS, REFERENCE, TOOLS_RELEASE, VERSIONS
 from tests.search.in_memory import CASES, IN_MEMORY, write
 from tests.search.turns import Failure, Turn, repeat
 from tests.simulation import evenings
@@ -78,6 +81,20 @@ def broker_snapshots(turn: Turn) -> Iterator[Failure]:
     yield from turn.unless_it_fails(repeat("snapshots", turn.seed, turn.seconds), work)
 
 
+def dumps(turn: Turn) -> Iterator[Failure]:
+    """The files of random logs, printed by Kafka's tool and by the job's."""
+    gateway = Gateway(KAFKA_TOOLS, version=TOOLS_RELEASE)
+    try:
+        for seed in turn.seeds():
+            with TemporaryDirectory(prefix="dumps-") as scratch:
+                try:
+                    agree_on_all(KafkaDump(gateway), random_files(Path(scratch), seed))
+                except AssertionError:
+                    yield Failure(traceback.format_exc(), repeat("dumps", seed))
+    finally:
+        gateway.close()
+
+
 def policies_through_time(turn: Turn) -> Iterator[Failure]:
     """Random logs under random policies, day by day by Kafka's log and cleaner, and simulated."""
     for seed in turn.seeds():
@@ -95,6 +112,7 @@ SEARCHES = (
     Search(f"random logs {REFERENCE}", partial(random_logs, version=REFERENCE)),
     Search("random logs on Spark", partial(random_logs, version=REFERENCE, spark=True)),
     Search("random logs with active segments", partial(random_logs, version=REFERENCE, include_active=True)),
+    Search("dumps", dumps),
     Search("policies through time", policies_through_time),
     Search("snapshots", broker_snapshots),
     Search("kills", kills),

@@ -66,6 +66,12 @@ def differs_every_evening(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(evenings.Drawn, "differences", lambda *_: ["a record is lost"])
 
 
+def prints_badly(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(searches, "Gateway", lambda *_, **__: SimpleNamespace(close=lambda: None))
+    patch.setattr(searches, "KafkaDump", lambda gateway: gateway)
+    patch.setattr(searches, "agree_on_all", lost)
+
+
 PLANTED: Mapping[str, Plant] = {
     "simulation": lambda patch: patch.setattr(simulation.World, "play", play_badly),
     "lying storage": lambda patch: patch.setattr(lying_storage, "run_with_lie", lie_unnoticed),
@@ -74,6 +80,7 @@ PLANTED: Mapping[str, Plant] = {
     "killed drivers": lambda patch: patch.setattr(kill_driver, "run_kills", lost),
     "snapshots": lambda patch: patch.setattr(snapshots, "check_snapshots", lost),
     "kills": lambda patch: patch.setattr(kill, "run", lost),
+    "dumps": prints_badly,
     "policies through time": differs_every_evening,
     **{name: plant_in_fuzzer for name in BY_NAME if name.startswith("random logs")},
 }
