@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from compaction.commands import compact
 from compaction.storage.manifest import MANIFEST
 from tests.cluster.conftest import ROOT, bare_environment
 from tests.cluster.standalone import Standalone, standalone
@@ -132,9 +133,7 @@ def test_a_cluster_compacts_from_store_to_store_as_one_machine_does_from_disk_to
     """Workers may join and leave meanwhile, and the archive has the package, too: there are no ``--py-files``."""
     log_dir, on_disk = unpack_sample(tmp_path), tmp_path / "on-disk"
     bucket.put_tree(log_dir, "in")
-    local = {"spark.master": "local[2]", "spark.pyspark.python": sys.executable}
-    done = submit(tmp_path, ROOT / "jobs/compact.py", local, "--log-dir", str(log_dir), "--output-dir", str(on_disk), *ALL)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert compact.main(["--log-dir", str(log_dir), "--output-dir", str(on_disk), *ALL]) == 0
     settings = settings_for_clusters(packed) | {"spark.master": two_workers.url}
     del settings["spark.submit.pyFiles"]
     # the driver takes its credentials from the environment, the workers take theirs from a file

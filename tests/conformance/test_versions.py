@@ -23,12 +23,15 @@ from tests.conformance.test_sample import CONFIGS, HOUR_MS
 from tests.conformance.transaction_scenarios import transaction_scenarios
 from tests.golden import unpack_sample
 from tests.kafka.gateway import Gateway
+from tests.kafka.jars import REFERENCE
 from tests.memory import scratch
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 #: the judges, and the rules of another version that differ least from theirs
 JUDGES = {"2.8.2": "3.1", "3.0.2": "3.1", "3.3.2": "3.4", "3.9.1": "3.9.2", "3.9.2": "4.0", "4.0.2": "4.4", "4.4.0": "4.3"}
+#: what ``make test`` does with the reference version is done here with the others
+OTHERS = pytest.mark.parametrize("judge", [version for version in JUDGES if version != REFERENCE], indirect=True)
 #: the first seed, and how many
 FIRST, STORIES = 40, 8
 #: stories that show the difference between any two of these
@@ -55,6 +58,7 @@ def scenarios_for(release: tuple[int, ...]) -> dict[str, Scenario]:
     return {name: one for name, one in found.items() if one.high_watermark is None or release >= (3, 1)}
 
 
+@OTHERS
 def test_random_logs_equal_the_versions_own_after_every_round(judge: Gateway) -> None:
     stories = [random_story(seed, judge.release) for seed in range(FIRST, FIRST + STORIES)]
     with scratch() as root:
@@ -80,6 +84,7 @@ def differ(judge: Gateway, version: str, stories: Sequence[Story]) -> bool:
         return bool(run_stories(judge, root, stories, local_job(version=version)).failed)
 
 
+@OTHERS
 def test_scenarios_equal_the_versions_own_and_are_certified(judge: Gateway) -> None:
     with scratch() as root:
         rounds = Bench(judge, root, scenarios_for(judge.release)).run(None)
@@ -88,6 +93,7 @@ def test_scenarios_equal_the_versions_own_and_are_certified(judge: Gateway) -> N
     assert {key: each.certificate.lines() for key, each in rounds.items() if each.certificate.status.value != "holds"} == {}
 
 
+@OTHERS
 def test_the_sample_equals_the_versions_own(judge: Gateway, tmp_path: Path) -> None:
     kafkas = unpack_sample(tmp_path)
     ours = tmp_path / "ours"
