@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from compaction.certifier.checks.violations import ERASED, ERASED_IN, MOST_NAMED, REMAINING, Findings, Violation
-from compaction.certifier.kept_files.directory_files import DirectoryCertificate
+from compaction.certifier.kept_files import DirectoryCertificate
 from compaction.names import TopicPartition
 from compaction.printable import printable
 from compaction.results import Result

@@ -35,8 +35,7 @@ from compaction.certifier.checks.txn_checks import (
 )
 from compaction.certifier.checks.violations import Findings
 from compaction.certifier.find_pairs import find_pairs
-from compaction.certifier.kept_files.directory_files import check_directories
-from compaction.certifier.kept_files.log_files import WalkedLog, check_logs
+from compaction.certifier.kept_files import WalkedLog, check_directories, check_logs
 from compaction.certifier.run_tasks import compare_ranges, walk_segments
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import StorageError

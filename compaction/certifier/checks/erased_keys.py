@@ -18,7 +18,7 @@ from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
 from compaction.certifier.checks.read_chunks import Chunk
 from compaction.certifier.checks.segment_walk import CONTROL
 from compaction.certifier.checks.violations import ERASED, ERASED_IN, REMAINING, Findings
-from compaction.certifier.key_patterns.key_matcher import matcher, matching
+from compaction.certifier.key_patterns import matcher, matching
 from compaction.formats.key_criteria import KeyCriteria
 from compaction.names import parse_segment_file
 

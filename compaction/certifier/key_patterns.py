@@ -1,8 +1,9 @@
-"""Translates an expression of RE2 into one of Python that matches the same complete texts.
+"""Key selection of the certifier, independent of ``KeyPattern.matching``, of RE2 and of the kernels that erase.
 
-The erasure matches with RE2. The certifier does not use it: a fault of RE2, or of its call, would affect both. Literals,
-classes and escapes are translated into explicit sets of characters, with all cases of ``(?i)``; groups, alternatives and
-repetitions are the same in both. Greediness has no effect, because only complete texts are matched.
+An expression of RE2 is translated into one of Python that matches the same complete texts: the erasure matches with RE2, and a
+fault of it, or of its call, would affect both. Literals, classes and escapes are translated into explicit sets of characters,
+with all cases of ``(?i)``; groups, alternatives and repetitions are the same in both. Greediness has no effect, because only
+complete texts are matched.
 
 Expressions that RE2 accepts are read without further checks. ``\\p`` is supported for general categories, not for scripts, and
 ``\\C`` only if a character is a byte.
@@ -11,10 +12,18 @@ Expressions that RE2 accepts are read without further checks. ``\\p`` is support
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
-from compaction.certifier.key_patterns import characters
-from compaction.certifier.key_patterns.characters import EVERY, PERL, POSIX, Ranges
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from compaction.certifier import characters
+from compaction.certifier.characters import EVERY, PERL, POSIX, Ranges
+from compaction.formats.key_criteria import BYTES, PREFIX, KeyCriteria, KeyPattern
 from compaction.formats.primitives import FormatError
 
 _GROUP_FLAGS = re.compile(r"\(\?([imsU]*)(?:-([imsU]*))?([:)])")
@@ -32,6 +41,39 @@ _ASSERTIONS = {
     "b": f"(?<={_IS_WORD})(?!{_IS_WORD})|(?<!{_IS_WORD})(?={_IS_WORD})",
     "B": f"(?<={_IS_WORD})(?={_IS_WORD})|(?<!{_IS_WORD})(?!{_IS_WORD})",
 }
+
+
+def matching(criteria: KeyCriteria, keys: pa.Array) -> NDArray[np.bool_]:
+    """bool[n]: whether each key of a binary array without nulls is selected."""
+    coded = keys.dictionary_encode()
+    distinct = coded.dictionary
+    selected = pc.is_in(distinct, value_set=criteria.keys).to_numpy(zero_copy_only=False).astype(np.bool_)
+    texts = distinct.to_pylist() if criteria.patterns else []
+    for pattern in criteria.patterns:
+        selected |= np.fromiter(map(matcher(pattern), texts), np.bool_, len(texts))
+    matches: NDArray[np.bool_] = selected[coded.indices.to_numpy()] if len(distinct) else np.zeros(0, np.bool_)
+    return matches
+
+
+@lru_cache(maxsize=256)
+def matcher(pattern: KeyPattern) -> Callable[[bytes], bool]:
+    """A function that tests whether a key matches.
+
+    :raises FormatError: the expression is not supported without RE2
+    """
+    if pattern.kind == PREFIX:
+        prefix = pattern.text.encode()
+        return lambda key: key.startswith(prefix)
+    is_bytes = pattern.kind == BYTES
+    expression, encoding = re.compile(translated(pattern.text, is_bytes=is_bytes)), "latin-1" if is_bytes else "utf-8"
+
+    def matches(key: bytes) -> bool:
+        try:
+            return expression.fullmatch(key.decode(encoding)) is not None
+        except UnicodeDecodeError:
+            return False
+
+    return matches
 
 
 class _Flags(NamedTuple):

@@ -1,4 +1,4 @@
-"""What is translated matches the same texts as RE2, which erases."""
+"""The certifier's own decision which keys are meant; what is translated matches the same texts as RE2, which erases."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 import pyarrow as pa
 import pytest
 
-from compaction.certifier.key_patterns import characters
-from compaction.certifier.key_patterns.expressions import translated
-from compaction.formats.key_criteria import KeyPattern
+from compaction.certifier import characters
+from compaction.certifier.key_patterns import matching, translated
+from compaction.formats.key_criteria import KeyCriteria, KeyPattern
 from compaction.formats.primitives import FormatError
 
+KEYS = ["josé".encode(), b"jos\xe9", b"jose", "©".encode(), b"", b"\xff", "josé".encode()]
 TEXTS = [
     "", "a", "A", "b", "ab", "aab", "abc", "a.c", "a\nb", "\n", "a b", "aé", "é", "É", "jos", "jose", "josé", "JOSÉ", "Josё",
     "©", "½", "£", "à", "ÿ", "àÿ", "Ā", "k", "K", "\u212a", "s", "S", "ſ", "ß", "ẞ", "ss", "İ", "i", "I", "ı", "ΐ", "\u1fd3",
@@ -74,3 +75,25 @@ def test_sets_are_joined_and_negated() -> None:
     assert characters.without(()) == characters.EVERY
     assert characters.without(characters.EVERY) == ()
     assert characters.without(characters.without(characters.of("abz"))) == characters.of("abz")
+
+
+@pytest.mark.parametrize(
+    ("keys", "patterns", "expected"),
+    [
+        ([b"jose", b"\xff"], [], [2, 5]),
+        ([], ["regex=jos[eé]"], [0, 2, 6]),
+        ([], ["regex=.*"], [0, 2, 3, 4, 6]),
+        ([], ["bytes=.*"], [0, 1, 2, 3, 4, 5, 6]),
+        ([], [r"bytes=jos\xe9"], [1]),
+        ([], ["prefix=jos", "regex=[à-ÿ]"], [0, 1, 2, 6]),
+        ([b""], ["prefix=josé"], [0, 4, 6]),
+    ],
+)
+def test_the_certifier_finds_the_keys_that_the_erasure_finds(
+    keys: list[bytes], patterns: list[str], expected: list[int]
+) -> None:
+    criteria = KeyCriteria.of(pa.array(keys, pa.binary()), tuple(map(KeyPattern.parse, patterns)))
+    array = pa.array(KEYS, pa.binary())
+    assert [number for number, found in enumerate(matching(criteria, array).tolist()) if found] == expected
+    assert criteria.matching(array).tolist() == matching(criteria, array).tolist()
+    assert matching(criteria, array[:0]).tolist() == []

@@ -1,1 +1,0 @@
-"""The files beside the records of a log and in its log directory, which a broker reads when it starts."""

@@ -1,1 +1,0 @@
-"""Key selection of the certifier: matches RE2's expressions without RE2."""
