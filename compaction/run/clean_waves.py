@@ -12,13 +12,14 @@ from typing import TypeVar
 from compaction.config.request import CompactionRequest
 from compaction.errors import as_log_error
 from compaction.names import LogLocation
+from compaction.passes.scan import count_records
+from compaction.passes.tasks import Slice
 from compaction.report import LogReport, WaveReport
 from compaction.run.admission import SpaceBudget, copied_bytes
 from compaction.run.budget import Pace
-from compaction.run.cleaner import Cleaner, Limits
+from compaction.run.cleaner import Cleaner, Limits, slices_of
 from compaction.run.command import Command
 from compaction.run.destination import Destination
-from compaction.run.expired_records import count_expired
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.log_reports import failed_report, replaced_bytes, replaced_source_bytes
 from compaction.run.passes import Passes
@@ -28,7 +29,8 @@ from compaction.screen.amounts import counted
 from compaction.screen.steps import begin_wave, step
 from compaction.signals import deferred
 from compaction.storage.durable import DurableSteps, run_in_step
-from compaction.storage.filesystem import FileSystem
+from compaction.storage.filesystem import FileSystem, ReadableFileSystem
+from compaction.task_runner import Job, pack, size_of
 
 T = TypeVar("T")
 
@@ -106,7 +108,7 @@ class WaveRunner:
     ) -> None:
         """The passes over a wave; ``remaining`` are its logs and those of later waves."""
         if expired := [log for log in wave.logs if self._counts(log)]:
-            count_expired(expired, self.output.fs, passes, self.limits)
+            _count_expired(expired, self.output.fs, passes, self.limits)
         if not wave.to_clean:
             return
         step(f"{self.command.doing} {counted(len(wave.to_clean), 'log')}")
@@ -191,3 +193,30 @@ def _space_for(request: CompactionRequest, logs: Sequence[LogCleaning]) -> Space
         return SpaceBudget()
     total_bytes = sum(copied_bytes(log.compaction.view.segments) for log in logs)
     return SpaceBudget(total_bytes - sum(copied_bytes(log.compaction.segments) for log in logs))
+
+
+def _count_expired(logs: Sequence[LogCleaning], fs: FileSystem, passes: Passes, limits: Limits) -> None:
+    """Sets ``expired_records`` of logs that all lose segments, which neither a broker nor the passes read. A log with a damaged
+    one is deleted from all the same."""
+    expired = [[removal.segment for removal in log.plan.removals] for log in logs]
+    sizes = limits.sizes_of([segment.size_bytes for segments in expired for segment in segments], passes.cores)
+    slices = [
+        part
+        for number, (log, segments) in enumerate(zip(logs, expired, strict=True))
+        for part in slices_of(fs, number, log.view, segments, sizes.slice_bytes)
+    ]
+    tasks = pack(slices, size_of, sizes.slice_bytes)
+    task_bytes = [sum(map(size_of, task)) for task in tasks]
+    job = Job.sized("expired", f"count the records of {len(slices)} expired slices", task_bytes)
+    count = partial(_count_slices, files=limits.files, bytes_per_second=limits.task_rate(passes.cores))
+    results = passes.run(job, tasks, count)
+    counts: list[int | None] = [0] * len(logs)
+    for number, records in (result for task in results for result in task):
+        total = counts[number]
+        counts[number] = None if total is None or records is None else total + records
+    for log, total in zip(logs, counts, strict=True):
+        log.expired_records = total
+
+
+def _count_slices(slices: Sequence[Slice], files: ReadableFileSystem, bytes_per_second: float) -> list[tuple[int, int | None]]:
+    return [(part.log, count_records(part, files, bytes_per_second)) for part in slices]

@@ -8,8 +8,10 @@ its memory is spooled by shard of the hash, and survivors are spooled by slice: 
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -23,12 +25,12 @@ from compaction.logdir.throttle import UNLIMITED, Throttle
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, Entries, finish, scan
 from compaction.passes.tasks import MapContext, Packed, Slice
-from compaction.source.part_spool import PartSpool
 from compaction.source.read_columns import ReadSpec, Records, read_columns
+from compaction.storage.filesystem import storage_errors
 
 #: memory of a task's table, and of each spool
 TABLE_BYTES = 256 << 20
-_SLOT_BYTES = 48
+_SLOT_BYTES, _WORD_BYTES = 48, 8
 _MAX_SHARDS = 4096
 _SURVIVOR_WORDS = 2
 
@@ -154,3 +156,47 @@ class _NewestSink:
 
     def __exit__(self, *_: object) -> None:
         self._spool.__exit__(None, None, None)
+
+
+class PartSpool:
+    """Rows of ``words`` uint64 in ``parts`` parts, in a temporary file if they need too much memory; a context manager.
+
+    :param memory_bytes: rows are kept in memory up to this size
+    """
+
+    def __init__(self, words: int, parts: int, memory_bytes: int) -> None:
+        self._words, self._parts = words, parts
+        self._file = tempfile.SpooledTemporaryFile(max_size=memory_bytes)
+        #: of each addition, the row of the file at which it starts, and the first rows of the parts in it
+        self._additions: list[tuple[int, NDArray[np.int64]]] = []
+        self._rows = 0
+
+    def add(self, rows: NDArray[np.uint64], part_of: NDArray[np.int64]) -> None:
+        """Add rows, uint64[n, words], with the part of each, int64[n].
+
+        :raises StorageError: the temporary directory is full
+        """
+        order = np.argsort(part_of, kind="stable")
+        starts = np.searchsorted(part_of[order], np.arange(self._parts + 1))
+        with storage_errors(tempfile.gettempdir(), "hold intermediate results"):
+            self._file.seek(self._rows * self._words * _WORD_BYTES)
+            self._file.write(np.ascontiguousarray(rows[order]).tobytes())
+        self._additions.append((self._rows, starts))
+        self._rows += len(rows)
+
+    def read(self, part: int) -> NDArray[np.uint64]:
+        """The rows of a part, uint64[n, words], in the order in which they were added."""
+        blocks = [np.empty((0, self._words), np.uint64)]
+        for first, starts in self._additions:
+            start, end = int(starts[part]), int(starts[part + 1])
+            if start < end:
+                self._file.seek((first + start) * self._words * _WORD_BYTES)
+                data = self._file.read((end - start) * self._words * _WORD_BYTES)
+                blocks.append(np.frombuffer(data, np.uint64).reshape(-1, self._words))
+        return np.concatenate(blocks)
+
+    def __enter__(self) -> PartSpool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.close()

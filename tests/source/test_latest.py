@@ -14,7 +14,6 @@ from pyspark.sql import datasource as ds
 from compaction.errors import CorruptLogError, UsageError
 from compaction.source import latest
 from compaction.source.data_source import end_offsets, register
-from compaction.source.part_spool import PartSpool
 from tests.dumping.segments import write_segment
 from tests.source.plain_consumer import Served, read_rows, reader_of, serve, served
 from tests.source.random_partition import FLAVOURS, write_random
@@ -149,7 +148,7 @@ def test_wrong_options_are_refused(sample: Path, options: dict[str, str], messag
 def test_a_spool_returns_the_rows_of_each_part_in_order(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     for memory in (0, 1 << 20):
-        with PartSpool(2, 3, memory) as spool:
+        with latest.PartSpool(2, 3, memory) as spool:
             expected: list[list[list[int]]] = [[], [], []]
             for size in (0, 5, 40, 1):
                 rows = rng.integers(0, 9, (size, 2)).astype(np.uint64)
