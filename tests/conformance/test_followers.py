@@ -1,4 +1,5 @@
-"""The directory of a real follower that was away, and then appended several transactions at once, is cleaned as by Kafka.
+"""The directory of a real follower that was away, and then appended several transactions at once, is cleaned as by Kafka; so is
+that of one that replicates a compacted log.
 
 Entries of its transaction indexes differ from the leader's: last stable offsets are those of the end of an append.
 """
@@ -30,7 +31,7 @@ from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import Opening
-from tests.local_job import request_for, resolver_of
+from tests.local_job import clean_locally, request_for, resolver_of
 from tests.local_passes import LocalPasses
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -44,10 +45,12 @@ _MARKED_OFTEN = {"replica.high.watermark.checkpoint.interval.ms": "200"}
 
 @dataclass(frozen=True)
 class Followers:
-    """Copies of a follower's directory: after a clean shutdown, and after it had appended more and was killed."""
+    """Copies of a follower's directory: after a clean shutdown; after it had appended more and was killed; and after it had
+    lost its disk, and the leader's log had been compacted."""
 
     stopped: Path
     killed: Path
+    anew: Path
 
 
 def write(clients: Clients) -> None:
@@ -87,11 +90,15 @@ def caught_up(leader: Clients, follower: Path) -> None:
         time.sleep(0.1)
 
 
+def now_of(log_dir: Path) -> int:
+    return max(file.stat().st_mtime_ns for file in log_dir.rglob("*.log")) // 10**6 + SOON_MS
+
+
 @pytest.fixture(scope="module")
 def followers(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Followers:
     root = tmp_path_factory.mktemp("followers")
     follower = root / "follower"
-    made = Followers(root / "stopped", root / "killed")
+    made = Followers(root / "stopped", root / "killed", root / "anew")
     with Broker(root / "leader") as leader:
         clients = Clients(gateway, leader.bootstrap)
         with Broker(follower, _MARKED_OFTEN, beside=leader):
@@ -105,17 +112,25 @@ def followers(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Fol
             caught_up(clients, follower)
             killed.kill()
         shutil.copytree(follower, made.killed)
+    clean_locally(root / "leader", now_of(root / "leader"), {TOPIC: CONFIG})
+    shutil.rmtree(follower / LOG)
+    with Broker(root / "leader") as leader:
+        clients = Clients(gateway, leader.bootstrap)
+        write(clients)
+        with Broker(follower, _MARKED_OFTEN, beside=leader):
+            caught_up(clients, follower)
+    shutil.copytree(follower, made.anew)
     return made
 
 
-@pytest.mark.parametrize("end", ["stopped", "killed"])
+@pytest.mark.parametrize("end", ["stopped", "killed", "anew"])
 def test_a_follower_is_cleaned_as_by_kafka(followers: Followers, gateway: Gateway, tmp_path: Path, end: str) -> None:
     written: Path = getattr(followers, end)
     clean = (written / CLEAN_SHUTDOWN).exists()
-    assert clean is (end == "stopped")
+    assert clean is (end != "killed")
     assert has_later_stable_offsets(written / LOG)
     assert not has_later_stable_offsets(written.with_name("leader") / LOG)
-    now_ms = max(file.stat().st_mtime_ns for file in written.rglob("*.log")) // 10**6 + SOON_MS
+    now_ms = now_of(written)
     ours, kafkas = tmp_path / "ours" / LOG, tmp_path / "kafkas" / LOG
     shutil.copytree(written, kafkas.parent)
     request = replace(request_for(written, now_ms, {TOPIC: CONFIG}), output_dir=str(ours.parent))
