@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: the version of Kafka whose classes docstrings name
+#: the version of Kafka whose classes docstrings name, but for those that give another one
 REFERENCE_VERSION = "4.4.0"
 
 LOG = ".log"

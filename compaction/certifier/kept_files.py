@@ -19,8 +19,7 @@ A file that before does not have, or has malformed, is not required. In place th
 log: the leader epochs with the batches; a producer snapshot has no batch at or past its offset; after a clean shutdown, high
 watermark and recovery point are not past the log end. These checks do not apply to erasures.
 
-Mirrors ``LogManager``, ``UnifiedLog``, ``LeaderEpochFileCache`` and ``ProducerStateManager`` at the start of a broker (Kafka
-4.4.0).
+Mirrors ``LogManager``, ``UnifiedLog``, ``LeaderEpochFileCache`` and ``ProducerStateManager`` at the start of a broker.
 """
 
 from __future__ import annotations

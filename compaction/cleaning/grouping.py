@@ -8,7 +8,7 @@ The rule: a group takes the next segment in ascending order if, with that segmen
    the segment: one below the next segment's base, or below the first uncleanable offset for the last segment. An empty segment
    is exempt since Kafka 3.0 (KAFKA-12889), so that no empty segment remains every 2^31 offsets.
 
-Mirrors ``Cleaner.groupSegmentsBySize`` and ``lastOffsetForFirstSegment`` of Kafka 4.4.0.
+Mirrors ``Cleaner.groupSegmentsBySize`` and ``lastOffsetForFirstSegment``.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ The rule, in offsets:
    segment is inactive, and an empty active segment starts at the log end. A last stable offset inside the last segment still
    excludes that segment.
 
-Mirrors ``LogCleanerManager.cleanableOffsets``, ``calculateCleanableBytes``, ``maxCompactionDelay`` and ``LogToClean`` of Kafka
-4.4.0.
+Mirrors ``LogCleanerManager.cleanableOffsets``, ``calculateCleanableBytes``, ``maxCompactionDelay`` and ``LogToClean``.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ whose ``cleanup.policy`` is a guess (``compaction.config.resolver``), whatever t
 A ``PolicyPlan`` is the effect of ``cleanup.policy`` in one run: segment deletion, then compaction as planned on the remaining
 log. A guessed policy removes nothing, in either half.
 
-Mirrors ``LogCleanerManager.grabFilthiestCompactedLog`` and ``Cleaner.doClean`` of Kafka 4.4.0. Differences: a broker's offset
+Mirrors ``LogCleanerManager.grabFilthiestCompactedLog`` and ``Cleaner.doClean``. Differences: a broker's offset
 map may fill up and end the round early; this round always reaches the first uncleanable offset. A broker's cleaner thread
 compacts first and then deletes (``LogCleaner.cleanFilthiestLog``), again and again; a single run deletes first, so that nothing
 is rewritten only to be deleted.

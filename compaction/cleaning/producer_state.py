@@ -1,6 +1,6 @@
 """The producer state of a partition after its batches have been replayed.
 
-Mirrors ``ProducerStateManager``, ``ProducerAppendInfo`` and ``ProducerStateEntry`` (Kafka 4.4.0) as
+Mirrors ``ProducerStateManager``, ``ProducerAppendInfo`` and ``ProducerStateEntry`` as
 ``UnifiedLog.rebuildProducerState`` uses them, with append origin *replication*, which validates nothing:
 
 1. A data batch sets its producer's epoch, last offset, sequence and timestamp. A new epoch forgets the older batches.

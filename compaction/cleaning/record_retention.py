@@ -51,7 +51,7 @@ another magic, is rewritten with its own magic (``compaction.formats.message_set
 ``compaction.cleaning.transactions`` decides which data is aborted and which control batches are discardable. The map pass may
 take more data for aborted than there is; then M misses keys and more survives, never less.
 
-Mirrors ``Cleaner.cleanInto``, ``Cleaner.shouldRetainRecord`` and ``MemoryRecords.filterTo`` of Kafka 4.4.0. This module decides
+Mirrors ``Cleaner.cleanInto``, ``Cleaner.shouldRetainRecord`` and ``MemoryRecords.filterTo``. This module decides
 1, 2, 6 and 7, which need batch headers only; ``compaction.kernels.rewriting`` decides the others.
 """
 

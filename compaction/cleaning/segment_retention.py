@@ -17,7 +17,7 @@ Exceptions:
    does not say which are.
 6. Nothing is deleted from ``__cluster_metadata``, which a broker prunes by snapshots.
 
-Mirrors ``UnifiedLog.deleteOldSegments``, ``deletableSegments`` and ``deleteSegments`` of Kafka 4.4.0.
+Mirrors ``UnifiedLog.deleteOldSegments``, ``deletableSegments`` and ``deleteSegments``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Transaction resolution: finds aborted data, discardable control batches, and the remaining ``.txnindex`` entries.
 
 Spark tasks read slices of segments in parallel and return a few ``TXN_ROW`` rows each. The driver replays Kafka's
-``CleanedTransactionMetadata`` (4.4.0) over these rows in log order. The rules, with ``p`` a producer and ``e`` an entry of a
+``CleanedTransactionMetadata`` over these rows in log order. The rules, with ``p`` a producer and ``e`` an entry of a
 ``.txnindex``:
 
 1. ``e`` is pending once its index was collected. It is *consumed* by the next batch, of any kind and producer, whose last

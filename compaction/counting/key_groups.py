@@ -1,6 +1,6 @@
 """Groups keys, for counts of groups: by a prefix, by a regular expression, or by the window of a windowed key of Kafka Streams.
 
-Mirrors ``TimeWindowedSerializer`` and ``SessionWindowedSerializer`` (Kafka 4.4.0), whose keys end with the start of the window
+Mirrors ``TimeWindowedSerializer`` and ``SessionWindowedSerializer``, whose keys end with the start of the window
 (int64, milliseconds), and ``WindowKeySchema``, the keys of a window store's changelog, which have a sequence number (int32)
 after it.
 """

@@ -2,7 +2,7 @@
 
 A checkpoint is a version line (``0``), a count line and one line per entry; a file that is empty, or has only a version, has no
 entries. Mirrors ``CheckpointFile``, ``OffsetCheckpointFile``, ``LeaderEpochCheckpointFile``, ``PartitionMetadataFile`` and
-``CleanShutdownFileHandler`` (Kafka 4.4.0). Parsers raise ``CorruptLogError`` with the source and the line.
+``CleanShutdownFileHandler``. Parsers raise ``CorruptLogError`` with the source and the line.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def assign_epochs(entries: Sequence[EpochEntry], ranges: Iterable[EpochRange]) -
     of a later epoch that begins up to the batch, of an earlier one that begins at or past it. A batch of an earlier epoch than
     the batches before it, which no broker writes, assigns none.
 
-    Mirrors ``LeaderEpochFileCache.assign`` (Kafka 4.4.0). Difference: Kafka assigns only epochs above the latest entry, and
+    Mirrors ``LeaderEpochFileCache.assign``. Difference: Kafka assigns only epochs above the latest entry, and
     uses a file that contradicts the batches.
 
     :param entries: of the file, ascending

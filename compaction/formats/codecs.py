@@ -10,7 +10,7 @@ codec       written                                                        also 
 ``ZSTD``    one frame, level 3, no checksum, no size, empty last block     checksums, a content size; several frames
 ==========  =============================================================  ==================================================
 
-Mirrors ``org.apache.kafka.common.compress`` (Kafka 4.4.0) and the libraries that it uses. Anything else raises ``CodecError``.
+Mirrors ``org.apache.kafka.common.compress`` and the libraries that it uses. Anything else raises ``CodecError``.
 The caller bounds the output, so that a small payload cannot exhaust memory.
 
 cramjam compresses and decompresses, zlib gzip. To decompress one batch of 16 KiB, cramjam and pyarrow both took 4 µs for lz4, 8

@@ -1,6 +1,6 @@
 """Reads and writes the three index files of a segment as numpy arrays.
 
-Mirrors ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex`` (Kafka 4.4.0). The offset and time index of an active segment
+Mirrors ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex``. The offset and time index of an active segment
 may be preallocated: entries are valid up to the last one that is not zero, as long as they increase.
 """
 

@@ -2,7 +2,7 @@
 
 A frame is the magic number (little-endian), FLG, BD, an optional content size, a header checksum byte, blocks (a little-endian
 length, whose top bit marks a stored block, and the data), and a zero length. Mirrors ``Lz4BlockInputStream`` and
-``Lz4BlockOutputStream`` (Kafka 4.4.0): blocks are independent, bytes after the end mark are ignored, and a content checksum is
+``Lz4BlockOutputStream``: blocks are independent, bytes after the end mark are ignored, and a content checksum is
 not verified.
 
 Frame libraries do not fit. cramjam writes block checksums and rejects trailing bytes; pyarrow links blocks of more than 64 KiB.

@@ -7,13 +7,13 @@ last inner message has the wrapper's offset. (With a wrapper offset of 0 they ar
 that.) Inner messages may have another magic than their wrapper. With log append time, all inner v1 messages have the wrapper's
 timestamp.
 
-Mirrors ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` (Kafka 4.4.0), which do not check the CRCs of inner messages and stop
+Mirrors ``LegacyRecord`` and ``AbstractLegacyRecordBatch``, which do not check the CRCs of inner messages and stop
 at an incomplete one without an error; a wrapper inside a wrapper is an error. ``wrap`` mirrors
 ``MemoryRecordsBuilder.writeLegacyCompressedWrapperHeader`` (Kafka 3.9.2): the wrapper's offset is that of its last message, its
 timestamp the largest of its messages, or under log append time that of all of them.
 
 The cleaner writes an entry of which any record is retained as a v2 batch, as ``MemoryRecords.filterBatch`` and
-``buildRetainedRecordsInto`` do (Kafka 4.4.0); ``transcode`` gives its uncompressed content before any record is dropped.
+``buildRetainedRecordsInto`` do; ``transcode`` gives its uncompressed content before any record is dropped.
 """
 
 from __future__ import annotations

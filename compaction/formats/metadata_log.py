@@ -4,7 +4,7 @@ Metadata records are the values of data batches: the frame version (1), type and
 with compact strings (unsigned varint length + 1, 0 for null), then tagged fields. Only records that create or remove a topic,
 or set a configuration or the level of a feature, are applied. Those of a metadata transaction are applied when it ends, and
 discarded if it is aborted. Mirrors ``AbstractApiMessageSerde``, ``ConfigurationControlManager.replay``, ``TopicsImage`` and
-``FeaturesImage`` (Kafka 4.4.0).
+``FeaturesImage``.
 
 The log does not contain the high watermark: uncommitted records are applied too.
 """

@@ -4,7 +4,7 @@ A *field table* is one per on-disk format, shared by its reader and writer; fiel
 big-endian and of fixed size. A table is declared by a ``NamedTuple`` class, whose fields have one of the types
 below, in file order.
 
-Variable-length integers are zig-zag in records, unsigned in metadata records. They mirror ``ByteUtils`` (Kafka 4.4.0): at most
+Variable-length integers are zig-zag in records, unsigned in metadata records. They mirror ``ByteUtils``: at most
 5 bytes for 32 bits and 10 for 64; excess high bits of the last byte are dropped, as by Java's shifts. Every decoder returns
 ``(value, next position)``, and raises ``FormatError`` if the buffer ends inside a number or the number is longer.
 """

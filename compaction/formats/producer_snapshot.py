@@ -1,6 +1,6 @@
 """Producer state snapshots (``<offset>.snapshot``): a version, a CRC-32C over everything after it, and the entries.
 
-Mirrors ``ProducerStateManager.readSnapshot`` / ``writeSnapshot`` and ``ProducerSnapshot.json`` (Kafka 4.4.0), whose only
+Mirrors ``ProducerStateManager.readSnapshot`` / ``writeSnapshot`` and ``ProducerSnapshot.json``, whose only
 version is 1. ``current_txn_first_offset`` is -1 without an open transaction; ``last_offset`` is negative if no batch is known.
 """
 

@@ -58,7 +58,7 @@ def parse_properties(text: str, source: object) -> list[Property]:
 
 
 def parse_meta_properties(text: str, source: object) -> MetaProperties:
-    """Mirrors ``MetaProperties.Builder`` (Kafka 4.4.0); ``CorruptLogError`` for an unknown version or a bad node id."""
+    """Mirrors ``MetaProperties.Builder``; ``CorruptLogError`` for an unknown version or a bad node id."""
     try:
         values = as_dict(parse_properties(text, source))
     except ConfigError as error:

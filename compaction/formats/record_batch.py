@@ -4,8 +4,7 @@ A batch is a header of 61 bytes and its records, which are compressed together. 
 (one byte, unused), varlong timestamp delta, varint offset delta, key, value (varint length, -1 for null, and bytes), a varint
 header count and the headers (key and value, the key never null). The kernels read the same bytes in bulk.
 
-Mirrors ``DefaultRecordBatch``, ``DefaultRecord``, ``RecordBatch``, ``ControlRecordType`` and ``EndTransactionMarker`` (Kafka
-4.4.0).
+Mirrors ``DefaultRecordBatch``, ``DefaultRecord``, ``RecordBatch``, ``ControlRecordType`` and ``EndTransactionMarker``.
 """
 
 from __future__ import annotations

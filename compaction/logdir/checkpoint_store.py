@@ -1,6 +1,6 @@
 """The checkpoint files of a log directory: read once per run, updated entry by entry by many threads.
 
-Mirrors ``OffsetCheckpointFile`` and ``CheckpointFile`` (Kafka 4.4.0). Difference: Kafka treats a malformed
+Mirrors ``OffsetCheckpointFile`` and ``CheckpointFile``. Difference: Kafka treats a malformed
 ``log-start-offset-checkpoint`` as empty, while this package fails the logs of that directory, as losing a log start offset
 would restore deleted records.
 """

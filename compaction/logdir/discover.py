@@ -1,6 +1,6 @@
 """Finds the logs of log directories and selects those given by the command's options.
 
-Mirrors ``LogManager.loadLogs`` and ``LocalLog.parseTopicPartitionName`` (Kafka 4.4.0): a log is a directory named
+Mirrors ``LogManager.loadLogs`` and ``LocalLog.parseTopicPartitionName``: a log is a directory named
 ``<topic>-<partition>``. Directories being moved or deleted (``…-delete``, ``…-future``, ``…-stray``) and the KRaft metadata log
 are skipped. A broker refuses to start on other names; this package skips them, as in a backup.
 

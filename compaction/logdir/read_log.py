@@ -1,6 +1,6 @@
 """Reads the state of one log for planning, as a broker has it after loading the log.
 
-Mirrors ``LogLoader.load``, ``UnifiedLog.rebuildProducerState`` and ``UnifiedLog.updateHighWatermark`` (Kafka 4.4.0):
+Mirrors ``LogLoader.load``, ``UnifiedLog.rebuildProducerState`` and ``UnifiedLog.updateHighWatermark``:
 
 1. log start = the checkpoint's, at least the first segment's base offset
 2. log end = the offset after the last complete batch

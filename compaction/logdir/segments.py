@@ -3,7 +3,7 @@
 Also cuts segments into byte ranges at batch boundaries of the offset index, each verified in the log, and detects changes to a
 log since it was read: a broker may run during a dry run, or another process may change a log before its replacement.
 
-Mirrors ``LogSegment`` (Kafka 4.4.0): ``readNextOffset`` (scan from the last index entry), ``largestTimestamp``,
+Mirrors ``LogSegment``: ``readNextOffset`` (scan from the last index entry), ``largestTimestamp``,
 ``getFirstBatchTimestamp``. Difference: a broker counts an index file's full length as entries, while a preallocated tail is
 ignored here.
 """

@@ -1,6 +1,6 @@
 """Limits the combined rate of reading and writing, as ``log.cleaner.io.max.bytes.per.second`` does.
 
-Mirrors ``Throttler`` (Kafka 4.4.0): the excess of each period is compensated by sleeping. Concurrent tasks share the rate
+Mirrors ``Throttler``: the excess of each period is compensated by sleeping. Concurrent tasks share the rate
 evenly.
 """
 

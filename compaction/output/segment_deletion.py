@@ -1,7 +1,7 @@
 """Deletes the segments that the delete policy has selected.
 
 Mirrors ``UnifiedLog.deleteSegments``, ``LocalLog.roll``, ``LeaderEpochFileCache.truncateFromStart`` and
-``UnifiedLog.deleteProducerSnapshots`` (Kafka 4.4.0). Steps, each durable before the next:
+``UnifiedLog.deleteProducerSnapshots``. Steps, each durable before the next:
 
 1. If every segment is deleted, an empty one is created at the log end, with a snapshot of the producers.
 2. The log start offset moves, then the leader epochs.

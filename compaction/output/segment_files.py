@@ -1,7 +1,6 @@
 """Renames and removes the files of segments by suffix: ``.clean``, ``.cleaned``, ``.swap``, ``.deleted``.
 
-Mirrors ``LogSegment.changeFileSuffixes``, ``LocalLog.deleteSegmentFiles`` and ``LogLoader.removeTempFilesAndCollectSwapFiles``
-(Kafka 4.4.0).
+Mirrors ``LogSegment.changeFileSuffixes``, ``LocalLog.deleteSegmentFiles`` and ``LogLoader.removeTempFilesAndCollectSwapFiles``.
 """
 
 from __future__ import annotations

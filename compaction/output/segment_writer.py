@@ -1,6 +1,6 @@
 """Writes the files of an output segment: its batches, then its indexes, all flushed to the disk.
 
-Mirrors ``LogSegment.append``, ``onBecomeInactiveSegment`` and ``flush`` (Kafka 4.4.0).
+Mirrors ``LogSegment.append``, ``onBecomeInactiveSegment`` and ``flush``.
 
 File names end in a suffix that no other attempt uses (``.clean.<token>``); only the driver renames them. If several tasks write
 one segment, each writes an output part: its batches (``.part``) and their ``OUT_ROW`` table (``.rows``). One task joins the

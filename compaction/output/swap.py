@@ -1,6 +1,6 @@
 """Replaces segments by their cleaned output so that neither a kill nor a power loss can lose a record.
 
-Mirrors ``LocalLog.replaceSegments`` and ``UnifiedLog.deleteProducerSnapshots`` (Kafka 4.4.0), with ``.clean`` where Kafka
+Mirrors ``LocalLog.replaceSegments`` and ``UnifiedLog.deleteProducerSnapshots``, with ``.clean`` where Kafka
 writes ``.cleaned``. Steps, each durable before the next:
 
 1. Every output file is fsynced, verified and renamed to ``<base>.<kind>.clean``. Writing the journal is the commit point.

@@ -1,6 +1,6 @@
 """The first pass: checks every batch of some slices, hashes every key, and emits packed map entries by shard.
 
-Mirrors ``Cleaner.buildOffsetMap`` (Kafka 4.4.0) for the dirty section. Kafka's map is one table in the memory of one machine;
+Mirrors ``Cleaner.buildOffsetMap`` for the dirty section. Kafka's map is one table in the memory of one machine;
 here it is built in three steps, each in bounded memory:
 
 1. A task puts the entries of its slices into a ``TaskMap``, which keeps only the newest entry of a recurring key. When the map

@@ -1,6 +1,6 @@
 """The second pass over one output part: copies, drops or rewrites each batch, and writes the result.
 
-Mirrors ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.4.0). A batch that loses no record is not copied in
+Mirrors ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``. A batch that loses no record is not copied in
 memory; a batch that loses all records is not decompressed.
 """
 
@@ -394,7 +394,7 @@ def repair_header_names(records: memoryview, count: int) -> bytes:
     """The ``count`` records of a v2 batch, uncompressed, with header names as Kafka would write them: it decodes names to text,
     so it rewrites a batch with U+FFFD in place of malformed UTF-8. Batches that are copied unchanged keep their bytes.
 
-    Mirrors ``DefaultRecord.readHeaders`` and ``writeTo`` (Kafka 4.4.0). As in Java's decoder, each maximal malformed run
+    Mirrors ``DefaultRecord.readHeaders`` and ``writeTo``. As in Java's decoder, each maximal malformed run
     becomes one U+FFFD. Python's decoder agrees, except that Java replaces a surrogate, complete or without its last byte, as
     one run.
     """

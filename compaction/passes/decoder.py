@@ -131,8 +131,7 @@ def check_record_sizes(decoded: Decoded, verdicts: NDArray[np.uint8], limit: int
     """Check the records of compressed batches: with a larger one, Kafka does not clean the log.
 
     The size of a v2 record is without its length, that of a message in a wrapper without its offset and size. Mirrors
-    ``DefaultRecord.readFrom`` and ``AbstractLegacyRecordBatch.DataLogInputStream.nextBatch`` as ``Cleaner`` calls them (Kafka
-    4.4.0).
+    ``DefaultRecord.readFrom`` and ``AbstractLegacyRecordBatch.DataLogInputStream.nextBatch`` as ``Cleaner`` calls them.
 
     :param verdicts: of all batches of the block
     :raises UnsupportedLogError: a record is larger than ``limit``, which is ``max.decompressed.message.bytes``

@@ -1,6 +1,6 @@
 """Finishes or undoes a swap that a run or a broker did not complete, and removes its leftover files.
 
-Mirrors ``LogLoader.removeTempFilesAndCollectSwapFiles`` and ``LogLoader.load`` (Kafka 4.4.0):
+Mirrors ``LogLoader.removeTempFilesAndCollectSwapFiles`` and ``LogLoader.load``:
 
 1. A swap with a journal is finished group by group, as long as the outputs have the recorded content and the sources are the
    recorded ones. From the first group for which that does not hold, the swap is rolled back, and so is the cleaner checkpoint.

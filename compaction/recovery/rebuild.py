@@ -1,6 +1,6 @@
 """Rebuilds the offset and time index of a segment from its batches.
 
-Mirrors ``LogSegment.recover`` (Kafka 4.4.0): an offset index entry (last offset, position) for a batch that starts more than
+Mirrors ``LogSegment.recover``: an offset index entry (last offset, position) for a batch that starts more than
 ``index.interval.bytes`` after the last entry's batch; with it a time index entry if the largest timestamp has grown; one more
 time index entry at the end.
 

@@ -1,6 +1,6 @@
 """Recovers a log before a run: finishes an interrupted swap, splits overflowing segments and rebuilds indexes.
 
-Mirrors ``LogLoader.load``, ``loadSegmentFiles`` and ``LocalLog.splitOverflowedSegment`` (Kafka 4.4.0):
+Mirrors ``LogLoader.load``, ``loadSegmentFiles`` and ``LocalLog.splitOverflowedSegment``:
 
 1. An interrupted swap is finished or undone, and leftover files are removed (``interrupted_swap``). All steps are
    rehearsed in memory before: a damaged log is not changed.

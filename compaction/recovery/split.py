@@ -1,6 +1,6 @@
 """Splits a segment whose offsets do not fit its indexes (last offset - base offset > 2^31 - 1).
 
-Mirrors ``LocalLog.splitOverflowedSegment`` (Kafka 4.4.0): a new segment begins at the first batch whose last offset does not
+Mirrors ``LocalLog.splitOverflowedSegment``: a new segment begins at the first batch whose last offset does not
 fit. The new segments are written as ``.cleaned``, a suffix that a broker knows: while one of these exists, it removes the
 ``.swap`` files at or above it and keeps the source. They are renamed to ``.swap`` in descending order, then the source to
 ``.deleted``, then ``.swap`` is removed in ascending order.

@@ -7,8 +7,8 @@ contradicts the log if
 2. it has an entry without an ABORT marker of this producer at this offset in this segment;
 3. an entry begins after the first batch of its transaction, or covers data before the previous marker of its producer.
 
-No broker leaves such an index. The cleaner removes an entry only with the last batch of its transaction (Kafka 4.4.0:
-``CleanedTransactionMetadata.onControlBatchRead``), never the marker alone, and never a marker before its data. Below the log
+No broker leaves such an index. The cleaner removes an entry only with the last batch of its transaction
+(``CleanedTransactionMetadata.onControlBatchRead``), never the marker alone, and never a marker before its data. Below the log
 start the cleaner removes markers whose data remains, so nothing is concluded there.
 
 An index is rebuilt as ``LogSegment.recover`` does, from the newest producer snapshot before it, or without snapshots if the

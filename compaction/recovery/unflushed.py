@@ -1,6 +1,6 @@
 """Repairs the indexes and leader epochs of segments that were not flushed when a broker was killed.
 
-Mirrors ``LogLoader.recoverLog``, ``LogSegment.recover`` and ``LeaderEpochFileCache.assign`` (Kafka 4.4.0), of the segments from
+Mirrors ``LogLoader.recoverLog``, ``LogSegment.recover`` and ``LeaderEpochFileCache.assign``, of the segments from
 the one that contains the recovery point on:
 
 1. offset and time indexes become those of the batches;

@@ -1,6 +1,6 @@
 """Makes changes durable: replaces files atomically, and runs work that waits for the disk, for many logs in step.
 
-A file is replaced as by ``CheckpointFile.write`` (Kafka 4.4.0): write a temporary file, fsync it, rename it, fsync the
+A file is replaced as by ``CheckpointFile.write``: write a temporary file, fsync it, rename it, fsync the
 directory. After a crash it has either the old or the new content. Unlike Kafka's ``.tmp``, the temporary file has an
 unguessable name, and is read back from the device and compared before the rename.
 

@@ -1,6 +1,6 @@
 """Holds a log directory's ``.lock`` for a run, as a broker does.
 
-Mirrors ``org.apache.kafka.server.util.FileLock`` and ``LogManager.lockLogDirs`` (Kafka 4.4.0): Java's
+Mirrors ``org.apache.kafka.server.util.FileLock`` and ``LogManager.lockLogDirs``: Java's
 ``FileChannel.tryLock`` is a POSIX record lock on the whole file. Such a lock is released when its process closes *any*
 descriptor of the file, so this process keeps the set of directories it holds and never reopens their ``.lock``. The file is
 kept on release: if it were removed, a broker that has just opened it would lock an unlinked file. A directory is identified by

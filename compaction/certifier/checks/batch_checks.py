@@ -9,7 +9,7 @@ The rule for a batch ``b`` of ``before`` and its batch ``a`` of ``after``:
 * ``b`` is v0 or v1: ``a`` is an equal message, or a v2 batch of some of its records with the same codec and timestamp type,
   without producer and leader epoch. Up to Kafka 3.9 it is not a v2 batch but a wrapper of the same magic.
 
-Mirrors ``MemoryRecords.filterTo`` (Kafka 4.4.0).
+Mirrors ``MemoryRecords.filterTo``.
 """
 
 from __future__ import annotations

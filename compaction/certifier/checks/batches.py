@@ -2,7 +2,7 @@
 
 It shares the layout of rows with the readers of compaction, but none of their code, so that a batch which these lose, join or
 read wrongly is not lost here, too: the length fields lead from one batch to the next, numpy views the headers, and the CRCs are
-those of libraries. Mirrors ``DefaultRecordBatch`` and ``LegacyRecord`` (Kafka 4.4.0).
+those of libraries. Mirrors ``DefaultRecordBatch`` and ``LegacyRecord``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The rule: an entry of the offset index is a batch's last offset and its position. An entry of the time index is a batch's last
 offset and the largest timestamp up to that batch. The last entry of an inactive segment's time index has its largest timestamp.
 
-Mirrors ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.onBecomeInactiveSegment`` (Kafka 4.4.0).
+Mirrors ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.onBecomeInactiveSegment``.
 """
 
 from __future__ import annotations

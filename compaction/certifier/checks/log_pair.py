@@ -99,7 +99,7 @@ class LogPair:
 
 
 def legacy_delete_horizon_ms(pair: LogPair) -> int:
-    """The modification time of the last clean segment less ``delete.retention.ms``, as in ``Cleaner.doClean`` (Kafka 4.4.0). If
+    """The modification time of the last clean segment less ``delete.retention.ms``, as in ``Cleaner.doClean``. If
     the first dirty offset is unknown, everything below the checkpoint counts as clean."""
     is_recorded = pair.before.cleaned_to is not None and not pair.rules.several_rounds
     first_dirty = pair.before.cleaned_to if is_recorded else pair.after.cleaned_to

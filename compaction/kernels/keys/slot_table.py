@@ -2,7 +2,7 @@
 
 A slot has the two halves of the hash, a third word that is 0 only in an empty slot, and with some layouts a fourth one:
 
-``OFFSETS``  key -> highest offset word, as Kafka's ``SkimpyOffsetMap`` (4.4.0)
+``OFFSETS``  key -> highest offset word, as Kafka's ``SkimpyOffsetMap``
 ``RANKED``   key -> offset word and rank of the record that supersedes all others, for a ``compaction.strategy`` other than
              ``offset`` (``compaction.kernels.reading.ranks``). The higher rank supersedes; of equal ranks the higher third
              word: it has a rank and the other one has none, or it has the higher offset

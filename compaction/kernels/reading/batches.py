@@ -4,8 +4,8 @@ Also writes headers.
 ``walk_headers`` reads only the headers, each by ``pread`` in native code, so that several threads read concurrently. A bad
 sector or a truncated file is an error code; with a memory map it would be a signal that kills the process.
 
-Mirrors ``ByteBufferLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureValid`` and ``AbstractLegacyRecordBatch.ensureValid``
-(Kafka 4.4.0). A batch that continues after the range is left to the next call.
+Mirrors ``ByteBufferLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureValid`` and
+``AbstractLegacyRecordBatch.ensureValid``. A batch that continues after the range is left to the next call.
 """
 
 from __future__ import annotations

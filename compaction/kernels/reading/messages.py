@@ -4,10 +4,10 @@ of a wrapper for a new one.
 The offset of a message in a wrapper is its stored one plus a *shift*: with magic 1, stored offsets are relative, and the last
 message has the wrapper's offset. Under log append time, messages of magic 1 have the wrapper's timestamp. An incomplete message
 at the end is ignored. ``compaction.formats.message_set`` does the same for one wrapper, slowly, and names the fault of a
-wrapper that is rejected here. Mirrors ``AbstractLegacyRecordBatch.DeepRecordsIterator`` (Kafka 4.4.0); ``filter_messages``
+wrapper that is rejected here. Mirrors ``AbstractLegacyRecordBatch.DeepRecordsIterator``; ``filter_messages``
 mirrors ``MemoryRecordsBuilder.appendLegacyRecord`` (Kafka 3.9.2).
 
-An uncompressed message is a batch of one record (Kafka 4.4.0: ``AbstractLegacyRecordBatch``, ``LegacyRecord``).
+An uncompressed message is a batch of one record (``AbstractLegacyRecordBatch``, ``LegacyRecord``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads and checks the records of v2 batches and makes a 24-byte map entry or lookup of each.
 
 Mirrors ``DefaultRecord.readFrom`` (which records are well-formed) and ``Cleaner.buildOffsetMapForSegment`` (which records enter
-the map), Kafka 4.4.0.
+the map).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Decides about each batch from its header, its verdict and the survivor entries, without reading records.
 
-Mirrors ``MemoryRecords.filterTo`` and ``Cleaner.shouldRetainRecord`` (Kafka 4.4.0). The survivor entries within the offsets of
+Mirrors ``MemoryRecords.filterTo`` and ``Cleaner.shouldRetainRecord``. The survivor entries within the offsets of
 a v2 batch in one section, clean or dirty, give the number of its retained records and tombstones. The records of other batches
 have to be read (``REWRITE``).
 """

@@ -1,4 +1,4 @@
-"""Computes the index entries of an output segment, as Kafka's ``LogSegment.append`` does (4.4.0).
+"""Computes the index entries of an output segment, as Kafka's ``LogSegment.append`` does.
 
 If more than the interval was appended since the last entry, the next batch gets an offset index entry with its last offset and
 position, and, if the largest timestamp has grown, a time index entry with the last offset of the first batch that has it.

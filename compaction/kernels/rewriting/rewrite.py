@@ -1,6 +1,6 @@
 """Builds the output batches from the retained records of each batch.
 
-Mirrors ``MemoryRecords.filterTo``, ``MemoryRecordsBuilder`` and ``DefaultRecord.writeTo`` (Kafka 4.4.0), byte for byte:
+Mirrors ``MemoryRecords.filterTo``, ``MemoryRecordsBuilder`` and ``DefaultRecord.writeTo``, byte for byte:
 
 - base offset, last offset delta, producer fields, leader epoch, codec and timestamp type are preserved; batches of magic 0 and
   1 become v2 batches from the first to the last kept record's offset, or keep their magic (``Limits.keep_magic``): the caller

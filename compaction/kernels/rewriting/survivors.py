@@ -1,7 +1,6 @@
 """Decides which records of a batch are retained, and whether they can be copied or must be re-encoded.
 
-Mirrors ``Cleaner.shouldRetainRecord``, ``MemoryRecords.filterTo`` (which records it keeps) and ``DefaultRecord.readFrom``
-(Kafka 4.4.0).
+Mirrors ``Cleaner.shouldRetainRecord``, ``MemoryRecords.filterTo`` (which records it keeps) and ``DefaultRecord.readFrom``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ is damaged, the newest is unknown, and all directories of the cluster fail.
    all. The topic id decides (``compaction.logdir.settings.log_settings``).
 4. It is a usage error if a metadata log named by ``--metadata`` applies to none of the directories.
 
-A broker's dynamic configuration is that of the directory's ``node.id``. Mirrors ``MetaPropertiesEnsemble`` (Kafka 4.4.0),
+A broker's dynamic configuration is that of the directory's ``node.id``. Mirrors ``MetaPropertiesEnsemble``,
 except that a broker refuses directories of different clusters, while a run may include several clusters.
 """
 

@@ -5,7 +5,7 @@ records override earlier ones, so records older than the snapshot have no effect
 was never stored: the snapshot must have its footer, and there must be no gap in offsets before a segment. Only the last segment
 may have a torn tail, as after an unclean shutdown.
 
-Mirrors ``Snapshots``, ``RecordsSnapshotReader`` and ``KafkaRaftLog`` (Kafka 4.4.0).
+Mirrors ``Snapshots``, ``RecordsSnapshotReader`` and ``KafkaRaftLog``.
 """
 
 from __future__ import annotations
