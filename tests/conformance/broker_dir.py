@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from compaction.names import CLEAN_SHUTDOWN
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import Opening, expire_partition
@@ -21,18 +23,23 @@ def clean_as_broker(gateway: Gateway, log_dir: Path, log: str, config: Mapping[s
     :param config: topic-level settings, ``cleanup.policy`` among them
     """
     policy = config["cleanup.policy"]
-    marks, starts, cleaned = (
-        checkpoint(log_dir / f"{name}-offset-checkpoint") for name in ("replication", "log-start", "cleaner")
+    marks, starts, cleaned, points = (
+        checkpoint(log_dir / f"{name}-offset-checkpoint") for name in ("replication", "log-start", "cleaner", "recovery-point")
     )
-    start = starts.get(log, 0)
-    opening = Opening(as_of_ms, config, start, marks.get(log, 0), clean_shutdown=True)
+    start, clean = starts.get(log, 0), (log_dir / CLEAN_SHUTDOWN).exists()
+    opening = Opening(as_of_ms, config, start, marks.get(log, 0), clean, points.get(log, 0))
     if policy == "compact,delete":
         start = expire_partition(gateway, log_dir / log, opening).log_start_offset
     if "compact" not in policy:
         return None
-    opening = Opening(as_of_ms, config, start, marks.get(log, 0), clean_shutdown=True)
+    opening = replace(opening, log_start_offset=start)
     outcome = clean_partition_if_due(gateway, log_dir / log, opening, cleaned.get(log))
     return outcome if isinstance(outcome, CleanResult) else None
+
+
+def soon_after(log_dir: Path) -> int:
+    """A minute after a broker wrote to its logs."""
+    return max(file.stat().st_mtime_ns for file in log_dir.rglob("*.log")) // 10**6 + 60_000
 
 
 def checkpoint(path: Path) -> dict[str, int]:

@@ -7,7 +7,6 @@ Entries of its transaction indexes differ from the leader's: last stable offsets
 from __future__ import annotations
 
 import shutil
-import struct
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -18,27 +17,24 @@ import pytest
 
 from compaction.certifier.certificate import Status
 from compaction.certifier.verify_request import VerifyRequest
-from compaction.cleaning.log_view import AbortedTxn
 from compaction.names import CLEAN_SHUTDOWN
 from compaction.report import LogStatus
 from compaction.run.compact import clean_logs
 from tests.certifier.certify import certify
-from tests.conformance.broker_dir import checkpoint
+from tests.conformance.broker_dir import checkpoint, clean_as_broker, soon_after
 from tests.conformance.compare import differences
 from tests.conformance.fuzz_bench import forget_active_indexes, forget_snapshots
 from tests.kafka.broker import Broker
-from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway
-from tests.kafka.log import Opening
 from tests.local_job import clean_locally, request_for, resolver_of
 from tests.local_passes import LocalPasses
+from tests.oracle.disk import read_partition
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 TOPIC, LOG = "txn", "txn-0"
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "internal.segment.bytes": "4000"}
-SOON_MS = 60_000
 #: a follower's high watermark bounds what is cleaned, also after a kill
 _MARKED_OFTEN = {"replica.high.watermark.checkpoint.interval.ms": "200"}
 
@@ -74,11 +70,8 @@ def write(clients: Clients) -> None:
 
 def has_later_stable_offsets(partition: Path) -> bool:
     """Whether an entry of a transaction index has a last stable offset past the beginning of a later one's transaction."""
-    for index in sorted(partition.glob("*.txnindex")):
-        entries = [AbortedTxn(*entry[1:]) for entry in struct.iter_unpack(">hqqqq", index.read_bytes())]
-        if any(one.last_stable_offset > later.first_offset for one, later in combinations(entries, 2)):
-            return True
-    return False
+    entries = [combinations(segment.aborted_txns, 2) for segment in read_partition(partition)]
+    return any(one.last_stable_offset > later.first_offset for pairs in entries for one, later in pairs)
 
 
 def caught_up(leader: Clients, follower: Path) -> None:
@@ -88,10 +81,6 @@ def caught_up(leader: Clients, follower: Path) -> None:
     while checkpoint(follower / "replication-offset-checkpoint").get(LOG) != end:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def now_of(log_dir: Path) -> int:
-    return max(file.stat().st_mtime_ns for file in log_dir.rglob("*.log")) // 10**6 + SOON_MS
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +101,7 @@ def followers(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Fol
             caught_up(clients, follower)
             killed.kill()
         shutil.copytree(follower, made.killed)
-    clean_locally(root / "leader", now_of(root / "leader"), {TOPIC: CONFIG})
+    clean_locally(root / "leader", soon_after(root / "leader"), {TOPIC: CONFIG})
     shutil.rmtree(follower / LOG)
     with Broker(root / "leader") as leader:
         clients = Clients(gateway, leader.bootstrap)
@@ -130,7 +119,7 @@ def test_a_follower_is_cleaned_as_by_kafka(followers: Followers, gateway: Gatewa
     assert clean is (end != "killed")
     assert has_later_stable_offsets(written / LOG)
     assert not has_later_stable_offsets(written.with_name("leader") / LOG)
-    now_ms = now_of(written)
+    now_ms = soon_after(written)
     ours, kafkas = tmp_path / "ours" / LOG, tmp_path / "kafkas" / LOG
     shutil.copytree(written, kafkas.parent)
     request = replace(request_for(written, now_ms, {TOPIC: CONFIG}), output_dir=str(ours.parent))
@@ -138,9 +127,7 @@ def test_a_follower_is_cleaned_as_by_kafka(followers: Followers, gateway: Gatewa
     assert report.status is LogStatus.CLEANED, report.reason
     verified = VerifyRequest((str(written),), (str(ours.parent),), now_ms, True, resolver=resolver_of({TOPIC: CONFIG}))
     assert {(log.status, log.violations) for log in certify(verified).logs} == {(Status.HOLDS, ())}
-    marks, points = (checkpoint(written / f"{name}-offset-checkpoint") for name in ("replication", "recovery-point"))
-    opening = Opening(now_ms, CONFIG, 0, marks[LOG], clean_shutdown=clean, recovery_point=points[LOG])
-    assert isinstance(clean_partition_if_due(gateway, kafkas, opening, None), CleanResult)
+    assert clean_as_broker(gateway, kafkas.parent, LOG, CONFIG, now_ms) is not None
     if not clean:
         forget_active_indexes(ours, kafkas)
         for side in (ours, kafkas):

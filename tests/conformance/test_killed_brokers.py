@@ -16,9 +16,10 @@ import pytest
 from compaction.names import CLEAN_SHUTDOWN, LEADER_EPOCHS, RECOVERY_POINTS
 from compaction.report import LogStatus
 from compaction.run.compact import clean_logs
+from tests.conformance.broker_dir import soon_after
 from tests.conformance.compare import differences
 from tests.conformance.fuzz_bench import forget_active_indexes, forget_snapshots
-from tests.conformance.test_brokers import COMPACT, SEGMENT_BYTES, SOON_MS, write
+from tests.conformance.test_brokers import COMPACT, SEGMENT_BYTES, write
 from tests.kafka.broker import Broker
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.clients import Clients
@@ -74,7 +75,7 @@ def test_killed_brokers_leave_logs_that_are_cleaned_as_kafka_does(
     write_and_kill(gateway, written, overrides)
     assert not (written / CLEAN_SHUTDOWN).exists()
     points = read_offsets(written, "recovery_points") if (written / RECOVERY_POINTS).exists() else {}
-    now_ms = max(file.stat().st_mtime_ns for file in written.rglob("*.log")) // 10**6 + SOON_MS
+    now_ms = soon_after(written)
     for name in ("as left", "shortened"):
         kafkas, ours = tmp_path / f"kafkas {name}", tmp_path / f"ours {name}"
         if name == "shortened":

@@ -7,6 +7,7 @@ import struct
 
 import google_crc32c
 
+from tests.damage.harm import reseal
 from tests.oracle import compression
 from tests.oracle.records import HEADER, varint
 
@@ -40,8 +41,7 @@ def spoil(raw: bytes, rng: random.Random) -> bytes:
         fields[7] = -5
     else:
         fields[5] |= 0x10
-    counted = HEADER.pack(*fields)[_CRC_FROM:] + raw[HEADER.size :]
-    return raw[:17] + struct.pack(">I", google_crc32c.value(counted)) + counted
+    return reseal(HEADER.pack(*fields) + raw[HEADER.size :])
 
 
 def restate(raw: bytes, rng: random.Random) -> bytes:
@@ -49,8 +49,7 @@ def restate(raw: bytes, rng: random.Random) -> bytes:
     attributes, delta, base_ms, max_ms = _STATED.unpack_from(raw, _CRC_FROM)
     attributes |= rng.choice((0, 0x08, 0x80, 0x4000))
     base_ms, max_ms = (time + rng.choice((0, 0, -(10**7), -1, 1, 10**8)) for time in (base_ms, max_ms))
-    counted = _STATED.pack(attributes, delta, base_ms, max_ms) + raw[_CRC_FROM + _STATED.size :]
-    return raw[:17] + struct.pack(">I", google_crc32c.value(counted)) + counted
+    return reseal(raw[:_CRC_FROM] + _STATED.pack(attributes, delta, base_ms, max_ms) + raw[_CRC_FROM + _STATED.size :])
 
 
 def padded(value: int, size: int) -> bytes:
