@@ -83,7 +83,7 @@ class Rounds:
         (0, 400, "2.8", "offset"),
         (1, 1 << 20, "4.3", "offset"),
         (2, 1_500, "3.9.1", "offset"),
-        *((seed, 400 * seed, "4.3", strategy) for seed in range(1, 5) for strategy in ("timestamp", "v")),
+        *((seed, 400 * seed, "4.3", strategy) for seed in range(1, 3) for strategy in ("timestamp", "v")),
     ],
 )
 def test_the_result_of_every_round_holds(seed: int, range_bytes: int, version: str, strategy: str) -> None:

@@ -77,7 +77,7 @@ def document(report: VerifyReport) -> str:
 
 @pytest.mark.parametrize(
     ("name", "range_bytes"),
-    [("processes", 20_000), ("processes", 64 << 20), pytest.param("spark", 20_000, marks=pytest.mark.spark)],
+    [("processes", 20_000), ("processes", 64 << 20), pytest.param("spark", 100_000, marks=pytest.mark.spark)],
 )
 def test_logs_that_hold_have_the_same_report(
     request: pytest.FixtureRequest, request_: VerifyRequest, name: str, range_bytes: int, monkeypatch: pytest.MonkeyPatch

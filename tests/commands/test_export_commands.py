@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -153,8 +153,8 @@ COMMANDS: Mapping[str, Callable[[Place], Any]] = MappingProxyType({
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Exports, by layout: ``logs`` in two of them, ``set-logs`` in the third."""
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Exports, by layout: ``logs`` in two of them, ``set-logs`` in the third. No command changes them."""
     require_cryptography()
     root = tmp_path_factory.mktemp("exported")
     sample, key = unpack_sample(root), new_key(root / "key.pem")
@@ -169,7 +169,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert expire.main(copied) == 0
     for file in [each for each in (root / "set-logs").iterdir() if each.is_file()]:
         file.unlink()
-    return root
+    before = files(root)
+    yield root
+    assert files(root) == before
 
 
 def _remove_what_is_not_uploaded(log: Path) -> None:
@@ -209,7 +211,7 @@ def test_a_command_on_an_export_reports_what_it_does_of_the_log_directory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(KEYS_VARIABLE, f"{KEY_ID}={exported}/key.pem")
-    log_dir, before = of_log_dir(layout, exported), files(exported)
+    log_dir = of_log_dir(layout, exported)
 
     def result(name: str, address: str) -> Any:
         shutil.copytree(log_dir, tmp_path / name / "logs")
@@ -220,7 +222,6 @@ def test_a_command_on_an_export_reports_what_it_does_of_the_log_directory(
         known[command, log_dir] = result("there", f"{log_dir}")
     found = result("here", f"{layout}+{exported / layout}")
     assert found == known[command, log_dir]
-    assert files(exported) == before
 
 
 @pytest.mark.slow

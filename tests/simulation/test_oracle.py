@@ -53,7 +53,7 @@ def log(chance: random.Random) -> list[Stored]:
     ]
 
 
-@pytest.mark.parametrize("first", range(0, 1000, LOGS))
+@pytest.mark.parametrize("first", range(0, 500, LOGS))
 def test_every_check_is_as_record_by_record(tmp_path: Path, first: int) -> None:
     for number in range(first, first + LOGS):
         chance = random.Random(number)

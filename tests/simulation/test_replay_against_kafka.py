@@ -13,8 +13,11 @@ from tests.simulation.stories import Shape, story
 pytestmark = pytest.mark.kafka
 
 
-@pytest.mark.parametrize("policy", range(len(POLICIES)))
-@pytest.mark.parametrize("number", range(4))
+#: each story by two policies, each policy for two stories
+PAIRS = [(number, (number + more) % len(POLICIES)) for number in range(4) for more in (0, 1)]
+
+
+@pytest.mark.parametrize(("number", "policy"), PAIRS)
 def test_each_evening_is_kafkas_to_the_byte(gateway: Gateway, tmp_path: Path, number: int, policy: int) -> None:
     transactions, long = number in (1, 3), number == 3
     shape = Shape(transactions=transactions, long_transactions=long, producers=number == 2, keyless=number % 2 == 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from tests.trust.simulation import ADVISORY, LOST, MODES, UNGUARDED, WORKING, Scenario, Verdict, World
@@ -11,6 +13,7 @@ SAMPLE, SUITE = 60, 200
 LOSING = 1302
 
 
+@cache
 def play(seed: int, mode: str) -> Verdict:
     return World(Scenario.draw(seed, mode)).play()
 
