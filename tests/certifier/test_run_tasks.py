@@ -94,16 +94,19 @@ def test_logs_that_hold_have_the_same_report(
     assert [line.partition(":")[0] for line in told.getvalue().splitlines()] == ["segments", "records"]
 
 
-@pytest.mark.parametrize("name", ["processes", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])])
+@pytest.mark.parametrize(
+    ("name", "partition_bytes"),
+    [("processes", 5_000), pytest.param("spark", 100_000, marks=[pytest.mark.spark, pytest.mark.slow])],
+)
 def test_logs_that_are_violated_or_damaged_have_the_same_report(
-    request: pytest.FixtureRequest, request_: VerifyRequest, name: str, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, request_: VerifyRequest, name: str, partition_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # copy for source: everything that cleaning dropped is nowhere in the source
     turned = replace(request_, before=request_.after, after=request_.before)
     local = certify(turned, 2_000)
     assert local.status is Status.VIOLATED
     for module in (offset_ranges, run_tasks):
-        monkeypatch.setattr(module, "PARTITION_BYTES", 5_000)
+        monkeypatch.setattr(module, "PARTITION_BYTES", partition_bytes)
     with engine(name, request) as runner:
         assert document(certify(turned, 2_000, runner)) == document(local)
 

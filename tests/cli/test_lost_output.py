@@ -44,18 +44,16 @@ sys.exit(found.get(name, lambda: console.main([name, *argv]))())
 CALLS = {
     "compact": ("compact", "--topic", "orders", "--as-of-ms", AS_OF_MS),
     "compact as JSON": ("compact", "--topic", "orders", "--as-of-ms", AS_OF_MS, "--output", "json"),
-    "expire": ("expire", "--topic", "clickstream", "--as-of-ms", AS_OF_MS),
     "erase": ("erase", "--topic", "orders", "--where", "prefix=zz"),
     "dry run": ("dry-run", "--topic", "orders", "--html", "page.html"),
     "explained": ("dry-run", "--explain", "orders-0"),
     "verify": ("verify", "--in-place"),
     "count": ("count", "--topic", "orders"),
-    "count as JSON": ("count", "--topic", "orders", "--output", "json"),
     "doctor": ("doctor", "--quick", "--topic", "orders", "--set", "cleanup.policy=compact"),
     "help": ("compact", "--help"),
 }
 _WITHOUT_METRICS = ("explained", "verify")
-_WITHOUT_FILES = ("count", "count as JSON", "doctor", "help")
+_WITHOUT_FILES = ("count", "doctor", "help")
 
 
 @contextmanager

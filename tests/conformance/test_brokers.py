@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,14 +21,15 @@ from tests.kafka.broker import Broker
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.clients import Clients, Consumed
 from tests.kafka.gateway import Gateway
+from tests.kafka.jars import REFERENCE
 from tests.kafka.log import Opening
 from tests.local_job import clean_locally
 from tests.logdir.settings.test_kafka_version import settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-#: the last with ZooKeeper, the first without, the first that converts old batches, the newest
-VERSIONS = ("2.8.2", "3.3.2", "4.0.2", "4.4.0")
+#: the last with ZooKeeper, the first without, the first that converts old batches; other tests have the newest
+VERSIONS = ("2.8.2", "3.3.2", "4.0.2")
 T = 1_700_000_000_000
 HOUR_MS = 3_600_000
 SEGMENT_BYTES = "2500"
@@ -90,24 +91,11 @@ def copied(log_dir: Path, name: str) -> Path:
     return log_dir.with_name(name)
 
 
-@contextmanager
-def judging(version: str, reference: Gateway) -> Iterator[Gateway]:
-    """A JVM with the classes of a version."""
-    if version == reference.version:
-        yield reference
-        return
-    judge = Gateway(version=version)
-    try:
-        yield judge
-    finally:
-        judge.close()
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_broker_of_the_version_serves_what_its_own_cleaner_would_have_left(
     gateway: Gateway, tmp_path: Path, version: str
 ) -> None:
-    with judging(version, gateway) as judge:
+    with closing(Gateway(version=version)) as judge:
         topics = topics_of(judge.release)
         kafkas = tmp_path / "kafkas"
         with Broker(kafkas, version=version) as broker:
@@ -150,7 +138,7 @@ def test_the_oldest_broker_serves_what_the_newest_rules_left(gateway: Gateway, t
         before = {topic: clients.read_all(topic, committed_only=True) for topic in topics}
     now_ms = max(file.stat().st_mtime_ns for file in log_dir.rglob("*.log")) // 10**6 + SOON_MS
     config = {**COMPACT, "internal.segment.bytes": SEGMENT_BYTES}
-    reports = clean_locally(log_dir, now_ms, dict.fromkeys(topics, config), kafka_version=VERSIONS[-1])
+    reports = clean_locally(log_dir, now_ms, dict.fromkeys(topics, config), kafka_version=REFERENCE)
     assert {reports[topic].status for topic in topics} == {LogStatus.CLEANED}
     with Broker(log_dir, version=version) as broker:
         clients = Clients(gateway, broker.bootstrap)

@@ -13,7 +13,7 @@ from tests.trust.watched import Operation, WatchedFileSystem
 _BY_NAME = {kind.name: kind for kind in KINDS}
 _NAMES = [kind.name.replace(" ", "-") for kind in KINDS]
 #: failing operations of each kind in the suites; ``python -m tests.trust.error_loop --all`` tries all, in half an hour
-_MANY = 15
+_MANY = 10
 
 
 def violations(kind: Kind, count: int) -> list[str]:

@@ -18,7 +18,7 @@ from tests.trust.scenes import KINDS, Kind, log_path
 
 pytestmark = [pytest.mark.kafka, pytest.mark.crash]
 
-_FAULTS = 25
+_FAULTS = 12
 _KINDS = [
     kind for kind in KINDS
     if kind.name in ("compact in place", "expire", "compact after a run that was killed in its swaps")
