@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
+from compaction.formats import key_criteria
 from tests.jvm import spark_variables
 from tests.object_store.fixtures import bucket, client, store
 
@@ -148,6 +149,14 @@ def spark() -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_guesses() -> Iterator[None]:
+    """The secrets of keys to erase are derived at a small part of the cost; not in the processes that tests start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_criteria, "SCRYPT_N", 1 << 4)
+        yield
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from compaction.formats.primitives import FormatError
 
 PREFIX, REGEX, BYTES = KINDS = ("prefix", "regex", "bytes")
 _ARROW_PREFIX = "Invalid regular expression: "
+#: the cost of a guess, see ``KeyCriteria.secret``
+SCRYPT_N = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class KeyCriteria:
         # the hash includes the kind: a key may read like a pattern
         hashes = [salted_hash(salt, b"key\0" + key) for key in self.keys.to_pylist()]
         hashes += [salted_hash(salt, f"{pattern.kind}\0{pattern.text}".encode()) for pattern in self.patterns]
-        return hashlib.scrypt("".join(sorted(hashes)).encode(), salt=salt, n=1 << 16, r=8, p=1, maxmem=80 << 20, dklen=32)
+        return hashlib.scrypt("".join(sorted(hashes)).encode(), salt=salt, n=SCRYPT_N, r=8, p=1, maxmem=80 << 20, dklen=32)
 
 
 def fingerprint(secret: bytes) -> str:

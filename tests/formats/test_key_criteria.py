@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -81,6 +83,14 @@ def test_equal_criteria_have_the_same_secret_under_the_same_salt_only() -> None:
     assert one.secret(b"salt") == other.secret(b"salt") != other.secret(b"tlas")
     assert other.secret(b"salt") != KeyCriteria.of(other.keys, (KeyPattern.parse("prefix=a"),)).secret(b"salt")
     assert salted_hash(b"salt", b"key") == hashlib.sha256(b"saltkey").hexdigest()
+
+
+def test_a_secret_takes_64_mib_and_a_fifth_of_a_second() -> None:
+    given = "import pyarrow as pa; from compaction.formats.key_criteria import KeyCriteria"
+    given += "; print(KeyCriteria.of(pa.array([b'a'], pa.binary())).secret(b'salt').hex())"
+    done = subprocess.run([sys.executable, "-c", given], capture_output=True, text=True, check=True)
+    hashed = hashlib.sha256(b"salt" + b"key\0a").hexdigest().encode()
+    assert done.stdout.strip() == hashlib.scrypt(hashed, salt=b"salt", n=1 << 16, r=8, p=1, maxmem=80 << 20, dklen=32).hex()
 
 
 def test_neither_keys_nor_patterns_are_in_the_repr() -> None:
