@@ -13,7 +13,7 @@ from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.producer_state import ProducerStates
 from compaction.formats.record_batch import CONTROL, TRANSACTIONAL, EndTxnMarker, read_end_txn_marker
 from compaction.kernels.reading.tables import ABORT, BATCH_ROW, COMMIT, EMPTY_CONTROL, NOT_CONTROL
-from tests.formats.encode import BatchSpec, encode_batch, end_txn_marker
+from tests.kafka.encode import Producer, marker
 
 DAY_MS = 86_400_000
 NOW_MS = 1_700_000_000_000
@@ -174,14 +174,13 @@ def test_a_snapshot_entry_without_a_batch_is_kept() -> None:
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("horizon", [None, NOW_MS + 99])
 def test_markers_have_their_own_timestamp(commit: bool, horizon: int | None) -> None:
-    spec = BatchSpec(base_offset=7, producer_id=1, producer_epoch=0, delete_horizon_ms=horizon)
-    assert read_end_txn_marker(end_txn_marker(spec, NOW_MS, commit=commit, coordinator_epoch=11)) == (11, NOW_MS)
+    data = marker(7, NOW_MS, Producer(1), COMMIT if commit else ABORT, 11, delete_horizon=horizon)
+    assert read_end_txn_marker(data) == (11, NOW_MS)
 
 
 def test_markers_of_log_append_time_have_the_append_time() -> None:
-    spec = BatchSpec(base_offset=7, producer_id=1, producer_epoch=0, log_append_time_ms=NOW_MS + 5)
-    assert read_end_txn_marker(end_txn_marker(spec, NOW_MS, commit=True)).timestamp_ms == NOW_MS + 5
-    assert encode_batch([], BatchSpec(last_offset=0))
+    data = marker(7, NOW_MS, Producer(1), COMMIT, log_append_time=NOW_MS + 5)
+    assert read_end_txn_marker(data).timestamp_ms == NOW_MS + 5
 
 
 class Naive:

@@ -12,10 +12,9 @@ from collections.abc import Callable
 import google_crc32c
 from hypothesis import strategies as st
 
-from compaction.formats.codecs import Codec, CodecError, decompress
+from compaction.formats.codecs import Codec, CodecError, compress, decompress
 from compaction.formats.message_set import HEADER_V1, EntryHeaderV1
 from compaction.formats.record_batch import HEADER, BatchHeader
-from tests.formats.encode import compress
 
 Draw = Callable[[st.SearchStrategy[int]], int]
 _PLAIN_BYTES = 1 << 20

@@ -64,6 +64,7 @@ def expected(*batches: Batch) -> list[tuple[Any, ...]]:
         (*record[:4], tuple((name.decode(), value) for name, value in record.headers))
         for each in batches
         for record in each.records
+        if isinstance(record, Record)
     ]
 
 

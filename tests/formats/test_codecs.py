@@ -13,8 +13,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.formats.codecs import BufferTooSmall, Codec, CodecError, decompress, decompress_into
-from tests.formats.encode import compress
+from compaction.formats.codecs import BufferTooSmall, Codec, CodecError, compress, decompress, decompress_into
 from tests.formats.golden import golden, noise, text, unbase64
 
 COMPRESSING = [codec for codec in Codec if codec is not Codec.NONE]

@@ -8,9 +8,8 @@ import pytest
 
 from compaction.formats.metadata_log import ClusterConfigs, parse_record
 from compaction.formats.primitives import Buffer, FormatError, encode_unsigned
-from compaction.formats.record_batch import Record
-from tests.formats.encode import BatchSpec, encode_batch, encode_message_set
 from tests.formats.golden import golden, unbase64
+from tests.kafka.encode import Batch, Legacy, Record
 
 GOLDEN = golden("metadata")
 SEGMENTS = [unbase64(part) for part in GOLDEN["segment"]]
@@ -18,7 +17,7 @@ SEGMENTS = [unbase64(part) for part in GOLDEN["segment"]]
 
 def batch(*values: bytes, base: int = 0) -> bytes:
     rows = [Record(base + index, 1, None, value) for index, value in enumerate(values)]
-    return encode_batch(rows, BatchSpec(base_offset=base))
+    return Batch(rows, base_offset=base).encode()
 
 
 def framed(kind: int, message: bytes, version: int = 0, frame: int = 1) -> bytes:
@@ -124,7 +123,7 @@ def test_damaged_batches_are_errors() -> None:
     with pytest.raises(FormatError, match="fails its CRC"):
         configs_in([data])
     with pytest.raises(FormatError, match="metadata batch of magic 1"):
-        configs_in([encode_message_set([Record(0, 1, None, b"")])])
+        configs_in([Legacy([Record(0, 1, None, b"")], 1).encode()])
 
 
 def test_a_frame_contains_type_version_and_message() -> None:

@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import google_crc32c
 import pyarrow
@@ -38,6 +38,21 @@ class Record(NamedTuple):
     headers: Sequence[tuple[bytes, bytes | None]] = ()
 
 
+class Encodable(Protocol):
+    """A ``Record``, or a record that the package has read."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[bytes | str, bytes | None]]: ...
+
+
 @dataclass(frozen=True)
 class Batch:
     """A v2 batch. ``base_offset`` and ``last_offset`` default to those of its records, ``max_timestamp`` to their highest.
@@ -45,7 +60,7 @@ class Batch:
     ``delete_horizon`` sets attribute bit 6 and goes into the base timestamp; ``log_append_time`` sets bit 3.
     """
 
-    records: Sequence[Record]
+    records: Sequence[Encodable]
     codec: str = "none"
     base_offset: int | None = None
     last_offset: int | None = None
@@ -104,41 +119,46 @@ class Producer(NamedTuple):
     epoch: int = 0
 
 
-def marker(offset: int, timestamp: int, producer: Producer, kind: int, coordinator_epoch: int = 0) -> bytes:
-    """The control batch that ends a transaction; ``kind`` is ``ABORT`` or ``COMMIT``."""
+def marker(
+    offset: int, timestamp: int, producer: Producer, kind: int, coordinator_epoch: int = 0, **fields: Any
+) -> bytes:
+    """The control batch that ends a transaction; ``kind`` is ``ABORT`` or ``COMMIT``, ``fields`` are more of a ``Batch``."""
     record = Record(offset, timestamp, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, coordinator_epoch))
-    batch = Batch((record,), producer_id=producer.id, producer_epoch=producer.epoch, transactional=True, control=True)
-    return batch.encode()
+    fields |= {"producer_id": producer.id, "producer_epoch": producer.epoch, "transactional": True, "control": True}
+    return Batch((record,), **fields).encode()
 
 
 @dataclass(frozen=True)
 class Legacy:
     """A message set of magic 0 or 1: messages one after another, or one wrapper around all of them when compressed.
 
-    A wrapper carries the last inner offset; inner offsets are absolute in v0 and relative to the first in v1.
+    A wrapper carries the last inner offset; inner offsets are absolute in v0 and relative to the first in v1. ``inner_magic``:
+    the wrapped messages have another one.
     """
 
-    records: Sequence[Record]
+    records: Sequence[Encodable]
     magic: int
     codec: str = "none"
     log_append_time: int | None = None
+    inner_magic: int | None = None
 
     def encode(self) -> bytes:
         """The bytes of the set."""
         if self.codec == "none":
-            return b"".join(self._message(record, record.offset, 0) for record in self.records)
+            return b"".join(self._message(record, record.offset, 0, self.magic) for record in self.records)
         first = self.records[0].offset if self.magic == 1 else 0
-        inner = b"".join(self._message(record, record.offset - first, 0) for record in self.records)
+        magic = self.magic if self.inner_magic is None else self.inner_magic
+        inner = b"".join(self._message(record, record.offset - first, 0, magic) for record in self.records)
         newest = max(record.timestamp for record in self.records)
         value = compress(self.codec, inner, broken_lz4_header=self.magic == 0)
         wrapper = Record(self.records[-1].offset, newest, None, value)
-        return self._message(wrapper, wrapper.offset, CODECS.index(self.codec))
+        return self._message(wrapper, wrapper.offset, CODECS.index(self.codec), self.magic)
 
-    def _message(self, record: Record, offset: int, codec: int) -> bytes:
+    def _message(self, record: Encodable, offset: int, codec: int, magic: int) -> bytes:
         appended = self.log_append_time is not None
-        flags = codec | (_LOG_APPEND_TIME if appended and self.magic == 1 else 0)
-        body = struct.pack(">bb", self.magic, flags)
-        if self.magic == 1:
+        flags = codec | (_LOG_APPEND_TIME if appended and magic == 1 else 0)
+        body = struct.pack(">bb", magic, flags)
+        if magic == 1:
             body += struct.pack(">q", self.log_append_time if self.log_append_time is not None else record.timestamp)
         body += _sized(record.key) + _sized(record.value)
         return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body
@@ -180,7 +200,7 @@ def _lz4_frame(data: bytes, broken_header: bool) -> bytes:
     return b"".join([*out, bytes(4)])
 
 
-def _record(record: Record, base_offset: int, base_time: int) -> bytes:
+def _record(record: Encodable, base_offset: int, base_time: int) -> bytes:
     body = bytearray(b"\x00")
     _varint(body, record.timestamp - base_time)
     _varint(body, record.offset - base_offset)
@@ -188,7 +208,7 @@ def _record(record: Record, base_offset: int, base_time: int) -> bytes:
     _varbytes(body, record.value)
     _varint(body, len(record.headers))
     for name, value in record.headers:
-        _varbytes(body, name)
+        _varbytes(body, name.encode(errors="surrogateescape") if isinstance(name, str) else name)
         _varbytes(body, value)
     out = bytearray()
     _varint(out, len(body))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from compaction.formats import codecs
-from tests.formats import encode
 
 _LIMIT_BYTES = 1 << 28
 
 
 def compress(codec: int, data: bytes, *, magic: int = 2) -> bytes:
     """As Kafka writes it."""
-    return encode.compress(codecs.Codec(codec), data, magic=magic) if codec else data
+    return codecs.compress(codecs.Codec(codec), data, magic=magic) if codec else data
 
 
 def decompress(codec: int, data: bytes, *, magic: int = 2) -> bytes:

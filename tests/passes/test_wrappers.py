@@ -19,8 +19,8 @@ from compaction.formats.record_batch import Record
 from compaction.kernels.reading.batches import scan_batches
 from compaction.passes.decoder import Decoder, unwrap
 from compaction.storage.segment_file import Block
-from tests.formats.encode import MessageSetSpec, encode_message_set
 from tests.formats.test_transcode import messages
+from tests.kafka.encode import Legacy
 
 LIMIT = 1 << 20
 
@@ -49,18 +49,18 @@ def inner_entries(wrapper: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-@given(messages(), st.data(), st.sampled_from([0, 1]), st.sampled_from([Codec.GZIP, Codec.SNAPPY, Codec.LZ4]), st.booleans())
+@given(messages(), st.data(), st.sampled_from([0, 1]), st.sampled_from(["gzip", "snappy", "lz4"]), st.booleans())
 def test_the_retained_messages_are_unchanged(
-    rows: list[Record], data: st.DataObject, magic: int, codec: Codec, append_time: bool
+    rows: list[Record], data: st.DataObject, magic: int, codec: str, append_time: bool
 ) -> None:
-    wrapper = encode_message_set(rows, MessageSetSpec(magic, codec, 1234 if append_time else None))
+    wrapper = Legacy(rows, magic, codec, 1234 if append_time else None).encode()
     before = list(parse_message_entry(wrapper).records())
     kept = sorted(data.draw(st.sets(st.sampled_from([each.offset for each in rows]), min_size=1)))
     made = filter_wrapper(b"??" + wrapper, 2, kept)
     entry = parse_message_entry(made)
     entry.ensure_valid()
     assert list(entry.records()) == [each for each in before if each.offset in kept]
-    assert (entry.magic, entry.codec, entry.last_offset) == (magic, codec, kept[-1])
+    assert (entry.magic, entry.codec, entry.last_offset) == (magic, Codec[codec.upper()], kept[-1])
     assert entry.is_log_append_time == (append_time and magic == 1)
     assert entry.timestamp == (max(each.timestamp for each in before if each.offset in kept) if magic else -1)
 
@@ -68,7 +68,7 @@ def test_the_retained_messages_are_unchanged(
 @pytest.mark.parametrize(("magic", "offsets"), [(0, [12, 14]), (1, [0, 2])])
 def test_inner_offsets_are_absolute_or_relative_by_magic(magic: int, offsets: list[int]) -> None:
     rows = [Record(10 + at, 100 + at, b"k%d" % at, None if at == 2 else b"v") for at in range(5)]
-    wrapper = encode_message_set(rows, MessageSetSpec(magic, Codec.GZIP))
+    wrapper = Legacy(rows, magic, "gzip").encode()
     made = filter_wrapper(wrapper, 0, [12, 14])
     entries = inner_entries(made)
     assert [offset for offset, _ in entries] == offsets
@@ -79,14 +79,13 @@ def test_inner_offsets_are_absolute_or_relative_by_magic(magic: int, offsets: li
 def test_messages_have_the_bytes_of_an_encoder_of_that_magic() -> None:
     rows = [Record(10 + at, 100 + at, b"k%d" % at, b"v") for at in range(3)]
     for magic in (0, 1):
-        spec = MessageSetSpec(magic, Codec.GZIP)
-        made = filter_wrapper(encode_message_set(rows, spec), 0, [10, 11])
-        assert inner_entries(made) == inner_entries(encode_message_set(rows[:2], spec))
+        made = filter_wrapper(Legacy(rows, magic, "gzip").encode(), 0, [10, 11])
+        assert inner_entries(made) == inner_entries(Legacy(rows[:2], magic, "gzip").encode())
 
 
 def test_an_lz4_frame_of_magic_0_has_the_checksum_that_kafka_wrote() -> None:
     rows = [Record(at, -1, b"k", b"v") for at in range(3)]
-    made = filter_wrapper(encode_message_set(rows, MessageSetSpec(0, Codec.LZ4)), 0, [1])
+    made = filter_wrapper(Legacy(rows, 0, "lz4").encode(), 0, [1])
     header, checksum = made[26:32], made[32]
     # over the whole header instead of the two bytes after its magic number (KAFKA-3160)
     assert checksum == xxhash.xxh32_intdigest(header) >> 8 & 0xFF
@@ -100,8 +99,8 @@ def test_the_records_of_wrappers_are_those_of_the_slow_conversion(
     data, start = b"", 0
     for rows in wrappers:
         shifted = [each._replace(offset=start + each.offset) for each in rows]
-        spec = MessageSetSpec(magic, Codec.LZ4, 1234 if append_time else None, inner_magic=inner_magic)
-        data, start = data + encode_message_set(shifted, spec), shifted[-1].offset + 1
+        wrapper = Legacy(shifted, magic, "lz4", 1234 if append_time else None, inner_magic)
+        data, start = data + wrapper.encode(), shifted[-1].offset + 1
     decoder, block, found = Decoder(), block_of(data), []
     positions = block.rows["position"].tolist()
     for run in decoder.as_v2(block):

@@ -27,7 +27,7 @@ from compaction.kernels.reading.backup_records import (
 )
 from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, fill_columns, measure_records, new_columns
-from tests.formats.encode import BatchSpec, encode_batch
+from tests.kafka.encode import Batch
 from tests.oracle.backup_segments import decode_records, encode_record
 
 T0 = 1_700_000_000_000
@@ -62,7 +62,7 @@ def convert(data: bytes, end: int, out_bytes: int, batch_bytes: int = 300) -> tu
 
 def single(record: Record) -> bytes:
     """A batch of one record."""
-    return encode_batch([record], BatchSpec(base_offset=record.offset))
+    return Batch([record]).encode()
 
 
 def as_records(data: bytes) -> list[Record]:

@@ -22,7 +22,7 @@ from compaction.kernels.reading.columns import (
     new_columns,
 )
 from compaction.kernels.reading.records import BAD_RECORD, OK, RECORDS_MISSING, RECORDS_REMAINING
-from tests.formats.encode import BatchSpec, encode_batch
+from tests.kafka.encode import Batch
 
 ALL = KEYS | VALUES | HEADERS
 EVERYTHING = (0, 2**63 - 1, -(2**63), 2**63 - 1)
@@ -94,7 +94,7 @@ def test_columns_hold_what_the_plain_decoder_reads(log: list[list[Record]], data
     first, last = sorted(data.draw(st.tuples(st.sampled_from(offsets), st.sampled_from(offsets))))
     since, until = sorted(data.draw(st.tuples(st.sampled_from(times), st.sampled_from(times))))
     bounds = data.draw(st.sampled_from([EVERYTHING, (first, last, since, until), (first, 2**63 - 1, since, 2**63 - 1)]))
-    encoded = [encode_batch(batch, BatchSpec(base_offset=batch[0].offset)) for batch in log]
+    encoded = [Batch(batch).encode() for batch in log]
     expected = [
         [
             record
@@ -112,7 +112,7 @@ def test_columns_hold_what_the_plain_decoder_reads(log: list[list[Record]], data
 @pytest.mark.parametrize("wanted", [0, KEYS, VALUES, HEADERS, KEYS | HEADERS])
 def test_unwanted_columns_are_empty_and_change_no_other(wanted: int) -> None:
     records = [Record(at, at, b"k%d" % at, b"v" * at, (Header("h", b"x"),) * (at % 3)) for at in range(20)]
-    batch = [encode_batch(records, BatchSpec())]
+    batch = [Batch(records).encode()]
     all_columns, _, _ = decode(batch)
     columns, _, _ = decode(batch, wanted=wanted)
     assert columns.offset.tolist() == list(range(20))
@@ -127,20 +127,20 @@ def test_unwanted_columns_are_empty_and_change_no_other(wanted: int) -> None:
 
 def test_log_append_time_is_the_timestamp_of_every_record() -> None:
     records = [Record(at, 100 + at, b"k", b"v") for at in range(3)]
-    columns, _, _ = decode([encode_batch(records, BatchSpec(log_append_time_ms=777))])
+    columns, _, _ = decode([Batch(records, log_append_time=777).encode()])
     assert columns.timestamp_ms.tolist() == [777, 777, 777]
-    none, chosen, _ = decode([encode_batch(records, BatchSpec(log_append_time_ms=777))], (0, 9, 0, 776))
+    none, chosen, _ = decode([Batch(records, log_append_time=777).encode()], (0, 9, 0, 776))
     assert (len(none.offset), chosen) == (0, [0])
 
 
 def test_a_delete_horizon_is_not_taken_for_a_timestamp() -> None:
     records = [Record(at, 100 + at, b"k", None) for at in range(3)]
-    columns, _, _ = decode([encode_batch(records, BatchSpec(delete_horizon_ms=5_000_000))])
+    columns, _, _ = decode([Batch(records, delete_horizon=5_000_000).encode()])
     assert columns.timestamp_ms.tolist() == [100, 101, 102]
 
 
 def damaged(change: dict[int, int]) -> bytes:
-    batch = bytearray(encode_batch([Record(at, 0, b"key", b"value") for at in range(3)], BatchSpec()))
+    batch = bytearray(Batch([Record(at, 0, b"key", b"value") for at in range(3)]).encode())
     for position, value in change.items():
         batch[position] = value
     return bytes(batch)

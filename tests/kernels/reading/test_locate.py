@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.formats.codecs import Codec
 from compaction.formats.message_set import parse_message_entry
 from compaction.formats.record_batch import HEADER_SIZE, Header, Record, parse_batch
 from compaction.kernels.reading.batches import scan_batches
@@ -24,7 +23,7 @@ from compaction.kernels.reading.locate import (
     locate_messages,
     locate_records,
 )
-from tests.formats.encode import BatchSpec, MessageSetSpec, encode_batch, encode_message_set
+from tests.kafka.encode import Batch, Legacy
 
 Fields = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
 TEXTS = st.none() | st.binary(max_size=200)
@@ -52,7 +51,7 @@ def field(data: NDArray[np.uint8], at: int, size: int) -> bytes | None:
 
 @given(SOME)
 def test_records_are_located_at_their_positions(fields: list[Fields]) -> None:
-    batch = encode_batch(records(fields), BatchSpec(base_offset=10))
+    batch = Batch(records(fields)).encode()
     data, found = located(batch + batch)
     expected = list(parse_batch(batch).records()) * 2
     assert [(r["offset"], r["timestamp"]) for r in found] == [(r.offset, r.timestamp) for r in expected]
@@ -64,7 +63,7 @@ def test_records_are_located_at_their_positions(fields: list[Fields]) -> None:
 @given(SOME, st.sampled_from((0, 1)))
 def test_messages_are_located_at_their_positions(fields: list[Fields], magic: int) -> None:
     plain = [Record(r.offset, r.timestamp, r.key, r.value) for r in records(fields)]
-    raw = encode_message_set(plain, MessageSetSpec(magic, Codec.NONE))
+    raw = Legacy(plain, magic).encode()
     data = np.frombuffer(raw, np.uint8)
     rows = scan_batches(data, 0, check_crc=True).rows
     found = np.zeros(len(rows), RECORD_ROW)
@@ -78,7 +77,7 @@ def test_messages_are_located_at_their_positions(fields: list[Fields], magic: in
 
 @given(st.binary(max_size=60), st.integers(1, 5))
 def test_garbage_is_an_error_and_is_not_read_past_its_end(garbage: bytes, count: int) -> None:
-    data, _ = located(encode_batch([Record(10, 1, b"key", b"value")], BatchSpec(base_offset=10)))
+    data, _ = located(Batch([Record(10, 1, b"key", b"value")]).encode())
     rows = scan_batches(data, 0, check_crc=True).rows
     rows["count"] = count
     bounds = np.zeros(1, np.int64), np.array([len(garbage)], np.int64)
@@ -101,8 +100,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(("changed", "expected"), CHANGES)
 def test_each_difference_sets_its_bit(changed: Record, expected: int) -> None:
-    spec = BatchSpec(base_offset=10)
-    (data, before), (other, after) = (located(encode_batch([each], spec)) for each in (ONE, changed))
+    (data, before), (other, after) = (located(Batch([each]).encode()) for each in (ONE, changed))
     found = np.full(1, 99, np.uint8)
     compare_records(after, other, before, data, np.zeros(1, np.int64), found)
     assert found.tolist() == [expected]
@@ -112,7 +110,7 @@ def test_each_difference_sets_its_bit(changed: Record, expected: int) -> None:
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=20), st.integers(0, 2**32 - 1), st.integers(1, 9))
 def test_keys_are_concatenated_and_equal_keys_get_the_same_part(keys: list[bytes], seed: int, parts: int) -> None:
-    batch = encode_batch([Record(10 + at, 1, key, None) for at, key in enumerate(keys)], BatchSpec(base_offset=10))
+    batch = Batch([Record(10 + at, 1, key, None) for at, key in enumerate(keys)]).encode()
     data, found = located(batch)
     offsets, gathered = np.zeros(len(keys) + 1, np.int32), np.empty(sum(map(len, keys)), np.uint8)
     gather_keys(data, found, offsets, gathered)
