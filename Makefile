@@ -27,7 +27,7 @@ CLASSES := $(VENV)/classes-of-spark.jsa
 # Tests wait for the processes that they start: more of them than cores run at a time. tests/conftest.py says which
 # tests run in the same one, and in which order.
 TEST_PROCESSES ?= 4
-SUITES_PROCESSES ?= 3
+SUITES_PROCESSES ?= 4
 PYTEST := $(PY) -m pytest --dist loadscope --numprocesses
 # seconds on two cores; tests/README.md has what each tier is for
 TEST_BUDGET := 360
