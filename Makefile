@@ -8,7 +8,7 @@ SHELL := /bin/sh
 
 # keep out another Spark or Python that the shell is configured for
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS VIRTUAL_ENV
-# each of the tests' processes would compile all modules that it imports
+# with it, each process of the tests would compile all modules that it imports
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUTF8 := 1

@@ -157,13 +157,6 @@ class MessageEntry(StoredBatch):
             raise FormatError("compressed wrapper with a null value", self.position)
         return decompress(codec, self.data[start : start + length], limit_bytes=limit_bytes, magic=self.magic)
 
-    def own_record(self) -> Record:
-        """The message itself; if it is a wrapper, its value is the compressed payload."""
-        key_start, key_length, value_start, value_length = self._spans()
-        key = None if key_length < 0 else bytes(self.data[key_start : key_start + key_length])
-        value = None if value_length < 0 else bytes(self.data[value_start : value_start + value_length])
-        return Record(self.last_offset, self.timestamp, key, value)
-
     def _spans(self) -> tuple[int, int, int, int]:
         """Start and length of key and value in ``data``; a length of -1 means null."""
         key_start = _HEADERS[self.magic].size + _INT_BYTES

@@ -273,24 +273,8 @@ class RecordBatch(StoredBatch):
         return bool(self.header.attributes & LOG_APPEND_TIME)
 
     @property
-    def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction."""
-        return bool(self.header.attributes & TRANSACTIONAL)
-
-    @property
     def is_control(self) -> bool:
         return bool(self.header.attributes & CONTROL)
-
-    @property
-    def delete_horizon_ms(self) -> int | None:
-        """When its tombstones or its marker may be dropped; ``None`` if no cleaning has set it."""
-        return self.header.base_timestamp if self.header.attributes & DELETE_HORIZON else None
-
-    @property
-    def last_sequence(self) -> int:
-        """Sequence number of the last offset, -1 for none."""
-        base = self.header.base_sequence
-        return base if base == NO_SEQUENCE else increment_sequence(base, self.header.last_offset_delta)
 
     def records(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[Record]:
         """The records, decoded one by one. Decompresses at most ``limit_bytes``; positions in errors count from the records."""

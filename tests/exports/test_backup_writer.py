@@ -61,11 +61,13 @@ def contents(place: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 def expected(*batches: Batch) -> list[tuple[Any, ...]]:
     return [
-        (*record[:4], tuple((name.decode(), value) for name, value in record.headers))
+        (
+            record.offset, record.timestamp, record.key, record.value,
+            tuple((name if isinstance(name, str) else name.decode(), value) for name, value in record.headers),
+        )
         for each in batches
         for record in each.records
-        if isinstance(record, Record)
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("compression", list(Compression))

@@ -75,11 +75,11 @@ def test_kafkas_batches_are_read_as_kafka_reads_them(case: dict[str, Any]) -> No
         "producer_id": header.producer_id,
         "producer_epoch": header.producer_epoch,
         "base_sequence": header.base_sequence,
-        "last_sequence": batch.last_sequence,
+        "last_sequence": last_sequence(batch),
         "count": header.record_count,
-        "transactional": batch.is_transactional,
+        "transactional": bool(header.attributes & bits.TRANSACTIONAL),
         "control": batch.is_control,
-        "delete_horizon": batch.delete_horizon_ms,
+        "delete_horizon": header.base_timestamp if header.attributes & bits.DELETE_HORIZON else None,
     }
 
 
@@ -94,6 +94,11 @@ def test_a_batch_without_some_records_equals_the_output_of_kafkas_filter(case: d
     kept = [row for row in golden_batch(case).records() if row.offset not in FIRST_TWO]
     written = parse_batch(unbase64(case["first_two_dropped"]))
     assert encoded(kept, written) == written.data[bits.HEADER.size :]
+
+
+def last_sequence(batch: RecordBatch) -> int:
+    first = batch.header.base_sequence
+    return first if first < 0 else increment_sequence(first, batch.header.last_offset_delta)
 
 
 def encoded(rows: Iterable[Record], batch: RecordBatch) -> bytes:
@@ -113,9 +118,12 @@ def test_round_trip(rows: list[Record], codec: str, transactional: bool, control
     batch.ensure_valid()
     assert list(batch.records()) == rows
     assert (batch.position, batch.size, batch.last_offset) == (3, len(data), rows[-1].offset)
-    assert (batch.codec, batch.is_transactional, batch.is_control) == (CODECS.index(codec), transactional, control)
-    assert batch.delete_horizon_ms == horizon
     header = batch.header
+    flags = bits.TRANSACTIONAL * transactional | bits.CONTROL * control | bits.DELETE_HORIZON * (horizon is not None)
+    assert (batch.codec, header.attributes) == (CODECS.index(codec), CODECS.index(codec) | flags)
+    assert header.base_timestamp == (rows[0].timestamp if horizon is None else horizon)
+    if codec == "none":
+        assert encoded(rows, batch) == batch.data[bits.HEADER.size :]
     assert (header.leader_epoch, header.producer_id, header.producer_epoch) == (3, 7, 1)
     assert header.max_timestamp == max(row.timestamp for row in rows)
 
@@ -131,18 +139,17 @@ def test_log_append_time_overrides_every_timestamp(rows: list[Record], append_ti
 def test_defaults_of_a_batch() -> None:
     batch = parse_batch(Batch([Record(0, 5, b"k", b"v")]).encode())
     assert batch.header._replace(crc=0) == (0, 58, 0, 2, 0, 0, 0, 5, 5, -1, -1, -1, 1)
-    assert (batch.delete_horizon_ms, batch.last_sequence) == (None, -1)
 
 
 def test_a_delete_horizon_replaces_the_base_timestamp() -> None:
     batch = parse_batch(Batch([Record(0, 5, b"k", None)], delete_horizon=99).encode())
-    assert batch.header.base_timestamp == batch.delete_horizon_ms == 99
+    assert batch.header.base_timestamp == 99
     assert [row.timestamp for row in batch.records()] == [5]
 
 
 def test_the_last_offset_of_a_batch_may_exceed_that_of_its_last_record() -> None:
     batch = parse_batch(Batch([Record(4, 5, b"k", b"")], base_offset=2, last_offset=9, base_sequence=10).encode())
-    assert (batch.base_offset, batch.last_offset, batch.last_sequence) == (2, 9, 17)
+    assert (batch.base_offset, batch.last_offset, last_sequence(batch)) == (2, 9, 17)
     assert [(row.offset, row.sequence) for row in batch.records()] == [(4, 12)]
 
 
@@ -170,7 +177,7 @@ def test_end_transaction_markers_are_written_and_read_as_by_kafka(kind: int) -> 
     name = "v2-marker-commit" if kind == bits.COMMIT else "v2-marker-abort"
     assert data == unbase64(next(case["bytes"] for case in GOLDEN if case["name"] == name))
     batch = parse_batch(data)
-    assert (batch.is_control, batch.is_transactional) == (True, True)
+    assert batch.header.attributes == bits.CONTROL | bits.TRANSACTIONAL
     (record_,) = batch.records()
     assert parse_control_record(record_) == ControlRecord(kind, 0, 11)
 

@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 
 from compaction.formats.message_set import iter_batches
-from compaction.formats.record_batch import RecordBatch
+from compaction.formats.record_batch import TRANSACTIONAL, RecordBatch
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SEGMENT_KINDS, SWAP, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.filesystem import join
 from tests.logdir.broker_model import start_broker
@@ -76,8 +76,8 @@ class Broker:
         """Replace two segments by one without the records that are superseded within them."""
         logs = [self._files.read_bytes(join(PATH, segment_file(base, LOG))) for base in group]
         batches = [each for log in logs for each in iter_batches(log) if isinstance(each, RecordBatch)]
-        last = {r.key: r.offset for each in batches if not each.is_transactional for r in each.records()}
-        kept = [b for b in batches if b.is_transactional or any(last[r.key] == r.offset for r in b.records())]
+        last = {r.key: r.offset for each in batches if not each.header.attributes & TRANSACTIONAL for r in each.records()}
+        kept = [b for b in batches if b.header.attributes & TRANSACTIONAL or any(last[r.key] == r.offset for r in b.records())]
         txns = [join(PATH, segment_file(base, TXNINDEX)) for base in group]
         aborted = b"".join(self._files.read_bytes(name) for name in txns if self._files.stat(name) is not None)
         contents = {LOG: b"".join(bytes(b.data) for b in kept), INDEX: b"", TIMEINDEX: b""}

@@ -10,7 +10,7 @@ from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.indexes import read_txn_index
 from compaction.formats.message_set import iter_batches
-from compaction.formats.record_batch import RecordBatch
+from compaction.formats.record_batch import TRANSACTIONAL, RecordBatch
 from compaction.names import CLEANER_OFFSETS, LOG, TXNINDEX, segment_file
 from compaction.storage.filesystem import join
 from tests.kafka.encode import Batch, Record
@@ -116,6 +116,6 @@ def served(disk: Disk, path: str = PATH) -> tuple[dict[int, tuple[bytes | None, 
             for record in () if one.is_control else one.records():
                 if record.offset < end:
                     found[record.offset] = (record.key, record.value)
-                    if one.is_transactional and any(first <= record.offset <= last for first, last in ranges):
+                    if one.header.attributes & TRANSACTIONAL and any(first <= record.offset <= last for first, last in ranges):
                         aborted.add(record.offset)
     return found, frozenset(aborted)

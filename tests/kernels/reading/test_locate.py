@@ -69,7 +69,7 @@ def test_messages_are_located_at_their_positions(fields: list[Fields], magic: in
     found = np.zeros(len(rows), RECORD_ROW)
     ends = (rows["position"] + rows["size"]).astype(np.int64)
     assert locate_messages(data, rows, rows["position"].astype(np.int64), ends, found) == (len(fields), -1)
-    expected = [parse_message_entry(raw, int(row["position"])).own_record() for row in rows]
+    expected = [record for row in rows for record in parse_message_entry(raw, int(row["position"])).records()]
     assert found["offset"].tolist() == [r.offset for r in expected]
     assert [field(data, r["key_at"], r["key_size"]) for r in found] == [r.key for r in expected]
     assert [field(data, r["value_at"], r["value_size"]) for r in found] == [r.value for r in expected]
