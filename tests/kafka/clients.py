@@ -52,6 +52,12 @@ class Clients:
         with self.admin() as admin:
             admin.createTopics([new.configs(dict(config or {}))]).all().get()
 
+    def brokers(self) -> list[int]:
+        """The ids of the cluster's brokers, in order, without those that it has fenced."""
+        with self.admin() as admin:
+            nodes = admin.describeCluster().nodes().get()
+            return sorted(int(node.id()) for node in self.gateway.cls("java.util.ArrayList")(nodes))
+
     def set_config(self, topic: str, config: Mapping[str, str]) -> None:
         """Sets topic-level settings."""
         kinds = self.gateway.cls("org.apache.kafka.common.config.ConfigResource$Type")
