@@ -111,10 +111,12 @@ def walk_logs(runner: TaskRunner, logs: Mapping[int, LogPair]) -> dict[int, Walk
 def _walk_tasks(log: int, pair: LogPair) -> Iterator[WalkTask]:
     sources = {segment.base_offset: segment for segment in pair.before.segments}
     erases = pair.rules.erases
-    yield from (WalkTask(log, segment, is_after=False, producers=erases) for segment in pair.before.segments)
-    yield from (
-        WalkTask(log, segment, True, sources.get(segment.base_offset), producers=erases) for segment in pair.after.segments
-    )
+    # below the log start the cleaner takes aborted data for committed, and an erasure keeps all transactions
+    start = 0 if erases else pair.after.log_start_offset
+    for segment in pair.before.segments:
+        yield WalkTask(log, segment, is_after=False, producers=erases, txns_from=start)
+    for segment in pair.after.segments:
+        yield WalkTask(log, segment, True, sources.get(segment.base_offset), producers=erases, txns_from=start)
 
 
 def _check_walks(log: int, pair: LogPair, walks: Walks, findings: Findings, range_bytes: int) -> Iterator[RangeTask]:

@@ -222,10 +222,11 @@ def _contradiction(
     for epoch, first, last in batches:
         if epoch < highest:
             continue
-        highest = epoch
-        entry_spans = _spans(entries, max(first, start), last + 1)
-        if any(other != epoch for other, _ in entry_spans) or (missing and not entry_spans and last >= start):
-            return EpochRange(epoch, max(first, start), last)
+        highest, first = epoch, max(first, start)
+        entry_spans = _spans(entries, first, last + 1)
+        lacks = missing and first <= last and entry_spans[:1] != [(epoch, first)]
+        if lacks or any(other != epoch for other, _ in entry_spans):
+            return EpochRange(epoch, first, last)
     return None
 
 

@@ -92,9 +92,8 @@ def _sides_in_place(fs: FileSystem, location: LogLocation) -> tuple[Side, Side]:
     segments = sorted([*replaced, *untouched], key=lambda segment: segment.base_offset)
     segments = [replace(segment, last=segment is segments[-1]) for segment in segments]
     after = _side(fs, location, present)
-    # only the deletion of segments moves the log start to a base offset: before, it was that of the first segment
-    moved = after.log_start_offset in {present[0].base_offset, *(segment.base_offset for segment in segments)}
-    start = segments[0].base_offset if moved else after.log_start_offset
+    # the deletion of segments moves the log start to the first one that remains: before, it was that of the first segment
+    start = segments[0].base_offset if after.log_start_offset == present[0].base_offset else after.log_start_offset
     return Side(tuple(segments), start, None), after
 
 

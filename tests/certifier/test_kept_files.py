@@ -223,6 +223,7 @@ RIGHT, LOST = "0\n3\n0 0\n2 3\n4 6\n", "0\n2\n0 0\n2 3\n"
 COPIED = {
     "assigned what a kill had lost": (LOST, RIGHT, True),
     "assigned it to a file without entries": ("0\n0\n", RIGHT, True),
+    "assigned it from its first batch on": ("0\n3\n0 1\n2 3\n4 6\n", RIGHT, True),
     "kept what a kill had lost": (LOST, LOST, True),
     "replaced what is right": (RIGHT, LOST, False),
     "replaced what is wrong by something else that is wrong": (LOST, "0\n2\n0 0\n4 4\n", False),

@@ -1,7 +1,7 @@
 """The fuzzer's bench: many stories at once. A round cleans all of them: by the job in one run, by Kafka one by one.
 
 Kafka writes the logs, always the reference version, and a judge of any version cleans them. Before a round the job's directory
-becomes a copy of Kafka's; after it both must be the same log.
+becomes a copy of Kafka's; after it both must be the same log, and ``verify`` must accept it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from typing import NamedTuple
 
 from py4j.protocol import Py4JJavaError
 
+from compaction.certifier.certificate import Status
+from compaction.certifier.verify_request import VerifyRequest
+from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus
+from tests.certifier.certify import certify
 from tests.conformance.compare import differences
 from tests.conformance.stories import ROUND_TIMES, NewSegment, Story, Turn
 from tests.kafka.cleaner import CleanResult, Selected, clean_partition_if_due
 from tests.kafka.gateway import Gateway, shared_gateway, unconverted_errors
 from tests.kafka.log import LONG_MAX, KafkaLog, Opening, expire_partition
-from tests.local_job import TopicConfigs, read_offsets, write_offsets
+from tests.local_job import TopicConfigs, read_offsets, resolver_of, write_offsets
 from tests.oracle.records import decode
 
 #: cleans a log directory as of a time with these topic configurations, returns reports by topic
@@ -74,7 +78,7 @@ class FuzzBench:
         self, gateway: Gateway, root: Path, stories: Sequence[Story], job: OurJob, *, include_active: bool = False
     ) -> None:
         self._gateway, self._writer, self._job, self._include_active = gateway, shared_gateway(), job, include_active
-        self._ours, self._kafkas = root / "ours", root / "kafkas"
+        self._ours, self._kafkas, self._before = root / "ours", root / "kafkas", root / "before"
         self._progress = {story.name: Progress(story) for story in stories}
         self._ours.mkdir()
         self._kafkas.mkdir()
@@ -117,13 +121,25 @@ class FuzzBench:
         points = {name: self._progress[name].recovery_point for name, turn in turns.items() if self._was_killed(turn)}
         if points:
             write_offsets(self._ours, recovery_points=points)
-        reports = self._job(self._ours, now_ms, {name: self._progress[name].story.topic_config for name in turns})
+        topics = {name: self._progress[name].story.topic_config for name in turns}
+        shutil.copytree(self._ours, self._before)
+        reports = self._job(self._ours, now_ms, topics)
+        refuted = self._refuted(now_ms, topics)
+        shutil.rmtree(self._before)
         ends, starts = (read_offsets(self._ours, file) for file in ("cleaner_offsets", "log_starts"))
         for name, turn in turns.items():
             ours = _Ours(reports[name], ends.get(name), starts.get(name, 0))
-            for problem in self._judge(name, turn, checkpoints[name], ours):
+            for problem in (*self._judge(name, turn, checkpoints[name], ours), *refuted.get(name, ())):
                 self._progress[name].problems.append(f"round {turn.at}: {problem}")
                 self._progress[name].over = True
+
+    def _refuted(self, now_ms: int, topics: TopicConfigs) -> dict[str, list[str]]:
+        """What ``verify`` rejects. Logs whose checkpoint is past what was cleaned are left out: it names what they lose."""
+        logs = frozenset(TopicPartition(name, 0) for name in topics if self._progress[name].story.knows_what_was_cleaned)
+        sides, version = ((str(self._before),), (str(self._ours),)), self._gateway.version
+        request = VerifyRequest(*sides, now_ms, True, logs=logs, resolver=resolver_of(topics), kafka_version=version)
+        found = certify(replace(request, include_active=self._include_active)).logs if logs else ()
+        return {log.topic: [f"verify: {log}"] for log in found if log.status is not Status.HOLDS}
 
     def _checkpoint(self, name: str, turn: Turn) -> int | None:
         return self._progress[name].end_offset if isinstance(turn.checkpoint, str) else turn.checkpoint

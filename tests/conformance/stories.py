@@ -89,6 +89,11 @@ class Story:
         """Whether its policy also deletes."""
         return "delete" in self.topic_config["cleanup.policy"]
 
+    @property
+    def knows_what_was_cleaned(self) -> bool:
+        """Whether no checkpoint is past the end of a round."""
+        return all(turn.checkpoint in (None, "end", 0) for turn in self.turns)
+
     def write(self, path: Path) -> None:
         """As a file."""
         path.write_text(json.dumps(asdict(self), indent=1, default=bytes.hex) + "\n", encoding="utf-8")

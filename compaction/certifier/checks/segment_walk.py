@@ -46,13 +46,14 @@ CUT_INTERVAL_BYTES = 16 << 20
 @dataclass(frozen=True)
 class WalkTask:
     """A segment to walk. ``counterpart``: for a segment of ``after``, that of ``before`` with the same base offset.
-    ``producers``: also collect the last batches of producers."""
+    ``producers``: also collect the last batches of producers. Batches below ``txns_from`` belong to no transaction."""
 
     log: int
     files: SegmentFiles
     is_after: bool
     counterpart: SegmentFiles | None = None
     producers: bool = False
+    txns_from: int = 0
 
 
 @dataclass(eq=False)
@@ -136,7 +137,7 @@ def _take(walk: SegmentWalk, rows: Rows) -> bool:
         walk.size_bytes = int(rows["position"][-1]) + int(rows["size"][-1])
         walk.next_offset = int(rows["last_offset"][-1]) + 1
         walk.max_timestamp = max(walk.max_timestamp, int(rows["max_timestamp"].max()))
-        walk.events.append(_events(rows))
+        walk.events.append(_events(rows[rows["last_offset"] >= walk.task.txns_from]))
         walk.epochs += _epochs(rows)
         if walk.task.producers:
             walk.producers = last_of_producers(np.concatenate((walk.producers, _producers(rows))))
@@ -144,10 +145,10 @@ def _take(walk: SegmentWalk, rows: Rows) -> bool:
 
 
 def _events(rows: Rows) -> Rows:
-    attributes, v2 = rows["attributes"], rows["magic"] >= 2
-    control = v2 & ((attributes & CONTROL) != 0)
+    rows = rows[(rows["magic"] >= 2) & (rows["producer_id"] >= 0)]
+    control = (rows["attributes"] & CONTROL) != 0
     marker = control & ((rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT))
-    data = v2 & ~control & ((attributes & TRANSACTIONAL) != 0)
+    data = ~control & ((rows["attributes"] & TRANSACTIONAL) != 0)
     chosen = rows[marker | data]
     events = np.empty(len(chosen), EVENT_ROW)
     is_marker = (chosen["attributes"] & CONTROL) != 0

@@ -1,7 +1,7 @@
 """Resolves transactions from their markers, and checks their data and markers after cleaning.
 
 The rule: a transactional batch belongs to the transaction that the next marker of its producer ends, and is aborted if that is
-an ABORT marker. Cleaning must not change that:
+an ABORT marker. Cleaning must not change that, from the log start on:
 
 1. retained data has the same outcome as before: aborted, committed or open;
 2. a marker is dropped only if none of its transaction's data is retained and its delete horizon has passed (Kafka up to 3.0:
