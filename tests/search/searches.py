@@ -13,6 +13,8 @@ from typing import NamedTuple
 from tests.conformance import fuzz
 from tests.conformance.dump_files import random_files
 from tests.conformance.dump_tool import KafkaDump, agree_on_all
+from tests.conformance.growing_logs import GrowingLogs
+from tests.conformance.growing_logs import random_logs as random_growing_logs
 from tests.crash import kill, kill_driver, snapshots
 from tests.damage import fuzz as damage
 from tests.kafka.gateway import Gateway, shared_gateway
@@ -95,6 +97,15 @@ def dumps(turn: Turn) -> Iterator[Failure]:
         gateway.close()
 
 
+def incremental_copies(turn: Turn) -> Iterator[Failure]:
+    """Copies of growing logs with ``--since``, and rounds of Kafka's cleaner."""
+    for seed in turn.seeds():
+        with TemporaryDirectory(prefix="copies-") as scratch:
+            found = GrowingLogs(shared_gateway(), Path(scratch), seed, random_growing_logs(seed)).problems()
+        if found:
+            yield Failure("\n".join(found[:5]), repeat("incremental copies", seed))
+
+
 def policies_through_time(turn: Turn) -> Iterator[Failure]:
     """Random logs under random policies, day by day by Kafka's log and cleaner, and simulated."""
     for seed in turn.seeds():
@@ -113,6 +124,7 @@ SEARCHES = (
     Search("random logs on Spark", partial(random_logs, version=REFERENCE, spark=True)),
     Search("random logs with active segments", partial(random_logs, version=REFERENCE, include_active=True)),
     Search("dumps", dumps),
+    Search("incremental copies", incremental_copies),
     Search("policies through time", policies_through_time),
     Search("snapshots", broker_snapshots),
     Search("kills", kills),

@@ -13,6 +13,7 @@ import pytest
 from compaction.errors import UnforeseenError
 from tests.conformance import fuzz
 from tests.conformance.fuzz_bench import Progress
+from tests.conformance.growing_logs import GrowingLogs
 from tests.conformance.stories import Story, read_story
 from tests.crash import kill, kill_driver, snapshots
 from tests.damage import targets
@@ -66,6 +67,11 @@ def differs_every_evening(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(evenings.Drawn, "differences", lambda *_: ["a record is lost"])
 
 
+def copies_badly(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(searches, "shared_gateway", lambda: None)
+    patch.setattr(GrowingLogs, "problems", lambda _: ["a record is lost"])
+
+
 def prints_badly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(searches, "Gateway", lambda *_, **__: SimpleNamespace(close=lambda: None))
     patch.setattr(searches, "KafkaDump", lambda gateway: gateway)
@@ -81,6 +87,7 @@ PLANTED: Mapping[str, Plant] = {
     "snapshots": lambda patch: patch.setattr(snapshots, "check_snapshots", lost),
     "kills": lambda patch: patch.setattr(kill, "run", lost),
     "dumps": prints_badly,
+    "incremental copies": copies_badly,
     "policies through time": differs_every_evening,
     **{name: plant_in_fuzzer for name in BY_NAME if name.startswith("random logs")},
 }

@@ -322,6 +322,7 @@ def _tombstones_droppable(rows: Rows, mtime_ms: int, task: RangeTask) -> Bools:
     dated = v2 & ((rows["attributes"] & DELETE_HORIZON) != 0)
     passed: Bools = np.where(v2, dated & (rows["base_timestamp"] <= rules.now_ms), by_mtime)
     if rules.several_rounds:
-        # an earlier round may have set the horizon, at the earliest when the batch was written
-        passed |= ~dated & (rows["max_timestamp"] <= rules.now_ms - rules.delete_retention_ms)
+        # an earlier round may have set the horizon, at the earliest when the segment was complete; its producers' clocks, or
+        # whoever copied its file, may have stated a later time
+        passed |= ~dated & (np.minimum(rows["max_timestamp"], mtime_ms) <= rules.now_ms - rules.delete_retention_ms)
     return passed

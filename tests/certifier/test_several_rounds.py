@@ -1,0 +1,55 @@
+"""Copies with ``--since``: an earlier round has set the delete horizon of a tombstone that a later one dropped, whatever its
+producer's clock said."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from compaction.certifier.certificate import Status
+from compaction.certifier.checks.violations import Violation
+from compaction.certifier.verify_request import VerifyRequest
+from compaction.storage.local import LocalFileSystem
+from tests.certifier.certify import certify
+from tests.kafka.encode import Batch, Record
+from tests.local_job import clean_locally, resolver_of
+from tests.logdir.logs import NOW_MS, TOPIC, build, data_segment
+
+HOUR_MS = 3_600_000
+TOPICS = {
+    TOPIC.topic: {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": str(HOUR_MS)}
+}
+LOST = Violation(1, "record is missing though it is the last of its key")
+
+
+@pytest.mark.parametrize(
+    ("written_ms", "closed_ms", "violations"),
+    [
+        (NOW_MS - HOUR_MS, NOW_MS - HOUR_MS, ()),
+        (NOW_MS + HOUR_MS, NOW_MS - HOUR_MS, ()),
+        (NOW_MS - HOUR_MS, NOW_MS, ()),
+        (NOW_MS - HOUR_MS + 1, NOW_MS - HOUR_MS + 1, (LOST,)),
+    ],
+)
+def test_a_tombstone_is_dropped_after_its_segment_was_complete_for_the_retention(
+    tmp_path: Path, written_ms: int, closed_ms: int, violations: tuple[Violation, ...]
+) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    (before / str(TOPIC)).mkdir(parents=True)
+    batch = Batch([Record(0, written_ms, b"a", b"v"), Record(1, written_ms, b"b", None)])
+    for segment in (build(0, [batch.encode()]), data_segment(2, [2])):
+        segment.put(LocalFileSystem(), str(before / str(TOPIC)))
+    os.utime(before / str(TOPIC) / f"{0:020d}.log", ns=(closed_ms * 1_000_000,) * 2)
+    shutil.copytree(before, after)
+    for as_of_ms in (NOW_MS - HOUR_MS, NOW_MS):
+        (after / "cleaner-offset-checkpoint").unlink(missing_ok=True)
+        clean_locally(after, as_of_ms, TOPICS)
+    request = VerifyRequest(
+        (str(before),), (str(after),), NOW_MS, exact=True, several_rounds=True, resolver=resolver_of(TOPICS)
+    )
+    (log,) = certify(request).logs
+    assert log.violations == violations
+    assert log.status is (Status.VIOLATED if violations else Status.HOLDS)

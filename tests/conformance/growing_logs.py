@@ -1,0 +1,152 @@
+"""Logs that a broker appends to, copied with ``--since`` again and again, and as many rounds of Kafka's own cleaner on logs
+with the same appends.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+from compaction.certifier.certificate import Status
+from compaction.certifier.verify_request import VerifyRequest
+from compaction.config import Resolver, read_toml
+from compaction.names import CLEANER_OFFSETS
+from tests.certifier.certify import certify
+from tests.conformance.compare import differences
+from tests.conformance.ours import clean_in_process, topics_file
+from tests.kafka.cleaner import CleanResult, clean_partition_if_due
+from tests.kafka.gateway import Gateway
+from tests.kafka.log import KafkaLog, Opening
+from tests.local_job import read_offsets
+from tests.oracle.random_logs import START_MS, Flavour, random_log
+
+ROUNDS = 5
+HOUR_MS = 3_600_000
+CONFIG = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0",
+    "internal.segment.bytes": "3000",
+    "segment.index.bytes": "10485760",
+    "index.interval.bytes": "200",
+    "delete.retention.ms": str(HOUR_MS),
+}
+#: logs by name: their flavours, and their settings
+Logs = Mapping[str, tuple[Flavour, Mapping[str, str]]]
+
+
+def random_logs(seed: int) -> Logs:
+    """Nine logs of random flavours and settings, uncompressed: the sizes of segments decide what later rounds join."""
+    rng = random.Random(f"copies {seed}")
+    return {f"random-{number}": (_flavour(rng), _settings(rng)) for number in range(9)}
+
+
+def _flavour(rng: random.Random) -> Flavour:
+    magics, producers = rng.choice(((2,), (2,), (2,), (1, 2), (0, 1, 2), (0, 1))), rng.choice((0, 1, 4, 12))
+    return Flavour(
+        batches=rng.choice((25, 40, 90, 120)),
+        keys=rng.choice((1, 2, 5, 12, 40)),
+        magics=magics,
+        producers=producers,
+        transactions=producers > 0 and 2 in magics and rng.random() < 0.75,
+        gaps=rng.random() < 0.7,
+        odd=rng.choice((0.0, 0.0, 0.1, 0.5)),
+        stated=rng.choice((0.0, 0.0, 0.0, 0.05, 0.5)),
+        settled=rng.choice((0.3, 0.6, 0.9)),
+        far=0.0 if rng.random() < 0.93 else 0.6,
+    )
+
+
+def _settings(rng: random.Random) -> Mapping[str, str]:
+    settings = {
+        # the job takes an index for truncated that lacks more than a broker leaves out when it is started once
+        "index.interval.bytes": "4096",
+        "internal.segment.bytes": rng.choice(("1500", "3000", "6000", "1048576")),
+        "delete.retention.ms": str(rng.choice((0, HOUR_MS - 1, HOUR_MS, 2 * HOUR_MS, 10 * HOUR_MS))),
+    }
+    if rng.random() < 0.3:
+        settings["min.cleanable.dirty.ratio"] = rng.choice(("0.2", "0.5", "0.8"))
+    if rng.random() < 0.2:
+        settings["min.compaction.lag.ms"] = str(rng.choice((1, HOUR_MS, 2 * HOUR_MS)))
+    return settings
+
+
+class GrowingLogs:
+    """Logs of a seed under ``root``: a source that is only appended to, its copies, and the logs that Kafka cleans."""
+
+    def __init__(self, gateway: Gateway, root: Path, seed: int, logs: Logs) -> None:
+        self.gateway, self.root = gateway, root
+        self.source, self.kafkas = root / "source", root / "kafkas"
+        self.logs = {name: random_log(seed, flavour) for name, (flavour, _) in logs.items()}
+        self.config = {name: {**CONFIG, **settings} for name, (_, settings) in logs.items()}
+        self.checkpoints: dict[str, int] = {}
+        self.copy: Path | None = None
+        self.source.mkdir()
+        (self.source / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}', encoding="utf-8")
+        self.toml = topics_file(root / "topics.toml", self.config)
+
+    def problems(self) -> list[str]:
+        """All rounds, up to the first with a problem: differences of a copy from Kafka's logs, and what the certifier finds."""
+        for number in range(ROUNDS):
+            for name in self.logs:
+                self._append(name, number)
+            if found := self._round(number):
+                return [f"round {number}: {each}" for each in found]
+        return []
+
+    def _append(self, name: str, number: int) -> None:
+        """The next share of a log, which begins within the active segment."""
+        segments = self.logs[name].segments
+        batches = [(segment.base_offset, segment.mtime_ms, batch.raw) for segment in segments for batch in segment.batches]
+        new = batches[number * len(batches) // ROUNDS : (number + 1) * len(batches) // ROUNDS]
+        for log_dir in (self.source, self.kafkas):
+            path = log_dir / f"{name}-0"
+            before = {file: file.stat().st_mtime_ns for file in path.glob("*.log")}
+            with KafkaLog(self.gateway, path, Opening(START_MS, self.config[name])) as log:
+                last = max((int(file.stem) for file in before), default=0)
+                for base, _, raw in new:
+                    if base > last:
+                        log.roll()
+                        last = base
+                    log.append(raw)
+            times = {base: mtime_ms for base, mtime_ms, _ in batches}
+            for file in path.glob("*.log"):
+                if file.stat().st_mtime_ns != before.get(file):
+                    mtime_ms = max(time for base, time in times.items() if base <= int(file.stem) or not before)
+                    os.utime(file, ns=(mtime_ms * 1_000_000,) * 2)
+
+    def _round(self, number: int) -> list[str]:
+        now_ms = START_MS + HOUR_MS * (number + 1)
+        target, version = self.root / f"copy-{number}", self.gateway.version
+        since = () if self.copy is None else ("--since", str(self.copy))
+        options = ("--config", str(self.toml), "--kafka-version", version, "--output-dir", str(target), "--if-done", "skip")
+        with redirect_stdout(StringIO()):
+            reports = clean_in_process(self.source, now_ms, *options, *since)
+        found = [f"{name}: {report['reason']}" for name, report in reports.items() if report["status"] == "failed"]
+        if number:
+            found += [f"{name}: {log['since_reason']}" for name, log in reports.items() if log["since"] == "full"]
+        for name, config in self.config.items():
+            path = self.kafkas / f"{name}-0"
+            outcome = clean_partition_if_due(self.gateway, path, Opening(now_ms, config), self.checkpoints.get(name))
+            if isinstance(outcome, CleanResult):
+                self.checkpoints[name] = outcome.end_offset
+            found += differences(self.gateway, target / f"{name}-0", path, int(config["index.interval.bytes"]))
+        checkpoints = read_offsets(target, "cleaner_offsets") if (target / CLEANER_OFFSETS).exists() else {}
+        if checkpoints != self.checkpoints:
+            found.append(f"checkpoints {checkpoints}, Kafka's {self.checkpoints}")
+        if self.copy is not None:
+            shutil.rmtree(self.copy)
+        self.copy = target
+        return [*found, *self._violations(now_ms)]
+
+    def _violations(self, now_ms: int) -> list[str]:
+        resolver = Resolver(tomls=(read_toml(self.toml.read_text(encoding="utf-8"), str(self.toml)),))
+        request = VerifyRequest(
+            (str(self.source),), (str(self.copy),), now_ms, exact=True, several_rounds=True,
+            resolver=resolver, kafka_version=self.gateway.version,
+        )  # fmt: skip
+        return [str(log.lines()) for log in certify(request).logs if log.status is not Status.HOLDS]
