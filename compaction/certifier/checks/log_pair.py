@@ -100,10 +100,14 @@ class LogPair:
 
 def legacy_delete_horizon_ms(pair: LogPair) -> int:
     """The modification time of the last clean segment less ``delete.retention.ms``, as in ``Cleaner.doClean``. If
-    the first dirty offset is unknown, everything below the checkpoint counts as clean."""
+    the first dirty offset is unknown, everything below the checkpoint counts as clean; in several rounds, each of its segments
+    may have been the last."""
     is_recorded = pair.before.cleaned_to is not None and not pair.rules.several_rounds
     first_dirty = pair.before.cleaned_to if is_recorded else pair.after.cleaned_to
     start = pair.before.log_start_offset
     first_dirty = start if first_dirty is None or first_dirty < start else first_dirty
     clean = [segment.mtime_ms for segment in pair.before.segments if segment.base_offset < first_dirty]
-    return to_long(clean[-1] - pair.rules.delete_retention_ms) if clean else 0
+    if not clean:
+        return 0
+    newest = max(clean) if pair.rules.several_rounds else clean[-1]
+    return to_long(newest - pair.rules.delete_retention_ms)
