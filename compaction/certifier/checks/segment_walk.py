@@ -218,7 +218,7 @@ def _offset_at(fs: FileSystem, files: SegmentFiles, position: int | None, expect
 
 
 def _read_txns(fs: FileSystem, task: WalkTask) -> Rows:
-    """The transaction index; a malformed one of ``before`` has no entries, as a run rebuilds it."""
+    """The entries of the transaction index; a malformed one of ``before`` has none, as a run rebuilds it."""
     path = task.files.path(TXNINDEX)
     data = b"" if fs.stat(path) is None else fs.read_bytes(path)
     try:
@@ -229,7 +229,7 @@ def _read_txns(fs: FileSystem, task: WalkTask) -> Rows:
         return np.empty(0, TXN_ROW)
     if len(data) % 34 and task.is_after:
         raise FormatError(f"{path}: {TXNINDEX} ends within an entry")
-    return entries
+    return entries[entries["last_offset"] >= task.txns_from]
 
 
 def _same_files(fs: FileSystem, files: SegmentFiles, counterpart: SegmentFiles) -> bool:
