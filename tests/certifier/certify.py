@@ -1,6 +1,9 @@
-"""Certifies what a request asks for, by any runner of tasks."""
+"""Certifies what a request asks for, by any runner of tasks; or a copy of logs with these settings."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 from compaction.certifier.certificate import VerifyReport
 from compaction.certifier.certify import certify_pairs
@@ -8,6 +11,7 @@ from compaction.certifier.checks.offset_ranges import RANGE_BYTES
 from compaction.certifier.find_pairs import find_pairs
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.task_runner import TaskRunner
+from tests.local_job import TopicConfigs, resolver_of
 from tests.local_passes import LocalPasses
 
 
@@ -15,3 +19,8 @@ def certify(request: VerifyRequest, range_bytes: int = RANGE_BYTES, runner: Task
     """In place also of logs of which nothing was replaced."""
     pairs = find_pairs(request, unreplaced=True)
     return certify_pairs(runner or LocalPasses(), pairs, request.now_ms, range_bytes)
+
+
+def certify_copy(before: Path, after: Path, now_ms: int, topics: TopicConfigs, **options: Any) -> VerifyReport:
+    """Certifies log directories with these settings as of the time of the round; ``options`` are other fields of a request."""
+    return certify(VerifyRequest((str(before),), (str(after),), now_ms, exact=True, resolver=resolver_of(topics), **options))

@@ -10,11 +10,10 @@ import pytest
 
 from compaction.certifier.certificate import Status
 from compaction.certifier.checks.violations import Violation
-from compaction.certifier.verify_request import VerifyRequest
 from compaction.formats import indexes
-from tests.certifier.certify import certify
+from tests.certifier.certify import certify_copy
 from tests.certifier.story import CONFIG, INTERVAL_BYTES, NOW_MS, TOPIC, T, sent
-from tests.local_job import clean_locally, resolver_of, write_offsets
+from tests.local_job import clean_locally, write_offsets
 from tests.oracle.disk import write_partition
 from tests.oracle.logs import ABORT, Batching, LogBuilder
 
@@ -42,7 +41,6 @@ def test_transactions_are_compared_from_the_log_start_on(
     (entry,) = indexes.read_txn_index(index.read_bytes()).tolist()
     assert entry[:3] == (8, 4, 6)
     index.write_bytes(indexes.write_txn_index(np.array([(8, first_offset, *entry[2:])], indexes.TXN_ROW)))
-    request = VerifyRequest((str(before),), (str(after),), NOW_MS, True, resolver=resolver_of({TOPIC: CONFIG}))
-    (found,) = certify(request).logs
+    (found,) = certify_copy(before, after, NOW_MS, {TOPIC: CONFIG}).logs
     assert found.violations == violations
     assert found.status is (Status.VIOLATED if violations else Status.HOLDS)

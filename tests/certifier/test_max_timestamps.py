@@ -9,11 +9,10 @@ from pathlib import Path
 
 from compaction.certifier.certificate import Status
 from compaction.certifier.checks.violations import Violation
-from compaction.certifier.verify_request import VerifyRequest
 from compaction.storage.local import LocalFileSystem
-from tests.certifier.certify import certify
+from tests.certifier.certify import certify_copy
 from tests.kafka.encode import Batch, Record
-from tests.local_job import clean_locally, resolver_of
+from tests.local_job import clean_locally
 from tests.logdir.logs import NOW_MS, TOPIC, build, data_segment
 
 TOPICS = {TOPIC.topic: {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}}
@@ -37,8 +36,7 @@ def certified(tmp_path: Path, rewritten: Batch | None = None) -> tuple[Status, t
     if rewritten is not None:
         batches[1] = rewritten.encode()
         build(0, batches).put(LocalFileSystem(), str(after / str(TOPIC)))
-    request = VerifyRequest((str(before),), (str(after),), NOW_MS, True, resolver=resolver_of(TOPICS))
-    (log,) = certify(request).logs
+    (log,) = certify_copy(before, after, NOW_MS, TOPICS).logs
     return log.status, log.violations
 
 

@@ -11,11 +11,10 @@ import pytest
 
 from compaction.certifier.certificate import Status
 from compaction.certifier.checks.violations import Violation
-from compaction.certifier.verify_request import VerifyRequest
 from compaction.storage.local import LocalFileSystem
-from tests.certifier.certify import certify
+from tests.certifier.certify import certify_copy
 from tests.kafka.encode import Batch, Record
-from tests.local_job import clean_locally, resolver_of
+from tests.local_job import clean_locally
 from tests.logdir.logs import NOW_MS, TOPIC, build, data_segment
 
 HOUR_MS = 3_600_000
@@ -47,9 +46,6 @@ def test_a_tombstone_is_dropped_after_its_segment_was_complete_for_the_retention
     for as_of_ms in (NOW_MS - HOUR_MS, NOW_MS):
         (after / "cleaner-offset-checkpoint").unlink(missing_ok=True)
         clean_locally(after, as_of_ms, TOPICS)
-    request = VerifyRequest(
-        (str(before),), (str(after),), NOW_MS, exact=True, several_rounds=True, resolver=resolver_of(TOPICS)
-    )
-    (log,) = certify(request).logs
+    (log,) = certify_copy(before, after, NOW_MS, TOPICS, several_rounds=True).logs
     assert log.violations == violations
     assert log.status is (Status.VIOLATED if violations else Status.HOLDS)

@@ -6,10 +6,9 @@ import shutil
 from pathlib import Path
 
 from compaction.certifier.certificate import Status
-from compaction.certifier.verify_request import VerifyRequest
 from compaction.storage.local import LocalFileSystem
-from tests.certifier.certify import certify
-from tests.local_job import clean_locally, resolver_of
+from tests.certifier.certify import certify_copy
+from tests.local_job import clean_locally
 from tests.logdir.logs import NOW_MS, TOPIC, build, data_batch, data_segment
 
 TOPICS = {TOPIC.topic: {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}}
@@ -26,6 +25,5 @@ def test_a_log_with_a_segment_that_was_split_holds(tmp_path: Path) -> None:
     shutil.copytree(before, after)
     clean_locally(after, NOW_MS + 10**6, TOPICS)
     assert sorted(int(each.stem) for each in (after / str(TOPIC)).glob("*.log")) == [0, FAR, FAR + 10]
-    request = VerifyRequest((str(before),), (str(after),), NOW_MS + 10**6, True, resolver=resolver_of(TOPICS))
-    (log,) = certify(request).logs
+    (log,) = certify_copy(before, after, NOW_MS + 10**6, TOPICS).logs
     assert (log.status, log.violations) == (Status.HOLDS, ())

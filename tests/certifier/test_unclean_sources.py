@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from compaction.certifier.certificate import Status
-from compaction.certifier.verify_request import VerifyRequest
 from compaction.formats import indexes
-from tests.certifier.certify import certify
-from tests.local_job import resolver_of, write_offsets
+from tests.certifier.certify import certify_copy
+from tests.local_job import write_offsets
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "unclean"
 NOW_MS = 1_800_000_000_000
-RESOLVER = resolver_of({"t": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}})
+TOPICS = {"t": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}}
 INDEX = f"{0:020d}.txnindex"
 
 
@@ -30,7 +29,7 @@ def expected(case: str, tmp_path: Path, end_offset: int) -> Path:
 
 
 def status_of(before: Path, after: Path) -> tuple[Status, str]:
-    found = certify(VerifyRequest((str(before),), (str(after),), NOW_MS, True, resolver=RESOLVER)).logs[0]
+    found = certify_copy(before, after, NOW_MS, TOPICS).logs[0]
     return found.status, str(found)
 
 

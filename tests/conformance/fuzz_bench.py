@@ -16,16 +16,15 @@ from typing import NamedTuple
 from py4j.protocol import Py4JJavaError
 
 from compaction.certifier.certificate import Status
-from compaction.certifier.verify_request import VerifyRequest
 from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus
-from tests.certifier.certify import certify
+from tests.certifier.certify import certify_copy
 from tests.conformance.compare import differences
 from tests.conformance.stories import ROUND_TIMES, NewSegment, Story, Turn
 from tests.kafka.cleaner import CleanResult, Selected, clean_partition_if_due
 from tests.kafka.gateway import Gateway, shared_gateway, unconverted_errors
 from tests.kafka.log import LONG_MAX, KafkaLog, Opening, expire_partition
-from tests.local_job import TopicConfigs, read_offsets, resolver_of, write_offsets
+from tests.local_job import TopicConfigs, read_offsets, write_offsets
 from tests.oracle.records import decode
 
 #: cleans a log directory as of a time with these topic configurations, returns reports by topic
@@ -136,9 +135,8 @@ class FuzzBench:
     def _refuted(self, now_ms: int, topics: TopicConfigs) -> dict[str, list[str]]:
         """What ``verify`` rejects. Logs whose checkpoint is past what was cleaned are left out: it names what they lose."""
         logs = frozenset(TopicPartition(name, 0) for name in topics if self._progress[name].story.knows_what_was_cleaned)
-        sides, version = ((str(self._before),), (str(self._ours),)), self._gateway.version
-        request = VerifyRequest(*sides, now_ms, True, logs=logs, resolver=resolver_of(topics), kafka_version=version)
-        found = certify(replace(request, include_active=self._include_active)).logs if logs else ()
+        options = {"logs": logs, "kafka_version": self._gateway.version, "include_active": self._include_active}
+        found = certify_copy(self._before, self._ours, now_ms, topics, **options).logs if logs else ()
         return {log.topic: [f"verify: {log}"] for log in found if log.status is not Status.HOLDS}
 
     def _checkpoint(self, name: str, turn: Turn) -> int | None:

@@ -13,10 +13,8 @@ from io import StringIO
 from pathlib import Path
 
 from compaction.certifier.certificate import Status
-from compaction.certifier.verify_request import VerifyRequest
-from compaction.config import Resolver, read_toml
 from compaction.names import CLEANER_OFFSETS
-from tests.certifier.certify import certify
+from tests.certifier.certify import certify_copy
 from tests.conformance.compare import differences
 from tests.conformance.ours import clean_in_process, topics_file
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
@@ -141,12 +139,5 @@ class GrowingLogs:
         if self.copy is not None:
             shutil.rmtree(self.copy)
         self.copy = target
-        return [*found, *self._violations(now_ms)]
-
-    def _violations(self, now_ms: int) -> list[str]:
-        resolver = Resolver(tomls=(read_toml(self.toml.read_text(encoding="utf-8"), str(self.toml)),))
-        request = VerifyRequest(
-            (str(self.source),), (str(self.copy),), now_ms, exact=True, several_rounds=True,
-            resolver=resolver, kafka_version=self.gateway.version,
-        )  # fmt: skip
-        return [str(log.lines()) for log in certify(request).logs if log.status is not Status.HOLDS]
+        certified = certify_copy(self.source, target, now_ms, self.config, several_rounds=True, kafka_version=version)
+        return [*found, *(str(log.lines()) for log in certified.logs if log.status is not Status.HOLDS)]

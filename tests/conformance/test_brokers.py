@@ -6,7 +6,6 @@ What their consumers then read is what they read after the cleaner of that versi
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -25,6 +24,7 @@ from tests.kafka.jars import REFERENCE
 from tests.kafka.log import Opening
 from tests.local_job import clean_locally
 from tests.logdir.settings.test_kafka_version import settings_in
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -74,11 +74,8 @@ def write(clients: Clients, topics: Mapping[str, Mapping[str, str]]) -> None:
 
 def served(clients: Clients, topics: Sequence[str]) -> list[list[Consumed]]:
     """What consumers read, without and with transactions in mind, to the end of each topic."""
-    deadline = time.monotonic() + 60
-    while not all(clients.end_offsets(topic) for topic in topics):
-        # a broker with a ZooKeeper is up before it knows its topics
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    # a broker with a ZooKeeper is up before it knows its topics
+    wait_until(lambda: all(clients.end_offsets(topic) for topic in topics))
     return [clients.read_all(topic, committed_only=committed) for topic in topics for committed in (False, True)]
 
 

@@ -7,7 +7,6 @@ Entries of its transaction indexes differ from the leader's: last stable offsets
 from __future__ import annotations
 
 import shutil
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -16,20 +15,20 @@ from pathlib import Path
 import pytest
 
 from compaction.certifier.certificate import Status
-from compaction.certifier.verify_request import VerifyRequest
 from compaction.names import CLEAN_SHUTDOWN
 from compaction.report import LogStatus
 from compaction.run.compact import clean_logs
-from tests.certifier.certify import certify
+from tests.certifier.certify import certify_copy
 from tests.conformance.broker_dir import checkpoint, clean_as_broker, soon_after
 from tests.conformance.compare import differences
 from tests.conformance.fuzz_bench import forget_active_indexes, forget_snapshots
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway
-from tests.local_job import clean_locally, request_for, resolver_of
+from tests.local_job import clean_locally, request_for
 from tests.local_passes import LocalPasses
 from tests.oracle.disk import read_partition
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -77,19 +76,13 @@ def has_later_stable_offsets(partition: Path) -> bool:
 def caught_up(leader: Clients, follower: Path) -> None:
     """Waits until the follower's high watermark is the leader's end."""
     end = leader.end_offsets(TOPIC)[0][1]
-    deadline = time.monotonic() + 60
-    while checkpoint(follower / "replication-offset-checkpoint").get(LOG) != end:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: checkpoint(follower / "replication-offset-checkpoint").get(LOG) == end)
 
 
 def follower_is_fenced(leader: Clients) -> None:
     """Waits until the cluster counts without the killed follower. A leader that stops before this can hand the partition to it,
     and is out of sync when it starts again: it does not lead then, and nobody can write."""
-    deadline = time.monotonic() + 60
-    while leader.brokers() != [1]:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: leader.brokers() == [1])
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +128,8 @@ def test_a_follower_is_cleaned_as_by_kafka(followers: Followers, gateway: Gatewa
     request = replace(request_for(written, now_ms, {TOPIC: CONFIG}), output_dir=str(ours.parent))
     (report,) = clean_logs(LocalPasses, request).logs
     assert report.status is LogStatus.CLEANED, report.reason
-    verified = VerifyRequest((str(written),), (str(ours.parent),), now_ms, True, resolver=resolver_of({TOPIC: CONFIG}))
-    assert {(log.status, log.violations) for log in certify(verified).logs} == {(Status.HOLDS, ())}
+    (certified,) = certify_copy(written, ours.parent, now_ms, {TOPIC: CONFIG}).logs
+    assert (certified.status, certified.violations) == (Status.HOLDS, ())
     assert clean_as_broker(gateway, kafkas.parent, LOG, CONFIG, now_ms) is not None
     if not clean:
         forget_active_indexes(ours, kafkas)

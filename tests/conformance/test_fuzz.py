@@ -5,11 +5,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from compaction.certifier.certificate import LogCertificate
+from compaction.names import TopicPartition
+from tests.conformance import fuzz_bench
 from tests.conformance.fuzz import CASES, local_job, random_sizes, run_stories
 from tests.conformance.stories import random_story, read_story
 from tests.kafka.gateway import Gateway, shared_gateway
@@ -32,6 +38,23 @@ def test_random_logs_equal_kafkas_after_every_round(gateway: Gateway) -> None:
         tally = run_stories(gateway, root, stories, local_job(random_sizes(FIRST)))
     assert not tally.failed, [(each.story.name, each.problems[:3]) for each in tally.failed]
     assert tally.cleaned > STORIES
+
+
+def test_what_verify_rejects_fails_a_log_unless_its_checkpoint_is_invented(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reject(before: Path, *_: Any, logs: Collection[TopicPartition], **__: Any) -> SimpleNamespace:
+        assert before.is_dir()
+        return SimpleNamespace(logs=[LogCertificate.violated(log, 0, "a record is lost") for log in logs])
+
+    monkeypatch.setattr(fuzz_bench, "certify_copy", reject)
+    known = read_story(CASES / "a-record-without-a-key-goes.json")
+    assert known.knows_what_was_cleaned
+    invented = replace(known, name="invented", turns=(replace(known.turns[0], checkpoint=1), *known.turns[1:]))
+    with scratch() as root:
+        tally = run_stories(gateway, root, [known, invented], local_job())
+    assert ["a record is lost" in problem for each in tally.failed for problem in each.problems] == [True]
+    assert [each.story.name for each in tally.failed] == [known.name]
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ from tests.local_passes import LocalPasses
 from tests.memory import scratch
 from tests.passes.random_cases import NOW_MS, random_cases
 from tests.passes.test_contract import contents, lay_out, plain
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 #: everything in several slices, shards and parts; or nothing
@@ -144,10 +145,7 @@ def test_workers_end_with_a_driver_that_is_killed() -> None:
     worker = int(driver.stdout.readline())
     driver.kill()
     driver.communicate()
-    deadline = time.monotonic() + LIMIT_S
-    while _runs(worker):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not _runs(worker), LIMIT_S)
 
 
 def test_an_interrupt_while_workers_start_is_for_their_driver_alone(workers: ProcessPasses) -> None:

@@ -4,7 +4,6 @@ itself serves compacted uploads."""
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tests.kafka.gateway import Gateway
 from tests.kafka.jars import tiered_storage_jar
 from tests.object_store.local_run import COMPACT, run
 from tests.storage.layouts.exports import no_exports_known
+from tests.waiting import wait_until
 
 __all__ = ["no_exports_known"]
 
@@ -67,10 +67,7 @@ def produce(clients: Clients, batches: range) -> None:
 
 
 def wait_for_uploads(storage: Path, count: int) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while len(list(storage.rglob("orders-0-*/*.snapshot"))) < count:
-        assert time.monotonic() < deadline, [str(file) for file in storage.rglob("*")]
-        time.sleep(0.1)
+    wait_until(lambda: len(list(storage.rglob("orders-0-*/*.snapshot"))) >= count, _DEADLINE_S)
 
 
 def latest(records: Sequence[Consumed]) -> dict[bytes | None, Consumed]:

@@ -104,9 +104,8 @@ def check_outcomes(before: Transactions, after: Transactions, findings: Findings
 
 def check_markers(before: Transactions, after: Transactions, pair: LogPair, findings: Findings) -> None:
     """Rule 2; a violation is at the offset of a dropped marker."""
-    dropped = (before.events["kind"] != DATA) & (before.events["last"] >= pair.after.log_start_offset)
     retained_markers = after.events[after.events["kind"] != DATA]
-    dropped &= ~np.isin(before.events["last"], retained_markers["last"])
+    dropped = (before.events["kind"] != DATA) & ~np.isin(before.events["last"], retained_markers["last"])
     dropped_rows = np.flatnonzero(dropped)
     if not len(dropped_rows):
         return

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from compaction.certifier.checks.log_pair import SegmentFiles
-from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, SegmentWalk, WalkTask, join_runs
+from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, SegmentWalk, WalkTask, join_runs, walk_segment
 from compaction.certifier.checks.txn_checks import OPEN, Transactions, following
 from compaction.kernels.reading.tables import ABORT, COMMIT
+from tests.kafka.encode import Batch, Record
 
 
 def walk(*events: tuple[int, int, int, int]) -> SegmentWalk:
@@ -25,6 +28,19 @@ def test_an_outcome_is_that_of_the_producers_next_marker_in_any_segment() -> Non
     assert found == {(7, 0): ABORT, (7, 6): ABORT, (7, 8): OPEN, (8, 2): COMMIT, (8, 7): COMMIT}
     aborted = txns.aborted()
     assert (aborted.producer.tolist(), aborted.first.tolist(), aborted.last.tolist()) == ([7], [0], [6])
+
+
+@pytest.mark.parametrize(("producer", "first", "events"), [(7, 0, 1), (-1, 0, 0), (7, 1, 1), (7, 2, 0)])
+def test_batches_of_producers_from_an_offset_on_belong_to_transactions(
+    tmp_path: Path, producer: int, first: int, events: int
+) -> None:
+    records = [Record(0, 1, b"a", b""), Record(1, 1, b"b", b"")]
+    batch = Batch(records, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True).encode()
+    (tmp_path / f"{0:020d}.log").write_bytes(batch)
+    files = SegmentFiles(str(tmp_path), 0, len(batch), 0, last=True)
+    walked = walk_segment(WalkTask(0, files, is_after=False, txns_from=first))
+    assert walked.error is None
+    assert len(walked.all_events()) == events
 
 
 @pytest.mark.parametrize(("producer", "offset", "aborted"), [(7, 0, True), (7, 5, True), (7, 9, False), (8, 3, False)])
