@@ -7,6 +7,7 @@ unchanged, and the run continues with the others (exit code 1).
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from compaction.printable import printable
 
@@ -35,6 +36,11 @@ class CompactionError(Exception):
             where = f"{self.path} at byte {self.position}: "
         tail = "" if self.hint is None else f"; {self.hint}"
         return printable(" ".join(f"{where}{self.message}{tail}".split("\n")))
+
+    def reword(self, change: Callable[[str], str]) -> None:
+        """Changes the words of the message and the hint."""
+        self.message, self.hint = change(self.message), None if self.hint is None else change(self.hint)
+        self.args = (self.describe(),)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Spark pickles errors from tasks to the driver; ``Exception`` does not pickle keyword-only arguments."""

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from compaction.api.inputs import Inputs
 from compaction.errors import UsageError
+from compaction.options.table import AUTO, LOCAL, SPARK
 from compaction.screen.steps import step
 from compaction.startup.java_version import require_java
 from compaction.storage.uri import environment
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from compaction.spark.progress import Progress
     from compaction.spark.session import PlainSession, Session
 
-AUTO, LOCAL, SPARK = "auto", "local", "spark"
 #: set by ``spark-submit``, or by users to give its options to a Python process
 _SUBMITTED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS")
 #: encrypts Spark's files in its local directories with a key that is only in memory
@@ -165,8 +166,6 @@ def choose(
     """
     if isinstance(engine, Engine):
         return engine
-    if engine not in (AUTO, LOCAL, SPARK):
-        raise UsageError(f"engine {engine!r} is not one of {AUTO}, {LOCAL} and {SPARK}", hint=f"use {AUTO}")
     if spark is not None:
         if engine == LOCAL:
             raise UsageError("a session is given for the local engine", hint="leave out one of the two")
@@ -182,14 +181,15 @@ def choose(
 
 
 @contextmanager
-def chosen(engine: str | Engine, command: str, **options: Any) -> Iterator[Engine]:
+def chosen(inputs: Inputs, settings: Mapping[str, str] = MappingProxyType({}), *, to_store: bool = False) -> Iterator[Engine]:
     """The engine of a call, see ``choose``. It ends with the block, or with the process of a command."""
-    chosen_engine = choose(engine, command, **options)
+    requested = inputs.values["engine"]
+    engine = choose(requested, inputs.command.name, spark=inputs.values["spark"], settings=settings, to_store=to_store)
     try:
-        yield chosen_engine
+        yield engine
     finally:
-        if chosen_engine is not engine and not _surroundings[-1].ends_with_process:
-            chosen_engine.close()
+        if engine is not requested and not _surroundings[-1].ends_with_process:
+            engine.close()
 
 
 def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({})) -> PlainSession:

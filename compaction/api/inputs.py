@@ -1,20 +1,12 @@
-"""From the parameters of a call to a checked request: configuration, selected logs, directories, the time of the run.
-
-A time is given in milliseconds since the epoch, or as ISO 8601 with an offset from UTC. Times before 2000 are refused as
-seconds given for milliseconds, times after 9999 as microseconds.
-"""
+"""From the values of a call to a checked request: configuration, selected logs, directories, the time of the run."""
 
 from __future__ import annotations
 
-import os
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
-from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from compaction.cleaning.kafka_rules import rules_of
 from compaction.config import Resolver, TomlSettings, read_properties, read_sets, read_toml
@@ -25,6 +17,9 @@ from compaction.formats.properties import parse_properties
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
 from compaction.logdir.settings.metadata_sources import require_metadata_log
 from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
+from compaction.options.option import CommandOptions
+from compaction.options.table import AUTO
+from compaction.options.values import Texts, texts
 from compaction.screen.steps import step
 from compaction.storage.clients import require_store
 from compaction.storage.contents import digest_of
@@ -35,88 +30,18 @@ from compaction.storage.remote import require_finished
 from compaction.storage.text_files import read_text
 from compaction.storage.uri import add_tail, is_inside, is_layout, parse_uri, place_of, resolved
 
-_ISO = re.compile(
-    r"(?P<date>\d{4}-\d\d-\d\d)[T ](?P<time>\d\d:\d\d)(?P<s>:\d\d)?(?P<fraction>\.\d{1,9})?(?P<offset>Z|z|[+-]\d\d:?\d\d)?"
-)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_FIRST_MS = 946_684_800_000
-_LAST_MS = 253_402_300_799_999
-
-
-def milliseconds(text: str) -> int:
-    """A time in milliseconds since the epoch, from their decimal digits.
-
-    :raises ValueError: not a time, or before 2000 or after 9999
-    """
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise ValueError(f"{text!r} is not a time in milliseconds since the epoch")
-    return _in_range(int(text), text)
-
-
-def iso_time_ms(text: str) -> int:
-    """A time in milliseconds since the epoch, from ISO 8601 with an offset from UTC: ``2026-11-22T02:00Z``.
-
-    :raises ValueError: not such a time, or before 2000
-    """
-    match = _ISO.fullmatch(text)
-    if match is None and _DATE.fullmatch(text):
-        raise ValueError(f"{text!r} is a date without a time: {text}T00:00Z is its midnight in UTC")
-    if match is None:
-        raise ValueError(f"{text!r} is not a time such as 2026-11-22T02:00Z or 2026-11-22T03:00:00+01:00")
-    if match["offset"] is None:
-        raise ValueError(f"{text!r} has no offset from UTC: append Z, or an offset such as +01:00")
-    offset = "+0000" if match["offset"] in "Zz" else match["offset"]
-    try:
-        whole = datetime.strptime(f"{match['date']}T{match['time']}{match['s'] or ':00'}{offset}", "%Y-%m-%dT%H:%M:%S%z")
-    except ValueError:
-        raise ValueError(f"{text!r} is not a valid time") from None
-    return _in_range((whole - _EPOCH) // timedelta(milliseconds=1) + int(Fraction(f"0{match['fraction'] or ''}") * 1000), text)
-
-
-def _in_range(time_ms: int, text: str) -> int:
-    if time_ms < _FIRST_MS:
-        raise ValueError(f"{text!r} is a time before the year 2000; milliseconds since the epoch have 13 digits")
-    if time_ms > _LAST_MS:
-        raise ValueError(f"{text!r} is a time after the year 9999; milliseconds since the epoch have 13 digits")
-    return time_ms
-
-
-AUTO = "auto"
-
-#: one value or several
-Texts = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-#: settings by name, or as ``NAME=VALUE``
-NamedSettings = Mapping[str, object] | Iterable[str]
-#: ISO 8601 with an offset from UTC, or milliseconds since the epoch
-Time = str | int | datetime
-
-
-def texts(values: Texts) -> list[str]:
-    return [os.fspath(value) for value in ((values,) if isinstance(values, (str, os.PathLike)) else values)]
-
-
-def pairs(settings: NamedSettings) -> list[str]:
-    """Settings as ``NAME=VALUE``; several values of one are joined by commas."""
-    if isinstance(settings, Mapping):
-        return [f"{name}={_value(value)}" for name, value in settings.items()]
-    return [settings] if isinstance(settings, str) else list(settings)
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The parameters that commands have in common; the fields are named as the parameters of the Python API.
+    """The values that commands have in common; the fields are named as the keywords of the Python API.
 
-    :ivar extra: other parameters of the command that change its output, by name
+    :ivar command: the options of the command
+    :ivar values: the values of all its keywords, for documents
     """
 
-    command: str
+    command: CommandOptions[Any]
     log_dirs: Sequence[str]
     topics: Sequence[str] = ()
     partitions: Sequence[str] = ()
@@ -127,7 +52,7 @@ class Inputs:
     settings: Sequence[str] = ()
     metadata: Sequence[str] = ()
     assume_default_policy: bool = False
-    as_of_ms: int | None = None
+    as_of: int | None = None
     #: the current time for every rule of the call, in milliseconds: the only place that reads the clock
     now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     kafka_version: str = AUTO
@@ -138,53 +63,25 @@ class Inputs:
     replace: bool = False
     if_done: str | None = None
     since: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    #: all parameters of the call, for its report
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, command: str, parameters: Mapping[str, Any], *extra: str) -> Inputs:
-        """The inputs among the parameters of a call.
+    def of(cls, command: CommandOptions[V], log_dirs: Texts, options: V) -> Inputs:
+        """The inputs of a call.
 
-        :param extra: names of parameters that change an output
-        :raises UsageError: a time is invalid
+        :param options: from ``CommandOptions.complete``
         """
-        lists, paths = dict.fromkeys(_LISTS, texts), dict.fromkeys(_PATHS, _path)
-        read: dict[str, Callable[[Any], Any]] = {"as_of": as_of_ms, "settings": pairs, **lists, **paths}
-        values: dict[str, Any] = {name: read[name](value) if name in read else value for name, value in parameters.items()}
-        common = set(cls.__dataclass_fields__) - {"command", "extra", "parameters"}
-        fields: dict[str, Any] = {name: values[name] for name in values if name in common}
-        own_parameters = {name: values[name] for name in extra}
-        if (time_ms := values.get("as_of")) is not None:
-            fields |= {"as_of_ms": time_ms, "now_ms": time_ms}
-        return cls(command=command, extra=own_parameters, parameters=values, **fields)
+        values = cast("Mapping[str, Any]", options)
+        common = {name: value for name, value in values.items() if name in cls.__dataclass_fields__}
+        if (now_ms := common.get("as_of")) is not None:
+            common["now_ms"] = now_ms
+        dirs = texts(log_dirs)
+        shown = {"log_dirs": dirs, **values} if "log_dirs" in command.rows else values
+        return cls(command, dirs, values=shown, **common)
 
     @property
     def to_store(self) -> bool:
         return self.output_dir is not None and storage_of(self.output_dir).round_trips
-
-
-_LISTS = ("log_dirs", "topics", "partitions", "private_keys", "config", "metadata")
-_PATHS = ("tail", "output_dir", "since")
-
-
-def _path(path: str | os.PathLike[str] | None) -> str | None:
-    return None if path is None else os.fspath(path)
-
-
-def as_of_ms(time: Time | None) -> int | None:
-    """A time of a call in milliseconds since the epoch.
-
-    :raises UsageError: not a time with an offset from UTC
-    """
-    if time is None:
-        return None
-    try:
-        if isinstance(time, int):
-            return milliseconds(str(time))
-        return iso_time_ms(time.isoformat() if isinstance(time, datetime) else time)
-    except ValueError as error:
-        raise UsageError(f"as_of: {error}", hint="give a time with its offset from UTC") from None
 
 
 def read_request(inputs: Inputs, selector: Selector | None = None) -> CompactionRequest:
@@ -311,11 +208,6 @@ def with_output(inputs: Inputs, request: CompactionRequest) -> CompactionRequest
 
     :raises UsageError: they contradict each other, or the output directory is, contains or is inside a log directory
     """
-    if inputs.output_dir is None and (inputs.replace or inputs.if_done):
-        raise UsageError("--replace and --if-done need --output-dir", hint="see --help")
-    if inputs.if_done and inputs.as_of_ms is None:
-        hint = "e.g. --as-of 2026-11-22T02:00Z"
-        raise UsageError("--if-done needs --as-of: without it each run has another time", hint=hint)
     target = check_output_dir(inputs.output_dir, request.log_dirs)
     request = replace(request, output_dir=target, replace=inputs.replace, since=_since(inputs, target, request.log_dirs))
     # a manifest always records it
@@ -328,10 +220,8 @@ def _since(inputs: Inputs, target: str | None, log_dirs: Sequence[str]) -> str |
 
     :raises UsageError: nothing is copied, or to another kind of storage, or the two copies or a log directory overlap
     """
-    if inputs.since is None:
+    if inputs.since is None or target is None:
         return None
-    if target is None or inputs.dry_run:
-        raise UsageError("--since needs --output-dir, and no --dry-run", hint="see --help")
     since = resolved(parse_uri(inputs.since, "--since"))
     if storage_of(since) is not storage_of(target):
         hint = "begin with a copy without --since there"
@@ -347,10 +237,10 @@ def _since(inputs: Inputs, target: str | None, log_dirs: Sequence[str]) -> str |
 def _call(inputs: Inputs, request: CompactionRequest) -> dict[str, Any]:
     """The parameters of the run that change its output, as values of JSON. Names are those of the options in the first version
     that recorded them."""
-    resolver = request.resolver
+    resolver, recorded = request.resolver, inputs.command.recorded(inputs.values)
     toml = [[settings.broker, *settings.topics.items()] for settings in resolver.tomls]
     return {
-        **{name: sorted(value) if isinstance(value, list) else value for name, value in inputs.extra.items()},
+        **{name: sorted(value) if isinstance(value, list) else value for name, value in recorded.items()},
         "topic": sorted(inputs.topics),
         "partition": sorted(inputs.partitions),
         # omitted by default, as in outputs of versions without these options
@@ -358,7 +248,7 @@ def _call(inputs: Inputs, request: CompactionRequest) -> dict[str, Any]:
         **({} if request.since is None else {"since": request.since}),
         "assume_default_policy": inputs.assume_default_policy,
         "kafka_version": inputs.kafka_version,
-        "command": inputs.command,
+        "command": inputs.command.name,
         "log_dirs": list(request.log_dirs),
         "metadata": list(request.metadata_dirs),
         "set": {setting.name: str(setting.value) for setting in resolver.sets},

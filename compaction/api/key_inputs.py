@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.inputs import texts
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import UsageError
 from compaction.formats.primitives import FormatError
+from compaction.options.table import Keys
+from compaction.options.values import texts
 from compaction.storage.text_files import read_text
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ class KeyInputs:
     where: Sequence[str] = ()
 
     @classmethod
-    def of(cls, parameters: Mapping[str, Any]) -> KeyInputs:
-        return cls(texts(parameters["keys"]), parameters["keys_format"], parameters["keys_column"], texts(parameters["where"]))
+    def of(cls, options: Keys) -> KeyInputs:
+        return cls(texts(options["keys"]), options["keys_format"], options["keys_column"], texts(options["where"]))
 
 
 def read_criteria(inputs: KeyInputs) -> KeyCriteria:

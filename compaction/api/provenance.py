@@ -16,8 +16,6 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator
-from inspect import signature
 from typing import Any
 
 from compaction import __version__
@@ -29,18 +27,8 @@ from compaction.config.resolver import BROKER_ATTRIBUTES, TOPIC_ATTRIBUTES
 _HIDDEN = re.compile(r"(?i)(password|secret|credential|token|jaas)[^=]*=")
 
 
-#: options with other names than their parameters
-_NAMES = {
-    "log_dirs": "--log-dir", "topics": "--topic", "partitions": "--partition", "settings": "--set", "policies": "--policy",
-    "private_keys": "--private-key", "result": "--output",
-}  # fmt: skip
-
-
-def provenance(inputs: Inputs, parameters: Callable[..., object], engine: Engine | None = None) -> dict[str, Any]:
-    """The fields of the table.
-
-    :param parameters: the function of the Python API, for its defaults
-    """
+def provenance(inputs: Inputs, engine: Engine | None = None) -> dict[str, Any]:
+    """The fields of the table."""
     pyspark, options = sys.modules.get("pyspark"), command_options()
     return {
         "tool": {
@@ -50,19 +38,17 @@ def provenance(inputs: Inputs, parameters: Callable[..., object], engine: Engine
             "spark": None if pyspark is None else pyspark.__version__,
         },
         **({} if engine is None else {"engine": engine.document()}),
-        "command": inputs.command,
-        "options": dict(_options(inputs, parameters)) if options is None else options,
+        "command": inputs.command.name,
+        "options": _options(inputs) if options is None else options,
         "settings": _broker_settings(inputs),
         "default_settings": {name: TOPIC_ENTRIES[name].default for name in ("cleanup.policy", *TOPIC_ATTRIBUTES)},
     }
 
 
-def _options(inputs: Inputs, function: Callable[..., object]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for parameter in signature(function).parameters.values():
-        value = inputs.parameters.get(parameter.name, parameter.default)
-        if parameter.name not in ("spark", "where"):
-            name = _NAMES.get(parameter.name, f"--{parameter.name.replace('_', '-')}")
-            yield name, option(value, parameter.default)
+def _options(inputs: Inputs) -> dict[str, dict[str, Any]]:
+    rows = inputs.command.rows
+    values = inputs.command.shown(inputs.values, *inputs.values)
+    return {rows[name].flag: option(value, rows[name].default) for name, value in values.items() if rows[name].flag}
 
 
 def option(value: object, default: object, source: str = "call") -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.inputs import Texts, texts
+from compaction.options.values import Texts, texts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -36,8 +36,6 @@ def in_layout(inputs: Inputs, run: Callable[[Inputs], R]) -> R:
     :raises UsageError: options contradict each other, losses were not accepted, or the target is not empty
     """
     if inputs.output_layout is None:
-        if inputs.accept_loss:
-            raise UsageError("--accept-loss is an option of --output-layout", hint="see --help")
         return run(inputs)
     target = _target(inputs)
     if inputs.dry_run:
@@ -68,12 +66,6 @@ def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str
 
 
 def _target(inputs: Inputs) -> ExportTarget:
-    if inputs.output_dir is None:
-        raise UsageError("--output-layout needs --output-dir", hint="name a new directory, or a URI")
-    if inputs.replace or inputs.if_done:
-        raise UsageError("--output-layout cannot be combined with --replace and --if-done", hint="name a new directory")
-    if inputs.since:
-        raise UsageError("--output-layout cannot be combined with --since", hint="drop one of the two options")
     if len(inputs.log_dirs) != 1:
         raise UsageError("--output-layout takes only one --log-dir", hint="run once for each")
     source = parse_uri(inputs.log_dirs[0], "--log-dir")
@@ -86,27 +78,22 @@ def _target(inputs: Inputs) -> ExportTarget:
 
 #: the run itself: calls its last argument with the report of its logs, and returns the result
 Work = Callable[[Engine, Inputs, Callable[[RunReport], RunReport]], RunReport]
+#: called with the report as soon as the logs are done, and before they are verified
+OnReport = Callable[[RunReport], None]
 
 
-def carried_out(
-    inputs: Inputs,
-    function: Callable[..., RunReport],
-    work: Work,
-    on_report: Callable[[RunReport], None],
-    settings: Mapping[str, str] = MappingProxyType({}),
+def run_on_engine(
+    inputs: Inputs, work: Work, on_report: OnReport, settings: Mapping[str, str] = MappingProxyType({})
 ) -> RunReport:
     """Runs a command on the requested engine, and writes its copy in the requested layout.
 
-    :param function: the command's function of the Python API
-    :param on_report: called with the report as soon as the logs are done, and before they are verified
     :param settings: settings of a Spark session that is started
     """
-    engine_options = {"spark": inputs.parameters.get("spark"), "settings": settings, "to_store": inputs.to_store}
-    with chosen(inputs.parameters["engine"], inputs.command, **engine_options) as engine:
+    with chosen(inputs, settings, to_store=inputs.to_store) as engine:
 
         def run(inputs: Inputs) -> RunReport:
             def report_once(report: RunReport) -> RunReport:
-                report = replace(report, origin=provenance(inputs, function, engine))
+                report = replace(report, origin=provenance(inputs, engine))
                 on_report(report)
                 return report
 

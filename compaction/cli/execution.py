@@ -13,17 +13,18 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.engine_choice import Surroundings, in_command
 from compaction.api.provenance import option
-from compaction.cli import interrupts, log_lines, option_groups, standard_streams
-from compaction.cli.option_groups import Parser
+from compaction.cli import interrupts, log_lines, standard_streams
+from compaction.cli.parser import Parser
 from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.metrics import open_metrics
+from compaction.options.option import HIDDEN
+from compaction.options.table import JSON
 from compaction.printable import printable
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 FAILED = 1
 USAGE = 2
-_HIDDEN = "[hidden]"
 _JSON_OPTION = f"--log-format={log_lines.JSON}"
 
 
@@ -111,16 +111,12 @@ def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line}; run again with --verbose for the stack trace"
 
 
-def call_parameters(function: Callable[..., Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(arguments, name) for name in signature(function).parameters if hasattr(arguments, name)}
-
-
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Each option of a command with its value and its source, as reports have them; patterns of keys are never shown."""
     results = {}
     for name, (dest, default) in arguments.options.items():
         value = getattr(arguments, dest)
-        shown = [_HIDDEN] * len(value) if dest == "where" else value
+        shown = [HIDDEN] * len(value) if dest == "where" else value
         results[name] = option(shown, default, "command line")
     return results
 
@@ -178,7 +174,7 @@ def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
     """Writes a report and its metrics to files and prints it; returns the exit code of the run."""
 
     def show() -> None:
-        if arguments.output == option_groups.JSON:
+        if arguments.output == JSON:
             sys.stdout.write(report.to_json())
         else:
             report.print_on(screen(arguments))
@@ -205,6 +201,6 @@ def run_and_write(
     """
     codes: list[int] = []
     report = run(lambda partial_report: codes.append(write_report(partial_report, arguments)))
-    if report.written and arguments.output != option_groups.JSON:
+    if report.written and arguments.output != JSON:
         print(printable(report.written))
     return report, max(codes)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import shtab
 
-from compaction.cli import execution, option_groups
+from compaction.cli import execution
+from compaction.cli.parser import Parser
 from compaction.cli.table import COMMANDS, PROGRAM
-
-_SHELLS = ("bash", "fish", "tcsh", "zsh")
+from compaction.options.option import CommandOptions
+from compaction.options.table import Messages, NoOptions, Shell
 
 _DESCRIPTION = """\
 Print a script for a shell that completes the commands of kafka-log-compaction, their options, and
@@ -33,12 +34,12 @@ examples:
 """
 
 
-def parser() -> option_groups.Parser:
+OPTIONS = CommandOptions("completion", NoOptions, Shell, Messages)
+
+
+def parser() -> Parser:
     """The command's options."""
-    options = option_groups.Parser(_DESCRIPTION, _EPILOG)
-    options.add_argument("shell", choices=_SHELLS, help="the shell")
-    option_groups.add_logging(options.add_argument_group("messages"))
-    return options
+    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
 
 
 def script(shell: str) -> str:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace as with_fields
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, read_request, texts
+from compaction.api.inputs import Inputs, read_request
 from compaction.checkup.check import Check, Checkup, check_lines
-from compaction.cli import execution, option_groups
+from compaction.cli import execution
+from compaction.cli.parser import Parser
 from compaction.commands import warm_up
 from compaction.errors import UsageError
+from compaction.options.option import CommandOptions
+from compaction.options.table import TEXT, DoctorOptions, Messages, OptionalLogDirs, Output
+from compaction.options.values import Texts, texts
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from compaction.checkup.log_health import CleanerLog
 
 _DESCRIPTION = """\
@@ -45,39 +51,16 @@ examples:
 _WARM_UP = "kafka-log-compaction warm-up"
 
 
-def parser() -> option_groups.Parser:
+OPTIONS = CommandOptions("doctor", DoctorOptions, OptionalLogDirs, Output, Messages)
+
+
+def parser() -> Parser:
     """The options of the command."""
-    options = option_groups.Parser(_DESCRIPTION, _EPILOG)
-    group = options.add_argument_group("logs")
-    text = "log directories at rest, or of a running broker; may be repeated (default: check only the machine)"
-    option_groups.add_list(group, "--log-dir", "DIR", text, dest="log_dirs")
-    option_groups.add_names(group)
-    text = "the broker's log-cleaner.log or server.log, older files first; may be repeated"
-    option_groups.add_list(group, "--broker-log", "FILE", text, dest="broker_logs")
-    group.add_argument("--quick", action="store_true", help="do not check the cleanable ranges of logs for damage")
-    option_groups.add_configuration(options)
-    group = options.add_argument_group("output")
-    group.add_argument("--output", choices=("text", "json"), default="text", help="format of the result (default: %(default)s)")
-    option_groups.add_logging(group)
-    return options
+    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
 
 
-def doctor(
-    log_dirs: Texts = (),
-    *,
-    topics: Texts = (),
-    partitions: Texts = (),
-    allow_empty: bool = False,
-    tail: str | None = None,
-    private_keys: Texts = (),
-    config: Texts = (),
-    settings: NamedSettings = (),
-    metadata: Texts = (),
-    assume_default_policy: bool = False,
-    as_of: Time | None = None,
-    broker_logs: Texts = (),
-    quick: bool = False,
-) -> Checkup:
+@OPTIONS.function
+def doctor(log_dirs: Texts = (), **options: Unpack[DoctorOptions]) -> Checkup:
     """Checks the requirements of runs; with ``log_dirs`` also log directories. No file is changed.
 
     >>> compaction.doctor(log_dir, quick=True).exit_code in (0, 1)
@@ -87,18 +70,16 @@ def doctor(
 
     :raises UsageError: an argument is invalid
     """
-    return Checkup(tuple(_checks(locals())))
+    return Checkup(tuple(_checks(log_dirs, options)))
 
 
-def _checks(parameters: Mapping[str, Any]) -> Iterator[Check]:
+def _checks(log_dirs: Texts, options: DoctorOptions) -> Iterator[Check]:
     """The checks, as they are made."""
     from compaction.checkup.check import State
     from compaction.checkup.machine import MACHINE, check_machine
 
-    inputs = with_fields(Inputs.of("doctor", parameters), dry_run=True)
-    cleaner = _cleaner_log(texts(parameters["broker_logs"]))
-    if cleaner is not None and not inputs.log_dirs:
-        raise UsageError("--broker-log needs --log-dir", hint="give the log directories of that broker")
+    inputs = replace(Inputs.of(OPTIONS, log_dirs, options), dry_run=True)
+    cleaner = _cleaner_log(texts(options["broker_logs"]))
     request = read_request(inputs) if inputs.log_dirs else None
     yield from check_machine(inputs.now_ms, _spark_settings())
     for part in warm_up.status():
@@ -107,7 +88,7 @@ def _checks(parameters: Mapping[str, Any]) -> Iterator[Check]:
     if request is not None:
         from compaction.checkup.log_health import check_log_dirs
 
-        yield from check_log_dirs(request, cleaner, quick=parameters["quick"])
+        yield from check_log_dirs(request, cleaner, quick=options["quick"])
 
 
 def _spark_settings() -> Mapping[str, str]:
@@ -142,9 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code. ``argv``: by default those of the process."""
 
     def body(arguments: argparse.Namespace) -> int:
-        as_text = arguments.output == option_groups.TEXT
+        as_text = arguments.output == TEXT
         checks: list[Check] = []
-        for check in _checks(execution.call_parameters(doctor, arguments)):
+        for check in _checks(arguments.log_dirs, OPTIONS.complete(vars(arguments))):
             if as_text:
                 # some checks take a long time
                 print("\n".join(check_lines(check, checks[-1].area if checks else None)), flush=True)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace as with_fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from compaction.api.budgets import read_duration, read_size
-from compaction.api.engine_choice import AUTO, Engine, chosen, progress
-from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, as_of_ms, pairs, read_request, read_selector
+from compaction.api.engine_choice import Engine, chosen, progress
+from compaction.api.inputs import Inputs, read_request, read_selector
 from compaction.api.provenance import provenance
-from compaction.cli import execution, log_lines, option_groups
+from compaction.cli import execution, log_lines
+from compaction.cli.parser import Parser
 from compaction.compare.comparison import Comparison
 from compaction.compare.comparison_metrics import comparison_metrics
 from compaction.compare.figures import OutcomeStatus
@@ -23,11 +22,26 @@ from compaction.config import Policy
 from compaction.config.policy import CONFIGURED
 from compaction.config.request import ComparisonRequest, Span
 from compaction.errors import UsageError
+from compaction.options.option import CommandOptions
+from compaction.options.table import (
+    JSON,
+    AllRows,
+    DryRunOptions,
+    Explain,
+    Html,
+    LogDirs,
+    Messages,
+    Metrics,
+    Output,
+    Quiet,
+    Report,
+)
+from compaction.options.values import Texts, as_of_ms, read_duration, read_size, texts_of_policies
 from compaction.simulation.metrics import simulation_metrics
 from compaction.simulation.result import OverTime
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from typing_extensions import Unpack
 
 Execute = Callable[[Engine, ComparisonRequest], Comparison | OverTime]
 
@@ -48,12 +62,11 @@ the present with the arrivals of the last days, --fit finds settings that remain
 """
 
 _EPILOG = f"""\
-{option_groups.CONFIGURATION_HELP}
 policies:
   --policy "KEY=VALUE,KEY=VALUE" overrides the configuration. Put the values of a list in brackets,
   or join them by +. The policy {CONFIGURED!r} overrides nothing; it is the default.
 
-{option_groups.EXIT_HELP}
+refused logs:
   A run refuses a log if many of its records have no key. This is a failure under the policy
   {CONFIGURED!r}; under other policies it is a result, or with --strict a failure, too.
 
@@ -75,75 +88,18 @@ examples:
 """
 
 
-def parser() -> option_groups.Parser:
+OPTIONS = CommandOptions(
+    "dry-run", DryRunOptions, LogDirs, Explain, Report, Metrics, Html, AllRows, Quiet, Output, Messages
+)
+
+
+def parser() -> Parser:
     """The command's options."""
-    options = option_groups.Parser(_DESCRIPTION, _EPILOG)
-    option_groups.add_selectors(options)
-    option_groups.add_configuration(options)
-    option_groups.add_kafka_version(options)
-    group = options.add_argument_group("comparison")
-    text = f"settings to compare, or {CONFIGURED}; may be repeated (default: {CONFIGURED})"
-    option_groups.add_list(group, "--policy", "K=V,K=V", text, dest="policies")
-    text = "do not compare; explain why these partitions are or are not cleaned under each policy; may be repeated"
-    option_groups.add_list(group, "--explain", "TOPIC-N", text)
-    group.add_argument(
-        "--include-active", action="store_true",
-        help="compare runs with --include-active, which also clean the last segment of each log; only for exports",
-    )  # fmt: skip
-    group.add_argument(
-        "--allow-keyless", action="store_true",
-        help="compare runs with --allow-keyless, which also clean logs with many records without a key",
-    )  # fmt: skip
-    group.add_argument(
-        "--strict", action="store_true",
-        help=f"exit with 1 if a run would refuse a log under any policy (default: only under {CONFIGURED})",
-    )  # fmt: skip
-    option_groups.add_engine(group)
-    group = options.add_argument_group("policies through time")
-    group.add_argument("--over-time", action="store_true", help="simulate the policies since the first record of the logs")
-    option_groups.add_time(group, "--from", "from_time", "show the time from here on (default: the first record)")
-    option_groups.add_time(group, "--to", "to_time", "show the time up to here (default: --as-of)")
-    text = "time between two samples, e.g. 6h (default: 1d, or less if there are few days)"
-    group.add_argument("--every", metavar="TIME", help=text)
-    text = "go on for this time, e.g. 30d, with the arrivals of the last 30 days"
-    group.add_argument("--ahead", metavar="TIME", help=text)
-    text = "find the settings that change least and keep all logs together within this size, e.g. 200GiB"
-    group.add_argument("--fit", metavar="SIZE", help=text)
-    group = options.add_argument_group("output")
-    option_groups.add_file(group, "--report", "write all figures in JSON (schema_version 1)")
-    option_groups.add_metrics(group)
-    option_groups.add_file(group, "--html", "write the comparison as a self-contained HTML page")
-    option_groups.add_result(group)
-    option_groups.add_logging(group)
-    return options
+    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
 
 
-def dry_run(
-    log_dirs: Texts,
-    *,
-    topics: Texts = (),
-    partitions: Texts = (),
-    allow_empty: bool = False,
-    tail: str | None = None,
-    private_keys: Texts = (),
-    config: Texts = (),
-    settings: NamedSettings = (),
-    metadata: Texts = (),
-    assume_default_policy: bool = False,
-    as_of: Time | None = None,
-    policies: Texts | Sequence[Mapping[str, object]] = (),
-    kafka_version: str = AUTO,
-    include_active: bool = False,
-    allow_keyless: bool = False,
-    over_time: bool = False,
-    from_time: Time | None = None,
-    to_time: Time | None = None,
-    every: str | int | None = None,
-    ahead: str | int | None = None,
-    fit: str | int | None = None,
-    engine: str | Engine = AUTO,
-    spark: SparkSession | None = None,
-) -> Comparison | OverTime:
+@OPTIONS.function
+def dry_run(log_dirs: Texts, **options: Unpack[DryRunOptions]) -> Comparison | OverTime:
     """Compares policies on logs at rest without writing to them; the data is read once for all policies.
 
     >>> policies = ["cleanup.policy=compact", "cleanup.policy=delete,retention.ms=3d"]
@@ -158,19 +114,18 @@ def dry_run(
     :raises UsageError: an argument is invalid
     :raises CompactionError: a directory cannot be read; a log that fails is in the result
     """
-    return carry_out({**locals(), "policies": _texts(policies)}, compare)
+    return run(log_dirs, options, compare)
 
 
-def carry_out(parameters: Mapping[str, Any], execute: Execute) -> Comparison | OverTime:
+def run(log_dirs: Texts, options: DryRunOptions, execute: Execute) -> Comparison | OverTime:
     """Runs the command.
 
-    :param parameters: the parameters of ``dry_run``
     :param execute: see ``compare``
     """
-    inputs = Inputs.of("dry-run", parameters)
-    request = comparison_request(inputs)
-    with chosen(parameters["engine"], "dry-run", spark=parameters.get("spark")) as engine:
-        return with_fields(execute(engine, request), origin=provenance(inputs, dry_run, engine))
+    inputs = Inputs.of(OPTIONS, log_dirs, options)
+    request = comparison_request(inputs, options)
+    with chosen(inputs) as engine:
+        return replace(execute(engine, request), origin=provenance(inputs, engine))
 
 
 def compare(engine: Engine, request: ComparisonRequest) -> Comparison | OverTime:
@@ -184,84 +139,59 @@ def compare(engine: Engine, request: ComparisonRequest) -> Comparison | OverTime
         return compare_with(start, request) if request.over_time is None else simulate(start, request, request.over_time)
 
 
-def _texts(policies: Texts | Sequence[Mapping[str, object]]) -> list[str]:
-    values = [policies] if isinstance(policies, (str, os.PathLike)) else policies
-    return [_policy(policy) if isinstance(policy, Mapping) else os.fspath(policy) for policy in values]
-
-
-def _policy(settings: Mapping[str, object]) -> str:
-    return ",".join(f"{name}=[{value}]" if "," in value else f"{name}={value}" for name, _, value in _parts(settings))
-
-
-def _parts(settings: Mapping[str, object]) -> list[tuple[str, str, str]]:
-    return [text.partition("=") for text in pairs(settings)]
-
-
-def comparison_request(inputs: Inputs) -> ComparisonRequest:
+def comparison_request(inputs: Inputs, options: DryRunOptions, explained: Sequence[str] = ()) -> ComparisonRequest:
     """The checked request.
 
+    :param explained: the partitions of ``--explain``
     :raises UsageError: the call is wrong
     """
-    selector = read_selector(inputs)
-    explained = inputs.parameters.get("explain")
-    if explained:
-        if inputs.topics or inputs.partitions or inputs.parameters["html"] or inputs.parameters["metrics"]:
-            message = "--explain takes neither --topic, --partition, --html nor --metrics"
-            raise UsageError(message, hint="name the partitions to explain")
-        selector = read_selector(with_fields(inputs, partitions=explained), "--explain")
-    base = read_request(with_fields(inputs, dry_run=True), selector)
-    policies = tuple(Policy.read(text) for text in inputs.parameters["policies"] or [CONFIGURED])
+    selector = read_selector(replace(inputs, partitions=explained), "--explain") if explained else read_selector(inputs)
+    base = read_request(replace(inputs, dry_run=True), selector)
+    policies = tuple(map(Policy.read, texts_of_policies(options["policies"]) or [CONFIGURED]))
     names = [policy.name for policy in policies]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise UsageError(f"--policy {repeated!r} is given twice", hint="name each policy once")
     for policy in policies:
         base.resolver.with_policy(policy.settings).broker()
-    options = {name: inputs.parameters[name] for name in ("include_active", "allow_keyless")}
-    return ComparisonRequest(with_fields(base, **options), policies, _span(inputs))
+    base = replace(base, include_active=options["include_active"], allow_keyless=options["allow_keyless"])
+    return ComparisonRequest(base, policies, _span(inputs, options) if options["over_time"] else None)
 
 
-def _span(inputs: Inputs) -> Span | None:
-    values = {name: inputs.parameters.get(name) for name in ("from_time", "to_time", "every", "ahead", "fit")}
-    if not inputs.parameters.get("over_time"):
-        given = next((name for name, value in values.items() if value is not None), None)
-        if given is not None:
-            raise UsageError(f"--{given.removesuffix('_time')} is an option of --over-time", hint="add --over-time")
-        return None
-    if inputs.parameters.get("explain") or inputs.parameters["include_active"]:
-        raise UsageError("--over-time takes neither --explain nor --include-active", hint="drop one of the options")
-    first_ms, last_ms = as_of_ms(values["from_time"]), as_of_ms(values["to_time"])
+def _span(inputs: Inputs, options: DryRunOptions) -> Span:
+    first_ms, last_ms = as_of_ms(options["from_time"], "--from"), as_of_ms(options["to_time"], "--to")
     end_ms = inputs.now_ms if last_ms is None else last_ms
-    if last_ms is not None and (last_ms > inputs.now_ms or values["ahead"] is not None):
+    if end_ms > inputs.now_ms:
         raise UsageError("--to is a time up to --as-of, and not given with --ahead", hint="use --ahead for the time after it")
     if first_ms is not None and first_ms >= end_ms:
         raise UsageError("--from is not before the end of the time that is shown", hint="give an earlier time")
-    every_ms, ahead_ms = (read_duration(f"--{name}", values[name]) for name in ("every", "ahead"))
-    return Span(first_ms, last_ms, every_ms, ahead_ms or 0, read_size("--fit", values["fit"]))
+    every_ms, ahead_ms = read_duration("--every", options["every"]), read_duration("--ahead", options["ahead"])
+    return Span(first_ms, last_ms, every_ms, ahead_ms or 0, read_size("--fit", options["fit"]))
 
 
-def main(argv: Sequence[str] | None = None, run: Execute = compare) -> int:
-    """Runs the command; returns its exit code. ``argv``: by default those of the process; ``run`` executes a request."""
+def main(argv: Sequence[str] | None = None, execute: Execute = compare) -> int:
+    """Runs the command; returns its exit code. ``argv``: by default those of the process; ``execute`` executes a request."""
 
     def body(arguments: argparse.Namespace) -> int:
-        parameters = execution.call_parameters(dry_run, arguments)
-        return _explain(parameters, arguments) if arguments.explain else _finish(carry_out(parameters, run), arguments)
+        options = OPTIONS.complete(vars(arguments))
+        if arguments.explain:
+            return _explain(options, arguments)
+        return _finish(run(arguments.log_dirs, options, execute), arguments)
 
     return execution.run_command(parser(), argv, body)
 
 
-def _explain(parameters: Mapping[str, Any], arguments: argparse.Namespace) -> int:
+def _explain(options: DryRunOptions, arguments: argparse.Namespace) -> int:
     """Explains the logs in this process, from indexes and batch headers only."""
     from compaction.compare import compare_policies
 
-    explain_options = {name: getattr(arguments, name) for name in ("explain", "html", "metrics")}
-    inputs = Inputs.of("dry-run", {**parameters, **explain_options})
-    request = comparison_request(inputs)
+    inputs = Inputs.of(OPTIONS, arguments.log_dirs, options)
+    request = comparison_request(inputs, options, arguments.explain)
     logs = compare_policies.explain(request)
-    document = explanations_to_json(logs, request.base.as_of_ms, provenance(inputs, dry_run))
+    document = explanations_to_json(logs, request.base.as_of_ms, provenance(inputs))
 
     def show() -> None:
-        if arguments.output == option_groups.JSON:
+        if arguments.output == JSON:
             sys.stdout.write(document)
         else:
             screen = execution.screen(arguments)
@@ -284,7 +214,7 @@ def _finish(result: Comparison | OverTime, arguments: argparse.Namespace) -> int
 
 
 def _show(result: Comparison | OverTime, arguments: argparse.Namespace) -> None:
-    if arguments.output == option_groups.JSON:
+    if arguments.output == JSON:
         sys.stdout.write(result.to_json())
     else:
         result.print_on(execution.screen(arguments))

@@ -12,15 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.inputs import Texts, read_keys, texts
-from compaction.cli import execution, log_lines, option_groups, standard_streams
+from compaction.api.inputs import read_keys
+from compaction.cli import execution, log_lines, standard_streams
+from compaction.cli.parser import Parser
 from compaction.errors import StorageError, UsageError
+from compaction.options.option import CommandOptions
+from compaction.options.table import JSONL, MAX_BYTES, STRING_DECODER, DumpOptions, Files, Messages
+from compaction.options.values import Texts, texts
 from compaction.printable import TerminalOutput
 from compaction.results import Result
 from compaction.screen.text_table import Line, Style
 from compaction.storage.uri import parse_uri
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from compaction.dumping.dump_tool import DumpRequest, Offsets, Output
     from compaction.dumping.record_decoders import Decoder
 
@@ -91,123 +97,31 @@ examples:
     kafka-log-compaction dump-log --files __consumer_offsets-12 --offsets 0: --offsets-decoder
 """
 
-_STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"
-_DECODERS = ("offsets", "transaction-log", "cluster-metadata", "share-group-state", "remote-log-metadata")
-_MAX_INT = 2**31 - 1
 _MAX_LONG = 2**63 - 1
 
+OPTIONS = CommandOptions("dump-log", DumpOptions, Files, Messages)
 
-def parser() -> option_groups.Parser:
+
+def parser() -> Parser:
     """The options of the command."""
-    options = option_groups.Parser(_DESCRIPTION, _EPILOG)
-    _add_files(options)
-    _add_records(options)
-    _add_decoders(options)
-    _add_indexes(options)
-    group = options.add_argument_group("output")
-    group.add_argument(
-        "--output", choices=("text", "jsonl"), default="text",
-        help="text: as Kafka's tool; jsonl: one JSON object per file, batch, record and entry (default: "
-        "%(default)s)",
-    )  # fmt: skip
-    option_groups.add_logging(options.add_argument_group("messages"))
-    return options
-
-
-def _add_files(options: option_groups.Parser) -> None:
-    group = options.add_argument_group("files")
-    group.add_argument(
-        "--files", metavar="F", nargs="+", action="extend", required=True,
-        help="files or partition directories, separated by spaces or commas; may be repeated",
-    )  # fmt: skip
-    option_groups.add_private_keys(group)
-    selection = group.add_mutually_exclusive_group()
-    selection.add_argument(
-        "--offsets", metavar="A:B", type=_offsets, default=None,
-        help="print only batches and records of logs with offsets from A to B inclusive, found by the offset index; A: has no "
-        "end, :B no start, and A is a single offset",
-    )  # fmt: skip
-    selection.add_argument(
-        "--timestamp", metavar="MS", type=_number(_MAX_LONG), default=None,
-        help="print only the first record of a log with a timestamp of at least MS (milliseconds since the epoch), and its "
-        "batch, found by the time index",
-    )  # fmt: skip
-
-
-def _add_records(options: option_groups.Parser) -> None:
-    group = options.add_argument_group("logs")
-    group.add_argument("--print-data-log", action="store_true", help="print records with keys and values, decoded as UTF-8")
-    group.add_argument(
-        "--deep-iteration", action="store_true",
-        help="print records without keys and values; implied by --print-data-log",
-    )  # fmt: skip
-    group.add_argument(
-        "--skip-record-metadata", action="store_true",
-        help="print only keys and values of records; omit control records",
-    )  # fmt: skip
-    group.add_argument(
-        "--max-bytes", metavar="N", type=_number(_MAX_INT), default=_MAX_INT,
-        help="read only the first N bytes of each log",
-    )  # fmt: skip
-
-
-def _add_decoders(options: option_groups.Parser) -> None:
-    group = options.add_argument_group("decoders", "each implies --print-data-log")
-    topics = group.add_mutually_exclusive_group()
-    topic_help = {
-        "offsets": "records are those of __consumer_offsets",
-        "transaction-log": "records are those of __transaction_state",
-        "cluster-metadata": "records are those of __cluster_metadata",
-        "share-group-state": "records are those of __share_group_state",
-        "remote-log-metadata": "records are those of __remote_log_metadata",
-    }
-    for name in _DECODERS:
-        topics.add_argument(f"--{name}-decoder", action="store_true", help=topic_help[name])
-    for part in ("key", "value"):
-        group.add_argument(
-            f"--{part}-decoder-class", metavar="CLASS", nargs="?", const=_STRING_DECODER, default=None,
-            help=f"decoder of {part}s: org.apache.kafka.tools.api.StringDecoder (the default), IntegerDecoder or LongDecoder",
-        )  # fmt: skip
-
-
-def _add_indexes(options: option_groups.Parser) -> None:
-    group = options.add_argument_group("indexes")
-    group.add_argument("--verify-index-only", action="store_true", help="compare entries with the log without printing them")
-    group.add_argument(
-        "--index-sanity-check", action="store_true",
-        help="only run the check of a starting broker that decides whether it rebuilds an index",
-    )  # fmt: skip
-    group.add_argument(
-        "--max-message-size", metavar="N", type=_number(_MAX_INT), default=5 * 1024 * 1024,
-        help="maximum size of a batch at an offset index entry (default: %(default)s)",
-    )  # fmt: skip
+    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
 
 
 def _offsets(text: str) -> Offsets:
+    """:raises UsageError: not a range of offsets"""
     from compaction.dumping.dump_tool import Offsets
 
     match = re.fullmatch(r"(?P<first>[0-9]{1,19})?(?P<colon>:)?(?P<last>[0-9]{1,19})?", text)
+    first, last = (int(match[name] or 0) for name in ("first", "last")) if match is not None else (0, 0)
     if match is None or not (match["first"] or match["last"]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not A:B, A:, :B or A, with offsets A and B")
-    first = int(match["first"] or 0)
-    last = first if match["colon"] is None else None if match["last"] is None else int(match["last"])
-    if max(first, last or 0) > _MAX_LONG:
-        raise argparse.ArgumentTypeError(f"{text!r} is past the largest offset")
-    if last is not None and last < first:
-        raise argparse.ArgumentTypeError(f"{text!r} ends before it begins")
-    return Offsets(first, last)
-
-
-def _number(largest: int) -> type[int]:
-    class Number(int):
-        """An integer within bounds, created by argparse."""
-
-        def __new__(cls, text: str) -> Number:
-            if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) > largest:
-                raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and {largest}")
-            return super().__new__(cls, text)
-
-    return Number
+        error = "is not A:B, A:, :B or A, with offsets A and B"
+    elif max(first, last) > _MAX_LONG:
+        error = "is past the largest offset"
+    elif match["last"] is not None and last < first:
+        error = "ends before it begins"
+    else:
+        return Offsets(first, first if match["colon"] is None else None if match["last"] is None else last)
+    raise UsageError(f"--offsets: {text!r} {error}", hint="e.g. 4711 or 100:200")
 
 
 @dataclass(frozen=True)
@@ -247,24 +161,8 @@ class Dumped(Result):
         return {"valid": self.valid, "findings": list(self.findings), "rows": list(self.rows())}
 
 
-def dump(
-    files: Texts,
-    *,
-    private_keys: Texts = (),
-    offsets: str | None = None,
-    timestamp: int | None = None,
-    print_data_log: bool = False,
-    deep_iteration: bool = False,
-    skip_record_metadata: bool = False,
-    max_bytes: int = _MAX_INT,
-    decoder: str | None = None,
-    key_decoder_class: str | None = None,
-    value_decoder_class: str | None = None,
-    verify_index_only: bool = False,
-    index_sanity_check: bool = False,
-    max_message_size: int = 5 * 1024 * 1024,
-    output: str = "text",
-) -> Dumped:
+@OPTIONS.function
+def dump(files: Texts, **options: Unpack[DumpOptions]) -> Dumped:
     """Dumps segments, indexes, snapshots or whole partition directories, in memory.
 
     >>> dumped = compaction.dump(log_dir / "orders-0", print_data_log=True, output="jsonl")
@@ -277,43 +175,37 @@ def dump(
     :param output: ``text`` or ``jsonl``
     :raises UsageError: no such file or decoder
     """
-    try:
-        offset_range = None if offsets is None else _offsets(offsets)
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"offsets: {error}", hint="e.g. 4711 or 100:200") from None
-    request = _request({**locals(), "offsets": offset_range})
     findings: list[str] = []
     out = io.BytesIO()
-    valid = _dump(request, out, findings.append, findings.append)
+    valid = _dump(read_request(files, options), out, findings.append, findings.append)
     return Dumped(out.getvalue().decode(errors="replace"), tuple(findings), valid)
 
 
-def _request(parameters: Mapping[str, Any]) -> DumpRequest:
+def read_request(files: Texts, options: DumpOptions) -> DumpRequest:
     """The checked request.
 
-    :param parameters: the parameters of ``dump``; ``offsets`` are parsed
-    :raises UsageError: the decoder does not exist
+    :raises UsageError: a value is wrong
     """
     from compaction.dumping.dump_tool import DumpRequest
     from compaction.dumping.index_dump import IndexView
     from compaction.dumping.segment_dump import SegmentView
 
-    read_keys(texts(parameters["private_keys"]))
-    decoder, classes = parameters["decoder"], (parameters["key_decoder_class"], parameters["value_decoder_class"])
-    contents = bool(parameters["print_data_log"] or decoder or classes != (None, None))
+    read_keys(texts(options["private_keys"]))
+    decoder, classes = options["decoder"], (options["key_decoder_class"], options["value_decoder_class"])
+    contents = options["print_data_log"] or decoder is not None or classes != (None, None)
     return DumpRequest(
-        files=tuple(parse_uri(path, "--files") for text in texts(parameters["files"]) for path in text.split(",") if path),
+        files=tuple(parse_uri(path, "--files") for text in texts(files) for path in text.split(",") if path),
         segment=SegmentView(
-            deep=parameters["deep_iteration"] or contents,
+            deep=options["deep_iteration"] or contents,
             contents=contents,
-            skip_metadata=parameters["skip_record_metadata"],
-            decoder=_topic_decoder(decoder) if decoder else _class_decoder(*classes),
-            max_bytes=None if parameters["max_bytes"] == _MAX_INT else parameters["max_bytes"],
+            skip_metadata=options["skip_record_metadata"],
+            decoder=_class_decoder(*classes) if decoder is None else _topic_decoder(decoder),
+            max_bytes=None if options["max_bytes"] == MAX_BYTES else options["max_bytes"],
         ),
-        index=IndexView(parameters["index_sanity_check"], parameters["verify_index_only"], parameters["max_message_size"]),
-        offsets=parameters["offsets"],
-        timestamp=parameters["timestamp"],
-        jsonl=parameters["output"] == "jsonl",
+        index=IndexView(options["index_sanity_check"], options["verify_index_only"], options["max_message_size"]),
+        offsets=None if options["offsets"] is None else _offsets(options["offsets"]),
+        timestamp=options["timestamp"],
+        jsonl=options["output"] == JSONL,
     )
 
 
@@ -327,15 +219,13 @@ def _topic_decoder(name: str) -> Decoder:
         "share-group-state": record_decoders.decode_share_state,
         "remote-log-metadata": record_decoders.decode_remote_log,
     }
-    if name not in decoders:
-        raise UsageError(f"decoder {name!r} is not known", hint=f"use one of {', '.join(decoders)}")
     return decoders[name]
 
 
 def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder:
     from compaction.dumping import record_decoders
 
-    class_names = [name or _STRING_DECODER for name in (key_class, value_class)]
+    class_names = [name or STRING_DECODER for name in (key_class, value_class)]
     try:
         decode_key, decode_value = (record_decoders.text_decoder(name) for name in class_names)
     except KeyError as error:
@@ -385,10 +275,7 @@ def _print(request: DumpRequest) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code. ``argv``: by default those of the process."""
 
-    return execution.run_command(parser(), argv, lambda arguments: _print(read_request(arguments)))
+    def body(arguments: argparse.Namespace) -> int:
+        return _print(read_request(arguments.files, OPTIONS.complete(vars(arguments))))
 
-
-def read_request(arguments: argparse.Namespace) -> DumpRequest:
-    """The checked request of parsed arguments."""
-    chosen = [name for name in _DECODERS if getattr(arguments, f"{name.replace('-', '_')}_decoder")]
-    return _request({**vars(arguments), "decoder": chosen[0] if chosen else None})
+    return execution.run_command(parser(), argv, body)

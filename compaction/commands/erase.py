@@ -9,27 +9,30 @@ import argparse
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace as with_fields
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, progress, wave_ended
-from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, read_request, read_selector, with_output
+from compaction.api.engine_choice import ENCRYPTED, Engine, progress, wave_ended
+from compaction.api.inputs import Inputs, read_request, read_selector, with_output
 from compaction.api.key_inputs import KeyInputs, certified_salt, erased_keys, read_keys
-from compaction.api.runs import carried_out, done_before
+from compaction.api.runs import OnReport, done_before, run_on_engine
 from compaction.certifier.certificate import Status, error_line
 from compaction.certifier.verify_request import VerifyRequest
-from compaction.cli import execution, log_lines, option_groups
+from compaction.cli import execution, log_lines
+from compaction.cli.parser import Parser
 from compaction.config.request import CompactionRequest
-from compaction.errors import UsageError
 from compaction.names import LogLocation, TopicPartition
+from compaction.options.option import CommandOptions
+from compaction.options.table import REPORTED, EraseOptions
+from compaction.options.values import Texts
 from compaction.output.target import layout
 from compaction.run_report import RunReport
 from compaction.storage.text_files import PRIVATE, check_writable, write_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from typing_extensions import Unpack
 
     from compaction.certifier.find_remains import Remains
     from compaction.erasure.certify_result import Certification, Certify, ErasedLog
@@ -49,9 +52,7 @@ otherwise. Keys are compared byte by byte, and never printed: the report has the
 salt of the run. docs/erase.md describes the result, and the copies that no run can reach.
 """
 
-_EPILOG = f"""\
-{option_groups.CONFIGURATION_HELP}
-{option_groups.EXIT_HELP}
+_EPILOG = """\
 examples:
   How many records have these keys, and where?
     kafka-log-compaction erase --log-dir /backup/kafka --keys keys.txt --dry-run
@@ -70,60 +71,16 @@ examples:
 """
 
 
-def parser() -> option_groups.Parser:
+OPTIONS = CommandOptions("erase", EraseOptions, *REPORTED)
+
+
+def parser() -> Parser:
     """The command's options."""
-    options = option_groups.Parser(_DESCRIPTION, _EPILOG)
-    option_groups.add_selectors(options)
-    keys = options.add_argument_group("keys")
-    option_groups.add_keys(keys)
-    keys.add_argument(
-        "--on-match", choices=("drop", "tombstone"), default="drop",
-        help="drop the records, or replace each by a tombstone of the same key, offset and timestamp, without headers"
-        " (default: drop)",
-    )  # fmt: skip
-    option_groups.add_configuration(options)
-    option_groups.add_kafka_version(options)
-    group = option_groups.add_run_options(options)
-    option_groups.add_output(group)
-    certificate = "write a certificate in JSON: the erased records, and the proof that nothing else was changed; exit with 1 if"
-    option_groups.add_file(group, "--certificate", f"{certificate} records of the keys remain in the log directories")
-    group.add_argument(
-        "--include-active", action="store_true",
-        help="also erase from the last segment of each log; a broker can append to the result",
-    )  # fmt: skip
-    return options
+    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
 
 
-def erase(
-    log_dirs: Texts,
-    *,
-    topics: Texts = (),
-    partitions: Texts = (),
-    allow_empty: bool = False,
-    tail: str | None = None,
-    private_keys: Texts = (),
-    config: Texts = (),
-    settings: NamedSettings = (),
-    metadata: Texts = (),
-    assume_default_policy: bool = False,
-    as_of: Time | None = None,
-    keys: Texts = (),
-    keys_format: str = "text",
-    keys_column: str | None = None,
-    where: Texts = (),
-    on_match: str = "drop",
-    kafka_version: str = AUTO,
-    dry_run: bool = False,
-    include_active: bool = False,
-    certificate: str | os.PathLike[str] | None = None,
-    output_dir: str | os.PathLike[str] | None = None,
-    output_layout: str | None = None,
-    accept_loss: str | None = None,
-    replace: bool = False,
-    if_done: str | None = None,
-    engine: str | Engine = AUTO,
-    spark: SparkSession | None = None,
-) -> RunReport:
+@OPTIONS.function
+def erase(log_dirs: Texts, **options: Unpack[EraseOptions]) -> RunReport:
     """Erases all records of some keys from logs at rest, in place or into a copy.
 
     >>> report = compaction.erase(log_dir, where="prefix=customer-17:", dry_run=True)
@@ -138,39 +95,30 @@ def erase(
     :raises UsageError: an argument is invalid; nothing was changed
     :raises CompactionError: the run as a whole failed; a log that fails is in the report
     """
-    return carry_out(locals(), lambda report: None, erase_records)
+    return run(log_dirs, options, lambda report: None, erase_records)
 
 
-def carry_out(parameters: Mapping[str, Any], on_report: Callable[[RunReport], None], execute: Execute) -> RunReport:
+def run(log_dirs: Texts, options: EraseOptions, on_report: OnReport, execute: Execute) -> RunReport:
     """Runs the command.
 
-    :param parameters: the parameters of ``erase``
-    :param on_report: called with the report before the result is written in another layout
     :param execute: see ``erase_records``
     """
-    path = None if parameters["certificate"] is None else os.fspath(parameters["certificate"])
-    if parameters["if_done"] and path is None:
-        message = "--if-done needs --certificate: only a certificate records which keys were erased"
-        raise UsageError(message, hint="give the same --certificate FILE to each call of the slot")
-    recorded_parameters = {**parameters, "certificate": path, "where": ["[hidden]"] * len(KeyInputs.of(parameters).where)}
-    inputs = Inputs.of(
-        "erase", recorded_parameters, "include_active", "on_match", "keys_format", "keys_column", "where", "certificate"
-    )
+    path = None if options["certificate"] is None else os.fspath(options["certificate"])
 
     def work(engine: Engine, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
-        request = _request(inputs, parameters)
+        request = _request(inputs, options)
         if inputs.if_done and path is not None:
             salt = certified_salt(path, request.erasure.criteria)
             if (earlier_report := done_before(_with_salt(request.base, salt or request.erasure.salt))) is not None:
                 return report_once(earlier_report)
         if path is not None:
-            request = with_fields(request, certify=_certifier(engine, request, path), certificate=path)
+            request = replace(request, certify=_certifier(engine, request, path), certificate=path)
         return report_once(execute(engine, request))
 
-    return carried_out(inputs, erase, work, on_report, ENCRYPTED)
+    return run_on_engine(Inputs.of(OPTIONS, log_dirs, options), work, on_report, ENCRYPTED)
 
 
-def _request(inputs: Inputs, parameters: Mapping[str, Any]) -> ErasureRequest:
+def _request(inputs: Inputs, options: EraseOptions) -> ErasureRequest:
     """The checked request.
 
     :raises UsageError: an argument is invalid
@@ -178,10 +126,10 @@ def _request(inputs: Inputs, parameters: Mapping[str, Any]) -> ErasureRequest:
     from compaction.erasure.erase_keys import ErasureRequest
     from compaction.erasure.find_matches import Erasure
 
-    (criteria, places), salt = read_keys(KeyInputs.of(parameters)), secrets.token_bytes(16)
+    (criteria, places), salt = read_keys(KeyInputs.of(options)), secrets.token_bytes(16)
     base = with_output(inputs, read_request(inputs))
-    base = with_fields(_with_salt(base, salt), include_active=parameters["include_active"])
-    erasure = Erasure(criteria, salt, parameters["on_match"] == "tombstone")
+    base = replace(_with_salt(base, salt), include_active=options["include_active"])
+    erasure = Erasure(criteria, salt, options["on_match"] == "tombstone")
     partitions = read_selector(inputs).partitions
     internal = frozenset((*inputs.topics, *(partition.topic for partition in partitions)))
     return ErasureRequest(base, erasure, internal, places=places)
@@ -190,7 +138,7 @@ def _request(inputs: Inputs, parameters: Mapping[str, Any]) -> ErasureRequest:
 def _with_salt(base: CompactionRequest, salt: bytes) -> CompactionRequest:
     """The request whose output records the salt of its run in place of the keys, because keys could be guessed from any hash.
     The certificate with this salt identifies the keys."""
-    return base if base.call is None else with_fields(base, call={**base.call, "keys": salt.hex()})
+    return base if base.call is None else replace(base, call={**base.call, "keys": salt.hex()})
 
 
 def erase_records(engine: Engine, request: ErasureRequest) -> RunReport:
@@ -204,8 +152,6 @@ def erase_records(engine: Engine, request: ErasureRequest) -> RunReport:
 
 def _certifier(engine: Engine, request: ErasureRequest, path: str) -> Certify:
     """Certifies the logs of a run and writes the certificate, also if all failed."""
-    if request.base.dry_run:
-        raise UsageError("--certificate: a dry run changes nothing to certify", hint="drop one of the two options")
     check_writable(path)
     base, erased = request.base, erased_keys(request.erasure.criteria, tombstones=request.erasure.tombstones)
 
@@ -273,12 +219,12 @@ def _requests(
             )
 
 
-def main(argv: Sequence[str] | None = None, run: Execute = erase_records) -> int:
-    """Runs the command; returns its exit code. ``argv``: by default those of the process; ``run`` executes a request."""
+def main(argv: Sequence[str] | None = None, execute: Execute = erase_records) -> int:
+    """Runs the command; returns its exit code. ``argv``: by default those of the process; ``execute`` executes a request."""
 
     def body(arguments: argparse.Namespace) -> int:
-        parameters = execution.call_parameters(erase, arguments)
-        report, code = execution.run_and_write(partial(carry_out, parameters, execute=run), arguments)
+        options = OPTIONS.complete(vars(arguments))
+        report, code = execution.run_and_write(partial(run, arguments.log_dirs, options, execute=execute), arguments)
         if report.erasure.get("certificate", {}).get("status") == Status.INCOMPLETE.value:
             message = "records of the keys remain in the log directories"
             hint = "see the notes; --include-active erases from the last segments"

@@ -6,21 +6,24 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from compaction.api.engine_choice import AUTO, Engine
-from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, read_request, with_output
-from compaction.api.runs import carried_out, done_before, report_without_logs
-from compaction.cli import execution, option_groups
+from compaction.api.engine_choice import Engine
+from compaction.api.inputs import Inputs, read_request, with_output
+from compaction.api.runs import OnReport, done_before, report_without_logs, run_on_engine
+from compaction.cli import execution
+from compaction.cli.parser import Parser
 from compaction.config.request import CompactionRequest
 from compaction.names import REFERENCE_VERSION
+from compaction.options.option import CommandOptions
+from compaction.options.table import REPORTED, ExpireOptions
+from compaction.options.values import Texts
 from compaction.run_report import RunReport
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from typing_extensions import Unpack
 
 Execute = Callable[[Engine, CompactionRequest], RunReport]
 
@@ -37,9 +40,7 @@ snapshots are updated. With --output-dir the source is not changed, and its logs
 their expired segments; a log that fails is not in the copy.
 """
 
-_EPILOG = f"""\
-{option_groups.CONFIGURATION_HELP}
-{option_groups.EXIT_HELP}
+_EPILOG = """\
 examples:
   What has expired in a stopped broker's directory?
     kafka-log-compaction expire --log-dir /var/lib/kafka --config server.properties --dry-run
@@ -60,37 +61,16 @@ examples:
 """
 
 
-def parser() -> option_groups.Parser:
+OPTIONS = CommandOptions("expire", ExpireOptions, *REPORTED)
+
+
+def parser() -> Parser:
     """The command's options."""
-    options = option_groups.Parser(_DESCRIPTION, _EPILOG)
-    option_groups.add_selectors(options)
-    option_groups.add_configuration(options)
-    option_groups.add_output(option_groups.add_run_options(options))
-    return options
+    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
 
 
-def expire(
-    log_dirs: Texts,
-    *,
-    topics: Texts = (),
-    partitions: Texts = (),
-    allow_empty: bool = False,
-    tail: str | None = None,
-    private_keys: Texts = (),
-    config: Texts = (),
-    settings: NamedSettings = (),
-    metadata: Texts = (),
-    assume_default_policy: bool = False,
-    as_of: Time | None = None,
-    dry_run: bool = False,
-    output_dir: str | os.PathLike[str] | None = None,
-    output_layout: str | None = None,
-    accept_loss: str | None = None,
-    replace: bool = False,
-    if_done: str | None = None,
-    engine: str | Engine = AUTO,
-    spark: SparkSession | None = None,
-) -> RunReport:
+@OPTIONS.function
+def expire(log_dirs: Texts, **options: Unpack[ExpireOptions]) -> RunReport:
     """Deletes segments from logs at rest as Kafka's delete policy would, in place or into a copy.
 
     >>> report = compaction.expire(log_dir, settings={"cleanup.policy": "delete", "retention.ms": "3d"}, dry_run=True)
@@ -102,14 +82,12 @@ def expire(
     :raises UsageError: an argument is invalid; nothing was changed
     :raises CompactionError: the run as a whole failed; a log that fails is in the report
     """
-    return carry_out(locals(), lambda report: None, delete)
+    return run(log_dirs, options, lambda report: None, delete)
 
 
-def carry_out(parameters: Mapping[str, Any], on_report: Callable[[RunReport], None], execute: Execute) -> RunReport:
+def run(log_dirs: Texts, options: ExpireOptions, on_report: OnReport, execute: Execute) -> RunReport:
     """Runs the command.
 
-    :param parameters: the parameters of ``expire``
-    :param on_report: called with the report before the result is written in another layout
     :param execute: see ``delete``
     """
 
@@ -118,7 +96,7 @@ def carry_out(parameters: Mapping[str, Any], on_report: Callable[[RunReport], No
         earlier_report = done_before(request) if inputs.if_done else None
         return report_once(earlier_report or execute(engine, request))
 
-    return carried_out(Inputs.of("expire", parameters), expire, work, on_report)
+    return run_on_engine(Inputs.of(OPTIONS, log_dirs, options), work, on_report)
 
 
 def delete(engine: Engine, request: CompactionRequest) -> RunReport:
@@ -130,11 +108,11 @@ def delete(engine: Engine, request: CompactionRequest) -> RunReport:
     return delete_old_segments(engine.passes(), request)
 
 
-def main(argv: Sequence[str] | None = None, run: Execute = delete) -> int:
-    """Runs the command; returns its exit code. ``argv``: by default those of the process; ``run`` executes a request."""
+def main(argv: Sequence[str] | None = None, execute: Execute = delete) -> int:
+    """Runs the command; returns its exit code. ``argv``: by default those of the process; ``execute`` executes a request."""
 
     def body(arguments: argparse.Namespace) -> int:
-        parameters = execution.call_parameters(expire, arguments)
-        return execution.run_and_write(partial(carry_out, parameters, execute=run), arguments)[1]
+        options = OPTIONS.complete(vars(arguments))
+        return execution.run_and_write(partial(run, arguments.log_dirs, options, execute=execute), arguments)[1]
 
     return execution.run_command(parser(), argv, body)

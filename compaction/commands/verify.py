@@ -7,38 +7,38 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace as with_fields
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, chosen, progress
+from compaction.api.engine_choice import ENCRYPTED, Engine, chosen, progress
 from compaction.api.inputs import (
     Inputs,
-    NamedSettings,
-    Texts,
-    Time,
     join_tail,
     read_kafka_version,
     read_metadata_dirs,
     read_resolver,
     read_selector,
-    texts,
     usage_errors,
 )
 from compaction.api.key_inputs import KeyInputs, with_certificate
 from compaction.api.provenance import provenance
 from compaction.certifier.certificate import Status, VerifyReport, error_line
 from compaction.certifier.verify_request import VerifyRequest
-from compaction.cli import execution, log_lines, option_groups
+from compaction.cli import execution, log_lines
+from compaction.cli.parser import Parser
 from compaction.errors import UsageError
 from compaction.locking.access import Purpose, access
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
 from compaction.names import TopicPartition, parse_partition_dir
+from compaction.options.option import CommandOptions
+from compaction.options.table import JSON, Messages, Output, Quiet, Report, Sides, VerifyOptions, Why
+from compaction.options.values import Texts, texts
 from compaction.storage.mixed import file_system
 from compaction.storage.remote import require_finished
 from compaction.storage.uri import parse_uri
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from typing_extensions import Unpack
 
     from compaction.certifier.checks.erased_keys import ErasedKeys
 
@@ -54,8 +54,7 @@ Keys are compared byte by byte, and records are read by code that the cleaner do
 directories are only read. docs/verify.md explains the result.
 """
 
-_EPILOG = f"""\
-{option_groups.CONFIGURATION_HELP}
+_EPILOG = """\
 exit status:
   0  all logs hold; with --why: the answer was printed
   1  at least one log is violated or cannot be verified, or records of erased keys remain
@@ -74,43 +73,12 @@ examples:
 """
 
 
-def parser() -> option_groups.Parser:
+OPTIONS = CommandOptions("verify", VerifyOptions, Sides, Why, Report, Quiet, Output, Messages)
+
+
+def parser() -> Parser:
     """The command's options."""
-    options = option_groups.Parser(_DESCRIPTION, _EPILOG)
-    group = options.add_argument_group("logs")
-    for name, text in (
-        ("--before", "log directories before cleaning"),
-        ("--after", "log directories after cleaning; logs are paired by topic and partition"),
-        ("--in-place", "log directories that were cleaned in place; they are compared with the .deleted files of the last run"),
-    ):
-        option_groups.add_list(group, name, "DIR", text)
-    option_groups.add_names(group)
-    keys = options.add_argument_group("certificates of erasures")
-    text = "a certificate of erase to verify; needs the keys that were given to erase"
-    keys.add_argument("--certificate", metavar="FILE", help=text)
-    option_groups.add_keys(keys)
-    option_groups.add_configuration(options)
-    option_groups.add_kafka_version(options)
-    _add_rules(options)
-    return options
-
-
-def _add_rules(options: option_groups.Parser) -> None:
-    group = options.add_argument_group("rules and output")
-    group.add_argument("--include-active", action="store_true", help="the logs were cleaned with --include-active")
-    group.add_argument(
-        "--several-rounds", action="store_true",
-        help="allow more than one round of cleaning, in which delete horizons may have been set and have passed",
-    )  # fmt: skip
-    group.add_argument(
-        "--strict", action="store_true",
-        help="report retained superseded records as violations; Kafka may retain some, without loss",
-    )  # fmt: skip
-    option_groups.add_engine(group)
-    group.add_argument("--why", metavar="TOPIC-N:OFFSET", help="explain only the fate of this record of --before")
-    option_groups.add_file(group, "--report", "write a report in JSON (schema_version 1)")
-    option_groups.add_short_result(group)
-    option_groups.add_logging(group)
+    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
 
 
 class VerifyInputs(NamedTuple):
@@ -123,32 +91,17 @@ class VerifyInputs(NamedTuple):
     certificate_path: str | None = None
 
 
+class CompareSides(NamedTuple):
+    """The log directories to compare, as given."""
+
+    before: Texts = ()
+    after: Texts = ()
+    in_place: Texts = ()
+
+
+@OPTIONS.function
 def verify(
-    before: Texts = (),
-    after: Texts = (),
-    *,
-    in_place: Texts = (),
-    topics: Texts = (),
-    partitions: Texts = (),
-    allow_empty: bool = False,
-    tail: str | None = None,
-    private_keys: Texts = (),
-    certificate: str | os.PathLike[str] | None = None,
-    keys: Texts = (),
-    keys_format: str = "text",
-    keys_column: str | None = None,
-    where: Texts = (),
-    config: Texts = (),
-    settings: NamedSettings = (),
-    metadata: Texts = (),
-    assume_default_policy: bool = False,
-    as_of: Time | None = None,
-    kafka_version: str = AUTO,
-    include_active: bool = False,
-    several_rounds: bool = False,
-    strict: bool = False,
-    engine: str | Engine = AUTO,
-    spark: SparkSession | None = None,
+    before: Texts = (), after: Texts = (), *, in_place: Texts = (), **options: Unpack[VerifyOptions]
 ) -> VerifyReport:
     """Proves that the logs of ``after`` are a valid result of cleaning those of ``before``; or those of ``in_place``, of
     cleaning the segments that the last run replaced.
@@ -162,11 +115,14 @@ def verify(
     :raises UsageError: an argument is invalid, or there is nothing to compare
     :raises CompactionError: a directory cannot be read; a log that cannot be verified is in the report
     """
-    parameters = locals()
-    call, inputs = read_call(parameters)
-    with chosen(engine, "verify", spark=spark, settings=ENCRYPTED) as tasks:
-        report = _verify(tasks, call)
-        return with_fields(report, origin=provenance(inputs, verify, tasks))
+    return run(CompareSides(before, after, in_place), options)
+
+
+def run(sides: CompareSides, options: VerifyOptions) -> VerifyReport:
+    """Runs the command."""
+    call, inputs = read_call(sides, options)
+    with chosen(inputs, ENCRYPTED) as engine:
+        return replace(_verify(engine, call), origin=provenance(inputs, engine))
 
 
 def _verify(engine: Engine, call: VerifyInputs) -> VerifyReport:
@@ -178,7 +134,7 @@ def _verify(engine: Engine, call: VerifyInputs) -> VerifyReport:
     with _shared_locks(request), progress() as progress_display:
         certified_logs = certify_erasure(engine.passes(progress_display), request, call.erased)
     report = compare(call.certificate, certified_logs, request.logs or frozenset(), with_before=bool(request.before))
-    return with_fields(report, certificate=call.certificate_path)
+    return replace(report, certificate=call.certificate_path)
 
 
 def certified(engine: Engine, request: VerifyRequest) -> VerifyReport:
@@ -197,45 +153,42 @@ def _explained(engine: Engine, request: VerifyRequest, offset: int) -> list[str]
         return explain_record.explain(engine.passes(progress_display), request, offset)
 
 
-def read_call(parameters: Mapping[str, Any]) -> tuple[VerifyInputs, Inputs]:
+def read_call(sides: CompareSides, options: VerifyOptions, why: str | None = None) -> tuple[VerifyInputs, Inputs]:
     """The checked call, and the inputs that all commands have in common.
 
-    :param parameters: the parameters of ``verify``, and of its option ``--why``
+    :param why: the record of ``--why``
     :raises UsageError: the call is wrong
     """
-    path, keys = parameters["certificate"], KeyInputs.of(parameters)
-    parameters = {**parameters, "certificate": path if path is None else os.fspath(path), "where": (), "log_dirs": ()}
-    inputs = Inputs.of("verify", {**parameters, **{name: texts(parameters[name]) for name in ("before", "after", "in_place")}})
-    sides: dict[str, list[str]] = {name: inputs.parameters[name] for name in ("before", "after", "in_place")}
-    in_place = bool(sides["in_place"])
-    if in_place == bool(sides["after"]) or in_place == bool(sides["before"]):
+    before, after, in_place = map(texts, sides)
+    inputs = Inputs.of(OPTIONS, (), options)
+    inputs = replace(inputs, values={"before": before, "after": after, "in_place": in_place, **inputs.values})
+    if bool(in_place) in (bool(after), bool(before)):
         raise UsageError("give --before and --after, or only --in-place", hint="see --help")
-    resolver, selector, why = read_resolver(inputs), read_selector(inputs), _read_why(parameters.get("why"))
-    if why is not None:
-        selector = Selector(partitions=frozenset({why[0]}), option="--why")
-    before = _log_dirs(inputs, sides["before"], "--before")
-    after = _log_dirs(inputs, sides["in_place"] or sides["after"], "--in-place" if in_place else "--after")
+    resolver, selector, record = read_resolver(inputs), read_selector(inputs), _read_why(why)
+    if record is not None:
+        selector = Selector(partitions=frozenset({record[0]}), option="--why")
+    before_dirs = _log_dirs(inputs, before, "--before")
+    after_dirs = _log_dirs(inputs, in_place or after, "--in-place" if in_place else "--after")
     if not inputs.allow_empty:
-        _require_logs(before or after, selector)
+        _require_logs(before_dirs or after_dirs, selector)
     request = VerifyRequest(
-        before=before,
-        after=after,
+        before=before_dirs,
+        after=after_dirs,
         now_ms=inputs.now_ms,
-        exact=inputs.as_of_ms is not None,
+        exact=inputs.as_of is not None,
         selector=selector,
         resolver=resolver,
         metadata_dirs=read_metadata_dirs(inputs),
         kafka_version=read_kafka_version(inputs),
-        include_active=parameters["include_active"],
-        several_rounds=parameters["several_rounds"],
-        strict=parameters["strict"],
+        include_active=options["include_active"],
+        several_rounds=options["several_rounds"],
+        strict=options["strict"],
     )
-    if parameters["certificate"] is None:
-        if keys.keys or keys.where:
-            raise UsageError("--keys and --where need --certificate", hint="see --help")
-        return VerifyInputs(request, why), inputs
-    request, certificate, erased = with_certificate(parameters["certificate"], keys, request)
-    return VerifyInputs(request, why, certificate, erased, parameters["certificate"]), inputs
+    path = options["certificate"]
+    if path is None:
+        return VerifyInputs(request, record), inputs
+    request, certificate, erased = with_certificate(os.fspath(path), KeyInputs.of(options), request)
+    return VerifyInputs(request, record, certificate, erased, os.fspath(path)), inputs
 
 
 def _log_dirs(inputs: Inputs, paths: Sequence[str], option: str) -> tuple[str, ...]:
@@ -286,7 +239,7 @@ def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, onl
 
 def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
     """Writes the requested file, prints the report in the form that the options ask for, and returns the exit code."""
-    as_json = arguments.output == option_groups.JSON
+    as_json = arguments.output == JSON
 
     def print_it() -> None:
         show(report, _print_nothing if as_json else print, only_summary=arguments.quiet)
@@ -304,12 +257,13 @@ def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int
     """Runs the command; returns its exit code, see ``compact``."""
 
     def body(arguments: argparse.Namespace) -> int:
-        parameters = execution.call_parameters(verify, arguments) | ({} if engine is None else {"engine": engine})
+        options = OPTIONS.complete(vars(arguments) | ({} if engine is None else {"engine": engine}))
+        sides = CompareSides(arguments.before, arguments.after, arguments.in_place)
         if arguments.why is None:
-            return _finish(verify(**parameters), arguments)
-        call, _ = read_call({**parameters, "why": arguments.why})
+            return _finish(run(sides, options), arguments)
+        call, inputs = read_call(sides, options, arguments.why)
         if call.why is not None:
-            with chosen(parameters["engine"], "verify", settings=ENCRYPTED) as tasks:
+            with chosen(inputs, ENCRYPTED) as tasks:
                 print("\n".join(_explained(tasks, call.request, call.why[1])))
         return 0
 

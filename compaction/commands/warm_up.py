@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from compaction.cli import execution, option_groups
+from compaction.cli import execution
+from compaction.cli.parser import Parser
 from compaction.errors import CompactionError
+from compaction.options.option import CommandOptions
+from compaction.options.table import Messages, NoOptions, Status
 
 _DESCRIPTION = """\
 Compile all kernels of this package and cache them, for example when an image is built. This takes
@@ -30,15 +33,12 @@ environment:
 _NO_DIRECTORY = "no directory of this user is protected from other writers: set NUMBA_CACHE_DIR to one"
 
 
-def parser() -> option_groups.Parser:
+OPTIONS = CommandOptions("warm-up", NoOptions, Status, Messages)
+
+
+def parser() -> Parser:
     """The command's options."""
-    options = option_groups.Parser(_DESCRIPTION, _EPILOG)
-    group = options.add_argument_group("action")
-    group.add_argument("--status", action="store_true", help="compile nothing; show the cached kernels and their directory")
-    # wrote a spark-env.sh in earlier versions
-    group.add_argument("--spark-submit", action="store_true", help=argparse.SUPPRESS)
-    option_groups.add_logging(group)
-    return options
+    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
 
 
 def warm_up() -> None:

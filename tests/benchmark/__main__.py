@@ -106,8 +106,9 @@ def warm(place: Path) -> None:
 
 def ours_seconds(spark: Any, log_dir: Path) -> float:
     """The time of the complete job on a running session."""
-    from compaction.api.engine_choice import SPARK, Engine
+    from compaction.api.engine_choice import Engine
     from compaction.commands import compact
+    from compaction.options.table import SPARK
 
     reports: list[Any] = []
 
@@ -119,7 +120,7 @@ def ours_seconds(spark: Any, log_dir: Path) -> float:
     with Path(os.devnull).open("w") as quiet:
         stdout, sys.stdout = sys.stdout, quiet
         try:
-            code = compact.main(["--log-dir", str(log_dir), *_JOB], run=run)
+            code = compact.main(["--log-dir", str(log_dir), *_JOB], execute=run)
         finally:
             sys.stdout = stdout
     seconds = time.perf_counter() - begun

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cli.option_groups import APPLICATIONS, Parser
+from compaction.cli.parser import APPLICATIONS, Parser
 from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
 
 ROOT = Path(__file__).resolve().parents[2]

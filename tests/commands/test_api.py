@@ -16,11 +16,12 @@ import pytest
 
 import compaction
 from compaction.api import inputs
-from compaction.api.engine_choice import LOCAL, SPARK, choose
-from compaction.api.inputs import pairs
+from compaction.api.engine_choice import choose
 from compaction.cli.console import main
 from compaction.cli.table import COMMANDS
 from compaction.commands import compact as compact_command
+from compaction.options.table import LOCAL, SPARK
+from compaction.options.values import pairs
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 
@@ -90,7 +91,8 @@ def test_the_api_is_what_all_names() -> None:
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in ("read", "dump")])
 def test_the_parameters_of_a_function_are_the_options_of_its_command(name: str) -> None:
     command = next(each for each in COMMANDS if each.name == _COMMANDS.get(name, name))
-    options = {action.dest: action.default for action in command.load().parser()._actions if action.dest != "help"}
+    actions = [action for action in command.load().parser()._actions if "help" not in action.dest]
+    options = {action.dest: action.default for action in actions}
     own = {"report", "metrics", "html", "output", "all", "quiet", "verbose", "log_format", "why", "explain"}
     parameters = inspect.signature(getattr(compaction, name)).parameters
     assert set(options) - own - ({"strict"} if name == "dry_run" else set()) == set(parameters) - {"spark"}
@@ -172,11 +174,11 @@ def test_a_copy_that_was_made_before_is_told(log_dir: Path, tmp_path: Path) -> N
         ({"as_of": "2026-11-24T02:00"}, "as_of: '2026-11-24T02:00' has no offset from UTC"),
         ({"as_of": 5}, "as_of: '5' is a time before the year 2000"),
         ({"as_of": _AS_OF.replace(tzinfo=None)}, "as_of: '2026-11-24T02:00:00' has no offset from UTC"),
-        ({"engine": "dask"}, "engine 'dask' is not one of auto, local and spark"),
+        ({"engine": "dask"}, "engine: 'dask' is not one of auto, local, spark"),
         ({"engine": "local", "spark": object()}, "a session is given for the local engine"),
         ({"settings": {"cleanup.polic": "compact"}}, "cleanup.polic"),
-        ({"topics": ["("]}, "--topic"),
-        ({"replace": True}, "--replace and --if-done need --output-dir"),
+        ({"topics": ["("]}, "topics '(' is not a regular expression"),
+        ({"replace": True}, "replace and if_done need output_dir; see help(compaction.compact)"),
     ],
 )
 def test_a_wrong_call_is_a_usage_error(log_dir: Path, options: dict[str, Any], message: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from compaction.api import runs
 from compaction.api.inputs import Inputs
-from compaction.commands import compact, count_keys, dump_log, verify
+from compaction.commands import compact, count_keys, dump_log
 from compaction.errors import UsageError
 from compaction.exports.backup.writer import BackupTarget
 from compaction.formats.message_set import iter_batches
@@ -22,6 +22,7 @@ from compaction.run_report import RunReport
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.uri import parse_uri
 from tests.certifier.certify import certify
+from tests.commands.calls import compact_inputs, verify_request
 from tests.golden import unpack_backup_sets
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
@@ -82,7 +83,7 @@ def test_a_set_has_what_a_consumer_saw_and_is_compacted(
     assert figures(run("--log-dir", address, "--dry-run", *COMPACT)) == figures(report)
     assert files(sets) == before
     options = ["--before", address, "--after", f"{tmp_path}/output", "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
-    found = certify(verify.read_call(vars(verify.parser().parse_args(options)))[0].request)
+    found = certify(verify_request(options))
     assert [(log.status.value, log.violations) for log in found.logs] == [("holds", ())]
 
 
@@ -166,7 +167,7 @@ def test_the_copy_is_beside_the_target_or_where_segments_are_converted(sets: Pat
     options = ["--log-dir", source, "--output-dir", f"{tmp_path}/new", "--output-layout", "backup", "--accept-loss"]
     left = tmp_path / f".new.copy.{'0' * 32}.partial"
     left.mkdir()
-    inputs = Inputs.of("compact", vars(compact.parser().parse_args(options)))
+    inputs = compact_inputs(options)
     assert runs.in_layout(inputs, body).exit_code == 1
     assert copies[0].startswith(f"{tmp_path}/.new.copy.")
     assert list(tmp_path.iterdir()) == []

@@ -335,7 +335,7 @@ def test_a_usage_error_writes_no_report(log_dir: Path, tmp_path: Path, capsys: p
 
 
 def test_help_explains_options_precedence_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert compact.main(["--help"]) == 0
+    assert compact.main(["--help-all"]) == 0
     shown = capsys.readouterr().out
     for text in (
         "--log-dir", "--topic", "--partition", "--config", "--set", "--as-of-ms", "--dry-run", "--output-dir",

@@ -269,7 +269,7 @@ def test_the_text_has_a_line_for_each_check_and_the_fixes(
     ("options", "message"),
     [
         (("--log-dir", "/no/such"), "no such log directory"),
-        (("--broker-log", "/no/such.log"), "/no/such.log: --broker-log: cannot be read"),
+        (("--log-dir", "/tmp", "--broker-log", "/no/such.log"), "/no/such.log: --broker-log: cannot be read"),
         (("--broker-log", __file__), "--broker-log needs --log-dir"),
         (("--set", "no.such=1", "--log-dir", "/tmp"), "no.such"),
     ],

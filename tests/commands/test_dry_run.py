@@ -194,13 +194,14 @@ def test_explanations_are_written_to_a_report(logs: Path, tmp_path: Path, capsys
 
 
 def test_only_the_partitions_to_explain_are_selected(logs: Path) -> None:
-    arguments = dry_run.parser().parse_args(["--log-dir", str(logs), "--explain", "orders-0", "ledger-0"])
-    chosen = dry_run.comparison_request(Inputs.of("dry-run", vars(arguments))).base
+    options = dry_run.OPTIONS.complete({})
+    inputs = Inputs.of(dry_run.OPTIONS, logs, options)
+    chosen = dry_run.comparison_request(inputs, options, ["orders-0", "ledger-0"]).base
     assert [str(log.topic_partition) for log in chosen.logs] == ["ledger-0", "orders-0"]
 
 
 def test_the_help_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert dry_run.main(["--help"]) == 0
+    assert dry_run.main(["--help-all"]) == 0
     text = capsys.readouterr().out
     for option in ("--log-dir", "--policy", "--explain", "--include-active", "--allow-keyless", "--report", "--html", "--set"):
         assert option in text

@@ -18,11 +18,11 @@ from pyarrow import parquet
 
 from compaction.api.engine_choice import Engine
 from compaction.certifier.checks import erased_keys
-from compaction.cli import option_groups
 from compaction.commands import erase, verify
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.formats import key_list
 from compaction.formats.key_criteria import KeyCriteria
+from compaction.options.table import KEY_FORMATS
 from compaction.report import LogReport
 from compaction.run.clean_waves import WaveRunner
 from compaction.run.log_cleaning import LogCleaning
@@ -70,7 +70,7 @@ def keys_read(log_dir: Path, *options: object) -> list[bytes]:
 
 
 def test_the_formats_are_those_of_key_lists() -> None:
-    assert option_groups.KEY_FORMATS == key_list.FORMATS
+    assert KEY_FORMATS == key_list.FORMATS
 
 
 def test_keys_are_read_from_lines_and_columns(log_dir: Path) -> None:

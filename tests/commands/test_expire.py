@@ -99,7 +99,7 @@ def test_a_usage_error_is_one_line(
 
 
 def test_help_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert expire.main(["--help"]) == 0
+    assert expire.main(["--help-all"]) == 0
     text = capsys.readouterr().out
     options = "--log-dir --topic --partition --config --set --as-of-ms --dry-run --report --metadata --assume-default-policy"
     for option in options.split():

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compaction.commands import compact, count_keys, dry_run, dump_log, erase, expire, verify
+from compaction.commands import compact, count_keys, dry_run, dump_log, erase, expire
 from compaction.compare.compare_policies import compare_with
 from compaction.erasure.erase_keys import erase_keys
 from compaction.run.compact import clean_logs
 from compaction.storage.uri import KEYS_VARIABLE
 from tests.certifier.certify import certify
+from tests.commands.calls import verify_request
 from tests.golden import unpack_backup_sets, unpack_sample
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
@@ -115,7 +116,7 @@ def _verified(place: Place) -> Any:
 
     def found() -> Any:
         options = ["--before", place.address, "--after", str(copy), "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
-        report = certify(verify.read_call(vars(verify.parser().parse_args(options)))[0].request)
+        report = certify(verify_request(options))
         return report.exit_code, [[line.replace(str(place.scratch), "") for line in log.lines()] for log in report.logs]
 
     holds = found()

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cli import execution
-from compaction.commands import compact, count_keys, dump_log, erase, verify
+from compaction.commands import compact, count_keys, dump_log, erase
 from compaction.erasure.erase_keys import erase_keys
 from compaction.errors import UsageError
 from compaction.storage.layouts import data_keys
 from compaction.storage.uri import KEYS_VARIABLE
 from tests.certifier.certify import certify
+from tests.commands.calls import verify_request
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, figures, run
@@ -55,8 +55,8 @@ def test_keys_are_erased_from_a_copy_of_an_export(objects: Path, log_dir: Path, 
     def erased(place: object, output: Path) -> dict[str, bytes]:
         options = ["--log-dir", str(place), "--keys", str(tmp_path / "keys.txt"), "--output-dir", str(output)]
         options += ["--include-active", "--as-of-ms", "1798761600000", *COMPACT]
-        called = execution.call_parameters(erase.erase, erase.parser().parse_args(options))
-        report = erase.carry_out(called, lambda report: None, lambda _, request: erase_keys(LocalPasses, request))
+        given = erase.OPTIONS.complete(vars(erase.parser().parse_args(options)))
+        report = erase.run(str(place), given, lambda report: None, lambda _, request: erase_keys(LocalPasses, request))
         assert [log.status.value for log in report.logs] == ["cleaned"]
         return files(output)
 
@@ -69,11 +69,11 @@ def test_a_compacted_copy_of_an_export_is_verified_against_it(objects: Path, tmp
     address, output = f"aiven+file://{objects}/zstd", tmp_path / "output"
     run("--log-dir", address, "--output-dir", output, *COMPACT)
     options = ["--before", address, "--after", str(output), "--as-of-ms", "1798761600000", "--include-active", *COMPACT]
-    report = certify(verify.read_call(vars(verify.parser().parse_args(options)))[0].request)
+    report = certify(verify_request(options))
     assert [(log.status.value, log.violations) for log in report.logs] == [("holds", ())]
     damaged = next(output.rglob(f"{104:020d}.log"), None) or max(output.rglob("*.log"), key=lambda file: file.stat().st_size)
     damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
-    assert certify(verify.read_call(vars(verify.parser().parse_args(options)))[0].request).exit_code == 1
+    assert certify(verify_request(options)).exit_code == 1
 
 
 def test_records_and_keys_of_an_export_are_counted(

@@ -89,7 +89,7 @@ def test_wrong_calls_are_refused(logs: Path, tmp_path: Path, capsys: pytest.Capt
         assert run(logs, target, 3, *options) == 2
         assert told in capsys.readouterr().err
         assert not target.exists()
-    with pytest.raises(compaction.UsageError, match="--since needs --output-dir"):
+    with pytest.raises(compaction.UsageError, match="since needs output_dir"):
         compaction.compact(logs, since=first, settings={"cleanup.policy": "compact"})
 
 

@@ -248,7 +248,7 @@ def test_metrics_of_a_run_count_logs_of_unknown_policy(run: Command, directories
 
 def test_the_help_of_every_command_has_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     for job in (compact, expire, dry_run):
-        assert job.main(["--help"]) == 0
+        assert job.main(["--help-all"]) == 0
         text = capsys.readouterr().out
         assert "--metadata DIR" in text
         assert "--assume-default-policy" in text

@@ -38,15 +38,14 @@ def test_without_a_cache_nothing_is_compiled() -> None:
     assert "set NUMBA_CACHE_DIR" in done.stderr
 
 
-@pytest.mark.parametrize("options", [[], ["--spark-submit"]])
-def test_command_lines_of_earlier_versions_compile_the_kernels(
-    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_kernels_are_compiled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compiled: list[bool] = []
     monkeypatch.setattr(cache, "process_cache_dir", lambda: tmp_path)
     monkeypatch.setattr(cache, "are_all_compiled", lambda: bool(compiled))
     monkeypatch.setattr(all_kernels, "compile_all", lambda: compiled.append(True))
-    assert [warm_up.main(options), warm_up.main(options)] == [0, 0]
+    assert [warm_up.main([]), warm_up.main([])] == [0, 0]
     assert compiled == [True]
     assert "all compiled" in capsys.readouterr().out
 

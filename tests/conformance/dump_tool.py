@@ -68,7 +68,8 @@ class KafkaDump:
 
 def our_dump(files: Sequence[Path], *options: str) -> Dumped:
     """The output of the command under test for ``files``."""
-    request = dump_log.read_request(dump_log.parser().parse_args(["--files", *map(str, files), *options]))
+    given = dump_log.parser().parse_args(["--files", *map(str, files), *options])
+    request = dump_log.read_request(given.files, dump_log.OPTIONS.complete(vars(given)))
     out, lines, problems = io.BytesIO(), list[str](), list[str]()
     sound = Dump(LocalFileSystem(), request, out, lines.append, problems.append).run(str(Path.cwd()))
     assert sound == (not problems)

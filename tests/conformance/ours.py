@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.engine_choice import LOCAL, SPARK, Engine
+from compaction.api.engine_choice import Engine
 from compaction.commands import compact, expire
+from compaction.options.table import LOCAL, SPARK
 from compaction.run.compact import clean_logs
 from tests.local_job import KAFKA
 from tests.local_passes import LocalPasses
@@ -24,7 +25,8 @@ def clean_ours(spark: SparkSession, log_dir: Path, as_of_ms: int, *options: str)
     """
 
     def run(argv: list[str]) -> int:
-        return compact.main(argv, run=lambda _, request: compact.clean(Engine(SPARK, "", "compact", session=spark), request))
+        engine = Engine(SPARK, "", "compact", session=spark)
+        return compact.main(argv, execute=lambda _, request: compact.clean(engine, request))
 
     version = () if "--kafka-version" in options else ("--kafka-version", KAFKA)
     return run_job(run, log_dir, as_of_ms, "--allow-keyless", *version, *options)
@@ -34,7 +36,7 @@ def clean_in_process(log_dir: Path, as_of_ms: int, *options: str) -> dict[str, d
     """The same without Spark."""
 
     def run(argv: list[str]) -> int:
-        return compact.main(argv, run=lambda _, request: clean_logs(LocalPasses, request))
+        return compact.main(argv, execute=lambda _, request: clean_logs(LocalPasses, request))
 
     return run_job(run, log_dir, as_of_ms, "--allow-keyless", *options)
 
@@ -43,7 +45,7 @@ def expire_ours(log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[s
     """Runs ``jobs/expire.py`` over a log directory; so few logs need no session."""
 
     def run(argv: list[str]) -> int:
-        return expire.main(argv, run=lambda _, request: expire.delete(Engine(LOCAL, "", "expire"), request))
+        return expire.main(argv, execute=lambda _, request: expire.delete(Engine(LOCAL, "", "expire"), request))
 
     return run_job(run, log_dir, as_of_ms, *options)
 

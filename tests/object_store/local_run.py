@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from compaction.cli import execution
 from compaction.commands import compact as job
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
@@ -19,8 +18,9 @@ COMPACT = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0")
 def run(*options: object, sizes: Sizes | None = None, include_active: bool = True) -> RunReport:
     """The job with these options, as of a fixed time."""
     given = [*map(str, options), "--as-of-ms", str(NOW_MS), *(["--include-active"] if include_active else [])]
-    called = execution.call_parameters(job.compact, job.parser().parse_args(given))
-    return job.carry_out(called, lambda report: None, lambda _, request: clean_logs(LocalPasses, request, sizes))
+    arguments = job.parser().parse_args(given)
+    called = job.OPTIONS.complete(vars(arguments))
+    return job.run(arguments.log_dirs, called, lambda report: None, lambda _, request: clean_logs(LocalPasses, request, sizes))
 
 
 def figures(report: RunReport) -> list[tuple[object, ...]]:

@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
-from compaction.api.budgets import read_budget
+from compaction.commands.compact import OPTIONS, budget_of
 from compaction.config.request import Budget
 from compaction.errors import UsageError
+from compaction.options.table import CompactOptions
+
+
+def options(max_duration: object, max_rewrite: object, min_freed: object) -> CompactOptions:
+    return OPTIONS.complete({"max_duration": max_duration, "max_rewrite": max_rewrite, "min_freed": min_freed})
 
 
 @pytest.mark.parametrize(
@@ -21,7 +26,7 @@ from compaction.errors import UsageError
     ],
 )
 def test_times_sizes_and_shares_are_read(given: tuple[Any, ...], budget: Budget) -> None:
-    assert read_budget(*given) == budget
+    assert budget_of(options(*given)) == budget
 
 
 @pytest.mark.parametrize(
@@ -37,5 +42,5 @@ def test_times_sizes_and_shares_are_read(given: tuple[Any, ...], budget: Budget)
 )
 def test_other_values_are_usage_errors(given: tuple[Any, ...], message: str) -> None:
     with pytest.raises(UsageError) as raised:
-        read_budget(*given)
+        budget_of(options(*given))
     assert str(raised.value).startswith(message)

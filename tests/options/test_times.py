@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.api.inputs import iso_time_ms, milliseconds
+from compaction.options.values import iso_time_ms, milliseconds
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,188 @@
+"""An option: a row of ``compaction.options.table``, and the rows of one command.
+
+The parser, help, completion, signatures of the Python API, options in a report and the reference derive from the rows. A call
+has the values of all rows: those that were given, and defaults. Errors name options by their flags; the Python API puts its
+keywords in their place.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, wraps
+from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
+
+from compaction.errors import UsageError
+from compaction.options.combinations import COMBINATIONS
+from compaction.options.values import NamedSettings, Texts, Time, as_of_ms, iso_time_ms, texts
+
+Values = TypeVar("Values")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: shown in place of a value that may be a key
+HIDDEN = "[hidden]"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.
+
+    :ivar group: the heading of its help
+    :ivar flag: its name on the command line
+    :ivar text: its help
+    :ivar metavar: the name of its value; a switch has none
+    :ivar const: the value of the flag without an argument
+    :ivar choices: the possible values, all of them texts
+    :ivar read: reads the text of a command line; it raises ``ValueError``
+    :ivar many: it takes any number of values
+    :ivar texts_of: their texts, if they can be given in other forms
+    :ivar usual: the short help shows it
+    :ivar recorded: it changes the output, which records it
+    :ivar hidden: its values are never shown: they may be keys
+    :ivar texts: its help in single commands
+    :ivar others: other flags of the same keyword, of which a call has at most one
+    """
+
+    group: str
+    flag: str
+    text: str
+    metavar: str | None = None
+    default: Any = None
+    const: Any = None
+    choices: Collection[str] | None = None
+    read: Callable[[str], object] | None = None
+    many: bool = False
+    texts_of: Callable[[Any], list[str]] | None = None
+    required: bool = False
+    usual: bool = False
+    recorded: bool = False
+    hidden: bool = False
+    texts: Mapping[str, str] = field(default_factory=dict)
+    others: tuple[Option, ...] = ()
+
+    @property
+    def is_switch(self) -> bool:
+        return self.default is False
+
+    def plain(self, value: Any) -> Any:
+        """A value as it is compared and shown: paths are texts, times are milliseconds, several values are a list.
+
+        :raises UsageError: it is not a time
+        """
+        if self.many:
+            return (self.texts_of or texts)(value)
+        if self.read is iso_time_ms:
+            return as_of_ms(value, self.flag)
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+    def check(self, value: Any) -> None:
+        """:raises UsageError: the value is none of the choices"""
+        if self.choices is not None and isinstance(value, str) and value not in self.choices:
+            raise UsageError(f"{self.flag}: {value!r} is not one of {', '.join(self.choices)}", hint="see --help")
+
+
+class CommandOptions(Generic[Values]):
+    """The options of a command.
+
+    :param name: its name in the console command
+    :param keywords: the ``TypedDict`` of the options that its function takes
+    :param command_line: ``TypedDict`` of those that only its command line has
+    """
+
+    def __init__(self, name: str, keywords: type[Values], *command_line: type) -> None:
+        self.name, self._function = name, name
+        self.keywords = _rows(keywords)
+        self.rows: Mapping[str, Option] = {keyword: row for rows in map(_rows, command_line) for keyword, row in rows.items()}
+        self.rows = {**self.rows, **self.keywords}
+        self._combinations = [each for each in COMBINATIONS if each.applies(name, self.rows)]
+        self._hints = keywords.__annotations__
+
+    def complete(self, given: Mapping[str, Any]) -> Values:
+        """The values of all keywords, in the form in which they are used.
+
+        :param given: the keywords of a call, or all values of a command line
+        :raises UsageError: a value is none of its choices, or options contradict each other
+        """
+        values = {name: row.plain(given.get(name, row.default)) for name, row in self.keywords.items()}
+        for name, row in self.keywords.items():
+            row.check(values[name])
+        self.check({**given, **values})
+        return cast("Values", values)
+
+    def shown(self, values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+        """Some values for documents, by keyword: those that may be keys are hidden."""
+        return {name: [HIDDEN] * len(values[name]) if self.rows[name].hidden else values[name] for name in names}
+
+    def recorded(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values that change an output, besides those of ``Inputs``."""
+        return self.shown(values, *(name for name, row in self.keywords.items() if row.recorded))
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        """:raises UsageError: options contradict each other"""
+
+        def is_given(name: str) -> bool:
+            row = self.rows.get(name)
+            value = values.get(name)
+            return bool(value) and (row is None or value != row.default)
+
+        for each in self._combinations:
+            if any(map(is_given, each.given)) and (
+                any(map(is_given, each.excluded)) or (each.needed and not any(map(is_given, each.needed)))
+            ):
+                raise UsageError(each.message, hint=each.hint)
+
+    def function(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Makes a function of the Python API from one that takes the values of all keywords. Its errors name keywords."""
+        self._function = function.__name__
+        own = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
+
+        @wraps(function)
+        def call(*args: P.args, **given: P.kwargs) -> R:
+            explicit = {each.name: given[each.name] for each in own if each.name in given}
+            options = {name: value for name, value in given.items() if name not in explicit}
+            unknown = next((name for name in options if name not in self.keywords), None)
+            if unknown is not None:
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {unknown!r}")
+            try:
+                values = cast("Mapping[str, object]", self.complete(options))
+                return function(*args, **explicit, **values)  # type: ignore[arg-type]
+            except UsageError as error:
+                error.reword(self.in_keywords)
+                raise
+
+        types = {name: get_args(hint)[0] for name, hint in self._hints.items()}
+        keywords = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=row.default, annotation=_type_name(types[name]))
+            for name, row in self.keywords.items()
+        ]
+        signature = inspect.signature(function)
+        call.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        return call
+
+    @cached_property
+    def _keyword_of(self) -> Mapping[str, str]:
+        flags = {row.flag: keyword for keyword, row in self.rows.items()}
+        return flags | {other.flag: keyword for keyword, row in self.rows.items() for other in row.others}
+
+    def in_keywords(self, text: str) -> str:
+        """A message with the names of keywords in place of flags."""
+        text = text.replace("see --help", f"see help(compaction.{self._function})")
+        return re.sub(r"--[a-z][a-z-]*[a-z]", lambda match: self._keyword_of.get(match[0], match[0]), text)
+
+
+def _rows(table: type) -> dict[str, Option]:
+    return {
+        keyword: next(row for row in get_args(hint) if isinstance(row, Option))
+        for keyword, hint in table.__annotations__.items()
+    }
+
+
+def _type_name(hint: Any) -> str:
+    names = [(Texts, "Texts"), (NamedSettings, "NamedSettings"), (Time | None, "Time | None")]
+    if (name := next((name for alias, name in names if alias == hint), None)) is not None:
+        return name
+    return hint.__name__ if isinstance(hint, type) else str(getattr(hint, "__forward_arg__", hint))

@@ -1,0 +1,22 @@
+"""Calls of commands that are read, but not executed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compaction.api.inputs import Inputs
+from compaction.certifier.verify_request import VerifyRequest
+from compaction.commands import compact, verify
+
+
+def verify_request(options: Sequence[str]) -> VerifyRequest:
+    """The request of ``verify`` with these options."""
+    given = verify.parser().parse_args(options)
+    sides = verify.CompareSides(given.before, given.after, given.in_place)
+    return verify.read_call(sides, verify.OPTIONS.complete(vars(given)))[0].request
+
+
+def compact_inputs(options: Sequence[str]) -> Inputs:
+    """The inputs of ``compact`` with these options."""
+    given = compact.parser().parse_args(options)
+    return Inputs.of(compact.OPTIONS, given.log_dirs, compact.OPTIONS.complete(vars(given)))
