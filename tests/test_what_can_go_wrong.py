@@ -31,6 +31,9 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "commands/test_since.py": ("test_a_copy_in_full_is_named_with_its_reason",),
     },
+    "`Java … can corrupt data": {
+        "startup/test_java_version.py": ("test_a_java_whose_collector_corrupts_data_is_refused",),
+    },
     "`needs Java 17 or newer": {
         "startup/test_java_version.py": (
             "test_a_missing_or_old_java_is_one_line_and_nothing_is_changed",

@@ -17,7 +17,7 @@ from compaction.checkup.check import Check, State
 from compaction.errors import CompactionError
 from compaction.kernels.compiling.ownership import why_not_private
 from compaction.startup import protection
-from compaction.startup.java_version import find_java, major_version, require_java
+from compaction.startup.java_version import find_java, require_java, version_of
 from compaction.storage.local import free_space
 
 MACHINE = "machine"
@@ -57,7 +57,11 @@ def _java() -> Check:
         # only Spark needs it
         return Check(MACHINE, "Java", State.NOTE, f"{error.message}; --engine local works without it", error.hint or "")
     java = find_java()
-    return Check(MACHINE, "Java", State.OK, "that of spark-submit" if java is None else f"{major_version(java)} at {java}")
+    return Check(MACHINE, "Java", State.OK, "that of spark-submit" if java is None else f"{_text(version_of(java))} at {java}")
+
+
+def _text(release: tuple[int, ...] | None) -> str:
+    return "of unknown version" if release is None else ".".join(map(str, release))
 
 
 def _packages() -> Iterator[Check]:

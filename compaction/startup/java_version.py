@@ -17,10 +17,12 @@ from compaction.errors import UsageError
 
 #: the minimum of Spark 4
 OLDEST_JAVA = 17
+#: from the first up to the second version, exclusive, the G1 collector can corrupt data (JDK-8377811)
+_CORRUPTING = (25,), (25, 0, 3)
 #: files that Spark's JVM opens at its start: mainly its jars
 LEAST_FILES = 400
-_RELEASE = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
-_VERSION = re.compile(r' version "(?:1\.)?(\d+)')
+_RELEASE = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+(?:\.\d+)*)', re.MULTILINE)
+_VERSION = re.compile(r' version "(?:1\.)?(\d+(?:\.\d+)*)')
 _LIMIT_S = 20.0
 _HINT = f"install Java {OLDEST_JAVA} or newer and set JAVA_HOME to its directory"
 
@@ -32,8 +34,8 @@ def find_java() -> Path | None:
     return Path(command).resolve() if command else None
 
 
-def major_version(java: Path) -> int | None:
-    """The major version of a Java, e.g. 8, 11 or 17, from its ``release`` file or its output; ``None`` if unknown."""
+def version_of(java: Path) -> tuple[int, ...] | None:
+    """The version of a Java, e.g. 8, 11.0.2 or 17, from its ``release`` file or its output; ``None`` if unknown."""
     try:
         match = _RELEASE.search((java.parent.parent / "release").read_text("utf-8", "replace"))
     except OSError:
@@ -44,7 +46,16 @@ def major_version(java: Path) -> int | None:
         except (OSError, subprocess.TimeoutExpired):
             return None
         match = _VERSION.search(f" {result.stderr} {result.stdout}")
-    return None if match is None else int(match[1])
+    return None if match is None else tuple(map(int, match[1].split(".")))
+
+
+def require_safe(version: tuple[int, ...], where: str) -> None:
+    """:raises UsageError: a Java of this version can corrupt data"""
+    first, fixed = _CORRUPTING
+    if first <= version < fixed:
+        found = ".".join(map(str, version))
+        message = f"Java {found} {where} can corrupt data: its G1 collector has the defect JDK-8377811"
+        raise UsageError(message, hint=f"use Java {'.'.join(map(str, fixed))} or newer, 21 or 17")
 
 
 def require_java() -> None:
@@ -60,8 +71,9 @@ def require_java() -> None:
     if java is None:
         cause = f"JAVA_HOME is {home}, which has no bin/java" if home else "JAVA_HOME is not set, and no java is on PATH"
         raise UsageError(f"needs Java {OLDEST_JAVA} or newer, found none: {cause}", hint=_HINT)
-    version = major_version(java)
+    version = version_of(java)
     if version is None:
         raise UsageError(f"needs Java {OLDEST_JAVA} or newer, found one of unknown version at {java}", hint=_HINT)
-    if version < OLDEST_JAVA:
-        raise UsageError(f"needs Java {OLDEST_JAVA} or newer, found {version} at {java}", hint=_HINT)
+    if version[0] < OLDEST_JAVA:
+        raise UsageError(f"needs Java {OLDEST_JAVA} or newer, found {version[0]} at {java}", hint=_HINT)
+    require_safe(version, f"at {java}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from compaction.errors import UsageError
 from compaction.startup import java_version
 from compaction.storage.local import LocalFileSystem
 from tests.golden import unpack_sample
@@ -32,18 +33,36 @@ def make_java(home: Path, release: str | None, says: str = "") -> Path:
 @pytest.mark.parametrize(
     ("release", "says", "version"),
     [
-        ("17.0.15", "", 17),
-        ("1.8.0_392", "", 8),
-        ("25", "", 25),
-        (None, 'openjdk version "11.0.2" 2019-01-15', 11),
-        (None, 'java version "1.8.0_392"', 8),
+        ("17.0.15", "", (17, 0, 15)),
+        ("1.8.0_392", "", (8, 0)),
+        ("25", "", (25,)),
+        (None, 'openjdk version "11.0.2" 2019-01-15', (11, 0, 2)),
+        (None, 'java version "1.8.0_392"', (8, 0)),
         (None, "Segmentation fault", None),
     ],
 )
 def test_the_version_is_that_of_the_release_file_or_what_java_says(
-    tmp_path: Path, release: str | None, says: str, version: int | None
+    tmp_path: Path, release: str | None, says: str, version: tuple[int, ...] | None
 ) -> None:
-    assert java_version.major_version(make_java(tmp_path / "jdk", release, says)) == version
+    assert java_version.version_of(make_java(tmp_path / "jdk", release, says)) == version
+
+
+@pytest.mark.parametrize("release", ["25", "25.0.1", "25.0.2"])
+def test_a_java_whose_collector_corrupts_data_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    java = make_java(tmp_path / "jdk", release)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    with pytest.raises(UsageError, match=f"Java {release} at {java} can corrupt data.*JDK-8377811.*use Java 25.0.3 or newer"):
+        java_version.require_java()
+
+
+@pytest.mark.parametrize("release", ["17", "21.0.9", "24.0.2", "25.0.3", "26"])
+def test_a_java_without_that_defect_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str) -> None:
+    make_java(tmp_path / "jdk", release)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    java_version.require_java()
 
 
 def test_the_java_of_this_machine_is_accepted() -> None:
