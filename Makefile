@@ -39,34 +39,31 @@ MORE := crash or slow or notebook or airflow or browser or cluster or s3 or gs
 SAMPLE := tests/golden/sample-logs.tar.gz
 SAMPLE_AS_OF_MS := 1798761600000
 RUN_DIR := build/run
-RUN_ARGS = --log-dir $(RUN_DIR)/logs --as-of-ms $(SAMPLE_AS_OF_MS) --include-active --report $(RUN_DIR)/report.json
 
-.PHONY: help install run test test-all suites search lint bench docs clean prerequisites
+.PHONY: help install python run test test-all suites search lint bench docs clean prerequisites
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-16s %s\n", $$1, $$2 }'
 
-prerequisites:
-	@.ci/prerequisites >/dev/null
+# Python for all, Java for what runs Spark or Kafka
+python prerequisites:
+	@.ci/prerequisites $(filter python,$@) >/dev/null
 
 install: $(STAMP) ## create .venv with the project and its tools, if it is not up to date
 
-$(STAMP): pyproject.toml constraints.txt | prerequisites
+$(STAMP): pyproject.toml constraints.txt | python
 	@echo "Installing into $(VENV) (a few minutes the first time: Spark is a download of about 450 MB)"
 	@rm -f $(VENV)/.installed*
-	@"$$(.ci/prerequisites)" -m venv --clear $(VENV)
+	@"$$(.ci/prerequisites python)" -m venv --clear $(VENV)
 	@$(PY) -m pip install --quiet --upgrade -c constraints.txt pip
 	@$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@printf '%s' '$(CURDIR)' > $(VENV)/.installed
 	@echo "Installed. To use it in this shell: . $(VENV)/bin/activate"
 
-run: $(STAMP) | prerequisites ## compact a copy of the sample logs, and show how to compact your own
-	@rm -rf $(RUN_DIR) && mkdir -p $(RUN_DIR)/logs
-	@tar -xzf $(SAMPLE) -C $(RUN_DIR)/logs --strip-components=1
-	@echo '$$ kafka-log-compaction compact $(RUN_ARGS)'
-	@$(VENV)/bin/kafka-log-compaction compact $(RUN_ARGS)
+run: $(STAMP) ## compact the sample logs, as a Spark job and by the command, and show how to compact your own
+	@.ci/sample $(VENV) $(SAMPLE) $(RUN_DIR) $(SAMPLE_AS_OF_MS)
 	@echo
-	@echo 'The logs in $(RUN_DIR)/logs are now compacted; $(RUN_DIR)/report.json has the figures. For your own logs, of a stopped broker:'
+	@echo 'For your own logs, of a stopped broker:'
 	@echo
 	@echo '  . $(VENV)/bin/activate'
 	@echo '  kafka-log-compaction compact --log-dir /path/to/log-dir --dry-run    # reports what would be dropped, writes nothing'

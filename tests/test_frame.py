@@ -80,6 +80,13 @@ class TestPrerequisites:
         assert python.startswith("missing: Python 3.10 or newer")
         assert java.startswith("missing: Java 17 or newer: install one")
 
+    def test_a_part_is_checked_alone(self, machine: Path) -> None:
+        self.python(machine, "python3")
+        assert run(".ci/prerequisites", "python", path=machine).returncode == 0
+        done = run(".ci/prerequisites", "java", path=machine)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("missing: Java 17 or newer")
+
     def test_an_old_python_is_ignored(self, machine: Path) -> None:
         self.install(machine, "python3", "exit 0")
         self.java(machine, "17")
