@@ -17,10 +17,12 @@ from compaction.api.engine_choice import AUTO, ENCRYPTED, Engine, progress, wave
 from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, read_request, with_output
 from compaction.api.runs import carried_out, done_before, report_without_logs
 from compaction.cli import execution, log_lines, option_groups
-from compaction.config.request import BENEFIT, DIRTY, Budget, CompactionRequest
-from compaction.errors import UsageError
+from compaction.config.request import BENEFIT, DIRTY, Budget, CheckCopy, CompactionRequest
+from compaction.errors import CompactionError, UsageError
+from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus
 from compaction.run_report import RunReport
+from compaction.screen.amounts import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -185,13 +187,18 @@ def carry_out(parameters: Mapping[str, Any], on_report: Callable[[RunReport], No
         request = with_output(inputs, read_request(inputs))
         options = {"include_active": parameters["include_active"], "allow_keyless": parameters["allow_keyless"]}
         request = with_fields(request, **options, release_early=early, retain_replaced=verifies, order=order, budget=budget)
+        verified: list[VerifyReport] = []
         report = done_before(request) if inputs.if_done else None
         if report is None:
             if verifies:
                 _require_sources(request)
+            if verifies and request.output_dir is not None:
+                request = with_fields(request, check_copy=_check_of(engine, request, verified))
             report = execute(engine, request)
         report = report_once(report)
-        return with_fields(report, verified=tuple(_verified(engine, request, report))) if verifies else report
+        if verifies and request.check_copy is None:
+            verified = _verified(engine, request, report)
+        return with_fields(report, verified=tuple(verified))
 
     inputs = Inputs.of("compact", parameters, "include_active", "allow_keyless")
     return carried_out(inputs, compact, work, on_report, ENCRYPTED if verifies else {})
@@ -237,7 +244,7 @@ def _require_sources(request: CompactionRequest) -> None:
     require_sources(request)
 
 
-def _verified(engine: Engine, request: CompactionRequest, report: RunReport) -> Sequence[VerifyReport]:
+def _verified(engine: Engine, request: CompactionRequest, report: RunReport) -> list[VerifyReport]:
     """The certificates of the result; of all logs if an earlier run made the output, because it may not have verified it."""
     from compaction.certifier.after_compact import requests
     from compaction.commands.verify import certified
@@ -246,6 +253,26 @@ def _verified(engine: Engine, request: CompactionRequest, report: RunReport) -> 
         logs = (LogReport(*log.topic_partition, log.log_dir, LogStatus.CLEANED, "") for log in request.logs)
         report = with_fields(report, logs=tuple(logs))
     return [certified(engine, verification) for verification in requests(request, report)]
+
+
+def _check_of(engine: Engine, request: CompactionRequest, verified: list[VerifyReport]) -> CheckCopy:
+    """Adds the certificates of a copy to ``verified`` before it is published; an error if one does not hold."""
+
+    def check(log_dir: str, copy: str, logs: frozenset[TopicPartition]) -> None:
+        from compaction.certifier.after_compact import of_logs
+        from compaction.certifier.certificate import Status, error_line
+        from compaction.commands.verify import certified
+
+        report = certified(engine, of_logs(request, (log_dir,), copy, logs), locked=True)
+        wrong = [error_line(log) for log in report.logs if log.status is not Status.HOLDS]
+        wrong += [line for directory in report.directories for line in directory.lines()]
+        if wrong:
+            others = f", and {counted(len(wrong) - 1, 'more log')}" if wrong[1:] else ""
+            message = f"--verify: the copy was not published: {wrong[0]}{others}"
+            raise CompactionError(message, hint="check the disk and the memory, and run again")
+        verified.append(report)
+
+    return check
 
 
 def main(argv: Sequence[str] | None = None, run: Execute = clean) -> int:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace as with_fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -181,11 +181,14 @@ def _verify(engine: Engine, call: VerifyInputs) -> VerifyReport:
     return with_fields(report, certificate=call.certificate_path)
 
 
-def certified(engine: Engine, request: VerifyRequest) -> VerifyReport:
-    """Certifies the logs. The kernels are imported only here, so that a wrong call fails at once."""
+def certified(engine: Engine, request: VerifyRequest, *, locked: bool = False) -> VerifyReport:
+    """Certifies the logs. The kernels are imported only here, so that a wrong call fails at once.
+
+    :param locked: the caller holds the locks of the directories
+    """
     from compaction.certifier.certify import certify
 
-    with _shared_locks(request), progress() as progress_display:
+    with nullcontext() if locked else _shared_locks(request), progress() as progress_display:
         return certify(engine.passes(progress_display), request)
 
 

@@ -249,7 +249,7 @@ def destination(files: DiskFileSystem, request: CompactionRequest, held: Access,
     else:
         with _previous_copy(files, request) as previous:
             entry_of = no_entry if previous is None else previous.entry
-            options = PublishOptions(request.call, request.replace, request.only_known_files, entry_of)
+            options = PublishOptions(request.call, request.replace, request.only_known_files, entry_of, request.check_copy)
             publication = Publication.begin(files, output_dir, request.log_dirs, options)
             try:
                 copy = CopyOutput(publication, files, request, previous)
