@@ -263,7 +263,7 @@ def _check_of(engine: Engine, request: CompactionRequest, verified: list[VerifyR
         from compaction.certifier.certificate import Status, error_line
         from compaction.commands.verify import certified
 
-        report = certified(engine, of_logs(request, (log_dir,), copy, logs), locked=True)
+        report = certified(engine, of_logs(request, (log_dir,), copy, logs))
         wrong = [error_line(log) for log in report.logs if log.status is not Status.HOLDS]
         wrong += [line for directory in report.directories for line in directory.lines()]
         if wrong:

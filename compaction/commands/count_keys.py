@@ -162,7 +162,7 @@ def count(
     largest = {KEYS: Largest(top, measure), **dict.fromkeys((GROUPS, PRODUCERS, HEADER_NAMES), named)}
     with (
         chosen(engine, "count", spark=spark, settings=ENCRYPTED) as tasks,
-        access(file_system(directories), directories, Purpose.COPY),
+        access(file_system(directories), directories, Purpose.SHARE),
         progress() as progress_display,
     ):
         step(f"counting {counted(len(logs), 'log')}")

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace as with_fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -181,14 +181,11 @@ def _verify(engine: Engine, call: VerifyInputs) -> VerifyReport:
     return with_fields(report, certificate=call.certificate_path)
 
 
-def certified(engine: Engine, request: VerifyRequest, *, locked: bool = False) -> VerifyReport:
-    """Certifies the logs. The kernels are imported only here, so that a wrong call fails at once.
-
-    :param locked: the caller holds the locks of the directories
-    """
+def certified(engine: Engine, request: VerifyRequest) -> VerifyReport:
+    """Certifies the logs. The kernels are imported only here, so that a wrong call fails at once."""
     from compaction.certifier.certify import certify
 
-    with nullcontext() if locked else _shared_locks(request), progress() as progress_display:
+    with _shared_locks(request), progress() as progress_display:
         return certify(engine.passes(progress_display), request)
 
 
@@ -271,7 +268,7 @@ def _read_why(text: str | None) -> tuple[TopicPartition, int] | None:
 def _shared_locks(request: VerifyRequest) -> AbstractContextManager[object]:
     """Hold shared locks on all directories, so that no broker starts on them."""
     log_dirs = tuple(dict.fromkeys((*request.before, *request.after)))
-    return access(file_system(log_dirs), log_dirs, Purpose.COPY)
+    return access(file_system(log_dirs), log_dirs, Purpose.SHARE)
 
 
 def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, only_summary: bool = False) -> int:

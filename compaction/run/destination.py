@@ -270,5 +270,5 @@ def _previous_copy(files: DiskFileSystem, request: CompactionRequest) -> Iterato
         return
     previous = PreviousCopy.open(request.since, request, files)
     roots = [root for root in previous.roots.values() if files.stat(root) is not None]
-    with access(files, roots, Purpose.COPY):
+    with access(files, roots, Purpose.SHARE):
         yield previous
