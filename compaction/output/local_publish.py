@@ -57,9 +57,13 @@ class LocalTarget:
         require_target(output_dir, log_dirs)
         remove_leftovers(fs, output_dir)
         earlier = _check_target(fs, output_dir, replace=options.replace)
-        fs.mkdir(parent(output_dir))
         staging = hidden_name(output_dir, STAGED)
-        fs.mkdir(staging, private=True)
+        try:
+            fs.mkdir(parent(output_dir))
+            fs.mkdir(staging, private=True)
+        except StorageError as error:
+            hint = "name a directory in one that can be written"
+            raise UsageError(f"--output-dir: {error.message}", path=output_dir, hint=hint) from error
         return cls(fs, output_dir, staging, earlier, replace=options.replace)
 
     def require_own(self) -> None:

@@ -76,6 +76,7 @@ def test_a_copy_in_full_is_named_with_its_reason(logs: Path, tmp_path: Path, cap
 
 def test_wrong_calls_are_refused(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, target = tmp_path / "first", tmp_path / "new"
+    (tmp_path / "empty").mkdir()
     assert run(logs, first, 2, "--if-done", "skip") == 0
     for options, told in (
         (("--since", target), f"--since overlaps {target}"),
@@ -85,7 +86,8 @@ def test_wrong_calls_are_refused(logs: Path, tmp_path: Path, capsys: pytest.Capt
         (("--since", first, "--dry-run"), "--since needs --output-dir, and no --dry-run"),
         (("--since", first, "--output-layout", "local-tiered"), "--output-layout"),
         (("--since", "s3://bucket/first"), "--since and --output-dir must both be on disks, or both in stores"),
-        (("--since", tmp_path / "nothing"), "this directory has no _finished.json"),
+        (("--since", tmp_path / "nothing"), f"{tmp_path / 'nothing'}: --since: no such directory; name the output of an earlier"),
+        (("--since", tmp_path / "empty"), "this directory has no _finished.json"),
     ):
         capsys.readouterr()
         assert run(logs, target, 3, *options) == 2
@@ -141,3 +143,9 @@ def test_a_copy_is_published_after_it_was_found_good(
     monkeypatch.undo()
     assert run(logs, target, 3, "--replace", "--verify") == 0
     assert "3 logs: 3 holds" in capsys.readouterr().out and tree(target) != before
+
+
+def test_an_output_that_cannot_be_written_is_a_wrong_call(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(logs, Path("/proc/copies"), 2) == 2
+    told = "error: /proc/copies: --output-dir: cannot make the directory: No such file or directory"
+    assert capsys.readouterr().err == f"{told}; name a directory in one that can be written\n"
