@@ -24,6 +24,9 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_an_output_that_is_not_what_was_written_is_an_error",
         ),
     },
+    "`--verify: the copy was not published": {
+        "commands/test_since.py": ("test_a_copy_is_published_after_it_was_found_good",),
+    },
     "`copied in full: …`": {
         "run/test_since.py": (
             "test_a_log_that_does_not_continue_the_previous_copy_is_copied_in_full",

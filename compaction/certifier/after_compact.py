@@ -35,18 +35,25 @@ def requests(request: CompactionRequest, report: RunReport) -> Iterator[VerifyRe
     for log_dir in request.log_dirs:
         logs = frozenset(_logs_to_verify(report.logs, log_dir, in_place=not targets))
         if logs:
-            yield VerifyRequest(
-                before=(log_dir,) if targets else (),
-                after=(targets.get(log_dir, log_dir),),
-                now_ms=request.as_of_ms,
-                exact=True,
-                logs=logs,
-                resolver=request.resolver,
-                metadata_dirs=request.metadata_dirs,
-                kafka_version=request.kafka_version,
-                include_active=request.include_active,
-                several_rounds=request.since is not None,
-            )
+            yield of_logs(request, (log_dir,) if targets else (), targets.get(log_dir, log_dir), logs)
+
+
+def of_logs(
+    request: CompactionRequest, before: tuple[str, ...], after: str, logs: frozenset[TopicPartition]
+) -> VerifyRequest:
+    """The request for logs of one log directory of a run."""
+    return VerifyRequest(
+        before=before,
+        after=(after,),
+        now_ms=request.as_of_ms,
+        exact=True,
+        logs=logs,
+        resolver=request.resolver,
+        metadata_dirs=request.metadata_dirs,
+        kafka_version=request.kafka_version,
+        include_active=request.include_active,
+        several_rounds=request.since is not None,
+    )
 
 
 def _logs_to_verify(logs: Iterable[LogReport], log_dir: str, *, in_place: bool) -> Iterator[TopicPartition]:

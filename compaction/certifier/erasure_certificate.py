@@ -12,6 +12,7 @@ selected key remains.
 | ``logs`` | one object a log, as below |
 | ``elsewhere`` | files that were not erased from: each with its ``path`` and the ``records`` of the keys in it; ``null`` if it
   cannot be read as record batches |
+| ``out_of_reach`` | copies of the logs that no erasure reaches, whether they exist or not |
 | ``seal`` | binds all other fields to the keys (``certificate_seal``) |
 
 | field of a log | meaning |
@@ -58,6 +59,11 @@ from compaction.task_runner import TaskRunner
 
 SCHEMA_VERSION, KIND = 1, "erasure"
 DROP, TOMBSTONE = "drop", "tombstone"
+OUT_OF_REACH = (
+    "earlier copies and backups of these logs, also outputs of this program that a later copy continues with --since",
+    "exports, backup sets and uploads to remote storage",
+    "replicas, mirrors, snapshots of file systems, and versions that a store keeps",
+)
 _READ_BYTES = 8 << 20
 _THREADS = 4
 #: fields that need the state before the erasure
@@ -149,6 +155,7 @@ def document(
         "status": status_of(logs, elsewhere).value,
         "logs": list(logs),
         "elsewhere": [file._asdict() for file in elsewhere],
+        "out_of_reach": list(OUT_OF_REACH),
     }
     return sealed(fields, secret)
 

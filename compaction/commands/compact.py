@@ -16,12 +16,15 @@ from compaction.api.inputs import Inputs, read_request, with_output
 from compaction.api.runs import OnReport, done_before, report_without_logs, run_on_engine
 from compaction.cli import execution, log_lines
 from compaction.cli.parser import Parser
-from compaction.config.request import Budget, CompactionRequest
+from compaction.config.request import Budget, CheckCopy, CompactionRequest
+from compaction.errors import CompactionError
+from compaction.names import TopicPartition
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON, REPORTED, CompactOptions
 from compaction.options.values import Texts, read_duration, read_share, read_size
 from compaction.report import LogReport, LogStatus
 from compaction.run_report import RunReport
+from compaction.screen.amounts import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -106,13 +109,18 @@ def run(log_dirs: Texts, options: CompactOptions, on_report: OnReport, execute: 
             order=options["order"],
             budget=budget,
         )
+        verified: list[VerifyReport] = []
         report = done_before(request) if inputs.if_done else None
         if report is None:
             if options["verify"]:
                 _require_sources(request)
+            if options["verify"] and request.output_dir is not None:
+                request = replace(request, check_copy=_check_of(engine, request, verified))
             report = execute(engine, request)
         report = report_once(report)
-        return replace(report, verified=tuple(_verified(engine, request, report))) if options["verify"] else report
+        if options["verify"] and request.check_copy is None:
+            verified = [*_verified(engine, request, report)]
+        return replace(report, verified=tuple(verified))
 
     return run_on_engine(Inputs.of(OPTIONS, log_dirs, options), work, on_report, ENCRYPTED if options["verify"] else {})
 
@@ -143,7 +151,7 @@ def _require_sources(request: CompactionRequest) -> None:
     require_sources(request)
 
 
-def _verified(engine: Engine, request: CompactionRequest, report: RunReport) -> Sequence[VerifyReport]:
+def _verified(engine: Engine, request: CompactionRequest, report: RunReport) -> list[VerifyReport]:
     """The certificates of the result; of all logs if an earlier run made the output, because it may not have verified it."""
     from compaction.certifier.after_compact import requests
     from compaction.commands.verify import certified
@@ -152,6 +160,26 @@ def _verified(engine: Engine, request: CompactionRequest, report: RunReport) -> 
         logs = (LogReport(*log.topic_partition, log.log_dir, LogStatus.CLEANED, "") for log in request.logs)
         report = replace(report, logs=tuple(logs))
     return [certified(engine, verification) for verification in requests(request, report)]
+
+
+def _check_of(engine: Engine, request: CompactionRequest, verified: list[VerifyReport]) -> CheckCopy:
+    """Adds the certificates of a copy to ``verified`` before it is published; an error if one does not hold."""
+
+    def check(log_dir: str, copy: str, logs: frozenset[TopicPartition]) -> None:
+        from compaction.certifier.after_compact import of_logs
+        from compaction.certifier.certificate import Status, error_line
+        from compaction.commands.verify import certified
+
+        report = certified(engine, of_logs(request, (log_dir,), copy, logs))
+        wrong = [error_line(log) for log in report.logs if log.status is not Status.HOLDS]
+        wrong += [line for directory in report.directories for line in directory.lines()]
+        if wrong:
+            others = f", and {counted(len(wrong) - 1, 'more log')}" if wrong[1:] else ""
+            message = f"--verify: the copy was not published: {wrong[0]}{others}"
+            raise CompactionError(message, hint="check the disk and the memory, and run again")
+        verified.append(report)
+
+    return check
 
 
 def main(argv: Sequence[str] | None = None, execute: Execute = clean) -> int:

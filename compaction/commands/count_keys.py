@@ -112,7 +112,7 @@ def run(log_dirs: Texts, options: CountOptions) -> CountReport:
     largest = {KEYS: Largest(options["top"], measure), **dict.fromkeys((GROUPS, PRODUCERS, HEADER_NAMES), named)}
     with (
         chosen(inputs, ENCRYPTED) as engine,
-        access(file_system(directories), directories, Purpose.COPY),
+        access(file_system(directories), directories, Purpose.SHARE),
         progress() as progress_display,
     ):
         step(f"counting {counted(len(logs), 'log')}")

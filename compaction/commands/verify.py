@@ -221,7 +221,7 @@ def _read_why(text: str | None) -> tuple[TopicPartition, int] | None:
 def _shared_locks(request: VerifyRequest) -> AbstractContextManager[object]:
     """Hold shared locks on all directories, so that no broker starts on them."""
     log_dirs = tuple(dict.fromkeys((*request.before, *request.after)))
-    return access(file_system(log_dirs), log_dirs, Purpose.COPY)
+    return access(file_system(log_dirs), log_dirs, Purpose.SHARE)
 
 
 def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, only_summary: bool = False) -> int:

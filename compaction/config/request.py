@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from compaction.config import Policy, Resolver
-from compaction.names import LogLocation
+from compaction.names import LogLocation, TopicPartition
 
 #: orders of logs
 DIRTY, BENEFIT = "dirty", "benefit"
+
+
+#: checks a copy before it is published: called with a log directory, that of its logs in the copy, and these logs
+CheckCopy = Callable[[str, str, frozenset[TopicPartition]], None]
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,8 @@ class CompactionRequest:
     ``kafka_version`` is the version whose rules apply; ``None`` for that of each log's cluster
     (``compaction.logdir.settings.kafka_version``). ``release_early``: replaced segments are removed without regard to
     ``file.delete.delay.ms``. ``retain_replaced``: they are not removed in the run, which compares the result with them.
-    ``since``: a finished output that the copy continues (``compaction.output.previous_copy``).
+    ``since``: a finished output that the copy continues (``compaction.output.previous_copy``). ``check_copy`` raises an error
+    if a copy must not be published.
     ``order``: the dirtiest logs first, or those with the largest benefit (``compaction.cleaning.benefit``).
     """
 
@@ -56,6 +61,7 @@ class CompactionRequest:
     release_early: bool = False
     retain_replaced: bool = False
     since: str | None = None
+    check_copy: CheckCopy | None = None
     order: str = DIRTY
     budget: Budget = Budget()
 

@@ -1,7 +1,8 @@
 """Locks log directories for a run as a broker does, with claims in case locks do not work.
 
-A run that changes a directory holds its lock and a claim. A run that copies it holds a shared lock, if there is a lock file. A
-dry run holds nothing, and reports processes that do.
+A run that changes a directory holds its lock and a claim. A run that reads it holds a shared lock, if there is a lock file. One
+that copies it makes that file, as a broker does, if the directory can be written: who comes first is served first. A dry run
+holds nothing, and reports processes that do.
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from compaction.errors import LockedError, StorageError, UsageError
 from compaction.locking.claim import NO_OWNER, PROCESSES, Claim, Owner, Runs
+from compaction.names import LOCK
 from compaction.storage.durable import remove_temporary
-from compaction.storage.filesystem import NO_LOCK, DiskFileSystem
+from compaction.storage.filesystem import NO_LOCK, DiskFileSystem, join
+from compaction.storage.kinds import storage_of
 
 _LOG = logging.getLogger(__name__)
 
 
 class Purpose(enum.Enum):
+    #: nothing is locked
     READ = "read"
+    SHARE = "share"
     COPY = "copy"
     CHANGE = "change"
 
@@ -53,7 +58,9 @@ def access(files: DiskFileSystem, log_dirs: Sequence[str], purpose: Purpose, run
         identity = runs.begin()
         for log_dir in log_dirs:
             with _as_usage_errors():
-                lock = files.lock(log_dir, shared=purpose is Purpose.COPY)
+                if purpose is Purpose.COPY:
+                    _make_lock_file(files, log_dir)
+                lock = files.lock(log_dir, shared=purpose is not Purpose.CHANGE)
                 stack.callback(lock.release)
                 if purpose is Purpose.CHANGE and lock is not NO_LOCK:
                     claim = Claim.take(files, log_dir, identity, runs.is_over)
@@ -61,6 +68,15 @@ def access(files: DiskFileSystem, log_dirs: Sequence[str], purpose: Purpose, run
                     owners[log_dir] = claim
                     remove_temporary(files, log_dir)
         yield Access(owners)
+
+
+def _make_lock_file(files: DiskFileSystem, log_dir: str) -> None:
+    """Without one, nobody would see the lock of a run that copies the directory."""
+    path = join(log_dir, LOCK)
+    # where the run may not write, others that change the directory are found out when the copy is complete
+    with suppress(StorageError):
+        if storage_of(log_dir).locks and files.stat(path) is None:
+            files.link_new(path, b"", like=log_dir)
 
 
 def require_still_unlocked(files: DiskFileSystem, log_dirs: Sequence[str]) -> None:

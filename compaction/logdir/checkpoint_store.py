@@ -73,12 +73,14 @@ class DirectoryState(NamedTuple):
 
     Without a ``clean_shutdown`` the active segments may end in any bytes. ``recovery_points`` are those of ``Checkpoints``.
     ``snapshots_may_lack``: expired producers matter, so a producer snapshot does not prove that a segment has no transactions.
+    ``complete_to``: of one log, the segments below this offset have all their files, whatever happened to the broker.
     """
 
     clean_shutdown: bool = False
     recovery_points: Offsets | None = None
     log_starts: Offsets = {}
     snapshots_may_lack: bool = False
+    complete_to: int = 0
 
 
 def read_directory_state(fs: FileSystem, log_dir: str) -> DirectoryState:

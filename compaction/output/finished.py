@@ -173,6 +173,8 @@ def find_manifest(output_dir: str, option: str, hint: str, files: DiskFileSystem
     :raises CorruptLogError: the manifest is malformed
     """
     output = _output(output_dir, files)
+    if storage_of(output_dir).renames and output.files.stat(output_dir) is None:
+        raise UsageError(f"{option}: no such directory", path=output_dir, hint="name the output of an earlier run")
     manifest = output.manifest()
     if manifest is None:
         raise UsageError(f"{option}: {output.unfinished}", path=output_dir, hint=hint)

@@ -13,7 +13,7 @@ renamed to a second hidden name first; if a run is killed between these two rena
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from compaction.output.finished import (
     require_as_written,
     require_replaceable,
 )
-from compaction.output.target import Record, Written, require_replace, require_target
+from compaction.output.target import PublishOptions, Record, Written, require_replace, require_target
 from compaction.storage.durable import write_verified
 from compaction.storage.filesystem import DiskFileSystem, FileStat, FileSystem, base_name, join, parent
 from compaction.storage.manifest import Entry, Manifest
@@ -51,16 +51,20 @@ class LocalTarget:
         self._lock = fs.lock(staging)
 
     @classmethod
-    def begin(cls, fs: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], *, replace: bool) -> LocalTarget:
+    def begin(cls, fs: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], options: PublishOptions) -> LocalTarget:
         """See ``Publication.begin``."""
         output_dir = str(Path(output_dir).absolute())
         require_target(output_dir, log_dirs)
         remove_leftovers(fs, output_dir)
-        earlier = _check_target(fs, output_dir, replace=replace)
-        fs.mkdir(parent(output_dir))
+        earlier = _check_target(fs, output_dir, replace=options.replace)
         staging = hidden_name(output_dir, STAGED)
-        fs.mkdir(staging, private=True)
-        return cls(fs, output_dir, staging, earlier, replace=replace)
+        try:
+            fs.mkdir(parent(output_dir))
+            fs.mkdir(staging, private=True)
+        except StorageError as error:
+            hint = "name a directory in one that can be written"
+            raise UsageError(f"--output-dir: {error.message}", path=output_dir, hint=hint) from error
+        return cls(fs, output_dir, staging, earlier, replace=options.replace)
 
     def require_own(self) -> None:
         """No operation: a hidden directory has no other writer."""
@@ -68,7 +72,7 @@ class LocalTarget:
     def promote(self, source: str, path: str, size: int) -> None:
         self.files.rename(source, path)
 
-    def commit(self, written: Mapping[str, Written], record: Record) -> None:
+    def commit(self, written: Mapping[str, Written], record: Record, check: Callable[[str], None]) -> None:
         """:raises StorageError: a file that was written is missing or has another size"""
         fs, output_dir = self.files, self._output_dir
         entries = []
@@ -83,6 +87,7 @@ class LocalTarget:
             manifest = Manifest((*entries, *empty), None, None, *record)
             write_verified(fs, join(self.place, FINISHED), manifest.to_json())
         fs.fsync_dir(self.place)
+        check(self.place)
         if self._may_replace and fs.stat(output_dir) is not None and fs.listdir(output_dir):
             self._replace()
         else:

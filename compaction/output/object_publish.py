@@ -18,7 +18,8 @@ later marker and fails before it writes its manifest.
 To replace a finished output, the new one is written and finished under a name beside it. Then a marker that names the new one
 is written to the old one, the store copies the new objects there, and steps 3 to 5 follow. The old output is changed only when
 the new one is finished, and only if it is unchanged since it was written. A run that finds such a marker completes the
-replacement. A complete output therefore exists at any time.
+replacement. A complete output therefore exists at any time. An output that is checked before it is published appears in the
+same way, even if there is no old one: until the check has ended, readers of its prefix find nothing.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.output.finished import STAGED, read_finished, require_replaceable
-from compaction.output.target import Record, Written, layout, require_replace, require_target
+from compaction.output.target import PublishOptions, Record, Written, layout, require_replace, require_target
 from compaction.output.unfinished import (
     OwnNames,
     is_taken_over,
@@ -56,7 +57,8 @@ class ObjectTarget:
     """See ``Target``. Begin with :meth:`begin`.
 
     :param own: the names that its objects can have
-    :param replaced: the output to be replaced by this one, and the run that wrote it
+    :param replaced: the URI at which this output appears, if that is not its own, and the run whose output is replaced there,
+        or this one if there is none
     """
 
     def __init__(self, place: str, run: str, own: OwnNames, replaced: tuple[str, str | None] | None = None) -> None:
@@ -65,20 +67,38 @@ class ObjectTarget:
         self._replaced, self._replacing = replaced, False
 
     @classmethod
-    def begin(cls, disk: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], *, replace: bool) -> ObjectTarget:
+    def begin(cls, disk: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], options: PublishOptions) -> ObjectTarget:
         """See ``Publication.begin``."""
         require_target(output_dir, log_dirs)
-        output, run, place = OutputFileSystem(), uuid.uuid4().hex, output_dir
+        output, run = OutputFileSystem(), uuid.uuid4().hex
         complete_replacement(output_dir)
         names = output.listdir(output_dir)
-        replaced = None
-        if names and not _is_unfinished(output_dir, names):
-            replaced = (output_dir, _to_be_replaced(output_dir, replace=replace))
-            place, names = f"{output_dir}.{run}{STAGED}", []
-            _remove_staged(output, output_dir, log_dirs)
-        target = cls(place, run, OwnNames(disk, place, layout(place, log_dirs)), replaced)
+        replaced = bool(names) and not _is_unfinished(output_dir, names)
+        if not replaced and options.check is None:
+            return cls._at(disk, output_dir, run, log_dirs, names)
+        earlier = _to_be_replaced(output_dir, replace=options.replace) if replaced else run
+        if not split(output_dir)[1]:
+            hint = "name a prefix in it: the new output is first written beside it"
+            raise UsageError("--output-dir is a whole bucket", path=output_dir, hint=hint)
+        if not replaced:
+            cls._at(disk, output_dir, run, log_dirs, names)
+        _remove_staged(output, output_dir, log_dirs)
+        return cls._at(disk, f"{output_dir}.{run}{STAGED}", run, log_dirs, [], (output_dir, earlier))
+
+    @classmethod
+    def _at(
+        cls,
+        disk: DiskFileSystem,
+        place: str,
+        run: str,
+        log_dirs: Sequence[str],
+        names: Sequence[str],
+        replaced: tuple[str, str | None] | None = None,
+    ) -> ObjectTarget:
+        """Mark a prefix with these names, which is empty or has an unfinished output."""
+        output, target = OutputFileSystem(), cls(place, run, OwnNames(disk, place, layout(place, log_dirs)), replaced)
         if names:
-            require_taken_over(output_dir, names, target._own, log_dirs)
+            require_taken_over(place, names, target._own, log_dirs)
             output.write_file(join(place, MARKER), marker_of(run, log_dirs))
             target._remove(name for name in names if name != MARKER)
         else:
@@ -92,19 +112,28 @@ class ObjectTarget:
     def require_own(self) -> None:
         require_own(self.place, self._run)
 
-    def commit(self, written: Mapping[str, Written], record: Record) -> None:
-        self.finish(written, record)
+    def commit(self, written: Mapping[str, Written], record: Record, check: Callable[[str], None]) -> None:
         if self._replaced is None:
+            self.finish(written, record)
             return
+        # with the marker of its own run it can be read, and it is removed by the next run if this one is killed
+        self._write_manifest(written, record)
+        check(self.place)
+        self._remove_marker()
         replaced, run = self._replaced
-        found, _ = require_replaceable(replaced)
-        if found.run != run:
+        if run == self._run:
+            require_own(replaced, run)
+        elif require_replaceable(replaced)[0].run != run:
             raise StorageError("another run has replaced this output", path=replaced, hint=ONE_RUN)
         self._replacing = True
         _replace(self.place, replaced)
 
     def finish(self, written: Mapping[str, Written], record: Record) -> None:
         """Check that every file of the output is there, and write the manifest."""
+        self._write_manifest(written, record)
+        self._remove_marker()
+
+    def _write_manifest(self, written: Mapping[str, Written], record: Record) -> None:
         self.require_own()
         files = {path[len(self.place) + 1 :]: file for path, file in written.items()}
         # twice: an upload of a killed task may arrive while the first listing is compared
@@ -118,6 +147,8 @@ class ObjectTarget:
         self.files.write_file(path, data)
         if read_whole(path) != data:
             raise StorageError("is not as it was written", path=path, hint="run again; the store has changed it")
+
+    def _remove_marker(self) -> None:
         try:
             delete_object(join(self.place, MARKER))
         except StorageError as error:
@@ -162,6 +193,8 @@ class ObjectTarget:
                 _LOG.warning(message, self.place, MARKER)
             else:
                 delete_object(join(self.place, MARKER))
+            if self._replaced is not None and marked_by(self._replaced[0]) == self._run:
+                delete_object(join(self._replaced[0], MARKER))
         except StorageError as error:
             _LOG.warning("%s; the next run into this directory removes the rest", error)
 
@@ -192,6 +225,8 @@ def _replace(staged: str, output_dir: str) -> None:
         raise StorageError("the output to be put in place is unfinished", path=staged, hint=ONE_RUN)
     copy = ObjectTarget(output_dir, manifest.run, OwnNames(LocalFileSystem(), output_dir, {}, _names_of(output_dir)))
     copy.files.write_file(join(output_dir, MARKER), marker(manifest.run, staged))
+    for folder in manifest.folders:
+        copy.files.mkdir(join(output_dir, *filter(None, [folder])))
     paths = [entry.path for entry in manifest.files]
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(lambda path: copy.files.copy_within(join(staged, path), join(output_dir, path)), paths))
@@ -219,9 +254,6 @@ def _to_be_replaced(output_dir: str, *, replace: bool) -> str | None:
     :raises UsageError: there is no finished output, or it must not be replaced
     """
     require_replace(output_dir, replace=replace)
-    if not split(output_dir)[1]:
-        hint = "name a prefix in it: the new output is first written beside the old one"
-        raise UsageError("--replace: the output is a whole bucket", path=output_dir, hint=hint)
     return require_replaceable(output_dir)[0].run
 
 

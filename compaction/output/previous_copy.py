@@ -10,41 +10,76 @@ Rule for each log. Let S be the segments of the source, and R those that the pre
 3. The cleaner checkpoint is that of the previous copy. The log start is the highest of both.
 
 A run therefore cleans the log as Kafka's cleaner does in its next round, and a log without new segments is not cleaned. Any
-other log is read from its source alone. So is one that the previous copy has cleaned past the last segment of R
-(``--include-active``), unless nothing is new. So is one whose files in the previous copy are not those that were written, by
-size and modification time.
+other log is read from its source alone. So is one
 
-Files of the previous copy that are copied must have the recorded content, unless their bytes do not move.
+* that the previous copy has cleaned past the last segment of R (``--include-active``), unless nothing is new;
+* of which the previous copy has records below the first segment of S: the broker has deleted them, and they do not come back;
+* of which this copy would keep other records than the previous one did, by its settings, rules and options (``rules_of``), or
+  because its time is before that of the previous copy;
+* whose files in the previous copy are not those that were written.
+
+Before anything reads a file that is taken over, its content is compared with the recorded hash, in a store by its ETag. Files
+of a disk must then keep their identity until the log is in the new copy; an object is only read with its ETag.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import fields, replace
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
+from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
 from compaction.formats.checkpoints import parse_offset_checkpoint
 from compaction.logdir.checkpoint_store import Offsets, read_offsets
-from compaction.logdir.segments import LONG_MAX, segment_bases
-from compaction.logdir.settings.log_settings import stored_topic_id
+from compaction.logdir.segments import LONG_MAX, identity_of, segment_bases
+from compaction.logdir.settings.log_settings import Settings, stored_topic_id
 from compaction.names import CLEANER_OFFSETS, LOG, LOG_STARTS, SWAP, LogLocation, parse_segment_file, segment_file
-from compaction.output.finished import files_below, find_manifest
+from compaction.output.finished import files_below, find_manifest, problem_of
 from compaction.output.journal import JOURNAL
 from compaction.output.segment_files import is_unfinished
 from compaction.output.target import layout
 from compaction.storage.contents import digest_of
 from compaction.storage.filesystem import FileStat, FileSystem, base_name, join, parent
 from compaction.storage.kinds import DISK, OBJECTS, storage_of
-from compaction.storage.manifest import Entry, Folder, Manifest, SourceLog, SourceSegment
+from compaction.storage.manifest import Entry, Folder, Manifest, Scalar, SourceLog, SourceSegment
+from compaction.storage.segment_file import SegmentFile
 from compaction.storage.spliced import Splice
 from compaction.storage.streams import ObjectFile
 
 _THREADS = 16
 #: the command whose copies have all records that the next copy needs
 _COMMAND = "compact"
+_AS_OF = "as_of_ms"
+#: settings that shape files, and decide about no record
+_WITHOUT_RECORDS = {"segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes", "file_delete_delay_ms"}
+
+
+def rules_of(settings: Settings, request: CompactionRequest) -> dict[str, Scalar]:
+    """By name, what decides which records of a log a copy has besides its source and its time: the settings in effect, the
+    rules of its version of Kafka, and options."""
+    topic = settings.topic
+    names = [field.name for field in fields(topic) if field.compare and field.name not in _WITHOUT_RECORDS]
+    return {
+        **{name.replace("_", "."): getattr(topic, name) for name in names},
+        **settings.kafka.rules.described(),
+        "producer.id.expiration.ms": settings.broker.producer_id_expiration_ms,
+        "--include-active": request.include_active,
+        "--allow-keyless": request.allow_keyless,
+    }
+
+
+def _require_same_rules(recorded: Mapping[str, Scalar] | None, now: Mapping[str, Scalar] | None) -> None:
+    """:raises NotContinuedError: a copy with the rules of ``now`` would keep other records"""
+    if recorded is None or now is None:
+        raise NotContinuedError("the previous copy does not record the settings that it was made with")
+    names = sorted(name for name in recorded.keys() | now.keys() if recorded.get(name) != now.get(name))
+    if names:
+        changes = (f"{name} is {now.get(name)}, it was {recorded.get(name)}" for name in names)
+        raise NotContinuedError(f"this copy would keep other records than the previous one: {', '.join(changes)}")
 
 
 def identify(files: FileSystem, logs: Sequence[LogLocation]) -> dict[LogLocation, SourceLog]:
@@ -86,10 +121,12 @@ class NotContinuedError(Exception):
 
 
 class Continuation(NamedTuple):
-    """How a log continues the previous copy: the files taken from it, ``size_bytes`` of them segments; whether the source has
-    ``grown``; its entry in the cleaner checkpoint (``None``: no entry); its log start (``None``: as in the source)."""
+    """How a log continues the previous copy: the files taken from it, by path and as they were when their content was compared,
+    ``size_bytes`` of them segments; whether the source has ``grown``; its entry in the cleaner checkpoint (``None``: no entry);
+    its log start (``None``: as in the source)."""
 
     splice: Splice
+    files: Mapping[str, FileStat]
     size_bytes: int
     grown: bool
     cleaned_to: int | None
@@ -99,17 +136,18 @@ class Continuation(NamedTuple):
 class PreviousCopy:
     """A finished output of ``compact``, which is only read. Make it with :meth:`open`.
 
-    :param roots: by log directory of the source, the directory of its logs in the copy
+    :param request: of the next copy
     :param files: reads both
+    :ivar roots: by log directory of the source, the directory of its logs in the copy
     """
 
-    def __init__(self, path: str, manifest: Manifest, roots: dict[str, str], files: FileSystem) -> None:
-        self._path, self._manifest, self._files = path, manifest, files
-        self.roots = roots
+    def __init__(self, path: str, manifest: Manifest, request: CompactionRequest, files: FileSystem) -> None:
+        self._path, self._manifest, self._now_ms, self._files = path, manifest, request.as_of_ms, files
+        self.roots = layout(path, request.log_dirs)
         self._offsets: dict[tuple[str, str], Offsets] = {}
 
     @classmethod
-    def open(cls, path: str, log_dirs: Sequence[str], files: FileSystem) -> PreviousCopy:
+    def open(cls, path: str, request: CompactionRequest, files: FileSystem) -> PreviousCopy:
         """:raises UsageError: there is no such output, or not one that can be continued"""
         try:
             manifest = find_manifest(path, "--since", "make the first copy with --if-done, or with --replace")
@@ -122,7 +160,7 @@ class PreviousCopy:
         if command != _COMMAND:
             message = f"--since: this is an output of {command}, which lacks records that the source has"
             raise UsageError(message, path=path, hint=f"name an output of {_COMMAND}")
-        return cls(path, manifest, layout(path, log_dirs), files)
+        return cls(path, manifest, request, files)
 
     def require_same(self) -> None:
         """:raises StorageError: another run has replaced this output"""
@@ -145,6 +183,10 @@ class PreviousCopy:
         recorded = (self._manifest.sources or {}).get(directory[len(self._path) + 1 :])
         if recorded is None:
             raise NotContinuedError("the previous copy does not have this log")
+        time_ms = (self._manifest.request or {}).get(_AS_OF)
+        if isinstance(time_ms, int) and time_ms > self._now_ms:
+            raise NotContinuedError(f"the previous copy is of a later time, {time_ms} ms since the epoch")
+        _require_same_rules(recorded.rules, source.rules)
         try:
             last, unchanged, grown = common_segments(recorded, source)
             cleaned_to, start = (self._offset(log, name) for name in (CLEANER_OFFSETS, LOG_STARTS))
@@ -157,11 +199,21 @@ class PreviousCopy:
             log_start = max(start or 0, own_start, source.segments[0].base_offset)
             has_last = unchanged and segment_file(last, LOG) in self._folder(directory).files
             splice = Splice(directory, self._first(directory, end, log_start), end, has_last)
-            size_bytes = self._require_as_written(splice)
+            taken = self._require_as_written(splice)
+            self._require_nothing_deleted(splice, source.segments[0].base_offset)
         except (LogError, OSError) as error:
             raise NotContinuedError(str(error)) from error
         moved = log_start > max(own_start, splice.first) or (start or 0) > own_start
-        return Continuation(splice, size_bytes, grown, cleaned_to, log_start if moved else None)
+        size_bytes = sum(stat.size for path, stat in taken.items() if path.endswith(LOG))
+        return Continuation(splice, taken, size_bytes, grown, cleaned_to, log_start if moved else None)
+
+    def require_unchanged(self, taken: Mapping[str, FileStat]) -> None:
+        """:raises StorageError: a file was written or replaced since its content was compared"""
+        for path, before in taken.items():
+            now = self._files.stat(path)
+            if now is None or identity_of(now) != identity_of(before):
+                hint = "let nothing write there meanwhile"
+                raise StorageError("file of the previous copy has changed during this run", path=path, hint=hint)
 
     def _offset(self, log: LogLocation, name: str) -> int | None:
         """The entry of a log in a checkpoint of this copy."""
@@ -185,25 +237,36 @@ class PreviousCopy:
         bases = sorted(file.base_offset for file in parsed if file is not None and file.kind == LOG and file.base_offset < end)
         return next((base for base, after in pairwise([*bases, end]) if after > log_start), end)
 
-    def _require_as_written(self, splice: Splice) -> int:
-        """The bytes of the segments that a splice takes.
+    def _require_as_written(self, splice: Splice) -> dict[str, FileStat]:
+        """The files that a splice takes, by path.
 
         :raises NotContinuedError: a file of it is not as it was written
         """
-        listed = self._folder(splice.directory).files
-        found = files_below(self._files, splice.directory)
-        names = sorted(filter(splice.has, {*listed, *found}))
-        for name in names:
-            if not _is_as_written(found.get(name), listed.get(name)):
-                path = join(splice.directory, name)
-                raise NotContinuedError(f"the previous copy has changed since it was written: {path}")
-        return sum(listed[name].size for name in names if name.endswith(LOG))
+        entries = {entry.path: entry for name, entry in self._folder(splice.directory).files.items() if splice.has(name)}
+        below = files_below(self._files, splice.directory, f"{splice.directory[len(self._path) + 1 :]}/")
+        found = {path: stat for path, stat in below.items() if splice.has(base_name(path))}
+        problem = problem_of(self._files, self._path, replace(self._manifest, files=tuple(entries.values())), found)
+        if problem is None:
+            changed = (path for path, stat in found.items() if stat.mtime_ns // 1_000_000 != entries[path].mtime_ms)
+            problem = next((f"{path} has another modification time" for path in changed), None)
+        if problem is not None:
+            raise NotContinuedError(f"the previous copy has changed since it was written: {problem}")
+        return {join(self._path, path): stat for path, stat in found.items()}
 
-
-def _is_as_written(stat: FileStat | None, entry: Entry | None) -> bool:
-    if stat is None or entry is None or not stat.is_file:
-        return False
-    return (stat.size, stat.mtime_ns // 1_000_000) == (entry.size, entry.mtime_ms)
+    def _require_nothing_deleted(self, splice: Splice, source_start: int) -> None:
+        """:raises NotContinuedError: the splice has a record below the first segment of the source"""
+        if splice.first >= source_start:
+            return
+        path = join(splice.directory, segment_file(splice.first, LOG))
+        size = self._folder(splice.directory).files[base_name(path)].size
+        with SegmentFile(self._files, path).reader(0, size) as reader:
+            for block in reader.blocks(check_crc=True):
+                below = block.rows[block.rows["base_offset"] < source_start]
+                if (below["count"] != 0).any():
+                    message = f"the previous copy has records below the first segment of the source, {source_start}"
+                    raise NotContinuedError(f"{message}, which was deleted from it")
+                if len(below) < len(block.rows):
+                    return
 
 
 def common_segments(recorded: SourceLog, source: SourceLog) -> tuple[int, bool, bool]:

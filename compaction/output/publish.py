@@ -104,7 +104,7 @@ class Publication:
         :raises StorageError: the storage refused
         """
         kind = LocalTarget if storage_of(output_dir).renames else ObjectTarget
-        target: Target = kind.begin(files, output_dir, log_dirs, replace=options.replace)
+        target: Target = kind.begin(files, output_dir, log_dirs, options)
         try:
             return cls(target, files, log_dirs, options)
         except BaseException:
@@ -171,6 +171,8 @@ class Publication:
         """Remove a log from the output, with the files that tasks wrote for it. It is left out even if that fails."""
         path = join(self._roots[location.log_dir], base_name(location.path))
         self._written = {name: written for name, written in self._written.items() if parent(name) != path}
+        self._added[location.log_dir].pop(location.topic_partition, None)
+        self._sources.pop(path[len(self._target.place) + 1 :], None)
         self._fs.remove_tree(path)
 
     def commit(self, source: FileSystem) -> None:
@@ -179,6 +181,7 @@ class Publication:
         :raises StorageError: the file system refused, or an output or a checkpoint has changed; nothing has appeared
         :raises CorruptLogError: a checkpoint of the source is malformed; nothing has appeared
         :raises LockedError: a broker has started on a source; nothing has appeared
+        :raises CompactionError: the check of the request found the output wrong; nothing has appeared
         """
         self._target.require_own()
         for log_dir in self._roots:
@@ -191,7 +194,12 @@ class Publication:
             self._write_checkpoints(source, log_dir, root)
             self._fs.fsync_dir(root)
         require_still_unlocked(self._disk, list(self._roots))
-        self._target.commit(self._written, Record(self._options.call, self._sources))
+        self._target.commit(self._written, Record(self._options.call, self._sources), self._check)
+
+    def _check(self, place: str) -> None:
+        for log_dir, root in layout(place, list(self._roots)).items():
+            if self._options.check is not None and (logs := frozenset(self._added[log_dir])):
+                self._options.check(log_dir, root, logs)
 
     def abort(self) -> None:
         """Remove everything that was written."""

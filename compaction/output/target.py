@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from compaction.config.request import CheckCopy
 from compaction.errors import UsageError
 from compaction.storage.filesystem import FileSystem, base_name, join
 from compaction.storage.manifest import Entry, SourceLog
@@ -49,10 +50,11 @@ class Target(Protocol):
     def promote(self, source: str, path: str, size: int) -> None:
         """Give a file that a task has written and verified its final name."""
 
-    def commit(self, written: Mapping[str, Written], record: Record) -> None:
+    def commit(self, written: Mapping[str, Written], record: Record, check: Callable[[str], None]) -> None:
         """Check that every file of the output is there, and make the output visible.
 
         :param written: the files by path
+        :param check: called before that with the directory in which the output is complete; raises to prevent it
         """
 
     def abort(self, *, tasks_may_write: bool) -> None:
@@ -70,12 +72,14 @@ def no_entry(_: str) -> Entry | None:
 class PublishOptions(NamedTuple):
     """``call`` is recorded in the output, so that a later run can tell whether it is the output of the same request; ``None``:
     nothing is recorded. ``replace``: an earlier output is replaced. ``only_known``: files that no broker loads are not copied:
-    they may have what was erased. ``entry_of``: the entry of a file of a previous copy, by its path."""
+    they may have what was erased. ``entry_of``: the entry of a file of a previous copy, by its path. ``check`` is called before
+    the output appears, see ``CompactionRequest``."""
 
     call: Mapping[str, Any] | None = None
     replace: bool = False
     only_known: bool = False
     entry_of: Callable[[str], Entry | None] = no_entry
+    check: CheckCopy | None = None
 
 
 NEW_OUTPUT = PublishOptions()

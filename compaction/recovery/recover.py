@@ -117,6 +117,10 @@ def _repair(fs: FileSystem, location: LogLocation, index_interval_bytes: int, st
     selected = _with_transactions(fs, location, segments, -1 if state.snapshots_may_lack else unflushed)
     limits = ScanRange(log_start, unflushed, index_interval_bytes)
     scans = scan_headers(fs, location.path, segments, selected, limits)
+    if repair_epochs(fs, location.path, [segment.base_offset for segment in segments], scans):
+        report.actions.append(f"assigned leader epochs in {LEADER_EPOCHS}")
+    complete = {index for index, segment in enumerate(segments) if segment.base_offset < state.complete_to}
+    scans = {index: scan._replace(recovered=None) if index in complete else scan for index, scan in scans.items()}
     _repair_unflushed(fs, location.path, states, scans, limits, report, unclean=unclean)
     _repair_txn_indexes(fs, location.path, states, scans, log_start, report)
     return report
@@ -191,7 +195,7 @@ def _repair_unflushed(
     *,
     unclean: bool,
 ) -> None:
-    """Repairs indexes and leader epochs after a broker was killed; ``states`` become those of the repaired segments."""
+    """Repairs indexes after a broker was killed; ``states`` become those of the repaired segments."""
     bases, segments = [inspected.segment.base_offset for inspected in states], [inspected.segment for inspected in states]
     for index, scan in scans.items():
 
@@ -202,8 +206,6 @@ def _repair_unflushed(
             active = index == len(states) - 1
             states[index] = inspect_segment(fs, path, bases[index], active=active, unclean=unclean)
             report.actions.append(f"rebuilt the indexes of segment {bases[index]}, which was not flushed")
-    if repair_epochs(fs, path, bases, scans):
-        report.actions.append(f"assigned leader epochs in {LEADER_EPOCHS}")
 
 
 def _repair_txn_indexes(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
+from dataclasses import replace
 from typing import Protocol
 
 from compaction.cleaning.plan import LogPlan
@@ -16,8 +16,9 @@ from compaction.config.request import CompactionRequest
 from compaction.locking.access import Access, Purpose, access
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.logdir.segments import require_unchanged
+from compaction.logdir.settings.log_settings import Settings
 from compaction.names import CLEANER_OFFSETS, LogLocation
-from compaction.output.previous_copy import PreviousCopy, identify
+from compaction.output.previous_copy import PreviousCopy, identify, rules_of
 from compaction.output.publish import Publication
 from compaction.output.segment_deletion import delete_segments
 from compaction.output.segment_files import remove_deleted
@@ -28,7 +29,6 @@ from compaction.run.increment import Increment
 from compaction.run.log_cleaning import LogCleaning
 from compaction.storage.durable import DurableSteps
 from compaction.storage.filesystem import DiskFileSystem, FileSystem
-from compaction.storage.manifest import SourceLog
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.uri import require_in_place
 
@@ -48,6 +48,9 @@ class Destination(Protocol):
     disk: FileSystem
     concurrency: int
     increment: Increment | None
+
+    def begin(self, settings: Mapping[LogLocation, Settings]) -> None:
+        """Called with the settings of logs before they are read."""
 
     def directory(self, location: LogLocation) -> str:
         """The directory in which tasks write the outputs of a log."""
@@ -74,6 +77,9 @@ class DryRunOutput:
         self.fs: FileSystem = OverlayFileSystem(sources)
         self.disk: FileSystem = self.fs
         self.concurrency = 1
+
+    def begin(self, settings: Mapping[LogLocation, Settings]) -> None:
+        pass
 
     def directory(self, location: LogLocation) -> str:
         return location.path
@@ -105,6 +111,9 @@ class InPlace:
         self.fs: FileSystem = self._overlay
         self._held, self._checkpoints = held, CheckpointFiles(disk)
         self.concurrency = LOG_CONCURRENCY
+
+    def begin(self, settings: Mapping[LogLocation, Settings]) -> None:
+        pass
 
     def directory(self, location: LogLocation) -> str:
         return location.path
@@ -158,21 +167,25 @@ class InPlace:
 class CopyOutput:
     """Adds all logs to a copy, which ``Publication.commit`` makes visible.
 
-    :param identities: of the segments of the logs; none if they are not recorded
+    :param request: of the run
     """
 
     def __init__(
-        self,
-        publication: Publication,
-        sources: FileSystem,
-        identities: Mapping[LogLocation, SourceLog] = MappingProxyType({}),
-        previous: PreviousCopy | None = None,
+        self, publication: Publication, sources: FileSystem, request: CompactionRequest, previous: PreviousCopy | None = None
     ) -> None:
-        self.increment = None if previous is None else Increment(previous, sources, identities)
+        self.increment = None if previous is None else Increment(previous, sources)
         self.fs: FileSystem = OverlayFileSystem(sources) if self.increment is None else self.increment.fs
         self.disk: FileSystem = self.fs
         self.concurrency = 1
-        self._publication, self._identities = publication, identities
+        self._publication, self._request = publication, request
+        #: of the logs; none if the copy does not record its request
+        self._identities = {} if request.call is None else identify(sources, request.logs)
+
+    def begin(self, settings: Mapping[LogLocation, Settings]) -> None:
+        known = {log: rules_of(found, self._request) for log, found in settings.items() if log in self._identities}
+        self._identities |= {log: replace(self._identities[log], rules=rules) for log, rules in known.items()}
+        if self.increment is not None:
+            self.increment.begin({log: self._identities[log] for log in known})
 
     def directory(self, location: LogLocation) -> str:
         return self._publication.log_path(location)
@@ -197,6 +210,8 @@ class CopyOutput:
             segments = log.compaction.view.segments
             identity = self._identities.get(log.location)
             self._publication.add_log(self.fs, log.location, groups, segments, end_offset=end_offset, identity=identity)
+            if self.increment is not None:
+                self.increment.require_unchanged(log.location)
         except Exception:
             self._publication.leave_out(log.location)
             raise
@@ -234,11 +249,10 @@ def destination(files: DiskFileSystem, request: CompactionRequest, held: Access,
     else:
         with _previous_copy(files, request) as previous:
             entry_of = no_entry if previous is None else previous.entry
-            options = PublishOptions(request.call, request.replace, request.only_known_files, entry_of)
+            options = PublishOptions(request.call, request.replace, request.only_known_files, entry_of, request.check_copy)
             publication = Publication.begin(files, output_dir, request.log_dirs, options)
             try:
-                identities = {} if request.call is None else identify(files, request.logs)
-                copy = CopyOutput(publication, files, identities, previous)
+                copy = CopyOutput(publication, files, request, previous)
                 yield copy
                 if previous is not None:
                     previous.require_same()
@@ -254,7 +268,7 @@ def _previous_copy(files: DiskFileSystem, request: CompactionRequest) -> Iterato
     if request.since is None:
         yield None
         return
-    previous = PreviousCopy.open(request.since, request.log_dirs, files)
+    previous = PreviousCopy.open(request.since, request, files)
     roots = [root for root in previous.roots.values() if files.stat(root) is not None]
-    with access(files, roots, Purpose.COPY):
+    with access(files, roots, Purpose.SHARE):
         yield previous

@@ -1,6 +1,6 @@
 """The logs of an incremental copy: those that continue the previous copy, and those that are copied in full.
 
-A log that fails although its source may be intact is copied in full, too: the previous copy may be damaged.
+A log that fails although its source may be intact is copied in full, too: the previous copy may have changed meanwhile.
 """
 
 from __future__ import annotations
@@ -31,16 +31,21 @@ class Increment:
     :ivar fs: reads the sources, in which these logs begin with its files
     """
 
-    def __init__(self, previous: PreviousCopy, files: FileSystem, sources: Mapping[LogLocation, SourceLog]) -> None:
-        self._files = files
+    def __init__(self, previous: PreviousCopy, files: FileSystem) -> None:
+        self._previous, self._files = previous, files
         self.splices: dict[str, Splice] = {}
         self.fs = OverlayFileSystem(SplicedFileSystem(files, self.splices))
         self._continued: dict[LogLocation, Continuation] = {}
         #: why the others are copied in full
         self._reasons: dict[LogLocation, str] = {}
+
+    def begin(self, sources: Mapping[LogLocation, SourceLog]) -> None:
+        """Decide of logs, before they are read, whether they continue the previous copy; not of those that ``restart`` left."""
         for log, source in sources.items():
+            if log in self._reasons:
+                continue
             try:
-                self._continued[log] = previous.continuation(log, source)
+                self._continued[log] = self._previous.continuation(log, source)
                 self.splices[log.path] = self._continued[log].splice
             except NotContinuedError as error:
                 self._leave(log, str(error))
@@ -48,6 +53,11 @@ class Increment:
         _set_offsets(self.fs, CLEANER_OFFSETS, cleaned_to)
         moved = {log: found.log_start for log, found in self._continued.items() if found.log_start is not None}
         _set_offsets(self.fs, LOG_STARTS, moved)
+
+    def require_unchanged(self, log: LogLocation) -> None:
+        """:raises StorageError: a file that the log takes over has changed since it was compared with its recorded content"""
+        if log in self._continued:
+            self._previous.require_unchanged(self._continued[log].files)
 
     def restart(self, failed: Mapping[LogLocation, str]) -> tuple[LogLocation, ...]:
         """The failed logs that have files of the previous copy. From now on they are read from their source alone."""
@@ -68,9 +78,12 @@ class Increment:
     def noted(self, reports: Iterable[LogReport]) -> list[LogReport]:
         """The reports, with what was taken over."""
         found = {(*log.topic_partition, log.log_dir): log for log in (*self._continued, *self._reasons)}
-        return [self._noted(report, found[report.topic, report.partition, report.log_dir]) for report in reports]
+        return [self._noted(report, found.get((report.topic, report.partition, report.log_dir))) for report in reports]
 
-    def _noted(self, report: LogReport, log: LogLocation) -> LogReport:
+    def _noted(self, report: LogReport, log: LogLocation | None) -> LogReport:
+        if log is None:
+            # its settings could not be read
+            return replace(report, since=Since.FULL.value, since_reason=report.reason)
         if (found := self._continued.get(log)) is None:
             return replace(report, since=Since.FULL.value, since_reason=self._reasons[log])
         kind = Since.GROWN if found.grown else Since.UNCHANGED

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from compaction.cleaning.log_view import LogView
 from compaction.config.request import CompactionRequest
-from compaction.errors import CompactionError, LogError, StorageError, as_log_error
+from compaction.errors import CompactionError, CorruptLogError, LogError, StorageError, as_log_error
 from compaction.locking.access import Access
 from compaction.locking.mounts import mount_points
 from compaction.logdir.checkpoint_store import Checkpoints, DirectoryState, read_checkpoints, read_directory_state
@@ -23,7 +23,7 @@ from compaction.names import LogLocation
 from compaction.recovery.recover import RecoveryReport, recover_log
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.storage.filesystem import FileSystem, parent
+from compaction.storage.filesystem import FileSystem, join, parent
 from compaction.storage.kinds import storage_of
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.spliced import Splice, SplicedFileSystem
@@ -67,18 +67,20 @@ ParallelRead = Callable[[Sequence[LogReadTask]], list[LogView | CompactionError 
 class LogAccess(NamedTuple):
     """How a run accesses its logs: ``fs``, in which they are repaired and read, the ``disk`` on which interrupted swaps are
     finished (another one only if the run is in place), the run's claims on the log directories, and by path the logs in ``fs``
-    that begin with files of other directories."""
+    that begin with files of other directories. ``begin`` is called with the settings of the logs before they are read."""
 
     fs: FileSystem
     disk: FileSystem
     held: Access = Access()
     splices: Mapping[str, Splice] = {}
+    begin: Callable[[Mapping[LogLocation, Settings]], None] = lambda settings: None
 
 
 def read_without_recovery(fs: FileSystem, task: LogReadTask) -> LogView | CompactionError | None:
     """Reads a log and writes nothing: its view or its error, ``None`` if it needs recovery first."""
-    overlay = OverlayFileSystem(fs if task.splice is None else SplicedFileSystem(fs, {task.location.path: task.splice}))
-    recovered = _recover(LogAccess(overlay, overlay), task.location, task.settings, task.state)
+    splices = {} if task.splice is None else {task.location.path: task.splice}
+    overlay = OverlayFileSystem(SplicedFileSystem(fs, splices) if splices else fs)
+    recovered = _recover(LogAccess(overlay, overlay, splices=splices), task.location, task.settings, task.state)
     if overlay.changed:
         return None
     return recovered if isinstance(recovered, CompactionError) else _read(overlay, task, recovered)
@@ -101,6 +103,7 @@ def read_logs(
     step(f"reading {counted(len(request.logs), 'log')}")
     settings = _read_settings(fs, request, policy_required=policy_required)
     valid = {location: known for location, known in settings.items() if isinstance(known, Settings)}
+    sources.begin(valid)
     recovered, views = _recover_or_read(sources, valid, request.as_of_ms, parallel_read)
     # read only now: recovery may change them
     checkpoints = _checkpoints(fs, settings)
@@ -228,12 +231,29 @@ def _recover(
     sources: LogAccess, location: LogLocation, settings: Settings, state: DirectoryState
 ) -> RecoveryReport | CompactionError:
     interval_bytes, owner, disk = settings.topic.index_interval_bytes, sources.held.owner(location.log_dir), sources.disk
+    splice = sources.splices.get(location.path)
+    if splice is not None:
+        state = state._replace(complete_to=splice.end)
     try:
-        return recover_log(
+        report = recover_log(
             sources.fs, location, index_interval_bytes=interval_bytes, disk=disk, owner=owner, state=state
         )
+        if splice is not None:
+            _require_not_repaired(sources.fs, location.path, splice)
     except Exception as error:
         return as_log_error(error, location.path)
+    return report
+
+
+def _require_not_repaired(fs: FileSystem, path: str, splice: Splice) -> None:
+    """Recovery is for the files of a source: those of a previous copy are complete as they were written.
+
+    :raises CorruptLogError: recovery would change one of them
+    """
+    changed = fs.changed_names(path) if isinstance(fs, OverlayFileSystem) else ()
+    if (name := next(filter(splice.has, changed), None)) is not None:
+        message, hint = "file of the previous copy needs recovery", "check it with verify"
+        raise CorruptLogError(message, path=join(splice.directory, name), hint=hint)
 
 
 def _read(fs: FileSystem, task: LogReadTask, recovered: RecoveryReport) -> LogView | CompactionError:

@@ -124,7 +124,7 @@ def carry_out(
         destination(files, request, held, command.done) as output,
     ):
         command.begin(files)
-        sources, required = LogAccess(output.fs, output.disk, held), command.policy_required
+        sources, required = LogAccess(output.fs, output.disk, held, begin=output.begin), command.policy_required
         if output.increment is not None:
             sources = sources._replace(splices=output.increment.splices)
 

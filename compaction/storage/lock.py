@@ -6,8 +6,9 @@ descriptor of the file, so this process keeps the set of directories it holds an
 kept on release: if it were removed, a broker that has just opened it would lock an unlinked file. A directory is identified by
 device and inode, as it may have several names (links, bind mounts).
 
-A run that writes a copy to another directory holds a shared lock, which keeps a broker from starting; it creates no file, and
-works on a read-only mount. A dry run takes no lock; see :func:`lock_holder`.
+A run that reads a directory holds a shared lock, which keeps a broker from starting. Taking it creates no file and works on a
+read-only mount; without a lock file there is no lock (``compaction.locking.access`` makes one for a copy). A dry run takes no
+lock; see :func:`lock_holder`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import fcntl
 import os
 import struct
 import sys
+import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,8 +33,21 @@ from compaction.storage.kinds import storage_of
 _LINUX = struct.Struct("@hhqqi4x")
 _DARWIN = struct.Struct("@qqihh")
 _ATTEMPTS = 10
-#: the directories locked by this process: device and inode
-_held: set[tuple[int, int]] = set()
+
+
+@dataclass
+class _Held:
+    """A lock of this process, with the number of its holders: several if it is shared."""
+
+    descriptor: int
+    shared: bool
+    holders: int = 1
+
+
+#: by device and inode of the directory
+_held: dict[tuple[int, int], _Held] = {}
+#: another thread that opens the lock file meanwhile would release the lock when it closes it
+_mutex = threading.Lock()
 
 
 class LockHolder(NamedTuple):
@@ -47,8 +63,8 @@ class LockHolder(NamedTuple):
 class LogDirLock:
     """The lock on one log directory; a context manager. Take it with :meth:`acquire`."""
 
-    def __init__(self, identity: tuple[int, int], descriptor: int) -> None:
-        self._identity, self._descriptor = identity, descriptor
+    def __init__(self, identity: tuple[int, int] | None) -> None:
+        self._identity = identity
 
     @classmethod
     def acquire(cls, log_dir: str, *, shared: bool = False) -> LogDirLock:
@@ -59,23 +75,32 @@ class LogDirLock:
         :raises StorageError: the lock file cannot be created or opened
         """
         identity = _identity(log_dir)
-        if identity in _held:
-            raise _locked(log_dir, LockHolder(os.getpid(), "this run"))
-        for _ in range(_ATTEMPTS):
-            descriptor = _lock(log_dir, shared=shared)
-            if descriptor < 0:
-                return cls(identity, descriptor)
-            if _is_current(log_dir, descriptor):
-                _held.add(identity)
-                return cls(identity, descriptor)
-            os.close(descriptor)
+        with _mutex:
+            if (held := _held.get(identity)) is not None:
+                if not (shared and held.shared):
+                    raise _locked(log_dir, LockHolder(os.getpid(), "this process"))
+                held.holders += 1
+                return cls(identity)
+            for _ in range(_ATTEMPTS):
+                descriptor = _lock(log_dir, shared=shared)
+                if descriptor < 0:
+                    return cls(None)
+                if _is_current(log_dir, descriptor):
+                    _held[identity] = _Held(descriptor, shared)
+                    return cls(identity)
+                os.close(descriptor)
         raise LockedError("the lock file is replaced repeatedly", path=_lock_path(log_dir), hint=_HINT)
 
     def release(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-            _held.discard(self._identity)
+        if self._identity is None:
+            return
+        with _mutex:
+            held = _held[self._identity]
+            held.holders -= 1
+            if not held.holders:
+                os.close(held.descriptor)
+                del _held[self._identity]
+        self._identity = None
 
     def __enter__(self) -> LogDirLock:
         return self
@@ -89,9 +114,12 @@ _HINT = "stop the broker (or the other run) first, or work on a copy"
 
 def lock_holder(log_dir: str) -> LockHolder | None:
     """The other process that holds the lock of ``log_dir``, if there are locks; takes no lock and writes nothing."""
-    if not storage_of(log_dir).locks or _identity(log_dir) in _held:
+    if not storage_of(log_dir).locks:
         return None
-    with storage_errors(str(_lock_path(log_dir)), "open the lock file"):
+    identity = _identity(log_dir)
+    with _mutex, storage_errors(str(_lock_path(log_dir)), "open the lock file"):
+        if identity in _held:
+            return None
         try:
             descriptor = os.open(_lock_path(log_dir), os.O_RDONLY)
         except FileNotFoundError:

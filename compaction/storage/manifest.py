@@ -3,13 +3,13 @@
 ``MARKER`` is the first object of an output; it is removed after ``MANIFEST`` was written. Fields of the manifest (JSON):
 
 =================  =================================================================================================
-``format``         4. Format 3 is supported: it has no ``sources``. So is format 2, without ``request``, and format 1: of these
-                   fields it has only ``files``, and those without ``xxh3_128``
+``format``         5. Format 4 is supported: its ``sources`` have no ``rules``. So are format 3, without ``sources``, format 2,
+                   without ``request``, and format 1: of these fields it has only ``files``, without ``xxh3_128``
 ``run``            the run that wrote the output, as in its marker
 ``place``          the URI of the output when it was written
 ``request``        what the run was asked to do: sources, selection, options, time; ``null`` if unknown
-``sources``        by the relative path of each log, the log that was copied: its ``topic_id`` (``null`` if unknown) and the
-                   identity of its ``segments``; ``null`` if unknown. See ``SourceLog``
+``sources``        by the relative path of each log, the log that was copied: its ``topic_id`` (``null`` if unknown), the
+                   identity of its ``segments`` and the ``rules`` of the copy; ``null`` if unknown. See ``SourceLog``
 ``files``          a list of ``path`` (relative to the manifest), ``size`` in bytes, ``mtime_ms`` (the file's
                    modification time, which a store does not keep), ``etag`` (``null`` if the store has none) and
                    ``xxh3_128`` (hex digest of the bytes; ``null`` in outputs of earlier versions, for a copy made by
@@ -32,10 +32,13 @@ from compaction.errors import CorruptLogError
 
 MANIFEST = "_manifest.json"
 MARKER = "_unfinished.json"
-FORMAT = 4
+FORMAT = 5
 _FIELDS_2 = {"format", "run", "place", "files", "checksum"}
 _FIELDS_3 = _FIELDS_2 | {"request"}
-_FIELDS = {1: {"format", "files"}, 2: _FIELDS_2, 3: _FIELDS_3, 4: _FIELDS_3 | {"sources"}}
+_FIELDS_4 = _FIELDS_3 | {"sources"}
+_FIELDS = {1: {"format", "files"}, 2: _FIELDS_2, 3: _FIELDS_3, 4: _FIELDS_4, 5: _FIELDS_4}
+#: values of JSON that compare reliably
+Scalar = str | int | float | bool
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,12 @@ class SourceSegment:
 
 @dataclass(frozen=True)
 class SourceLog:
-    """A log that was copied: the id of its topic, and its segments when the run began."""
+    """A log that was copied: the id of its topic, its segments when the run began, and by name the settings, rules and options
+    that decide which of its records the copy has (``None``: not recorded)."""
 
     topic_id: str | None
     segments: tuple[SourceSegment, ...]
+    rules: Mapping[str, Scalar] | None = None
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> SourceLog:
@@ -99,7 +104,8 @@ class SourceLog:
 
     def valid(self) -> bool:
         """Whether all fields have their types."""
-        return _is_text(self.topic_id) and all(segment.valid() for segment in self.segments)
+        scalars = self.rules is None or all(isinstance(value, Scalar) for value in self.rules.values())
+        return scalars and _is_text(self.topic_id) and all(segment.valid() for segment in self.segments)
 
 
 @dataclass(frozen=True)

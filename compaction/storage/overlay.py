@@ -85,6 +85,10 @@ class OverlayFileSystem(FileSystem):
         """The operations on files directly in ``directory``, in order."""
         return tuple(self._operations.get(normal(directory), ()))
 
+    def changed_names(self, directory: str) -> list[str]:
+        """The names directly in ``directory`` that were written, renamed or removed."""
+        return sorted(self._names.get(normal(directory), ()))
+
     def revert(self, directory: str) -> None:
         """Forget all changes of files directly in ``directory``."""
         for name in self._names.pop(normal(directory), ()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ import compaction
 from compaction.commands import compact
 from compaction.config.request import CompactionRequest
 from compaction.output import verification
+from compaction.output.local_publish import LocalTarget
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from compaction.storage import local_output
@@ -74,6 +76,7 @@ def test_a_copy_in_full_is_named_with_its_reason(logs: Path, tmp_path: Path, cap
 
 def test_wrong_calls_are_refused(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, target = tmp_path / "first", tmp_path / "new"
+    (tmp_path / "empty").mkdir()
     assert run(logs, first, 2, "--if-done", "skip") == 0
     for options, told in (
         (("--since", target), f"--since overlaps {target}"),
@@ -83,7 +86,8 @@ def test_wrong_calls_are_refused(logs: Path, tmp_path: Path, capsys: pytest.Capt
         (("--since", first, "--dry-run"), "--since needs --output-dir, and no --dry-run"),
         (("--since", first, "--output-layout", "local-tiered"), "--output-layout"),
         (("--since", "s3://bucket/first"), "--since and --output-dir must both be on disks, or both in stores"),
-        (("--since", tmp_path / "nothing"), "this directory has no _finished.json"),
+        (("--since", tmp_path / "nothing"), "/nothing: --since: no such directory; name the output of an earlier run"),
+        (("--since", tmp_path / "empty"), "this directory has no _finished.json"),
     ):
         capsys.readouterr()
         assert run(logs, target, 3, *options) == 2
@@ -111,3 +115,37 @@ def test_shared_blocks_are_not_read_back(logs: Path, tmp_path: Path, monkeypatch
     assert {name: tree(second)[name] for name in names} == {name: tree(first)[name] for name in names}
     times = [{name: (copy / name).stat().st_mtime_ns for name in names} for copy in (first, second)]
     assert times[0] == times[1]
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_copy_is_published_after_it_was_found_good(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, earlier: bool
+) -> None:
+    target = tmp_path / "copy"
+    if earlier:
+        assert run(logs, target, 2, "--replace") == 0
+    before = tree(target)
+    commit = LocalTarget.commit
+
+    def damage(self: LocalTarget, *arguments: Any) -> None:
+        """A disk that changes a byte after it was read back."""
+        path = min(Path(self.place).glob("orders-0/*.log"))
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+        commit(self, *arguments)
+
+    monkeypatch.setattr(LocalTarget, "commit", damage)
+    capsys.readouterr()
+    assert run(logs, target, 3, "--replace", "--verify") == 1
+    (error,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error"))
+    assert "--verify: the copy was not published: orders-0:" in error
+    assert tree(target) == before and target.exists() == earlier
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    monkeypatch.undo()
+    assert run(logs, target, 3, "--replace", "--verify") == 0
+    assert "3 logs: 3 holds" in capsys.readouterr().out and tree(target) != before
+
+
+def test_an_output_that_cannot_be_written_is_a_wrong_call(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(logs, Path("/proc/copies"), 2) == 2
+    told = "error: /proc/copies: --output-dir: cannot make the directory: No such file or directory"
+    assert capsys.readouterr().err == f"{told}; name a directory in one that can be written\n"

@@ -1,5 +1,5 @@
 """Logs that a broker appends to, copied with ``--since`` again and again, and as many rounds of Kafka's own cleaner on logs
-with the same appends.
+with the same appends. If previous copies are damaged, a log that is copied in full is compared with one round on its source.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from pathlib import Path
 
 from compaction.certifier.certificate import Status
 from compaction.names import CLEANER_OFFSETS
+from compaction.output.finished import FINISHED
 from tests.certifier.certify import certify_copy
 from tests.conformance.compare import differences
 from tests.conformance.ours import clean_in_process, topics_file
+from tests.damage.copied_files import DAMAGES, damage, record_count
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
@@ -74,17 +76,22 @@ def _settings(rng: random.Random) -> Mapping[str, str]:
 
 
 class GrowingLogs:
-    """Logs of a seed under ``root``: a source that is only appended to, its copies, and the logs that Kafka cleans."""
+    """Logs of a seed under ``root``: a source that is only appended to, its copies, and the logs that Kafka cleans.
 
-    def __init__(self, gateway: Gateway, root: Path, seed: int, logs: Logs) -> None:
+    :param damaging: damages one file of each previous copy, at random; the source may have no clean shutdown
+    """
+
+    def __init__(self, gateway: Gateway, root: Path, seed: int, logs: Logs, *, damaging: bool = False) -> None:
         self.gateway, self.root = gateway, root
+        self.rng = random.Random(f"damage {seed}") if damaging else None
         self.source, self.kafkas = root / "source", root / "kafkas"
         self.logs = {name: random_log(seed, flavour) for name, (flavour, _) in logs.items()}
         self.config = {name: {**CONFIG, **settings} for name, (_, settings) in logs.items()}
         self.checkpoints: dict[str, int] = {}
         self.copy: Path | None = None
         self.source.mkdir()
-        (self.source / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}', encoding="utf-8")
+        if self.rng is None or self.rng.random() < 0.5:
+            (self.source / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}', encoding="utf-8")
         self.toml = topics_file(root / "topics.toml", self.config)
 
     def problems(self) -> list[str]:
@@ -121,12 +128,17 @@ class GrowingLogs:
         now_ms = START_MS + HOUR_MS * (number + 1)
         target, version = self.root / f"copy-{number}", self.gateway.version
         since = () if self.copy is None else ("--since", str(self.copy))
+        damaged = "" if self.copy is None or self.rng is None else _damage_one(self.copy, self.rng)
         options = ("--config", str(self.toml), "--kafka-version", version, "--output-dir", str(target), "--if-done", "skip")
         with redirect_stdout(StringIO()):
             reports = clean_in_process(self.source, now_ms, *options, *since)
         found = [f"{name}: {report['reason']}" for name, report in reports.items() if report["status"] == "failed"]
-        if number:
-            found += [f"{name}: {log['since_reason']}" for name, log in reports.items() if log["since"] == "full"]
+        full = {name: log["since_reason"] for name, log in reports.items() if number and log["since"] == "full"}
+        found += [f"{name}: {reason}, {damaged}" for name, reason in full.items() if not damaged or damaged not in reason]
+        for name in full:
+            shutil.rmtree(self.kafkas / name)
+            shutil.copytree(self.source / name, self.kafkas / name)
+            self.checkpoints.pop(name.removesuffix("-0"), None)
         for name, config in self.config.items():
             path = self.kafkas / f"{name}-0"
             outcome = clean_partition_if_due(self.gateway, path, Opening(now_ms, config), self.checkpoints.get(name))
@@ -134,6 +146,9 @@ class GrowingLogs:
                 self.checkpoints[name] = outcome.end_offset
             found += differences(self.gateway, target / f"{name}-0", path, int(config["index.interval.bytes"]))
         checkpoints = read_offsets(target, "cleaner_offsets") if (target / CLEANER_OFFSETS).exists() else {}
+        counts = [record_count(log_dir) for log_dir in (target, self.kafkas)]
+        if counts[0] != counts[1]:
+            found.append(f"{counts[0]} records, Kafka's {counts[1]}")
         if checkpoints != self.checkpoints:
             found.append(f"checkpoints {checkpoints}, Kafka's {self.checkpoints}")
         if self.copy is not None:
@@ -141,3 +156,9 @@ class GrowingLogs:
         self.copy = target
         certified = certify_copy(self.source, target, now_ms, self.config, several_rounds=True, kafka_version=version)
         return [*found, *(str(log.lines()) for log in certified.logs if log.status is not Status.HOLDS)]
+
+
+def _damage_one(copy: Path, rng: random.Random) -> str:
+    """The name of a file of a copy that was damaged; empty if none was."""
+    path = rng.choice([path for path in sorted(copy.rglob("*")) if path.is_file() and path.name != FINISHED])
+    return path.name if damage(path, rng.choice(sorted(DAMAGES))) else ""

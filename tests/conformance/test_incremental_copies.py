@@ -31,3 +31,9 @@ def test_each_copy_equals_the_log_after_kafkas_rounds(gateway: Gateway, tmp_path
     logs = GrowingLogs(gateway, tmp_path, seed, LOGS)
     assert logs.problems() == []
     assert len(logs.checkpoints) == len(LOGS)
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+def test_a_damaged_copy_is_found_out_and_costs_no_record(gateway: Gateway, tmp_path: Path, seed: int) -> None:
+    logs = LOGS if seed else {name: LOGS[name] for name in ("few-keys", "transactions", "at-once")}
+    assert GrowingLogs(gateway, tmp_path, seed, logs, damaging=True).problems() == []

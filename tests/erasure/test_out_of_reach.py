@@ -103,6 +103,7 @@ def test_a_key_that_is_left_elsewhere_makes_the_certificate_incomplete(
     found = directory.certified()
     assert (found["status"], [log["status"] for log in found["logs"]]) == ("incomplete", ["holds"])
     assert found["elsewhere"] == [{"path": str(other), "records": 1}]
+    assert any("earlier copies" in each for each in found["out_of_reach"])
     assert directory.verify() == 1
     assert f"{other} was not erased from, and has 1 record of the keys" in capsys.readouterr().out
     other.unlink()

@@ -42,14 +42,23 @@ def test_a_copying_run_keeps_a_broker_out_and_lets_readers_in(tmp_path: Path) ->
     assert try_elsewhere(tmp_path) == "free\n"
 
 
-def test_a_copying_run_creates_no_file(tmp_path: Path) -> None:
-    with access(FS, [str(tmp_path)], Purpose.COPY):
+def test_a_run_that_began_after_a_copy_does_not_win(tmp_path: Path) -> None:
+    """There was no lock file to share: a copy makes one, as a broker does."""
+    with access(FS, [str(tmp_path)], Purpose.COPY), access(FS, [str(tmp_path)], Purpose.COPY):
+        assert "in use" in try_elsewhere(tmp_path)
+        with pytest.raises(LockedError), access(FS, [str(tmp_path)], Purpose.CHANGE):
+            pass
+    assert try_elsewhere(tmp_path) == "free\n" and names(tmp_path) == [LOCK]
+
+
+def test_a_run_that_only_reads_creates_no_file(tmp_path: Path) -> None:
+    with access(FS, [str(tmp_path)], Purpose.SHARE):
         assert names(tmp_path) == []
 
 
 def test_a_copying_run_detects_a_broker_that_started_since(tmp_path: Path) -> None:
-    """There was no lock file to share."""
-    with access(FS, [str(tmp_path)], Purpose.COPY), held_elsewhere(tmp_path):
+    """There was no lock file to share, and the run may not make one."""
+    with access(FS, [str(tmp_path)], Purpose.SHARE), held_elsewhere(tmp_path):
         with pytest.raises(LockedError, match="locked this directory while the logs were copied"):
             require_still_unlocked(FS, [str(tmp_path)])
 
@@ -73,7 +82,7 @@ def test_a_dry_run_holds_nothing_and_reports_the_holder(tmp_path: Path) -> None:
 def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / LOCK).symlink_to(tmp_path / "victim")
-    for purpose in (Purpose.CHANGE, Purpose.COPY):
+    for purpose in (Purpose.CHANGE, Purpose.COPY, Purpose.SHARE):
         with pytest.raises(UsageError, match="cannot lock the log directory"), access(FS, [str(tmp_path / "logs")], purpose):
             pass
     assert not (tmp_path / "victim").exists()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import xxhash
 
-from compaction.errors import CorruptLogError, StorageError, UsageError
-from compaction.names import LOG
+from compaction.errors import CompactionError, CorruptLogError, StorageError, UsageError
+from compaction.names import LOG, TopicPartition
 from compaction.output import object_publish
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
@@ -465,3 +465,49 @@ def test_an_output_that_was_copied_elsewhere_is_replaced_by_its_contents(bucket:
     (bucket / "out" / FIRST).write_bytes((bucket / "first" / FIRST).read_bytes())
     publish(source, OUT, REPLACE)
     assert manifest_of(bucket / "out").run != document["run"]
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_an_output_that_is_checked_appears_after_its_check(bucket: Path, log: str, earlier: bool) -> None:
+    if earlier:
+        publish(SOURCE, OUT)
+    before = names(bucket / "out") if earlier else set()
+    seen: list[str] = []
+
+    def check(log_dir: str, copy: str, logs: frozenset[TopicPartition]) -> None:
+        assert (log_dir, list(logs)) == (SOURCE, [location(SOURCE).topic_partition])
+        # the certifier reads it, and nobody finds it under its own name
+        assert MixedFileSystem().stat(f"{copy}/{FIRST}") is not None
+        assert names(bucket / "out") - {MARKER} == before
+        seen.append(copy)
+        if len(seen) == 1:
+            raise CompactionError("bad")
+
+    options = PublishOptions({}, replace=True, check=check)
+    publication, source = begin(SOURCE, OUT, options)
+    with pytest.raises(CompactionError, match="bad"):
+        publication.commit(source)
+    publication.abort()
+    assert names(bucket / "out") == before
+    publication, source = begin(SOURCE, OUT, options)
+    publication.commit(source)
+    require_finished(OUT)
+    manifest = Manifest.parse((bucket / "out" / MANIFEST).read_bytes(), "")
+    assert {entry.path for entry in manifest.files} == names(bucket / "out") - {MANIFEST}
+    # of neither attempt anything is left beside it
+    assert len(seen) == 2 and not [name for name in names(bucket) if ".partial" in name and not name.endswith(MARKER)]
+
+
+def test_a_run_that_is_killed_during_its_check_is_taken_over(bucket: Path, log: str) -> None:
+    def check(log_dir: str, copy: str, logs: frozenset[TopicPartition]) -> None:
+        raise SystemExit
+
+    publication, source = begin(SOURCE, OUT, PublishOptions({}, check=check))
+    with pytest.raises(SystemExit):
+        publication.commit(source)
+    with pytest.raises(UsageError, match="unfinished"):
+        require_finished(OUT)
+    publication, source = begin(SOURCE, OUT, PublishOptions({}, check=lambda log_dir, copy, logs: None))
+    publication.commit(source)
+    require_finished(OUT)
+    assert not [name for name in names(bucket) if ".partial" in name]

@@ -31,6 +31,7 @@ from tests.kafka.encode import Batch, Record
 from tests.local_job import read_offsets, request_for, write_offsets
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import NOW_MS, build
+from tests.oracle.records import decode
 from tests.storage.faults import Stopped
 from tests.trust.watched import Operation, WatchedFileSystem
 
@@ -175,20 +176,28 @@ def test_the_active_segment_is_read_from_the_source_if_it_has_grown(night: Night
     assert reports["orders"].since == "grown"
 
 
-def test_records_below_the_log_start_of_the_source_do_not_come_back(night: Night) -> None:
+def offsets(log_dir: Path, topic: str) -> list[int]:
+    """The offsets of the records of a log."""
+    batches = (batch for path in sorted((log_dir / f"{topic}-0").glob("*.log")) for batch in decode(path.read_bytes()))
+    return [record.offset for batch in batches for record in batch.records()]
+
+
+def test_records_that_were_deleted_from_the_source_do_not_come_back(night: Night) -> None:
     first, _ = night.copy()
+    assert offsets(first, "orders")[0] == 0
     for kind in KINDS[:3]:
         (night.source / "orders-0" / f"{0:020d}{kind}").unlink()
     write_offsets(night.source, log_starts={"orders": 105})
     second, reports = night.copy(first)
-    assert reports["orders"].since == "unchanged"
-    # the first segment of the previous copy has offsets up to 108: it stays, and a broker serves nothing below 105
+    # the first segment of the previous copy has records of both of the first segments
+    assert reports["orders"].since == "full" and offsets(second, "orders")[0] == 100
+    reason = "the previous copy has records below the first segment of the source, 100, which was deleted from it"
+    assert reports["orders"].since_reason == reason
     assert read_offsets(second, "log_starts") == {"orders": 105}
-    assert min(int(name[:20]) for name in logs(second, "orders")) == 0
     # without a checkpoint, the log start is the base offset of the first segment
     (night.source / "log-start-offset-checkpoint").unlink()
-    third, _ = night.copy(second)
-    assert read_offsets(third, "log_starts") == {"orders": 105}
+    third, reports = night.copy(second)
+    assert reports["orders"].since == "unchanged" and read_offsets(third, "log_starts") == {"orders": 105}
     write_offsets(night.source, log_starts={"orders": 200})
     (night.source / "orders-0" / f"{100:020d}.log").unlink()
     fourth, reports = night.copy(third)
@@ -293,6 +302,87 @@ def flip(path: Path, position: int) -> None:
     os.utime(path, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
 
 
+def test_records_below_the_log_start_that_the_source_still_has_are_no_reason_for_a_full_copy(night: Night) -> None:
+    write_offsets(night.source, log_starts={"orders": 5})
+    first, _ = night.copy()
+    night.grow("orders", 300)
+    _, reports = night.copy(first)
+    assert reports["orders"].since == "grown"
+
+
+def retention(night: Night) -> dict[str, Any]:
+    night.config = {**COMPACT, "delete.retention.ms": "1"}
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (retention, "delete.retention.ms is 1, it was 86400000"),
+        (lambda night: {"include_active": True}, "--include-active is True, it was False"),
+        (lambda night: {"kafka_version": "3.0"}, "tombstone_retention is segment mtime, it was delete horizon of the batch"),
+        (lambda night: {"as_of_ms": NOW_MS - 1}, "the previous copy is of a later time, 1700000000000 ms since the epoch"),
+    ],
+)
+def test_a_log_that_would_keep_other_records_is_copied_in_full(
+    night: Night, change: Callable[[Night], dict[str, Any]], reason: str
+) -> None:
+    first, _ = night.copy()
+    manifest = read_finished(str(first))
+    assert manifest is not None
+    edited(first, request={**(manifest.request or {}), "as_of_ms": NOW_MS})
+    _, reports = night.copy(first, **change(night))
+    assert {report.since for report in reports.values()} == {"full"}
+    assert reason in reports["orders"].since_reason
+
+
+def test_settings_that_only_shape_files_are_no_reason_for_a_full_copy(night: Night) -> None:
+    first, _ = night.copy()
+    night.config = {**COMPACT, "file.delete.delay.ms": "1", "internal.segment.bytes": "2000000", "index.interval.bytes": "4"}
+    _, reports = night.copy(first)
+    assert {report.since for report in reports.values()} == {"unchanged"}
+
+
+def test_a_copy_that_does_not_record_its_settings_is_not_continued(night: Night) -> None:
+    first, _ = night.copy()
+    manifest = read_finished(str(first))
+    assert manifest is not None and manifest.sources is not None
+    edited(first, sources={path: replace(log, rules=None) for path, log in manifest.sources.items()})
+    _, reports = night.copy(first)
+    assert reports["orders"].since_reason == "the previous copy does not record the settings that it was made with"
+
+
+def test_a_file_of_the_previous_copy_that_changes_after_its_comparison_is_not_taken(night: Night) -> None:
+    first, _ = night.copy()
+    begun: list[object] = []
+
+    def change(operation: Operation) -> None:
+        if not begun and operation.name in ("copy", "copy_inside") and operation.path == str(other_segment(first)):
+            flip(other_segment(first), 30)
+            begun.append(operation)
+
+    watched = WatchedFileSystem(FS, change)
+    report = night.run(night.source, night.root / "copy", watched, since=str(first))
+    found = {log.topic: log for log in report.logs}
+    assert begun and found["orders"].since == "full"
+    night.round -= 1
+    night.run(night.source, night.root / "plain", None)
+    assert logs(night.root / "copy", "orders") == logs(night.root / "plain", "orders")
+
+
+def test_recovery_repairs_no_file_of_the_previous_copy(night: Night) -> None:
+    """A broker that was killed recovers all segments; those of the previous copy are complete."""
+    write_offsets(night.source, recovery_points={"orders": 0})
+    first, _ = night.copy()
+    night.grow("orders", 300)
+    night.config = {**COMPACT, "index.interval.bytes": "100000"}
+    second, reports = night.copy(first)
+    assert reports["orders"].since == "grown" and reports["ledger"].since == "unchanged"
+    was, now = logs(first, "ledger"), logs(second, "ledger")
+    # the indexes of the last segment are those of the source, whose recovery has rebuilt them
+    assert {name for name in was if was[name] != now[name]} == {f"{200:020d}.index", f"{200:020d}.timeindex"}
+
+
 @pytest.mark.parametrize("grown", [False, True])
 def test_a_log_whose_previous_copy_is_damaged_is_copied_in_full(night: Night, grown: bool) -> None:
     first, _ = night.copy()
@@ -303,7 +393,8 @@ def test_a_log_whose_previous_copy_is_damaged_is_copied_in_full(night: Night, gr
     second, reports = night.copy(first)
     assert (reports["orders"].since, reports["ledger"].since) == ("full", "unchanged")
     assert reports["orders"].status is LogStatus.CLEANED
-    assert "with files of the previous copy it failed: " in reports["orders"].since_reason
+    problem = f"the previous copy has changed since it was written: orders-0/{0:020d}.log has other contents"
+    assert reports["orders"].since_reason == problem
     plain, _ = night.copy(as_of_ms=NOW_MS + 2 * STEP_MS)
     assert logs(second, "orders") == logs(plain, "orders")
     assert read_offsets(second, "cleaner_offsets") == read_offsets(plain, "cleaner_offsets")

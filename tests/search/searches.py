@@ -106,6 +106,16 @@ def incremental_copies(turn: Turn) -> Iterator[Failure]:
             yield Failure("\n".join(found[:5]), repeat("incremental copies", seed))
 
 
+def chains_with_damage(turn: Turn) -> Iterator[Failure]:
+    """Copies of growing logs with ``--since`` of damaged copies, and rounds of Kafka's cleaner."""
+    for seed in turn.seeds():
+        with TemporaryDirectory(prefix="chains-") as scratch:
+            chain = GrowingLogs(shared_gateway(), Path(scratch), seed, random_growing_logs(seed), damaging=True)
+            found = chain.problems()
+        if found:
+            yield Failure("\n".join(found[:5]), repeat("chains with damage", seed))
+
+
 def policies_through_time(turn: Turn) -> Iterator[Failure]:
     """Random logs under random policies, day by day by Kafka's log and cleaner, and simulated."""
     for seed in turn.seeds():
@@ -125,6 +135,7 @@ SEARCHES = (
     Search("random logs with active segments", partial(random_logs, version=REFERENCE, include_active=True)),
     Search("dumps", dumps),
     Search("incremental copies", incremental_copies),
+    Search("chains with damage", chains_with_damage),
     Search("policies through time", policies_through_time),
     Search("snapshots", broker_snapshots),
     Search("kills", kills),

@@ -21,18 +21,18 @@ def check_log(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[Segm
         findings.join(walk.findings)
         if walk.error is not None:
             findings.add(walk.error_offset, walk.error)
-    _check_segments(before, after, findings)
+    _check_segments(pair, before, after, findings)
     _check_ends(pair, before, after, findings)
     _check_checkpoint(pair, before, after, findings)
     _check_expiry(pair, before, findings)
 
 
-def _check_segments(before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
+def _check_segments(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
     base_offsets = {walk.task.files.base_offset for walk in before} | {log_end(before)}
     for walk, following in zip(after, [*after[1:], None], strict=True):
         base = walk.task.files.base_offset
         # a segment whose offsets overflow its base is split at a batch
-        if base not in base_offsets and base != walk.first_offset:
+        if base >= pair.compared_from and base not in base_offsets and base != walk.first_offset:
             findings.add(base, "no segment of the source has this base offset")
         if following is not None and walk.next_offset > following.task.files.base_offset:
             findings.add(following.task.files.base_offset, "segment begins before the previous one ends")

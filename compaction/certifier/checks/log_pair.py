@@ -85,6 +85,12 @@ class LogPair:
     rules: CleaningRules
 
     @property
+    def compared_from(self) -> int:
+        """Batches that end below this offset are not compared: an earlier round may have joined segments that were deleted from
+        ``before`` since, as they are below the log start."""
+        return self.before.segments[0].base_offset if self.rules.several_rounds else 0
+
+    @property
     def changed_to(self) -> int:
         """No record at or past this offset may be missing: the cleaner checkpoint, or the end of the erased segments."""
         if self.rules.refused:

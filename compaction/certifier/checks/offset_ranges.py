@@ -58,13 +58,13 @@ class RangeTask:
 def cut_into_ranges(
     log: int, pair: LogPair, walks: tuple[list[SegmentWalk], list[SegmentWalk]], aborted: AbortedRanges, range_bytes: int
 ) -> Iterator[RangeTask]:
-    """The tasks of a log, of about ``range_bytes`` each; together their ranges hold every offset.
+    """The tasks of a log, of about ``range_bytes`` each; together their ranges hold every offset that is compared.
 
     :param walks: those of ``before`` and of ``after``
     """
     before, after = walks
     packs = _packed([cut for walk in before for cut in _cut(walk)], range_bytes)
-    starts = [0, *(pack[0][0] for pack in packs[1:]), LONG_MAX]
+    starts = [pair.compared_from, *(pack[0][0] for pack in packs[1:]), LONG_MAX]
     size = sum(walk.size_bytes for walk in before)
     horizon_ms, seed = legacy_delete_horizon_ms(pair), secrets.randbits(32)
     for pack, first, end in zip(packs, starts, starts[1:], strict=False):
