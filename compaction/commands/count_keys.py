@@ -92,8 +92,9 @@ def parser() -> option_groups.Parser:
     )  # fmt: skip
     group.add_argument(
         "--group-by", metavar="GROUPS",
-        help="with --bytes: sums by group of keys: prefix:BYTES; regex:EXPRESSION, by its first group or its match; window, by"
-        " the start of the window of a windowed key of Kafka Streams; window-store, the same in a store's changelog",
+        help="with --bytes: sums by group of keys: prefix:NUMBER, by the first bytes; regex:EXPRESSION, of keys as text, or"
+        " bytes:EXPRESSION, of keys as bytes, by its first group or its match; window, by the start of the window of a windowed"
+        " key of Kafka Streams; window-store, the same in a store's changelog",
     )  # fmt: skip
     group.add_argument(
         "--as-of", metavar="TIME",

@@ -220,12 +220,13 @@ def export(log: Path, target: Path) -> None:
 def test_the_start_of_a_window_is_a_time(tmp_log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_log_dir / "counts-0"
     log.mkdir()
-    starts = [(1_700_000_000_000).to_bytes(8, "big"), b"\x7f" + b"\xff" * 7]
+    # before 0, the key is in no group
+    starts = [start.to_bytes(8, "big", signed=True) for start in (1_700_000_000_000, 2**56 - 1, -1, -(2**63))]
     records = [Record(i, T0, b"user" + start, b"v") for i, start in enumerate(starts)]
     (log / f"{0:020d}.log").write_bytes(Batch(tuple(records)).encode())
     (topic,) = counted(capsys, tmp_log_dir, "--group-by", "window", "--as-of", NOW)
     windows = sorted(row["window_start"] for row in topic["usage"]["groups"]["largest"])
-    assert windows == ["2023-11-14T22:13:20.000Z", "292278994-08-17T07:12:55.807Z"]
+    assert windows == ["2023-11-14T22:13:20.000Z", "2285384-04-02T23:52:07.935Z"]
     assert count_keys.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", "window"]) == 0
     assert "\n2023-11-14T22:13:20.000Z " in capsys.readouterr().out
 
@@ -309,7 +310,7 @@ largest keys of orders:
         (("--as-of", NOW), "add --bytes"),
         (("--bytes", "--isolation-level", "read_committed"), "omit --isolation-level"),
         (("--bytes", "--group-by", "prefix:0"), "'prefix:0' does not group keys"),
-        (("--bytes", "--group-by", "regex:("), "not a regular expression of RE2: missing )"),
+        (("--bytes", "--group-by", "regex:("), "the expression is not a regular expression of RE2: missing )"),
         (("--bytes", "--as-of", "yesterday"), "is not a time such as"),
     ],
 )
