@@ -15,6 +15,7 @@ from compaction.errors import UsageError
 from compaction.locking.access import Purpose, access
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
+from compaction.source.view_options import READ_COMMITTED, READ_UNCOMMITTED
 from compaction.storage.mixed import file_system
 
 if TYPE_CHECKING:
@@ -22,20 +23,21 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Count the records, distinct keys and tombstones of logs at rest exactly; with --top, name the
-largest keys. Logs are read as a consumer reads them: from the log start to the high watermark,
-without control records, and with --isolation-level read_committed also without aborted data and
-open transactions. Keys are compared byte by byte. If several partitions of a topic have the same
-key, the topic counts it once. No file is changed.
+largest keys. Logs are read as a consumer with read_committed reads them: from the log start to the
+last stable offset, without control records and aborted data. With --isolation-level
+read_uncommitted, they are read to the high watermark, with aborted data. Keys are compared byte by
+byte. If several partitions of a topic have the same key, the topic counts it once. No file is
+changed.
 
-With --bytes, all records are counted that are stored, and the report shows where the bytes of the
-.log files are, exactly: in keys, values, headers, overhead of records and batches, and what
-compression saves; in live and superseded records and tombstones, by age; in values by size; in
-headers, producers and groups of keys. A record's stored bytes are its part of its batch in the file.
+With --bytes, the report also shows where the bytes of the .log files are, of all stored records,
+exactly: in keys, values, headers, overhead of records and batches, and what compression saves; in
+live and superseded records and tombstones, by age; in values by size; in headers, producers and
+groups of keys. A record's stored bytes are its part of its batch in the file.
 """
 
 _EPILOG = """\
 columns:
-  records       as a consumer would read them
+  records       those that a consumer would read; the rule is below the table
   keys          distinct keys; those of a topic are distinct in the topic
   deleted keys  keys whose newest record in its partition is a tombstone
   tombstones    records with a key and without a value
@@ -74,8 +76,8 @@ def parser() -> option_groups.Parser:
     option_groups.add_selectors(options)
     group = options.add_argument_group("counts and output")
     group.add_argument(
-        "--isolation-level", choices=("read_uncommitted", "read_committed"), default="read_uncommitted",
-        help="read_committed: without aborted data, and only up to the last stable offset (default: %(default)s)",
+        "--isolation-level", choices=(READ_COMMITTED, READ_UNCOMMITTED), default=READ_COMMITTED,
+        help="read_uncommitted: with aborted data, and up to the high watermark (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
         "--top",
@@ -122,7 +124,7 @@ def count(
     allow_empty: bool = False,
     tail: str | None = None,
     private_keys: Texts = (),
-    isolation_level: str = "read_uncommitted",
+    isolation_level: str = READ_COMMITTED,
     top: int = 0,
     by: str = "bytes",
     by_partition: bool = False,
@@ -132,7 +134,7 @@ def count(
     engine: str | Engine = AUTO,
     spark: SparkSession | None = None,
 ) -> CountReport:
-    """Counts records and distinct keys of logs at rest, as a consumer would read them.
+    """Counts records and distinct keys of logs at rest, as a consumer with ``isolation_level`` would read them.
 
     >>> compaction.count(log_dir, top=1).to_dict()["topics"][0]["keys"]
     3
@@ -141,20 +143,20 @@ def count(
 
     :param top: the number of the largest keys to name, of each topic; keys may be personal data
     :param by_partition: the text has a line for each partition
-    :param stored: count the bytes of ``.log`` files too (``--bytes``), with all records that are stored
+    :param stored: count the bytes of ``.log`` files, too (``--bytes``): those of all stored records
     :raises UsageError: an argument is invalid, or a live broker holds a log directory
     """
     from compaction.counting.count_logs import StoredRequest, count_logs, plan_count
     from compaction.counting.key_groups import KeyGroups
     from compaction.counting.key_totals import Largest
     from compaction.counting.task_totals import GROUPS, HEADER_NAMES, KEYS, PRODUCERS
-    from compaction.source.read_plan import READ_UNCOMMITTED, ReadRequest
+    from compaction.source.read_plan import ReadRequest
 
     inputs = Inputs.of("count", locals())
     if not stored and (group_by is not None or as_of is not None):
         raise UsageError("group_by and as_of are parameters of a count of bytes", hint="add --bytes")
-    if stored and isolation_level != READ_UNCOMMITTED:
-        raise UsageError("a count of bytes is of all stored records", hint="omit --isolation-level")
+    if stored and isolation_level != READ_COMMITTED:
+        raise UsageError("with a count of bytes, records are those of read_committed", hint="omit --isolation-level")
     groups = None if group_by is None else KeyGroups.parse(group_by)
     directories, logs = find_logs(inputs, read_selector(inputs))
     request = ReadRequest.parse({"paths": json.dumps(directories), "isolation.level": isolation_level})

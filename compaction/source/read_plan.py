@@ -41,7 +41,7 @@ from compaction.names import (
 from compaction.recovery.recover import recover_log
 from compaction.source.latest import Latest, SliceRange
 from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
-from compaction.source.view_options import READ_COMMITTED, ViewOptions, flag, number
+from compaction.source.view_options import READ_COMMITTED, READ_UNCOMMITTED, ViewOptions, flag, number
 from compaction.storage.filesystem import FileSystem, base_name, join, parent, real_file
 from compaction.storage.layouts.data_keys import add_private_keys
 from compaction.storage.lock import require_unlocked
@@ -52,7 +52,6 @@ from compaction.storage.segment_file import SegmentFile
 from compaction.storage.uri import add_tail, parse_uri, resolved
 from compaction.task_runner import pack
 
-READ_UNCOMMITTED = "read_uncommitted"
 SLICE_BYTES = 64 << 20
 
 #: option (Spark ignores case) -> meaning

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import compaction
 from compaction import task_runner
 from compaction.commands import count_keys
 from compaction.counting import count_logs, key_totals
@@ -28,13 +29,14 @@ from tests.dumping.segments import T0, write_segment
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
-from tests.source.plain_consumer import Served, serve
+from tests.source.plain_consumer import Served, read_rows, serve
 from tests.source.random_partition import FLAVOURS, write_random
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Counted = dict[str, Any]
+FIGURES = ("records", "keyless", "tombstones", "bytes", "keys", "deleted_keys")
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +70,8 @@ def expected(records: list[Served], top: int, by: str) -> Counted:
 
 def figures(found: Counted) -> Counted:
     """The same from the command's JSON."""
-    names = ("records", "keyless", "tombstones", "bytes", "keys", "deleted_keys")
     largest = [(decoded(each["key"]), each["records"], each["bytes"], each["tombstones"]) for each in found["largest_keys"]]
-    return {**{name: found[name] for name in names}, "largest_keys": largest}
+    return {**{name: found[name] for name in FIGURES}, "largest_keys": largest}
 
 
 def decoded(key: dict[str, str]) -> bytes:
@@ -102,6 +103,21 @@ def test_the_sample_is_counted_as_a_consumer_is_served(
             every += records
         deleted = sum(log["deleted_keys"] for log in topic["partitions"])
         assert figures(topic) == {**expected(every, 7, by), "deleted_keys": deleted}
+
+
+def test_one_topic_has_one_answer(sample: Path) -> None:
+    """``count``, ``count --bytes`` and the view count the same records, aborted transactions and open ones left out."""
+    figures_of: dict[str, dict[str, Any]] = {}
+    for stored in (False, True):
+        for log in compaction.count(sample, topics="payments.*", stored=stored, engine="local").rows():
+            wanted = figures_of.setdefault(f"{log['topic']}-{log['partition']}", log)
+            assert {name: log[name] for name in FIGURES} == {name: wanted[name] for name in FIGURES}
+    assert len(figures_of) == 3
+    for name, log in figures_of.items():
+        view = read_rows(sample, view="latest", partition=name)
+        assert (log["keys"], log["deleted_keys"]) == (len(view), sum(row["value"] is None for row in view))
+        every = read_rows(sample, partition=name)
+        assert len(every) > log["records"] == sum(row["superseded"] + 1 for row in view)
 
 
 def last_stable(log: Path) -> int:
@@ -183,6 +199,7 @@ class TestText:
             "orders        9     3             2           2       2  1.5 kB",
             "  0           5     3             1           1       1  1.0 kB",
             "  1           4     3             1           1       1   520 B",
+            "rule: read_committed (log start to last stable offset, no aborted data)",
             "",
             "largest keys of orders:",
             "      1.5 kB             3 records  order-1",
@@ -194,7 +211,7 @@ class TestText:
         assert count_keys.main(["--log-dir", str(log_dir)]) == 0
         out = capsys.readouterr().out
         assert "order-1" not in out
-        assert len(out.splitlines()) == 2
+        assert len(out.splitlines()) == 3
         (topic,) = counted(capsys, "--log-dir", log_dir)["topics"]
         assert (topic["largest_keys"], [log["largest_keys"] for log in topic["partitions"]]) == ([], [[], []])
 
