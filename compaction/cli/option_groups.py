@@ -24,7 +24,7 @@ T = TypeVar("T")
 TEXT, JSON = "text", "json"
 
 #: the modules that ``spark-submit`` runs
-APPLICATIONS = ("compact", "count_keys", "doctor", "dry_run", "dump_log", "erase", "expire", "verify")
+APPLICATIONS = ("compact", "count", "doctor", "dry_run", "dump_log", "erase", "expire", "verify")
 
 CONFIGURATION_HELP = f"""\
 configuration:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.commands import compact, count_keys, doctor, dry_run, erase, expire, verify
+from compaction.commands import compact, count, doctor, dry_run, erase, expire, verify
 from compaction.errors import UsageError
 from compaction.source.read_plan import ReadRequest, plan_read, read_ends
 from compaction.storage.local import LocalFileSystem
@@ -25,7 +25,7 @@ COMMANDS: list[tuple[Main, list[str]]] = [
     (erase.main, ["--where", "prefix=k"]),
     (erase.main, ["--where", "prefix=k", *COPY]),
     (dry_run.main, ["--policy", "cleanup.policy=compact"]),
-    (count_keys.main, []),
+    (count.main, []),
     (doctor.main, ["--quick"]),
     (verify.main, ["--in-place"]),
     (verify.main, ["--before"]),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compaction.commands import count_keys
+from compaction.commands import count as count_command
 from compaction.counting import count_logs, key_totals
 from compaction.counting.count_logs import StoredRequest, plan_count
 from compaction.counting.key_groups import KeyGroups
@@ -45,7 +45,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def counted(capsys: pytest.CaptureFixture[str], log_dir: Path, *options: object) -> list[dict[str, Any]]:
     argv = ["--log-dir", log_dir, "--bytes", "--output", "json", "--top", 1000, "--group-by", "prefix:2", *options]
-    assert count_keys.main([*map(str, argv)]) == 0
+    assert count_command.main([*map(str, argv)]) == 0
     topics: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["topics"]
     return topics
 
@@ -227,7 +227,7 @@ def test_the_start_of_a_window_is_a_time(tmp_log_dir: Path, capsys: pytest.Captu
     (topic,) = counted(capsys, tmp_log_dir, "--group-by", "window", "--as-of", NOW)
     windows = sorted(row["window_start"] for row in topic["usage"]["groups"]["largest"])
     assert windows == ["2023-11-14T22:13:20.000Z", "2285384-04-02T23:52:07.935Z"]
-    assert count_keys.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", "window"]) == 0
+    assert count_command.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", "window"]) == 0
     assert "\n2023-11-14T22:13:20.000Z " in capsys.readouterr().out
 
 
@@ -242,7 +242,7 @@ def test_the_largest_keys_of_streams_are_shown_with_their_window(
     (log / f"{0:020d}.log").write_bytes(Batch(tuple(records)).encode())
     (topic,) = counted(capsys, tmp_log_dir, "--group-by", groups, "--as-of", NOW)
     assert [row.get("window_start") for row in topic["largest_keys"]] == ["2023-11-14T22:13:20.000Z", None]
-    assert count_keys.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", groups, "--top", "2"]) == 0
+    assert count_command.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", groups, "--top", "2"]) == 0
     largest = [line.partition("records  ")[2] for line in capsys.readouterr().out.splitlines()[-3:-1]]
     assert largest == ["user @ 2023-11-14T22:13:20.000Z", "short"]
 
@@ -256,9 +256,9 @@ def test_the_text_says_where_the_bytes_are(tmp_log_dir: Path, capsys: pytest.Cap
     ]  # fmt: skip
     (log / f"{0:020d}.log").write_bytes(Batch(tuple(records), producer_id=7, producer_epoch=0, base_sequence=0).encode())
     argv = ["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", r"regex:^(\w+)-", "--as-of", NOW, "--top", "1"]
-    assert count_keys.main(argv) == 0
+    assert count_command.main(argv) == 0
     assert capsys.readouterr().out == TEXT
-    assert count_keys.main([*argv[:3]]) == 0
+    assert count_command.main([*argv[:3]]) == 0
     assert "eu" not in capsys.readouterr().out
 
 
@@ -322,7 +322,7 @@ rule: all stored records (also aborted ones, and those below the log start)
 def test_wrong_calls_end_with_2(
     sample: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
 ) -> None:
-    assert count_keys.main(["--log-dir", str(sample), *options]) == 2
+    assert count_command.main(["--log-dir", str(sample), *options]) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
     assert message in err

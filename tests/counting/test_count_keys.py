@@ -13,7 +13,7 @@ import pytest
 
 import compaction
 from compaction import task_runner
-from compaction.commands import count_keys
+from compaction.commands import count as count_command
 from compaction.counting import count_logs, key_totals
 from compaction.counting.count_logs import CountPlan, plan_count
 from compaction.counting.key_totals import Largest
@@ -80,7 +80,7 @@ def decoded(key: dict[str, str]) -> bytes:
 
 
 def counted(capsys: pytest.CaptureFixture[str], *argv: object, code: int = 0) -> Counted:
-    assert count_keys.main([*map(str, argv), "--output", "json"]) == code
+    assert count_command.main([*map(str, argv), "--output", "json"]) == code
     found: Counted = json.loads(capsys.readouterr().out)
     return found
 
@@ -193,7 +193,7 @@ class TestText:
         return tmp_log_dir
 
     def test_it_fits_a_terminal_and_escapes_keys(self, log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert count_keys.main(["--log-dir", str(log_dir), "--partitions", "--top", "5"]) == 0
+        assert count_command.main(["--log-dir", str(log_dir), "--partitions", "--top", "5"]) == 0
         assert capsys.readouterr().out.splitlines() == [
             "topic   records  keys  deleted keys  tombstones  no key    data",
             "orders        9     3             2           2       2  1.5 kB",
@@ -208,7 +208,7 @@ class TestText:
         ]
 
     def test_keys_are_named_only_if_wanted(self, log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert count_keys.main(["--log-dir", str(log_dir)]) == 0
+        assert count_command.main(["--log-dir", str(log_dir)]) == 0
         out = capsys.readouterr().out
         assert "order-1" not in out
         assert len(out.splitlines()) == 3
@@ -223,7 +223,7 @@ class TestText:
         content = bytearray(made.path.read_bytes())
         content[made.positions[2] + 70] ^= 1
         made.path.write_bytes(content)
-        assert count_keys.main(["--log-dir", str(log_dir), "--partitions"]) == 1
+        assert count_command.main(["--log-dir", str(log_dir), "--partitions"]) == 1
         out, err = capsys.readouterr()
         assert [line.split() for line in out.splitlines()[1:4]] == [
             ["bad", "failed"], ["0", "failed"], ["orders", "9", "3", "2", "2", "2", "1.5", "kB"],
@@ -247,7 +247,7 @@ class TestText:
 def test_wrong_calls_end_with_2(
     sample: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
 ) -> None:
-    assert count_keys.main([each.format(here=sample) for each in options]) == 2
+    assert count_command.main([each.format(here=sample) for each in options]) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
     assert message in err
