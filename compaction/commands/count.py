@@ -27,7 +27,7 @@ largest keys. Logs are read as a consumer with read_committed reads them: from t
 last stable offset, without control records and aborted data. With --isolation-level
 read_uncommitted, they are read to the high watermark, with aborted data. Keys are compared byte by
 byte. If several partitions of a topic have the same key, the topic counts it once. No file is
-changed.
+changed. A broker may be at work: the figures are then a snapshot.
 
 With --bytes, the report also shows where the bytes of the .log files are, of all stored records,
 exactly: in keys, values, headers, overhead of records and batches, and what compression saves; in
@@ -47,7 +47,7 @@ columns:
 exit status:
   0  done
   1  a log cannot be read; the others were counted
-  2  usage error (option, no such directory, no log selected, a live broker holds the lock)
+  2  usage error (option, no such directory, no log selected)
 
 examples:
   How many keys do the topics have, and which are the largest?
@@ -144,7 +144,7 @@ def count(
     :param top: the number of the largest keys to name, of each topic; keys may be personal data
     :param by_partition: the text has a line for each partition
     :param stored: count the bytes of ``.log`` files, too (``--bytes``): those of all stored records
-    :raises UsageError: an argument is invalid, or a live broker holds a log directory
+    :raises UsageError: an argument is invalid
     """
     from compaction.counting.count_logs import StoredRequest, count_logs, plan_count
     from compaction.counting.key_groups import KeyGroups
@@ -165,13 +165,13 @@ def count(
     largest = {KEYS: Largest(top, measure), **dict.fromkeys((GROUPS, PRODUCERS, HEADER_NAMES), named)}
     with (
         chosen(engine, "count", spark=spark, settings=ENCRYPTED) as tasks,
-        access(file_system(directories), directories, Purpose.COPY),
+        access(file_system(directories), directories, Purpose.READ) as held,
         progress() as progress_display,
     ):
         step(f"counting {counted(len(logs), 'log')}")
         plan = plan_count(logs, request, StoredRequest(inputs.now_ms, groups) if stored else None)
         count_logs(tasks.passes(progress_display)(), plan, largest)
-    return CountReport(plan, isolation_level, by_partition, stored, groups, inputs.now_ms)
+    return CountReport(plan, isolation_level, by_partition, stored, groups, inputs.now_ms, held.in_use)
 
 
 def _show(report: CountReport, arguments: argparse.Namespace) -> None:

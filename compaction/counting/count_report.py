@@ -38,6 +38,7 @@ class CountReport(Result):
     :ivar plan: the topics with their logs
     :ivar isolation_level: of the consumer that would read the counted records; bytes are those of all stored records
     :ivar partitions: whether the text has a line for each partition
+    :ivar in_use: the log directories that a broker or another run held: their figures are a snapshot
     :ivar stored: the bytes of all stored records were counted; ``group_by``: how their keys are grouped; ``as_of_ms``: up to
         when their ages were counted, ms since the epoch
     """
@@ -48,6 +49,7 @@ class CountReport(Result):
     stored: bool = False
     group_by: KeyGroups | None = None
     as_of_ms: int = 0
+    in_use: frozenset[str] = frozenset()
 
     @property
     def exit_code(self) -> int:
@@ -93,6 +95,8 @@ def _lines(report: CountReport, style: Style) -> Iterator[Line]:
         rows.append(_total(counted))
     yield from table(_COLUMNS, rows, style)
     yield Line(_RULES[report.isolation_level])
+    for log_dir in sorted(report.in_use):
+        yield Line(f"in use; figures are a snapshot: {printable(log_dir)}")
     for topic in plan.topics:
         if topic.failed:
             continue
@@ -128,7 +132,7 @@ def _row(name: str, counts: RecordCounts, keys: int, deleted: int, *, failed: bo
 
 
 def _topic_json(topic: TopicCount, report: CountReport) -> dict[str, Any]:
-    logs = [_log_json(log, report.group_by) for log in topic.logs]
+    logs = [_log_json(log, report) for log in topic.logs]
     if topic.failed:
         return {"topic": topic.topic, "status": "failed", "partitions": logs}
     figures = {**asdict(topic.counts), "keys": topic.keys.keys, "deleted_keys": _deleted(topic)}
@@ -137,13 +141,14 @@ def _topic_json(topic: TopicCount, report: CountReport) -> dict[str, Any]:
     return {"topic": topic.topic, "status": "counted", **figures, **largest, **usage, "partitions": logs}
 
 
-def _log_json(log: LogCount, group_by: KeyGroups | None) -> dict[str, Any]:
-    identity = {"partition": log.location.topic_partition.partition, "log_dir": log.location.log_dir}
+def _log_json(log: LogCount, report: CountReport) -> dict[str, Any]:
+    log_dir = log.location.log_dir
+    identity = {"partition": log.location.topic_partition.partition, "log_dir": log_dir, "in_use": log_dir in report.in_use}
     if log.error is not None:
         return {**identity, "status": "failed", "reason": log.error}
     figures = {**asdict(log.counts), "keys": log.keys.keys, "deleted_keys": log.keys.deleted}
     usage = {} if log.usage is None else {"usage": usage_json(log.usage)}
-    largest = _keys_json(log.keys, log.usage is not None, group_by)
+    largest = _keys_json(log.keys, log.usage is not None, report.group_by)
     return {**identity, "status": "counted", **figures, "largest_keys": largest, **usage}
 
 

@@ -75,8 +75,8 @@ class TaskTotals:
             yield from self._add(HEADER_NAMES, _header_table(columns, measured))
             yield from self._add(PRODUCERS, _producer_table(records, measured, tombstone))
         has_key = keys.is_valid().to_numpy(zero_copy_only=False)
-        records = counted, counted & ~has_key, counted & has_key & (tombstone == 1)
-        self.counts.add(RecordCounts(*(int(each.sum()) for each in records), int(sizes[counted].sum())))
+        keyless, tombstones = int((counted & ~has_key).sum()), int((tombstone * (counted & has_key)).sum())
+        self.counts.add(RecordCounts(int(counted.sum()), keyless, tombstones, int(sizes[counted].sum())))
         yield from self._add(KEYS, key_table(keys, (ones, sizes, tombstone, stored), newest))
 
     def _add(self, names: str, table: pa.Table) -> Iterator[PackedNames]:

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 from tests.source.plain_consumer import Served, read_rows, serve
 from tests.source.random_partition import FLAVOURS, write_random
+from tests.storage.test_lock import held_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,7 +109,7 @@ def test_the_sample_is_counted_as_a_consumer_is_served(
 
 def test_one_topic_has_one_answer(sample: Path) -> None:
     """``count``, ``count --bytes`` and the view count the same records, aborted transactions and open ones left out."""
-    figures_of: dict[str, dict[str, Any]] = {}
+    figures_of: dict[str, Mapping[str, Any]] = {}
     for stored in (False, True):
         for log in compaction.count(sample, topics="payments.*", stored=stored, engine="local").rows():
             wanted = figures_of.setdefault(f"{log['topic']}-{log['partition']}", log)
@@ -214,6 +216,18 @@ class TestText:
         assert len(out.splitlines()) == 3
         (topic,) = counted(capsys, "--log-dir", log_dir)["topics"]
         assert (topic["largest_keys"], [log["largest_keys"] for log in topic["partitions"]]) == ([], [[], []])
+
+    def test_the_directory_of_a_live_broker_is_counted_as_a_snapshot(
+        self, log_dir: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (log_dir / ".lock").touch()
+        with held_elsewhere(log_dir):
+            assert count_command.main(["--log-dir", str(log_dir)]) == 0
+            assert capsys.readouterr().out.splitlines()[-1] == f"in use; figures are a snapshot: {log_dir}"
+            (topic,) = counted(capsys, "--log-dir", log_dir)["topics"]
+        assert [log["in_use"] for log in topic["partitions"]] == [True, True]
+        (topic,) = counted(capsys, "--log-dir", log_dir)["topics"]
+        assert [log["in_use"] for log in topic["partitions"]] == [False, False]
 
     def test_a_damaged_log_fails_with_its_topic_and_the_others_are_counted(
         self, log_dir: Path, capsys: pytest.CaptureFixture[str]
