@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from compaction.certifier.certificate import VerifyReport as VerifyReport
     from compaction.checkup.check import Checkup as Checkup
     from compaction.commands.compact import compact as compact
-    from compaction.commands.count_keys import count as count
+    from compaction.commands.count import count as count
     from compaction.commands.doctor import doctor as doctor
     from compaction.commands.dry_run import dry_run as dry_run
     from compaction.commands.dump_log import Dumped as Dumped
@@ -36,7 +36,7 @@ _PLACES = {
     "erase": "commands.erase",
     "dry_run": "commands.dry_run",
     "verify": "commands.verify",
-    "count": "commands.count_keys",
+    "count": "commands.count",
     "dump": "commands.dump_log",
     "doctor": "commands.doctor",
     "read": "api.read_frame",

@@ -16,17 +16,19 @@ def read(
     spark: SparkSession,
     log_dirs: Texts,
     *,
-    topic: str | None = None,
+    topics: Texts = (),
+    partitions: Texts = (),
     view: str | None = None,
     columns: Texts = (),
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> DataFrame:
     """The records of log directories; the session gets the data source ``kafka_log``, and its workers this package.
 
-    >>> compaction.read(spark, log_dir, topic="orders", view="latest").count()
+    >>> compaction.read(spark, log_dir, topics="orders", view="latest").count()
     3
 
-    :param topic: a regular expression for complete names of topics; by default all topics
+    :param topics: regular expressions for complete names of topics; by default all topics
+    :param partitions: partitions as ``TOPIC-N``, in addition to the topics
     :param view: ``latest``: only the newest record of each key; by default all records
     :param columns: the columns to decode; by default all
     :param options: other options of the data source (``compaction.source.read_plan.OPTIONS``)
@@ -37,6 +39,6 @@ def read(
 
     register(spark)
     ship_package(spark)
-    source_options = {"topic": topic, "view": view, "columns": ",".join(texts(columns)) or None, **options}
-    reader = spark.read.format(FORMAT).options(**{name: value for name, value in source_options.items() if value is not None})
-    return reader.load(texts(log_dirs))
+    lists = {"topic": " ".join(texts(topics)), "partition": " ".join(texts(partitions)), "columns": ",".join(texts(columns))}
+    given = {name: value for name, value in {**lists, "view": view}.items() if value}
+    return spark.read.format(FORMAT).options(**{**given, **options}).load(texts(log_dirs))

@@ -19,7 +19,7 @@ from compaction.options.table import GROUPS
 T = TypeVar("T")
 
 #: the modules that ``spark-submit`` runs
-APPLICATIONS = ("compact", "count_keys", "doctor", "dry_run", "dump_log", "erase", "expire", "verify")
+APPLICATIONS = ("compact", "count", "doctor", "dry_run", "dump_log", "erase", "expire", "verify")
 
 CONFIGURATION_HELP = f"""\
 configuration:

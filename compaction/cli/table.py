@@ -37,7 +37,7 @@ COMMANDS = (
     Command("dry-run", "dry_run", "compare several policies side by side, without writing to the logs"),
     Command("verify", "verify", "verify that cleaning lost and changed no record; explain why a record was dropped"),
     Command("dump-log", "dump_log", "print segments, indexes and snapshots as Kafka's own dump tool does"),
-    Command("count", "count_keys", "count records, distinct keys and tombstones, exactly, and name the largest keys"),
+    Command("count", "count", "count records, distinct keys and tombstones, exactly, and name the largest keys"),
     Command("doctor", "doctor", "check the machine and log directories, find logs whose cleaner has died, suggest fixes"),
     Command("warm-up", "warm_up", "compile all kernels in advance, for example when an image is built"),
     Command("completion", "completion", "print a script that completes these commands and their options in a shell"),

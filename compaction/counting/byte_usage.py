@@ -70,11 +70,13 @@ class StoredLog:
 
 class Measured(NamedTuple):
     """The records of ``Usage.add_records``: the bytes of keys and values, and the stored bytes, int64[n]; ``data`` bool[n]: not
-    in a control batch; the halves of ``newest``, int64[n] each; the bytes and the stored bytes of headers, int64[h] each."""
+    in a control batch; ``committed`` bool[n]: those that a consumer with ``read_committed`` reads; the halves of ``newest``,
+    int64[n] each; the bytes and the stored bytes of headers, int64[h] each."""
 
     sizes: Int64s
     stored: Int64s
     data: Bools
+    committed: Bools
     newest: tuple[Int64s, Int64s]
     headers: tuple[Int64s, Int64s]
 
@@ -137,7 +139,8 @@ class Usage:
         _add_cells(self.states.reshape(-1, CELL), state * len(AGES) + age, cells)
         newest = np.where(state == SUPERSEDED, columns.offset << 1 | (columns.value_size < 0), NOT_NEWEST)
         newest_parts = newest, age << 2 * _SIZE_BITS | sizes << _SIZE_BITS | stored
-        return Measured(sizes, stored, data, newest_parts, (headers, header_stored))
+        committed = ~np.isin(state, (CONTROL_RECORD, BELOW_START, ABORTED)) & (columns.offset < log.last_stable_offset)
+        return Measured(sizes, stored, data, committed, newest_parts, (headers, header_stored))
 
     def _add_batches(self, rows: NDArray[np.void], plain: Int64s, message_bytes: Int64s, data: Bools) -> None:
         codec = (rows["attributes"] & CODEC).astype(np.int64)

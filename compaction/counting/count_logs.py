@@ -146,7 +146,7 @@ class StoredRequest:
 def plan_count(locations: Iterable[LogLocation], request: ReadRequest, stored: StoredRequest | None = None) -> CountPlan:
     """Plan a count of the ``locations`` logs. A log that cannot be read has an error, and no tasks.
 
-    :param stored: count bytes, and all records that are stored
+    :param stored: count the bytes of all stored records, too; records and keys are then those of ``read_committed``
     """
     fs = OverlayFileSystem(file_system(request.paths))
     logs = [LogCount(location) for location in locations]
@@ -238,16 +238,11 @@ def _join_keys(items: Iterable[Item], largest: Mapping[str, Largest]) -> Iterato
             joined.setdefault(place, {}).setdefault(packed.names, {}).setdefault(number, KeyTotals()).add_packed(packed.table)
     for (topic, _), by_names in joined.items():
         for names, logs in by_names.items():
-            summaries = {log: totals.summary(largest[names]) for log, totals in logs.items()}
+            of_names = partial(KeyTotals.summary, largest=largest[names], with_newest=names == KEYS)
+            summaries = {log: of_names(totals) for log, totals in logs.items()}
             if names == KEYS:
                 for log, summary in summaries.items():
                     yield KeyPartition(topic, names, log, summary, newest_cells(logs[log].newest()))
             # the only log of a topic has all of its keys
-            yield KeyPartition(topic, names, None, _topic_summary(logs, summaries, largest[names]))
-
-
-def _topic_summary(logs: Mapping[int, KeyTotals], summaries: Mapping[int, KeySummary], largest: Largest) -> KeySummary:
-    if len(logs) == 1:
-        (summary,) = summaries.values()
-        return summary
-    return KeyTotals.of(logs.values()).summary(largest)
+            topic_summary = next(iter(summaries.values())) if len(logs) == 1 else of_names(KeyTotals.of(logs.values()))
+            yield KeyPartition(topic, names, None, topic_summary)

@@ -12,13 +12,19 @@ from compaction.printable import printable
 from compaction.results import Result
 from compaction.screen.amounts import size
 from compaction.screen.text_table import Column, Line, Row, Style, table
+from compaction.source.view_options import READ_COMMITTED, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
     from compaction.counting.count_logs import CountPlan, LogCount, TopicCount
     from compaction.counting.key_groups import KeyGroups
     from compaction.counting.key_totals import KeySummary
     from compaction.counting.task_totals import RecordCounts
-
+#: the records that a count by an isolation level, and one of stored bytes, is of
+_RULES = {
+    READ_COMMITTED: "rule: read_committed (log start to last stable offset, no aborted data)",
+    READ_UNCOMMITTED: "rule: read_uncommitted (log start to high watermark, with aborted data)",
+}
+_STORED = "rule: all stored records (also aborted ones, and those below the log start)"
 _COLUMNS = (
     Column("topic", right=False),
     *(Column(title) for title in ("records", "keys", "deleted keys", "tombstones", "no key", "data")),
@@ -30,7 +36,9 @@ class CountReport(Result):
     """The counts of a call.
 
     :ivar plan: the topics with their logs
+    :ivar isolation_level: of the consumer that would read the counted records; bytes are those of all stored records
     :ivar partitions: whether the text has a line for each partition
+    :ivar in_use: the log directories that a broker or another run held: their figures are a snapshot
     :ivar stored: the bytes of all stored records were counted; ``group_by``: how their keys are grouped; ``as_of_ms``: up to
         when their ages were counted, ms since the epoch
     """
@@ -41,6 +49,7 @@ class CountReport(Result):
     stored: bool = False
     group_by: KeyGroups | None = None
     as_of_ms: int = 0
+    in_use: frozenset[str] = frozenset()
 
     @property
     def exit_code(self) -> int:
@@ -81,7 +90,13 @@ def _lines(report: CountReport, style: Style) -> Iterator[Line]:
         for log in topic.logs if report.partitions else ():
             name = f"  {log.location.topic_partition.partition}"
             rows.append(_row(name, log.counts, log.keys.keys, log.keys.deleted, failed=log.error is not None))
+    counted = [topic for topic in plan.topics if not topic.failed]
+    if len(counted) > 1:
+        rows.append(_total(counted))
     yield from table(_COLUMNS, rows, style)
+    yield Line(_RULES[report.isolation_level])
+    for log_dir in sorted(report.in_use):
+        yield Line(f"in use; figures are a snapshot: {printable(log_dir)}")
     for topic in plan.topics:
         if topic.failed:
             continue
@@ -93,6 +108,16 @@ def _lines(report: CountReport, style: Style) -> Iterator[Line]:
             for key_count in topic.keys.largest:
                 amount = key_count.stored_bytes if report.stored else key_count.bytes
                 yield Line(f"{size(amount):>12}  {key_count.records:>12,} records  {shown_key(key_count.key, report.group_by)}")
+        if report.stored:
+            yield Line(_STORED)
+
+
+def _total(topics: Sequence[TopicCount]) -> Row:
+    """The sums over topics; a key of several topics counts in each."""
+    total, *others = (topic.counts for topic in topics)
+    for counts in others:
+        total.add(counts)
+    return _row("total", total, sum(topic.keys.keys for topic in topics), sum(map(_deleted, topics)), failed=False)
 
 
 def _deleted(topic: TopicCount) -> int:
@@ -107,7 +132,7 @@ def _row(name: str, counts: RecordCounts, keys: int, deleted: int, *, failed: bo
 
 
 def _topic_json(topic: TopicCount, report: CountReport) -> dict[str, Any]:
-    logs = [_log_json(log, report.group_by) for log in topic.logs]
+    logs = [_log_json(log, report) for log in topic.logs]
     if topic.failed:
         return {"topic": topic.topic, "status": "failed", "partitions": logs}
     figures = {**asdict(topic.counts), "keys": topic.keys.keys, "deleted_keys": _deleted(topic)}
@@ -116,13 +141,14 @@ def _topic_json(topic: TopicCount, report: CountReport) -> dict[str, Any]:
     return {"topic": topic.topic, "status": "counted", **figures, **largest, **usage, "partitions": logs}
 
 
-def _log_json(log: LogCount, group_by: KeyGroups | None) -> dict[str, Any]:
-    identity = {"partition": log.location.topic_partition.partition, "log_dir": log.location.log_dir}
+def _log_json(log: LogCount, report: CountReport) -> dict[str, Any]:
+    log_dir = log.location.log_dir
+    identity = {"partition": log.location.topic_partition.partition, "log_dir": log_dir, "in_use": log_dir in report.in_use}
     if log.error is not None:
         return {**identity, "status": "failed", "reason": log.error}
     figures = {**asdict(log.counts), "keys": log.keys.keys, "deleted_keys": log.keys.deleted}
     usage = {} if log.usage is None else {"usage": usage_json(log.usage)}
-    largest = _keys_json(log.keys, log.usage is not None, group_by)
+    largest = _keys_json(log.keys, log.usage is not None, report.group_by)
     return {**identity, "status": "counted", **figures, "largest_keys": largest, **usage}
 
 

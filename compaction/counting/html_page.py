@@ -30,6 +30,7 @@ def model(report: CountReport) -> dict[str, Any]:
     topics = [topic for topic in report.plan.topics if not topic.failed]
     largest = sorted(topics, key=lambda topic: (-topic.usage.file_bytes, topic.topic))[:MOST_TOPICS]
     about = f"{counted(len(report.plan.topics), 'topic')} of {counted(len(report.plan.logs), 'log')}, which were only read."
+    about += " Records and keys are those that a consumer with read_committed reads, bytes those of all stored records."
     if len(topics) > len(largest):
         about += f" The {MOST_TOPICS} largest topics can be chosen; the result as JSON has the others."
     views = [_topic(topic, report) for topic in largest]

@@ -55,21 +55,31 @@ class Largest:
         return tuple(sorted(keys, key=lambda entry: (-getattr(entry, self.by), entry.key))[: self.count])
 
 
+class Sums(NamedTuple):
+    """The records of all names, the bytes of their keys and values, and their stored bytes."""
+
+    records: int
+    bytes: int
+    stored_bytes: int
+
+
 class KeySummary(NamedTuple):
-    """The number of distinct keys, how many of them have a tombstone as their newest record, and the largest, in order."""
+    """The number of distinct keys, how many of them have a tombstone as their newest record, the largest, in order, and the
+    sums over all."""
 
     keys: int
     deleted: int
     largest: tuple[KeyCount, ...]
+    total: Sums
 
     def joined(self, other: KeySummary, largest: Largest) -> KeySummary:
         """The summary of both; they have no key in common."""
-        return KeySummary(
-            self.keys + other.keys, self.deleted + other.deleted, largest.of([*self.largest, *other.largest])
-        )
+        total = Sums(*(own + more for own, more in zip(self.total, other.total, strict=True)))
+        named = largest.of([*self.largest, *other.largest])
+        return KeySummary(self.keys + other.keys, self.deleted + other.deleted, named, total)
 
 
-NO_NAMES = KeySummary(0, 0, ())
+NO_NAMES = KeySummary(0, 0, (), Sums(0, 0, 0))
 
 
 def key_table(keys: pa.Array, columns: Sequence[Int64s] | Int64s, newest: tuple[Int64s, Int64s] | None = None) -> pa.Table:
@@ -117,14 +127,20 @@ class KeyTotals:
         """The keys of several logs."""
         return cls(table for part in parts for table in part._tables)
 
-    def summary(self, largest: Largest) -> KeySummary:
+    def summary(self, largest: Largest, *, with_newest: bool) -> KeySummary:
+        """The summary of all names.
+
+        :param with_newest: count only names that have a newest record: keys whose records are all aborted have none
+        """
         table = self.joined()
         newest = self.newest()[:, 1]
+        distinct = int((newest != NOT_NEWEST).sum()) if with_newest else table.num_rows
         deleted = int(((newest & 1) & (newest >= 0)).sum())
+        total = Sums(*(int(pc.sum(table[name]).as_py() or 0) for name in Sums._fields))
         order = [(largest.by, "descending"), ("key", "ascending")]
         top = table.take(pc.select_k_unstable(table, min(largest.count, table.num_rows), order))
         rows = zip(*(top[name].to_pylist() for name in KeyCount._fields), strict=True)
-        return KeySummary(table.num_rows, deleted, tuple(KeyCount(*row) for row in rows))
+        return KeySummary(distinct, deleted, tuple(KeyCount(*row) for row in rows), total)
 
     def newest(self) -> Int64s:
         """int64[n, 2], the halves of ``newest`` of each key, the second one first."""

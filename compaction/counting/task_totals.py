@@ -36,7 +36,8 @@ class PackedNames(NamedTuple):
 
 @dataclass
 class RecordCounts:
-    """Counts of records: all, those without a key, tombstones (with a key and no value), and the bytes of keys and values."""
+    """Counts of the records that a consumer reads: all, those without a key, tombstones (with a key and no value), and the
+    bytes of keys and values."""
 
     records: int = 0
     keyless: int = 0
@@ -51,7 +52,7 @@ class RecordCounts:
 
 
 class TaskTotals:
-    """What a task has read of one log; ``counts`` and ``usage`` are of all records."""
+    """What a task has read of one log; ``usage`` is of all stored records."""
 
     def __init__(self, task: CountTask) -> None:
         self._task = task
@@ -64,20 +65,19 @@ class TaskTotals:
         columns, n = records.columns, len(records.columns.offset)
         keys, tombstone = _binary(columns.keys), (columns.value_size < 0).astype(np.int64)
         sizes = np.diff(columns.keys.offsets).astype(np.int64) + np.maximum(columns.value_size, 0)
-        ones, stored, control = np.ones(n, np.int64), np.zeros(n, np.int64), 0
+        ones, stored, counted = np.ones(n, np.int64), np.zeros(n, np.int64), np.ones(n, np.bool_)
         newest = columns.offset << 1 | tombstone, stored
         if self.usage is not None and self._task.stored is not None:
             measured = self.usage.add_records(records, self._task.stored)
-            stored, newest, control = measured.stored, measured.newest, n - int(measured.data.sum())
-            if control:
-                sizes = sizes * measured.data
+            stored, newest, counted = measured.stored, measured.newest, measured.committed
+            if not measured.data.all():
                 keys = pc.if_else(pa.array(measured.data), keys, pa.scalar(None, keys.type))
             yield from self._add(HEADER_NAMES, _header_table(columns, measured))
             yield from self._add(PRODUCERS, _producer_table(records, measured, tombstone))
-        table = key_table(keys, (ones, sizes, tombstone, stored), newest)
-        tombstones = int(pc.sum(table["tombstones"]).as_py() or 0)
-        self.counts.add(RecordCounts(n - control, keys.null_count - control, tombstones, int(sizes.sum())))
-        yield from self._add(KEYS, table)
+        has_key = keys.is_valid().to_numpy(zero_copy_only=False)
+        keyless, tombstones = int((counted & ~has_key).sum()), int((tombstone * (counted & has_key)).sum())
+        self.counts.add(RecordCounts(int(counted.sum()), keyless, tombstones, int(sizes[counted].sum())))
+        yield from self._add(KEYS, key_table(keys, (ones, sizes, tombstone, stored), newest))
 
     def _add(self, names: str, table: pa.Table) -> Iterator[PackedNames]:
         if self._totals.setdefault(names, KeyTotals()).add(table):

@@ -57,7 +57,8 @@ def topic_json(topic: TopicCount, group_by: KeyGroups | None) -> dict[str, Any]:
         for entry in topic.named(names).largest:
             figures = dict(zip(_CELL, (entry.records, entry.bytes, entry.stored_bytes), strict=True))
             largest.append({**_name_json(entry.key, names, group_by), **figures})
-        objects[names] = {"distinct": topic.named(names).keys, "largest": largest}
+        summary = topic.named(names)
+        objects[names] = {"distinct": summary.keys, "total": summary.total._asdict(), "largest": largest}
     return {**usage_json(topic.usage), **objects}
 
 
@@ -76,10 +77,11 @@ def window_start(start: bytes) -> str:
 
 class Section(NamedTuple):
     """A table: the titles of a name and of numbers; its rows, each with a name, as many numbers, and the total of which the
-    last number is a share. A row without numbers says how many more there are."""
+    last number is a share; a row with the sums of the numbers, if they have any."""
 
     titles: tuple[str, ...]
     rows: Sequence[tuple[str, Sequence[int], int]]
+    total: tuple[str, Sequence[int], int] | None = None
 
 
 def sections(name: str, usage: Mapping[str, Any]) -> Iterator[Section]:
@@ -88,25 +90,36 @@ def sections(name: str, usage: Mapping[str, Any]) -> Iterator[Section]:
     parts = [*((_words(part), size) for part, size in usage["components"].items() if size), (".log files", total)]
     yield Section((name, "bytes"), [(part, [size], total) for part, size in parts])
     states = [(", ".join(filter(None, (_words(row["state"]), row["age"]))), _numbers(row), total) for row in usage["states"]]
-    yield Section(("state and age", *CELL_TITLES), states)
-    yield Section(("value", *CELL_TITLES), [(row["value"], _numbers(row), total) for row in usage["value_sizes"]])
+    yield _summed(("state and age", *CELL_TITLES), states, total)
+    yield _summed(("value", *CELL_TITLES), [(row["value"], _numbers(row), total) for row in usage["value_sizes"]], total)
     codecs = [(row["codec"], _numbers(row), row["uncompressed_bytes"]) for row in usage["codecs"]]
-    yield Section(("codec", "uncompressed", "stored"), codecs)
+    yield _summed(("codec", "uncompressed", "stored"), codecs, sum(numbers[0] for _, numbers, _ in codecs))
     for names in (names for names in _TITLES if names in usage):
         rows = [(_shown_name(row), _numbers(row), total) for row in usage[names]["largest"]]
         if more := usage[names]["distinct"] - len(rows):
-            rows.append((f"and {more:,} more", [], total))
+            others = [total - shown for total, shown in zip(usage[names]["total"].values(), _sums(rows), strict=True)]
+            rows.append((f"and {more:,} more", others, total))
         titles = ("headers", "names and values", "stored") if names == "headers" else CELL_TITLES
-        yield Section((_TITLES[names], *titles), rows)
+        yield _summed((_TITLES[names], *titles), rows, total)
+
+
+def _summed(titles: tuple[str, ...], rows: Sequence[tuple[str, Sequence[int], int]], whole: int) -> Section:
+    """A section whose last number is a share of ``whole`` in the row of the total."""
+    return Section(titles, rows, ("total", _sums(rows), whole) if len(rows) > 1 else None)
+
+
+def _sums(rows: Sequence[tuple[str, Sequence[int], int]]) -> list[int]:
+    return [sum(numbers) for numbers in zip(*(numbers for _, numbers, _ in rows), strict=True)]
 
 
 def usage_lines(topic: TopicCount, group_by: KeyGroups | None, style: Style) -> Iterator[Line]:
     """Where the bytes of a topic are, as text."""
-    for titles, rows in sections(topic.topic, topic_json(topic, group_by)):
+    for titles, rows, total_row in sections(topic.topic, topic_json(topic, group_by)):
         if not rows:
             continue
         columns = [Column(titles[0], right=False), *map(Column, titles[1:]), Column("share")]
-        lines = [[name, *(f"{number:,}" for number in numbers), *_share(numbers, total)] for name, numbers, total in rows]
+        shown = [*rows, total_row] if total_row else rows
+        lines = [[name, *(f"{number:,}" for number in numbers), *_share(numbers, total)] for name, numbers, total in shown]
         yield Line("")
         yield from table(columns, [Row([*cells, *[""] * (len(columns) - len(cells))]) for cells in lines], style)
 

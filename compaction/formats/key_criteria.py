@@ -12,6 +12,8 @@ An expression is one of RE2, and must match the complete key. It is applied to t
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,18 +47,14 @@ class KeyPattern:
             raise FormatError(f"is neither {PREFIX}=TEXT nor {REGEX}=EXPRESSION nor {BYTES}=EXPRESSION")
         if not text:
             raise FormatError("is empty, which would match every key")
-        if kind == BYTES and not text.isascii():
-            raise FormatError(rf"has a character that is not ASCII, whose bytes are not known: write \xNN, or give {REGEX}=")
+        if kind == BYTES:
+            require_ascii(text)
         pattern, probe = cls(kind, text), pa.array([b""], pa.binary())
-        try:
+        with expression_errors():
             if kind != PREFIX:
                 # compiled alone first: unbalanced brackets could close the added ones and match a part of a key
                 pc.match_substring_regex(probe.cast(pa.string()) if kind == REGEX else probe, pattern=text)
             pattern.matching(probe)
-        except pa.ArrowInvalid as error:
-            # Arrow's prefix, RE2's reason, and a part of the pattern
-            reason = str(error).removeprefix(_ARROW_PREFIX).partition(": ")[0]
-            raise FormatError(f"is not a regular expression of RE2: {reason}") from None
         return pattern
 
     def matching(self, keys: pa.Array) -> NDArray[np.bool_]:
@@ -66,27 +64,42 @@ class KeyPattern:
         anchored = rf"\A(?s:{self.text})\z"
         if self.kind == BYTES:
             return _bools(pc.match_substring_regex(keys, pattern=anchored))
-        texts, is_text = _texts(keys)
         # RE2 takes a string as text, and a binary value as bytes
-        is_text[is_text] = _bools(pc.match_substring_regex(texts, pattern=anchored))
-        return is_text
+        return _bools(pc.fill_null(pc.match_substring_regex(text_keys(keys), pattern=anchored), False))
 
 
-def _texts(keys: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
-    """The keys that are UTF-8, as strings, and their mask, bool[n]."""
+def text_keys(keys: pa.Array) -> pa.Array:
+    """The keys of a binary array as strings; null for those that are not UTF-8."""
     try:
-        return keys.cast(pa.string()), np.ones(len(keys), np.bool_)
+        return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        is_text = np.fromiter(map(_is_utf8, keys.to_pylist()), np.bool_, len(keys))
-        return keys.filter(pa.array(is_text)).cast(pa.string()), is_text
+        is_text = pa.array(map(_is_utf8, keys.to_pylist()), pa.bool_())
+        return pc.if_else(is_text, keys, pa.scalar(None, keys.type)).cast(pa.string())
 
 
-def _is_utf8(key: bytes) -> bool:
+def _is_utf8(key: bytes | None) -> bool:
     try:
-        key.decode()
+        (key or b"").decode()
     except UnicodeDecodeError:
         return False
     return True
+
+
+def require_ascii(expression: str) -> None:
+    """:raises FormatError: an expression of bytes has other characters"""
+    if not expression.isascii():
+        raise FormatError(rf"has a character that is not ASCII, whose bytes are not known: write \xNN, or give {REGEX}")
+
+
+@contextmanager
+def expression_errors() -> Iterator[None]:
+    """:raises FormatError: RE2 refuses an expression within"""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        # Arrow's prefix, RE2's reason, and a part of the pattern
+        reason = str(error).removeprefix(_ARROW_PREFIX).partition(": ")[0]
+        raise FormatError(f"is not a regular expression of RE2: {reason}") from None
 
 
 def _bools(array: pa.Array) -> NDArray[np.bool_]:

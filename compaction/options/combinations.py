@@ -91,7 +91,8 @@ COMBINATIONS = (
         for name, flag in (("group_by", "--group-by"), ("as_of", "--as-of"))
     ),
     Combination(
-        ("stored",), "a count of bytes is of all stored records", "omit --isolation-level", excluded=("isolation_level",)
+        ("stored",), "with a count of bytes, records are those of read_committed", "omit --isolation-level",
+        excluded=("isolation_level",),
     ),
     Combination(
         ("broker_logs",), "--broker-log needs --log-dir", "give the log directories of that broker", needed=("log_dirs",)

@@ -281,9 +281,9 @@ class Proof(TypedDict, total=False):
 class Counts(TypedDict, total=False):
     """What a count shows."""
 
-    isolation_level: Annotated[str, _value(_RUN, "--isolation-level", None, "read_committed: without aborted data, and only"
-        " up to the last stable offset (default: read_uncommitted)", default="read_uncommitted",
-        choices=("read_uncommitted", "read_committed"))]
+    isolation_level: Annotated[str, _value(_RUN, "--isolation-level", None, "read_uncommitted: with aborted data, and up to"
+        " the high watermark (default: read_committed)", default="read_committed",
+        choices=("read_committed", "read_uncommitted"))]
     top: Annotated[int, _value(_RUN, "--top", "N", "name the N largest keys of each topic; keys may be personal data"
         " (default: none)", default=0, read=number(1000), usual=True)]
     by: Annotated[str, _value(_RUN, "--by", None, "measure of the size of keys (default: bytes)", default="bytes",
@@ -291,9 +291,10 @@ class Counts(TypedDict, total=False):
     by_partition: Annotated[bool, _switch(_RUN, "--partitions", "also print a line for each partition", usual=True)]
     stored: Annotated[bool, _switch(_RUN, "--bytes", "show where the bytes of the .log files are, of all stored records",
         usual=True)]
-    group_by: Annotated[str | None, _value(_RUN, "--group-by", "GROUPS", "with --bytes: sums by group of keys: prefix:BYTES;"
-        " regex:EXPRESSION, by its first group or its match; window, by the start of the window of a windowed key of Kafka"
-        " Streams; window-store, the same in a store's changelog", usual=True)]
+    group_by: Annotated[str | None, _value(_RUN, "--group-by", "GROUPS", "with --bytes: sums by group of keys: prefix:NUMBER,"
+        " by the first bytes; regex:EXPRESSION, of keys as text, or bytes:EXPRESSION, of keys as bytes, by its first group or"
+        " its match; window, by the start of the window of a windowed key of Kafka Streams; window-store, the same in a store's"
+        " changelog", usual=True)]
 
 
 class Health(TypedDict, total=False):

@@ -32,6 +32,7 @@ from compaction.errors import UsageError
 from compaction.formats.record_batch import CODEC, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Bytes
 from compaction.names import TopicPartition
+from compaction.printable import printable
 from compaction.source.latest import LatestRecords
 from compaction.source.read_columns import Records
 from compaction.source.view_options import CHANGES, LATEST
@@ -71,8 +72,6 @@ _CODECS = pa.array(["none", "gzip", "snappy", "lz4", "zstd", "5", "6", "7"])
 _CHANGES = pa.array(["upsert", "delete"])
 _VARIABLE = {"key": KEYS, "value": VALUES, "headers": HEADERS}
 _MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
-#: the offset of the first timestamp beyond that, in this process
-_noted: list[int] = []
 
 
 def source_schema(columns: str | None, *, batch_columns: bool, view: str | None = None) -> StructType:
@@ -114,12 +113,13 @@ def variable_columns(schema: StructType) -> int:
 
 
 class ArrowColumns:
-    """Builds Arrow batches of one partition's records."""
+    """Builds Arrow batches of a task's records, all of one partition."""
 
     def __init__(self, schema: StructType, topic_partition: TopicPartition) -> None:
         self._schema = arrow_schema(schema)
+        self._topic_partition = topic_partition
         self._topic = topic_partition.topic.encode()
-        self._partition = topic_partition.partition
+        self._warned = False
         self._segment = 0
         self._superseded = np.empty(0, np.int64)
         self._makers: dict[str, Callable[[Records, int, pa.DataType], pa.Array]] = {
@@ -127,10 +127,10 @@ class ArrowColumns:
             "value": lambda records, n, kind: _bytes(records.columns.values, n, kind),
             "headers": _headers,
             "topic": self._topics,
-            "partition": lambda _, n, kind: pa.array(np.full(n, self._partition, np.int32)),
+            "partition": lambda _, n, kind: pa.array(np.full(n, topic_partition.partition, np.int32)),
             "segment": lambda _, n, kind: pa.array(np.full(n, self._segment, np.int64)),
             "offset": lambda records, n, kind: pa.array(records.columns.offset),
-            "timestamp": _timestamps,
+            "timestamp": self._timestamps,
             "timestampType": lambda records, n, kind: pa.array(np.repeat(_timestamp_types(records.rows), records.counts)),
             "codec": _codecs,
             "control": lambda records, n, kind: _flag(records, CONTROL),
@@ -161,6 +161,25 @@ class ArrowColumns:
         data = np.tile(np.frombuffer(self._topic, np.uint8), n)
         return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
+    def _timestamps(self, records: Records, n: int, kind: pa.DataType) -> pa.Array:
+        """Microseconds; timestamps beyond the limit become the limit, with a warning."""
+        given = records.columns.timestamp_ms
+        stamps = np.clip(given, -_MAX_TIMESTAMP_MS, _MAX_TIMESTAMP_MS)
+        beyond = np.flatnonzero(stamps != given)
+        if len(beyond):
+            self._warn_of_limit(int(given[beyond[0]]), int(records.columns.offset[beyond[0]]))
+        return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(stamps * 1000)])
+
+    def _warn_of_limit(self, timestamp_ms: int, offset: int) -> None:
+        """Warns of the first timestamp of a task that is not shown as it is: there may be one in each record."""
+        if self._warned:
+            return
+        self._warned = True
+        message = "timestamps beyond the years that Spark can represent are shown as year 294247 or -290308"
+        hint = "the producer may have written microseconds or nanoseconds; dump-log prints them as they are"
+        first = f"first: {timestamp_ms} at offset {offset} of {self._topic_partition}"
+        logging.getLogger(__name__).warning("%s (%s); %s", message, printable(first), hint)
+
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The schema in Arrow; timestamps are microseconds in UTC."""
@@ -185,25 +204,6 @@ def _headers(records: Records, n: int, kind: pa.DataType) -> pa.Array:
     children = pa.Array.from_buffers(struct, rows, [None], children=fields)
     valid = np.packbits(starts[1:] > starts[:-1], bitorder="little")
     return pa.Array.from_buffers(kind, n, [pa.py_buffer(valid), pa.py_buffer(starts)], children=[children])
-
-
-def _timestamps(records: Records, n: int, kind: pa.DataType) -> pa.Array:
-    """Microseconds; timestamps beyond the limit become the limit, and are noted."""
-    stamps = np.clip(records.columns.timestamp_ms, -_MAX_TIMESTAMP_MS, _MAX_TIMESTAMP_MS)
-    beyond = np.flatnonzero(stamps != records.columns.timestamp_ms)
-    if len(beyond):
-        _note_beyond(int(records.columns.offset[beyond[0]]), int(records.columns.timestamp_ms[beyond[0]]))
-    micros = stamps * 1000
-    return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(micros)])
-
-
-def _note_beyond(offset: int, timestamp_ms: int) -> None:
-    """Warns of a timestamp that is not shown as it is, once in each process: there may be one in each record."""
-    if not _noted:
-        _noted.append(offset)
-        message = "timestamps beyond the years that Spark can represent are shown as year 294247 or -290308"
-        hint = "the producer may have written microseconds or nanoseconds; dump-log prints them as they are"
-        logging.getLogger(__name__).warning("%s (first: %d at offset %d); %s", message, timestamp_ms, offset, hint)
 
 
 def _timestamp_types(rows: NDArray[np.void]) -> NDArray[np.int32]:

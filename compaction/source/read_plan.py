@@ -40,9 +40,8 @@ from compaction.names import (
 )
 from compaction.recovery.recover import recover_log
 from compaction.source.latest import Latest, SliceRange
-from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
-from compaction.source.view_options import READ_COMMITTED, ViewOptions, flag, number
+from compaction.source.view_options import READ_COMMITTED, READ_UNCOMMITTED, ViewOptions, flag, number
 from compaction.storage.filesystem import FileSystem, base_name, join, parent, real_file
 from compaction.storage.layouts.data_keys import add_private_keys
 from compaction.storage.lock import require_unlocked
@@ -53,7 +52,6 @@ from compaction.storage.segment_file import SegmentFile
 from compaction.storage.uri import add_tail, parse_uri, resolved
 from compaction.task_runner import pack
 
-READ_UNCOMMITTED = "read_uncommitted"
 SLICE_BYTES = 64 << 20
 
 #: option (Spark ignores case) -> meaning
@@ -152,16 +150,15 @@ class ReadTask:
         return sum(map(_size, self.slices))
 
 
-def plan_read(request: ReadRequest, pushed: PushedFilters, requested: int) -> list[ReadTask]:
+def plan_read(request: ReadRequest, requested: int) -> list[ReadTask]:
     """The tasks, ordered by log and offset; consecutive small slices of a log are one task.
 
     :raises UsageError: a directory is missing or a live broker holds it, or the selectors match nothing
     :raises LogError: a selected log cannot be read
     """
-    fs, bounds = OverlayFileSystem(file_system(request.paths)), request.bounds.within(pushed.bounds)
+    fs = OverlayFileSystem(file_system(request.paths))
     logs = _locations(fs, request)
-    selected = (log for log in logs if not bounds.empty and pushed.takes(log.topic_partition))
-    return [task for location in selected for task in plan_log(fs, location, replace(request, bounds=bounds), requested)]
+    return [task for location in logs for task in plan_log(fs, location, request, requested)]
 
 
 def plan_log(fs: FileSystem, location: LogLocation, request: ReadRequest, requested: int) -> list[ReadTask]:

@@ -14,7 +14,7 @@ from compaction.names import TopicPartition
 from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds
 
 LATEST, CHANGES = "latest", "changes"
-READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 _EARLIEST_OFFSET, _LATEST_OFFSET = -2, -1
 _NO_VIEW_OPTIONS = ("startingtimestamp", "endingtimestamp", "includecontrol")
 

@@ -7,7 +7,6 @@
 | ``spark.python.worker.reuse`` | ``true`` | a new worker has to load the kernels |
 | ``spark.python.worker.memory`` | 1 GiB | a worker with more memory, including its map, spills its shuffle output |
 | ``spark.sql.execution.arrow.pyspark.enabled`` | ``true`` | columnar transfer to and from Python |
-| ``spark.sql.python.filterPushdown.enabled`` | ``true`` | filters select files and batches of ``kafka_log`` |
 | ``spark.log.level`` | ``ERROR`` | the command reports errors; an occupied UI port is not one |
 | ``spark.ui.showConsoleProgress`` | ``false`` | the command shows its own progress |
 | ``spark.ui.liveUpdate.period`` | ``0`` | completed tasks count at once, not with the next heartbeat |
@@ -60,7 +59,6 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "spark.python.worker.reuse": "true",
         "spark.python.worker.memory": "1g",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.log.level": "ERROR",
         _CONSOLE_PROGRESS: "false",
         "spark.ui.liveUpdate.period": "0",

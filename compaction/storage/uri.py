@@ -18,7 +18,8 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -198,6 +199,23 @@ def _all_options() -> dict[str, dict[str, str]]:
 def environment() -> dict[str, str]:
     """The environment variables that Spark's workers need to reach the same stores, as far as they are set."""
     return {name: os.environ[name] for name in (OPTIONS_VARIABLE, KEYS_VARIABLE) if name in os.environ}
+
+
+def set_environment(stored: Mapping[str, str]) -> None:
+    """Make ``environment()`` equal to ``stored``."""
+    for name in (OPTIONS_VARIABLE, KEYS_VARIABLE):
+        os.environ.pop(name, None)
+    os.environ.update(stored)
+
+
+@contextmanager
+def environment_kept() -> Iterator[None]:
+    """Options and keys that are stored within apply only there."""
+    before = environment()
+    try:
+        yield
+    finally:
+        set_environment(before)
 
 
 def options_of(root: str) -> dict[str, str]:

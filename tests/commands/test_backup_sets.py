@@ -11,7 +11,7 @@ import pytest
 
 from compaction.api import runs
 from compaction.api.inputs import Inputs
-from compaction.commands import compact, count_keys, dump_log
+from compaction.commands import compact, count, dump_log
 from compaction.errors import UsageError
 from compaction.exports.backup.writer import BackupTarget
 from compaction.formats.message_set import iter_batches
@@ -88,7 +88,7 @@ def test_a_set_has_what_a_consumer_saw_and_is_compacted(
 
 
 def test_records_of_a_set_are_counted_and_dumped(sets: Path, consumed: list[Row], capsys: pytest.CaptureFixture[str]) -> None:
-    assert count_keys.main(["--log-dir", f"backup+file://{sets}/lz4", "--output", "json"]) == 0
+    assert count.main(["--log-dir", f"backup+file://{sets}/lz4", "--output", "json"]) == 0
     (topic,) = json.loads(capsys.readouterr().out)["topics"]
     assert (topic["records"], topic["keys"]) == (len(consumed), len(newest(consumed)))
     assert dump_log.main(["--files", f"backup+file://{sets}/zstd/orders-0", "--print-data-log"]) == 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compaction.commands import compact, count_keys, dry_run, dump_log, erase, expire
+from compaction.commands import compact, count, dry_run, dump_log, erase, expire
 from compaction.compare.compare_policies import compare_with
 from compaction.erasure.erase_keys import erase_keys
 from compaction.run.compact import clean_logs
@@ -145,10 +145,10 @@ COMMANDS: Mapping[str, Callable[[Place], Any]] = MappingProxyType({
     "dump-log of segments": lambda place: place.printed(
         dump_log.main, "--files", *(f"{place.address}/{name}" for name in place.segments), "--deep-iteration"
     ),
-    "count": lambda place: place.printed(count_keys.main, "--log-dir", place.address, "--partitions"),
-    "count bytes": lambda place: place.printed(count_keys.main, "--log-dir", place.address, "--bytes", "--partitions"),
+    "count": lambda place: place.printed(count.main, "--log-dir", place.address, "--partitions"),
+    "count bytes": lambda place: place.printed(count.main, "--log-dir", place.address, "--bytes", "--partitions"),
     "count committed": lambda place: place.printed(
-        count_keys.main, "--log-dir", place.address, "--output", "json", "--isolation-level", "read_committed"
+        count.main, "--log-dir", place.address, "--output", "json", "--isolation-level", "read_committed"
     ),
 })  # fmt: skip
 

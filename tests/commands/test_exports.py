@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.commands import compact, count_keys, dump_log, erase
+from compaction.commands import compact, count, dump_log, erase
 from compaction.erasure.erase_keys import erase_keys
 from compaction.errors import UsageError
 from compaction.storage.layouts import data_keys
@@ -80,7 +80,7 @@ def test_records_and_keys_of_an_export_are_counted(
     objects: Path, log_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def counted(place: object) -> object:
-        assert count_keys.main(["--log-dir", str(place), "--output", "json"]) == 0
+        assert count.main(["--log-dir", str(place), "--output", "json"]) == 0
         topics = json.loads(capsys.readouterr().out)["topics"]
         return [{name: value for name, value in topic.items() if name != "partitions"} for topic in topics]
 

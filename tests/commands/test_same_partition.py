@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.commands import compact, count_keys, doctor, dry_run, erase, expire, verify
+from compaction.commands import compact, count, doctor, dry_run, erase, expire, verify
 from compaction.errors import UsageError
-from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_plan import ReadRequest, plan_read, read_ends
 from compaction.storage.local import LocalFileSystem
 from tests.logdir.logs import data_segment
@@ -26,7 +25,7 @@ COMMANDS: list[tuple[Main, list[str]]] = [
     (erase.main, ["--where", "prefix=k"]),
     (erase.main, ["--where", "prefix=k", *COPY]),
     (dry_run.main, ["--policy", "cleanup.policy=compact"]),
-    (count_keys.main, []),
+    (count.main, []),
     (doctor.main, ["--quick"]),
     (verify.main, ["--in-place"]),
     (verify.main, ["--before"]),
@@ -66,11 +65,11 @@ def test_every_command_refuses_it(
 def test_the_data_source_refuses_it(dirs: list[str], below: list[int]) -> None:
     paths = [f"{path}/orders-0" if at in below else path for at, path in enumerate(dirs)]
     request = ReadRequest.parse({"paths": json.dumps(paths)})
-    for read in (lambda: plan_read(request, PushedFilters(), 0), lambda: read_ends(request)):
+    for read in (lambda: plan_read(request, 0), lambda: read_ends(request)):
         with pytest.raises(UsageError, match="this partition is also in "):
             read()
 
 
 def test_a_log_that_is_given_twice_is_read_once(dirs: list[str]) -> None:
     request = ReadRequest.parse({"paths": json.dumps([dirs[0], f"{dirs[0]}/orders-0"])})
-    assert sum(len(task.slices) for task in plan_read(request, PushedFilters(), 0)) == 1
+    assert sum(len(task.slices) for task in plan_read(request, 0)) == 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compaction.commands import count_keys
+from compaction.commands import count as count_command
 from compaction.counting import count_logs, key_totals
 from compaction.counting.count_logs import StoredRequest, plan_count
 from compaction.counting.key_groups import KeyGroups
@@ -45,7 +45,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def counted(capsys: pytest.CaptureFixture[str], log_dir: Path, *options: object) -> list[dict[str, Any]]:
     argv = ["--log-dir", log_dir, "--bytes", "--output", "json", "--top", 1000, "--group-by", "prefix:2", *options]
-    assert count_keys.main([*map(str, argv)]) == 0
+    assert count_command.main([*map(str, argv)]) == 0
     topics: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["topics"]
     return topics
 
@@ -220,13 +220,14 @@ def export(log: Path, target: Path) -> None:
 def test_the_start_of_a_window_is_a_time(tmp_log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_log_dir / "counts-0"
     log.mkdir()
-    starts = [(1_700_000_000_000).to_bytes(8, "big"), b"\x7f" + b"\xff" * 7]
+    # before 0, the key is in no group
+    starts = [start.to_bytes(8, "big", signed=True) for start in (1_700_000_000_000, 2**56 - 1, -1, -(2**63))]
     records = [Record(i, T0, b"user" + start, b"v") for i, start in enumerate(starts)]
     (log / f"{0:020d}.log").write_bytes(Batch(tuple(records)).encode())
     (topic,) = counted(capsys, tmp_log_dir, "--group-by", "window", "--as-of", NOW)
     windows = sorted(row["window_start"] for row in topic["usage"]["groups"]["largest"])
-    assert windows == ["2023-11-14T22:13:20.000Z", "292278994-08-17T07:12:55.807Z"]
-    assert count_keys.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", "window"]) == 0
+    assert windows == ["2023-11-14T22:13:20.000Z", "2285384-04-02T23:52:07.935Z"]
+    assert count_command.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", "window"]) == 0
     assert "\n2023-11-14T22:13:20.000Z " in capsys.readouterr().out
 
 
@@ -241,8 +242,8 @@ def test_the_largest_keys_of_streams_are_shown_with_their_window(
     (log / f"{0:020d}.log").write_bytes(Batch(tuple(records)).encode())
     (topic,) = counted(capsys, tmp_log_dir, "--group-by", groups, "--as-of", NOW)
     assert [row.get("window_start") for row in topic["largest_keys"]] == ["2023-11-14T22:13:20.000Z", None]
-    assert count_keys.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", groups, "--top", "2"]) == 0
-    largest = [line.partition("records  ")[2] for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert count_command.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", groups, "--top", "2"]) == 0
+    largest = [line.partition("records  ")[2] for line in capsys.readouterr().out.splitlines()[-3:-1]]
     assert largest == ["user @ 2023-11-14T22:13:20.000Z", "short"]
 
 
@@ -255,15 +256,16 @@ def test_the_text_says_where_the_bytes_are(tmp_log_dir: Path, capsys: pytest.Cap
     ]  # fmt: skip
     (log / f"{0:020d}.log").write_bytes(Batch(tuple(records), producer_id=7, producer_epoch=0, base_sequence=0).encode())
     argv = ["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", r"regex:^(\w+)-", "--as-of", NOW, "--top", "1"]
-    assert count_keys.main(argv) == 0
+    assert count_command.main(argv) == 0
     assert capsys.readouterr().out == TEXT
-    assert count_keys.main([*argv[:3]]) == 0
+    assert count_command.main([*argv[:3]]) == 0
     assert "eu" not in capsys.readouterr().out
 
 
 TEXT = """\
 topic   records  keys  deleted keys  tombstones  no key   data
 orders        5     2             1           1       1  277 B
+rule: read_committed (log start to last stable offset, no aborted data)
 
 orders           bytes    share
 keys                16    3.9 %
@@ -273,16 +275,18 @@ record overhead     39    9.5 %
 batch overhead      61   14.8 %
 .log files         412  100.0 %
 
-state and age               records  keys and values  stored   share
-live, 1 year or more              1               44      60  14.6 %
-tombstone, 1 year or more         1                4      13   3.2 %
-superseded, 1 year or more        2              228     329  79.9 %
-no key, 1 year or more            1                1      10   2.4 %
+state and age               records  keys and values  stored    share
+live, 1 year or more              1               44      60   14.6 %
+tombstone, 1 year or more         1                4      13    3.2 %
+superseded, 1 year or more        2              228     329   79.9 %
+no key, 1 year or more            1                1      10    2.4 %
+total                             5              277     412  100.0 %
 
-value        records  keys and values  stored   share
-no value           1                4      13   3.2 %
-under 100 B        3               69     106  25.7 %
-under 1 kB         1              204     293  71.1 %
+value        records  keys and values  stored    share
+no value           1                4      13    3.2 %
+under 100 B        3               69     106   25.7 %
+under 1 kB         1              204     293   71.1 %
+total              5              277     412  100.0 %
 
 codec  uncompressed  stored    share
 none            351     351  100.0 %
@@ -290,6 +294,7 @@ none            351     351  100.0 %
 group of keys  records  keys and values  stored   share
 eu                   2              248     353  85.7 %
 us                   2               28      49  11.9 %
+total                4              276     402  97.6 %
 
 header  headers  names and values  stored   share
 trace         1                35      41  10.0 %
@@ -299,6 +304,7 @@ producer id  records  keys and values  stored    share
 
 largest keys of orders:
        353 B             2 records  eu-1
+rule: all stored records (also aborted ones, and those below the log start)
 """
 
 
@@ -307,16 +313,16 @@ largest keys of orders:
     [
         (("--group-by", "prefix:2"), "add --bytes"),
         (("--as-of", NOW), "add --bytes"),
-        (("--bytes", "--isolation-level", "read_committed"), "omit --isolation-level"),
+        (("--bytes", "--isolation-level", "read_uncommitted"), "omit --isolation-level"),
         (("--bytes", "--group-by", "prefix:0"), "'prefix:0' does not group keys"),
-        (("--bytes", "--group-by", "regex:("), "not a regular expression of RE2: missing )"),
+        (("--bytes", "--group-by", "regex:("), "the expression is not a regular expression of RE2: missing )"),
         (("--bytes", "--as-of", "yesterday"), "is not a time such as"),
     ],
 )
 def test_wrong_calls_end_with_2(
     sample: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
 ) -> None:
-    assert count_keys.main(["--log-dir", str(sample), *options]) == 2
+    assert count_command.main(["--log-dir", str(sample), *options]) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
     assert message in err

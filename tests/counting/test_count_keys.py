@@ -6,13 +6,15 @@ import base64
 import io
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import compaction
 from compaction import task_runner
-from compaction.commands import count_keys
+from compaction.commands import count as count_command
 from compaction.counting import count_logs, key_totals
 from compaction.counting.count_logs import CountPlan, plan_count
 from compaction.counting.key_totals import Largest
@@ -28,13 +30,15 @@ from tests.dumping.segments import T0, write_segment
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
-from tests.source.plain_consumer import Served, serve
+from tests.source.plain_consumer import Served, read_rows, serve
 from tests.source.random_partition import FLAVOURS, write_random
+from tests.storage.test_lock import held_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Counted = dict[str, Any]
+FIGURES = ("records", "keyless", "tombstones", "bytes", "keys", "deleted_keys")
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +72,8 @@ def expected(records: list[Served], top: int, by: str) -> Counted:
 
 def figures(found: Counted) -> Counted:
     """The same from the command's JSON."""
-    names = ("records", "keyless", "tombstones", "bytes", "keys", "deleted_keys")
     largest = [(decoded(each["key"]), each["records"], each["bytes"], each["tombstones"]) for each in found["largest_keys"]]
-    return {**{name: found[name] for name in names}, "largest_keys": largest}
+    return {**{name: found[name] for name in FIGURES}, "largest_keys": largest}
 
 
 def decoded(key: dict[str, str]) -> bytes:
@@ -79,7 +82,7 @@ def decoded(key: dict[str, str]) -> bytes:
 
 
 def counted(capsys: pytest.CaptureFixture[str], *argv: object, code: int = 0) -> Counted:
-    assert count_keys.main([*map(str, argv), "--output", "json"]) == code
+    assert count_command.main([*map(str, argv), "--output", "json"]) == code
     found: Counted = json.loads(capsys.readouterr().out)
     return found
 
@@ -102,6 +105,21 @@ def test_the_sample_is_counted_as_a_consumer_is_served(
             every += records
         deleted = sum(log["deleted_keys"] for log in topic["partitions"])
         assert figures(topic) == {**expected(every, 7, by), "deleted_keys": deleted}
+
+
+def test_one_topic_has_one_answer(sample: Path) -> None:
+    """``count``, ``count --bytes`` and the view count the same records, aborted transactions and open ones left out."""
+    figures_of: dict[str, Mapping[str, Any]] = {}
+    for stored in (False, True):
+        for log in compaction.count(sample, topics="payments.*", stored=stored, engine="local").rows():
+            wanted = figures_of.setdefault(f"{log['topic']}-{log['partition']}", log)
+            assert {name: log[name] for name in FIGURES} == {name: wanted[name] for name in FIGURES}
+    assert len(figures_of) == 3
+    for name, log in figures_of.items():
+        view = read_rows(sample, view="latest", partition=name)
+        assert (log["keys"], log["deleted_keys"]) == (len(view), sum(row["value"] is None for row in view))
+        every = read_rows(sample, partition=name)
+        assert len(every) > log["records"] == sum(row["superseded"] + 1 for row in view)
 
 
 def last_stable(log: Path) -> int:
@@ -177,12 +195,13 @@ class TestText:
         return tmp_log_dir
 
     def test_it_fits_a_terminal_and_escapes_keys(self, log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert count_keys.main(["--log-dir", str(log_dir), "--partitions", "--top", "5"]) == 0
+        assert count_command.main(["--log-dir", str(log_dir), "--partitions", "--top", "5"]) == 0
         assert capsys.readouterr().out.splitlines() == [
             "topic   records  keys  deleted keys  tombstones  no key    data",
             "orders        9     3             2           2       2  1.5 kB",
             "  0           5     3             1           1       1  1.0 kB",
             "  1           4     3             1           1       1   520 B",
+            "rule: read_committed (log start to last stable offset, no aborted data)",
             "",
             "largest keys of orders:",
             "      1.5 kB             3 records  order-1",
@@ -191,12 +210,24 @@ class TestText:
         ]
 
     def test_keys_are_named_only_if_wanted(self, log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert count_keys.main(["--log-dir", str(log_dir)]) == 0
+        assert count_command.main(["--log-dir", str(log_dir)]) == 0
         out = capsys.readouterr().out
         assert "order-1" not in out
-        assert len(out.splitlines()) == 2
+        assert len(out.splitlines()) == 3
         (topic,) = counted(capsys, "--log-dir", log_dir)["topics"]
         assert (topic["largest_keys"], [log["largest_keys"] for log in topic["partitions"]]) == ([], [[], []])
+
+    def test_the_directory_of_a_live_broker_is_counted_as_a_snapshot(
+        self, log_dir: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (log_dir / ".lock").touch()
+        with held_elsewhere(log_dir):
+            assert count_command.main(["--log-dir", str(log_dir)]) == 0
+            assert capsys.readouterr().out.splitlines()[-1] == f"in use; figures are a snapshot: {log_dir}"
+            (topic,) = counted(capsys, "--log-dir", log_dir)["topics"]
+        assert [log["in_use"] for log in topic["partitions"]] == [True, True]
+        (topic,) = counted(capsys, "--log-dir", log_dir)["topics"]
+        assert [log["in_use"] for log in topic["partitions"]] == [False, False]
 
     def test_a_damaged_log_fails_with_its_topic_and_the_others_are_counted(
         self, log_dir: Path, capsys: pytest.CaptureFixture[str]
@@ -206,7 +237,7 @@ class TestText:
         content = bytearray(made.path.read_bytes())
         content[made.positions[2] + 70] ^= 1
         made.path.write_bytes(content)
-        assert count_keys.main(["--log-dir", str(log_dir), "--partitions"]) == 1
+        assert count_command.main(["--log-dir", str(log_dir), "--partitions"]) == 1
         out, err = capsys.readouterr()
         assert [line.split() for line in out.splitlines()[1:4]] == [
             ["bad", "failed"], ["0", "failed"], ["orders", "9", "3", "2", "2", "2", "1.5", "kB"],
@@ -230,7 +261,7 @@ class TestText:
 def test_wrong_calls_end_with_2(
     sample: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
 ) -> None:
-    assert count_keys.main([each.format(here=sample) for each in options]) == 2
+    assert count_command.main([each.format(here=sample) for each in options]) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
     assert message in err

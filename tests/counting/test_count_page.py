@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import compaction
-from compaction.commands import count_keys
+from compaction.commands import count as count_command
 from compaction.counting.count_logs import LogCount
 from compaction.counting.count_report import CountReport
 from compaction.counting.html_page import MOST_TOPICS, model
@@ -50,9 +50,9 @@ def test_it_has_the_figures_of_the_result(report: CountReport) -> None:
 def test_it_is_written_by_the_command(report: CountReport, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sample, file = unpack_sample(tmp_path / "logs"), tmp_path / "orders.html"
     argv = ["--log-dir", str(sample), "--topic", "orders", "--as-of", NOW, "--html", str(file)]
-    assert count_keys.main(argv) == 2
+    assert count_command.main(argv) == 2
     assert capsys.readouterr().err == "error: --html shows where the bytes are; add --bytes\n"
-    assert count_keys.main([*argv, "--bytes"]) == 0
+    assert count_command.main([*argv, "--bytes"]) == 0
     assert '"name":"orders"' in file.read_text("utf-8")
     with pytest.raises(UsageError, match="were not counted"):
         replace(report, stored=False).to_html()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+import compaction
 from compaction.names import LOCK
 from compaction.storage.lock import LogDirLock
 from tests.crash.stops import run_until
@@ -163,6 +164,8 @@ def test_a_dry_run_reads_and_warns_that_a_broker_is_running(
         assert "\n5 logs (in use; figures are a snapshot): " in ended.out
         for line, at_rest_line in zip(_figures(ended.out), _figures(at_rest.out), strict=True):
             assert line == at_rest_line
+        counted = compaction.count(log_dir, engine="local")
+        assert (counted.exit_code, counted.in_use) == (0, frozenset({str(log_dir)}))
 
         def produce() -> None:
             with clients.producer() as producer:

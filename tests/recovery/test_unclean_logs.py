@@ -12,7 +12,6 @@ from compaction.formats.producer_snapshot import write_snapshot
 from compaction.names import CLEAN_SHUTDOWN, LEADER_EPOCHS
 from compaction.report import LogReport, LogStatus
 from compaction.run.compact import clean_logs
-from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_plan import ReadRequest, plan_read
 from tests.kafka.encode import Batch, Record
 from tests.local_job import clean_locally, request_for
@@ -137,14 +136,14 @@ def test_aborted_records_are_not_read_as_committed(expired: bool, tmp_path: Path
     if expired:
         expired_producers(tmp_path)
     options = {"path": str(tmp_path)}
-    (task,) = plan_read(ReadRequest.parse({**options, "isolation.level": "read_committed"}), PushedFilters(), 0)
+    (task,) = plan_read(ReadRequest.parse({**options, "isolation.level": "read_committed"}), 0)
     assert task.spec.aborted is not None
     assert [column.tolist() for column in vars(task.spec.aborted).values()] == [[2], [2], [3]]
-    (latest,) = plan_read(ReadRequest.parse({**options, "view": "latest"}), PushedFilters(), 0)
+    (latest,) = plan_read(ReadRequest.parse({**options, "view": "latest"}), 0)
     assert latest.spec.aborted is not None and len(latest.spec.aborted) == 1
 
 
 def test_garbage_after_the_last_batch_is_not_read(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "garbage-tail" / "t-0", tmp_path / "t-0")
-    (task,) = plan_read(ReadRequest.parse({"path": str(tmp_path)}), PushedFilters(), 0)
+    (task,) = plan_read(ReadRequest.parse({"path": str(tmp_path)}), 0)
     assert sum(part.end - part.start for part in task.slices) == 376 + 388 + 388

@@ -22,9 +22,10 @@ from tests.kafka.jars import KAFKA_TOOLS, REFERENCE, TOOLS_RELEASE, VERSIONS
 from tests.search.in_memory import CASES, IN_MEMORY, write
 from tests.search.turns import Failure, Turn, repeat
 from tests.simulation import evenings
+from tests.source.query_sequences import drawn_sequence, source_session
 
-#: stories of a run of the job, and damaged inputs of a target
-STORIES, INPUTS = 20, 100
+#: stories of a run of the job, damaged inputs of a target, queries of a sequence
+STORIES, INPUTS, QUERIES = 20, 100, 12
 _MANY = 10**6
 
 
@@ -125,6 +126,19 @@ def policies_through_time(turn: Turn) -> Iterator[Failure]:
             yield Failure("\n".join(found[:5]), repeat("policies through time", seed))
 
 
+def query_sequences(turn: Turn) -> Iterator[Failure]:
+    """Sequences of queries over one DataFrame of a random log, and over a plain table of its records."""
+    spark = source_session()
+    try:
+        for seed in turn.seeds():
+            with TemporaryDirectory(prefix="queries-") as scratch:
+                found = drawn_sequence(spark, Path(scratch), seed, QUERIES)
+            if found:
+                yield Failure("\n".join(found), repeat("query sequences", seed))
+    finally:
+        spark.stop()
+
+
 #: in this order; the judges of the fuzzer come last because they are many
 SEARCHES = (
     *(Search(name, partial(search.run, name)) for name, search in IN_MEMORY.items()),
@@ -134,6 +148,7 @@ SEARCHES = (
     Search("random logs on Spark", partial(random_logs, version=REFERENCE, spark=True)),
     Search("random logs with active segments", partial(random_logs, version=REFERENCE, include_active=True)),
     Search("dumps", dumps),
+    Search("query sequences", query_sequences),
     Search("incremental copies", incremental_copies),
     Search("chains with damage", chains_with_damage),
     Search("policies through time", policies_through_time),

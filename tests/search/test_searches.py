@@ -78,6 +78,11 @@ def prints_badly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(searches, "agree_on_all", lost)
 
 
+def answers_badly(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(searches, "source_session", lambda: SimpleNamespace(stop=lambda: None))
+    patch.setattr(searches, "drawn_sequence", lambda *_: ["a record is lost"])
+
+
 PLANTED: Mapping[str, Plant] = {
     "simulation": lambda patch: patch.setattr(simulation.World, "play", play_badly),
     "lying storage": lambda patch: patch.setattr(lying_storage, "run_with_lie", lie_unnoticed),
@@ -87,6 +92,7 @@ PLANTED: Mapping[str, Plant] = {
     "snapshots": lambda patch: patch.setattr(snapshots, "check_snapshots", lost),
     "kills": lambda patch: patch.setattr(kill, "run", lost),
     "dumps": prints_badly,
+    "query sequences": answers_badly,
     "incremental copies": copies_badly,
     "policies through time": differs_every_evening,
     **{name: plant_in_fuzzer for name in BY_NAME if name.startswith("random logs")},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pyspark.sql.types import StructType
 
 from compaction.names import parse_partition_dir
-from compaction.source.data_source import FilteringKafkaLogReader, KafkaLogSource
+from compaction.source.data_source import KafkaLogReader, KafkaLogSource
 from tests.oracle.disk import read_partition
 from tests.oracle.records import NaiveBatch
 
@@ -60,20 +60,17 @@ def timestamp_type(batch: NaiveBatch) -> int:
     return 1 if batch.log_append_time else 0
 
 
-def read_rows(path: Path, filters: Iterable[Any] = (), **options: str) -> list[dict[str, Any]]:
+def read_rows(path: Path | str, **options: str) -> list[dict[str, Any]]:
     """All rows that the data source gives, without a Spark session: planned and read as Spark would have it."""
-    reader = reader_of(path, filters, **options)
+    reader = reader_of(path, **options)
     return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
 
 
-def reader_of(path: Path, filters: Iterable[Any] = (), **options: str) -> FilteringKafkaLogReader:
-    """A reader that has taken over what it can of the filters."""
+def reader_of(path: Path | str, **options: str) -> KafkaLogReader:
     given = {"path": str(path), **{name.replace("_", "."): value for name, value in options.items()}}
     schema = KafkaLogSource(given).schema()
     assert isinstance(schema, StructType)
-    reader = FilteringKafkaLogReader(given, schema)
-    list(reader.pushFilters(list(filters)))
-    return reader
+    return KafkaLogReader(given, schema)
 
 
 def served(row: Mapping[str, Any]) -> Served:

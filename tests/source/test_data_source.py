@@ -1,35 +1,28 @@
-"""``spark.read.format("kafka_log")`` in a Spark session: the frames that real consumers are served, with filters taken over."""
+"""``spark.read.format("kafka_log")`` in a Spark session: the frames that real consumers are served."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from chispa import assert_df_equality
 from chispa.schema_comparer import assert_schema_equality
-from pyspark.sql import datasource
 
 from compaction.source.data_source import register
 from tests.golden import unpack_sample
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients, Consumed
 from tests.kafka.gateway import Gateway
-from tests.source.plain_consumer import EPOCH, Served, serve, served
+from tests.source.plain_consumer import Served, serve, served
+from tests.source.query_sequences import SCHEMA, plain_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
-#: the columns of Spark's own Kafka source with ``includeHeaders``
-SCHEMA = """
-    key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
-    headers array<struct<key: string, value: binary>>
-"""
 TOPICS = ("orders", "customers", "prices", "payments", "payments-open", "sessions", "inventory", "__consumer_offsets")
 LEVELS = ("read_uncommitted", "read_committed")
 
@@ -39,18 +32,6 @@ def source(spark: SparkSession) -> SparkSession:
     """The session, which knows the format."""
     register(spark)
     return spark
-
-
-def frame(spark: SparkSession, records: Iterable[Served]) -> DataFrame:
-    """Records as a frame of the source's schema."""
-    rows = [
-        (
-            each.key, each.value, each.topic, each.partition, each.offset,
-            EPOCH + timedelta(milliseconds=each.timestamp_ms), each.timestamp_type, list(each.headers) or None,
-        )
-        for each in records
-    ]  # fmt: skip
-    return spark.createDataFrame(rows, SCHEMA)
 
 
 def rows_of(found: DataFrame) -> list[Served]:
@@ -95,48 +76,10 @@ def as_served(topic: str, records: Iterable[Consumed]) -> list[Served]:
     return [Served(topic, r.partition, r.offset, r.timestamp, 0, r.key, r.value, r.headers) for r in records]
 
 
-FILTERS = (
-    "topic = 'orders' and partition = 1 and offset between 100 and 300",
-    "topic in ('prices', 'ledger') and timestamp >= '2025-10-09 10:00:00'",
-    "topic like 'pay%' and offset > 10 and key is not null",
-    "timestamp < '2025-10-09 09:30:00' or offset = 3",
-    "offset in (1, 5, 9) and partition <> 0",
-    "topic = 'orders' and timestamp > '2025-10-09 10:00:17.591' and timestamp <= '2025-10-09 10:01:40.938'",
-    "not topic = 'orders' and size(headers) > 0",
-)
-
-
-@pytest.fixture(scope="module")
-def unfiltered(source: SparkSession, sample: Path) -> DataFrame:
-    """All rows of the sample, as a frame that the source does not filter."""
-    return frame(source, rows_of(source.read.format("kafka_log").load(str(sample)))).cache()
-
-
-@pytest.mark.parametrize("condition", [*FILTERS[:2], *(pytest.param(each, marks=pytest.mark.slow) for each in FILTERS[2:])])
-def test_a_filter_gives_the_same_rows_with_and_without_pushdown(
-    source: SparkSession, sample: Path, unfiltered: DataFrame, condition: str
-) -> None:
-    found = source.read.format("kafka_log").load(str(sample)).where(condition)
-    assert rows_of(found) == rows_of(unfiltered.where(condition)) != []
-
-
-def test_spark_does_not_apply_a_pushed_filter_again(source: SparkSession, sample: Path) -> None:
-    if not hasattr(datasource, "EqualTo"):
-        pytest.skip("PySpark 4.0 tells a data source nothing about filters")
-    found = source.read.format("kafka_log").load(str(sample)).where("topic = 'orders' and offset > 5")
-    assert not re.search(r"\bFilter\b", plan_of(found))
-    assert re.search(r"\bFilter\b", plan_of(found.where("key is not null")))
-
-
-def plan_of(found: DataFrame) -> str:
-    executed: Any = found._jdf.queryExecution()
-    return str(executed.executedPlan())
-
-
 def test_a_chosen_schema_reads_only_its_columns(source: SparkSession, sample: Path) -> None:
     found = source.read.format("kafka_log").schema("offset bigint, headers array<struct<key: string, value: binary>>")
     rows = found.load(str(sample / "orders-0")).orderBy("offset")
-    expected = frame(source, serve(sample / "orders-0")).select("offset", "headers").orderBy("offset")
+    expected = plain_frame(source, serve(sample / "orders-0")).select("offset", "headers").orderBy("offset")
     assert_df_equality(rows, expected)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from pyspark.sql import datasource as ds
 
 from compaction.errors import CorruptLogError, UsageError
 from compaction.source import latest
@@ -21,7 +20,6 @@ from tests.source.random_partition import FLAVOURS, write_random
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-needs_filters = pytest.mark.skipif(not hasattr(ds, "EqualTo"), reason="PySpark 4.0 has no filter pushdown for Python")
 View = list[tuple[Served, int]]
 
 
@@ -96,17 +94,9 @@ def test_the_offsets_reached_are_the_start_of_the_next_read(sample: Path) -> Non
     assert max(offsets) < committed["payments-open"]["0"] < ends["payments-open"]["0"]
 
 
-@needs_filters
-def test_filters_on_other_columns_apply_to_the_view_and_not_to_what_it_is_of(sample: Path) -> None:
-    reader = reader_of(sample, view="latest")
-    by_topic, by_offset = ds.EqualTo(("topic",), "orders"), ds.LessThan(("offset",), 700)
-    by_time = ds.IsNotNull(("timestamp",))
-    assert list(reader.pushFilters([by_topic, by_offset, by_time])) == [by_offset, by_time]
-    tasks = [part.value for part in reader.partitions()]
-    assert {task.topic_partition.topic for task in tasks} == {"orders"}
-    assert len(tasks) == 3
-    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
-    assert max(row["offset"] for row in rows) == 1499
+def test_topics_and_partitions_select_the_logs_of_a_view(sample: Path) -> None:
+    tasks = [part.value for part in reader_of(sample, view="latest", topic="orders", partition="prices-0").partitions()]
+    assert [str(task.topic_partition) for task in tasks] == ["orders-0", "orders-1", "orders-2", "prices-0"]
 
 
 def test_damage_is_an_error_with_its_position(tmp_log_dir: Path) -> None:

@@ -1,25 +1,25 @@
-"""The plan of a read: logs, byte ranges and bounds by options and filters."""
+"""The plan of a read: logs, byte ranges and bounds by options."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import datasource as ds
 
-from compaction.errors import LockedError, UsageError
+from compaction.errors import LockedError, StorageError, UsageError
 from compaction.source.arrow_columns import source_schema
-from compaction.source.data_source import KafkaLogReader, KafkaLogSource
+from compaction.source.data_source import KafkaLogReader, KafkaLogSource, end_offsets
 from compaction.source.read_plan import OPTIONS
-from tests.source.plain_consumer import EPOCH, read_rows, reader_of, serve, served
+from tests.exports.test_local_tiered import tail
+from tests.source.plain_consumer import read_rows, reader_of, serve, served
 from tests.source.random_partition import write_random
+from tests.storage.layouts.exports import local_tiered, upload
 
 ROOT = Path(__file__).resolve().parents[2]
-needs_filters = pytest.mark.skipif(not hasattr(ds, "EqualTo"), reason="PySpark 4.0 has no filter pushdown for Python")
 
 
 def test_the_directory_of_one_partition_can_be_read(sample: Path) -> None:
@@ -37,15 +37,14 @@ def bytes_to_read(reader: KafkaLogReader) -> int:
     return sum(part.end - part.start for share in reader.partitions() for part in share.value.slices)
 
 
-@needs_filters
-def test_filters_skip_files_and_parts_of_files(sample: Path) -> None:
+def test_options_skip_files_and_parts_of_files(sample: Path) -> None:
     whole = bytes_to_read(reader_of(sample))
-    topic = bytes_to_read(reader_of(sample, [ds.EqualTo(("topic",), "orders"), ds.EqualTo(("partition",), 1)]))
+    topic = bytes_to_read(reader_of(sample, partition="orders-1"))
     assert topic == sum(path.stat().st_size for path in (sample / "orders-1").glob("*.log")) < whole
-    late = EPOCH + timedelta(milliseconds=max(record.timestamp_ms for record in serve(sample / "orders-1")))
-    one = bytes_to_read(reader_of(sample / "orders-1", [ds.GreaterThanOrEqual(("timestamp",), late)]))
+    late = max(record.timestamp_ms for record in serve(sample / "orders-1"))
+    one = bytes_to_read(reader_of(sample / "orders-1", startingtimestamp=str(late)))
     assert one < topic / 8
-    assert bytes_to_read(reader_of(sample, [ds.LessThan(("offset",), 0)])) == 0
+    assert bytes_to_read(reader_of(sample, endingoffset="0")) == 0
 
 
 def test_the_offset_index_skips_most_of_a_large_segment(tmp_log_dir: Path) -> None:
@@ -122,6 +121,31 @@ def test_the_page_documents_every_column_and_option() -> None:
     named = {name.lower() for name in re.findall(r"`([\w.]+)`", page)}
     columns = {name.lower() for name in source_schema(None, batch_columns=True).fieldNames()}
     assert columns | set(OPTIONS) - {"path", "paths"} <= named
+
+
+@pytest.mark.parametrize("view", [{}, {"view": "latest"}])
+def test_a_plan_is_not_used_for_files_that_were_changed(tmp_log_dir: Path, view: dict[str, str]) -> None:
+    path, made = write_random(tmp_log_dir, "plain", 1)
+    reader = reader_of(path, **view)
+    planned = reader.partitions()
+    assert [batch for part in planned for batch in reader.read(part)]
+    # another file that begins with the same batches, as after a run in place
+    first = path / f"{made.segments[0].base_offset:020d}.log"
+    content = first.read_bytes()
+    first.unlink()
+    first.write_bytes(content + content)
+    with pytest.raises(StorageError, match=r"0\.log: was changed after this DataFrame was planned, .*; load it again"):
+        [list(reader.read(part)) for part in planned]
+
+
+def test_a_read_has_no_option_of_an_earlier_one_in_the_same_process(tmp_path: Path) -> None:
+    upload(tmp_path / "export", range(10))
+    address, local = local_tiered(tmp_path / "export"), tail(tmp_path / "local", range(10, 12))
+    joined, alone = bytes_to_read(reader_of(address, tail=str(local))), bytes_to_read(reader_of(address))
+    assert alone > bytes_to_read(reader_of(tmp_path / "local")) > 0
+    assert bytes_to_read(reader_of(address, tail=str(local))) == joined != alone
+    ends = [json.loads(end_offsets(address, **options)) for options in ({"tail": str(local)}, {})]
+    assert ends == [{"orders": {"0": 12}}, {"orders": {"0": 10}}]
 
 
 def test_a_directory_in_use_is_not_read(tmp_log_dir: Path) -> None:

@@ -36,9 +36,14 @@ def examples(language: str) -> list[str]:
 STEPS = ("register(spark)", "def changes_between", "def update", "from deltalake", "from pyiceberg", "from_json", "from_avro")
 
 
-def example(step: str) -> CodeType:
+def example(step: str, root: Path) -> CodeType:
+    """An example as it stands, with paths below ``root``."""
     (source,) = (each for each in examples("python") if step in each)
-    return compile(source, "docs/tables.md", "exec")
+    return compile(in_place(source, root), "docs/tables.md", "exec")
+
+
+def in_place(source: str, root: Path) -> str:
+    return source.replace("/backup/kafka-1", str(root / "log-dir")).replace("/tables/", f"{root}/")
 
 
 def append(log_dir: Path, partition: int, base: int, changes: Mapping[str, str | bytes | None]) -> None:
@@ -54,16 +59,16 @@ def append(log_dir: Path, partition: int, base: int, changes: Mapping[str, str |
 
 @pytest.mark.slow
 def test_the_table_follows_the_log_night_after_night(spark: SparkSession, tmp_path: Path) -> None:
-    log_dir, table = tmp_path / "log-dir", tmp_path / "table"
+    log_dir, table = tmp_path / "log-dir", tmp_path / "orders"
     log_dir.mkdir()
     (log_dir / "meta.properties").write_text("version=1\n")
     table.mkdir()
     first = {"a": '{"id": 1, "state": "new"}', "b": "x", "c": None}
     append(log_dir, 0, 0, first)
     append(log_dir, 1, 0, {"a": "other"})
-    names: dict[str, Any] = {"spark": spark, "logs": str(log_dir), "table": str(table)}
+    names: dict[str, Any] = {}
     for step in ("register(spark)", "def changes_between", "def update", "from_json"):
-        exec(example(step), names)  # noqa: S102 - the page's own examples
+        exec(example(step, tmp_path), names)  # noqa: S102 - the page's own examples
     assert rows(spark, table) == {(0, "a"): first["a"], (0, "b"): "x", (1, "a"): "other"}
     parsed = [(row.value.id, row.value.state) for row in names["orders"].collect()]
     assert sorted(parsed, key=str) == [(1, "new"), (None, None), (None, None)]
@@ -82,26 +87,51 @@ def test_the_table_follows_the_log_night_after_night(spark: SparkSession, tmp_pa
     assert sorted(path.name for path in table.iterdir()) == ["1", "2"]
 
 
-def test_every_example_is_run() -> None:
+def test_every_example_is_run(tmp_path: Path) -> None:
     assert len(examples("python")) == len(STEPS)
-    assert all(example(step) for step in STEPS)
+    assert all(example(step, tmp_path) for step in STEPS)
+
+
+@pytest.mark.slow
+def test_the_page_can_be_pasted_from_its_first_line(tmp_path: Path) -> None:
+    """In an interpreter that has run nothing else; the examples for other packages only if these are installed."""
+    append(tmp_path / "log-dir", 0, 0, {"a": '{"id": 1, "state": "new"}', "b": None})
+    (tmp_path / "orders").mkdir()
+    needed = {"from deltalake": "deltalake", "from pyiceberg": "pyiceberg"}
+    left_out = ["from_avro", *(step for step, package in needed.items() if find_spec(package) is None)]
+    pasted = [each for each in examples("python") if not any(step in each for step in left_out)]
+    done = subprocess.run(
+        [sys.executable, "-c", in_place("\n".join(pasted), tmp_path) + "print(registered.count(), orders.collect())"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, **_catalog(tmp_path), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == "1 [Row(key='a', value=Row(id=1, state='new'))]"
+
+
+def _catalog(root: Path) -> dict[str, str]:
+    """The environment that names the catalog of Iceberg."""
+    name = "PYICEBERG_CATALOG__DEFAULT__"
+    return {f"{name}URI": f"sqlite:///{root}/catalog.db", f"{name}WAREHOUSE": f"file://{root}/warehouse"}
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 @pytest.mark.parametrize("package", ["deltalake", "pyiceberg"])
 def test_other_tables_follow_the_log_and_a_repeated_run_changes_nothing(
-    spark: SparkSession, tmp_path: Path, missing: Callable[[str], None], package: str
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: Callable[[str], None], package: str
 ) -> None:
     if find_spec(package) is None:
         missing(f"{package} (`make suites` installs it)")
     log_dir = tmp_path / "log-dir"
     append(log_dir, 0, 0, {"a": "new", "b": "x", "c": None})
     append(log_dir, 1, 0, {"a": "other"})
-    names: dict[str, Any] = {"spark": spark, "logs": str(log_dir)}
-    table = _Delta(tmp_path, names) if package == "deltalake" else _Iceberg(tmp_path, names)
+    names: dict[str, Any] = {}
+    for name, value in _catalog(tmp_path).items():
+        monkeypatch.setenv(name, value)
     for step in ("register(spark)", "def changes_between", f"from {package}"):
-        exec(example(step), names)  # noqa: S102 - the page's own examples
+        exec(example(step, tmp_path), names)  # noqa: S102 - the page's own examples
+    table = _Delta(tmp_path, names) if package == "deltalake" else _Iceberg(names)
     assert table.rows() == {(0, "a"): "new", (0, "b"): "x", (1, "a"): "other"}
     found = table.state()
     assert (table.update(), table.state()) == (False, found)
@@ -123,8 +153,7 @@ def test_other_tables_follow_the_log_and_a_repeated_run_changes_nothing(
 
 class _Delta:
     def __init__(self, root: Path, names: dict[str, Any]) -> None:
-        self._names, self._path = names, str(root / "delta")
-        names["delta_table"] = self._path
+        self._names, self._path = names, str(root / "orders-delta")
 
     def update(self) -> Any:
         return self._names["merge_into_delta"](self._path, self._names["logs"], "orders")
@@ -137,13 +166,8 @@ class _Delta:
 
 
 class _Iceberg:
-    def __init__(self, root: Path, names: dict[str, Any]) -> None:
-        from pyiceberg.catalog.sql import SqlCatalog
-
-        self._names = names
-        self._catalog = SqlCatalog("local", uri=f"sqlite:///{root}/catalog.db", warehouse=f"file://{root}/warehouse")
-        self._catalog.create_namespace("shop")
-        names["catalog"] = self._catalog
+    def __init__(self, names: dict[str, Any]) -> None:
+        self._names, self._catalog = names, names["catalog"]
 
     def update(self) -> Any:
         return self._names["upsert_into_iceberg"](self._catalog, "shop.orders", self._names["logs"], "orders")
@@ -169,6 +193,7 @@ def test_values_of_a_registry_are_read_by_from_json_and_from_avro(tmp_path: Path
     script = tmp_path / "read.py"
     script.write_text(textwrap.dedent(REGISTERED))
     sources = {step: source for step in STEPS for source in examples("python") if step in source}
+    sources["register(spark)"] = sources["register(spark)"].replace('logs = "/backup/kafka-1"', "")
     (tmp_path / "examples.json").write_text(json.dumps(sources))
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=240, check=False,

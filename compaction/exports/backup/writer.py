@@ -35,7 +35,6 @@ from compaction.kernels.reading.backup_records import BACKUP_ERRORS, COMPLETE, N
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Columns
 from compaction.names import TopicPartition
 from compaction.screen.amounts import counted
-from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadEnd, ReadRequest, ReadTask, plan_read, read_ends
 from compaction.source.view_options import READ_COMMITTED
@@ -128,7 +127,7 @@ def _write(log_dir: str, target: BackupTarget, export: NewExport, now_ms: int) -
     ends = read_ends(request)
     left_out = _check_ends(ends, committed_only=target.committed_only)
     tasks: dict[TopicPartition, list[ReadTask]] = {log: [] for log in ends}
-    for task in plan_read(request, PushedFilters(), KEYS | VALUES | HEADERS):
+    for task in plan_read(request, KEYS | VALUES | HEADERS):
         tasks[task.topic_partition].append(task)
     export.mkdir(export.place)
 

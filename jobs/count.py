@@ -1,4 +1,4 @@
-"""``spark-submit jobs/count_keys.py`` runs ``kafka-log-compaction count``."""
+"""``spark-submit jobs/count.py`` runs ``kafka-log-compaction count``."""
 
 from pathlib import Path
 from runpy import run_path

@@ -25,20 +25,21 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Count the records, distinct keys and tombstones of logs at rest exactly; with --top, name the
-largest keys. Logs are read as a consumer reads them: from the log start to the high watermark,
-without control records, and with --isolation-level read_committed also without aborted data and
-open transactions. Keys are compared byte by byte. If several partitions of a topic have the same
-key, the topic counts it once. No file is changed.
+largest keys. Logs are read as a consumer with read_committed reads them: from the log start to the
+last stable offset, without control records and aborted data. With --isolation-level
+read_uncommitted, they are read to the high watermark, with aborted data. Keys are compared byte by
+byte. If several partitions of a topic have the same key, the topic counts it once. No file is
+changed. A broker may be at work: the figures are then a snapshot.
 
-With --bytes, all records are counted that are stored, and the report shows where the bytes of the
-.log files are, exactly: in keys, values, headers, overhead of records and batches, and what
-compression saves; in live and superseded records and tombstones, by age; in values by size; in
-headers, producers and groups of keys. A record's stored bytes are its part of its batch in the file.
+With --bytes, the report also shows where the bytes of the .log files are, of all stored records,
+exactly: in keys, values, headers, overhead of records and batches, and what compression saves; in
+live and superseded records and tombstones, by age; in values by size; in headers, producers and
+groups of keys. A record's stored bytes are its part of its batch in the file.
 """
 
 _EPILOG = """\
 columns:
-  records       as a consumer would read them
+  records       those that a consumer would read; the rule is below the table
   keys          distinct keys; those of a topic are distinct in the topic
   deleted keys  keys whose newest record in its partition is a tombstone
   tombstones    records with a key and without a value
@@ -48,7 +49,7 @@ columns:
 exit status:
   0  done
   1  a log cannot be read; the others were counted
-  2  usage error (option, no such directory, no log selected, a live broker holds the lock)
+  2  usage error (option, no such directory, no log selected)
 
 examples:
   How many keys do the topics have, and which are the largest?
@@ -79,7 +80,7 @@ def parser() -> Parser:
 
 @OPTIONS.function
 def count(log_dirs: Texts, **options: Unpack[CountOptions]) -> CountReport:
-    """Counts records and distinct keys of logs at rest, as a consumer would read them.
+    """Counts records and distinct keys of logs at rest, as a consumer with ``isolation_level`` would read them.
 
     >>> compaction.count(log_dir, top=1).to_dict()["topics"][0]["keys"]
     3
@@ -88,8 +89,8 @@ def count(log_dirs: Texts, **options: Unpack[CountOptions]) -> CountReport:
 
     :param top: the number of the largest keys to name, of each topic; keys may be personal data
     :param by_partition: the text has a line for each partition
-    :param stored: count the bytes of ``.log`` files too (``--bytes``), with all records that are stored
-    :raises UsageError: an argument is invalid, or a live broker holds a log directory
+    :param stored: count the bytes of ``.log`` files, too (``--bytes``): those of all stored records
+    :raises UsageError: an argument is invalid
     """
     return run(log_dirs, options)
 
@@ -112,13 +113,13 @@ def run(log_dirs: Texts, options: CountOptions) -> CountReport:
     largest = {KEYS: Largest(options["top"], measure), **dict.fromkeys((GROUPS, PRODUCERS, HEADER_NAMES), named)}
     with (
         chosen(inputs, ENCRYPTED) as engine,
-        access(file_system(directories), directories, Purpose.SHARE),
+        access(file_system(directories), directories, Purpose.READ) as held,
         progress() as progress_display,
     ):
         step(f"counting {counted(len(logs), 'log')}")
         plan = plan_count(logs, request, StoredRequest(inputs.now_ms, groups) if stored else None)
         count_logs(engine.passes(progress_display)(), plan, largest)
-    return CountReport(plan, isolation_level, options["by_partition"], stored, groups, inputs.now_ms)
+    return CountReport(plan, isolation_level, options["by_partition"], stored, groups, inputs.now_ms, held.in_use)
 
 
 def _show(report: CountReport, arguments: argparse.Namespace) -> None:
