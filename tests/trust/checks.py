@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from compaction.names import DELETED
+from compaction.names import DELETED, LOCK
 from compaction.storage.filesystem import join
 from tests.logdir.broker_model import start_broker
 from tests.logdir.logs import served
@@ -44,8 +44,9 @@ def tree(disk: FaultyFileSystem, under: str = "/", *, deleted: bool = True) -> T
     :param deleted: include ``.deleted`` files
     """
     prefix = under.rstrip("/") + "/"
-    # a claim that could not be removed is not part of any log; the next run takes it over
+    # a claim that could not be removed is not part of any log, and the next run takes it over; a lock file has no content
     paths = (path for path in disk.paths() if path.startswith(prefix) and "/.compaction-run." not in path)
+    paths = (path for path in paths if not path.endswith(f"/{LOCK}"))
     return {path: disk.read_bytes(path) for path in paths if deleted or not path.endswith(DELETED)}
 
 

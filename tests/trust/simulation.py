@@ -41,6 +41,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, LockedError
 from compaction.kernels.keys import slot_table
 from compaction.locking.claim import Identity
+from compaction.names import LOCK
 from compaction.report import LogStatus
 from compaction.run import admission
 from compaction.run.compact import clean_logs
@@ -274,7 +275,8 @@ class World:
         yield from _differences(self.disk, PATH, self.history)
         unfinished = (".swap", ".clean", ".cleaned", ".tmp")
         left = [name for name in self.disk.names(PATH) if name.startswith(".") or name.endswith(unfinished)]
-        left += [name for name in self.disk.names(LOG_DIR) if name.startswith(".") or name.endswith(".tmp")]
+        # a copy makes the lock file, which stays
+        left += [name for name in self.disk.names(LOG_DIR) if (name.startswith(".") and name != LOCK) or name.endswith(".tmp")]
         if left:
             yield f"left behind: {left}"
 
