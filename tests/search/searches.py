@@ -22,6 +22,7 @@ from tests.kafka.jars import KAFKA_TOOLS, REFERENCE, TOOLS_RELEASE, VERSIONS
 from tests.search.in_memory import CASES, IN_MEMORY, write
 from tests.search.turns import Failure, Turn, repeat
 from tests.simulation import evenings
+from tests.storage.layouts import exchanged_uploads
 
 #: stories of a run of the job, and damaged inputs of a target
 STORIES, INPUTS = 20, 100
@@ -106,6 +107,13 @@ def incremental_copies(turn: Turn) -> Iterator[Failure]:
             yield Failure("\n".join(found[:5]), repeat("incremental copies", seed))
 
 
+def uploads_exchanged(turn: Turn) -> Iterator[Failure]:
+    """Uploads of several leaders, some of whose objects were exchanged or cut."""
+    for seed in turn.seeds():
+        if found := exchanged_uploads.problems(seed):
+            yield Failure("\n".join(found), repeat("exchanged uploads", seed))
+
+
 def policies_through_time(turn: Turn) -> Iterator[Failure]:
     """Random logs under random policies, day by day by Kafka's log and cleaner, and simulated."""
     for seed in turn.seeds():
@@ -126,6 +134,7 @@ SEARCHES = (
     Search("dumps", dumps),
     Search("incremental copies", incremental_copies),
     Search("policies through time", policies_through_time),
+    Search("exchanged uploads", uploads_exchanged),
     Search("snapshots", broker_snapshots),
     Search("kills", kills),
     *(Search(f"random logs {each}", partial(random_logs, version=each)) for each in VERSIONS if each != REFERENCE),
