@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 FAILED = 1
 USAGE = 2
+_TRACE = "run again with --verbose for the stack trace"
 _JSON_OPTION = f"--log-format={log_lines.JSON}"
 
 
@@ -78,7 +79,11 @@ def _run(parser: Parser, argv: Sequence[str], body: Callable[[argparse.Namespace
             check_writable(file)
     on_wave = partial(_write_metrics, getattr(arguments, "metrics", None))
     with in_command(Surroundings(progress, interrupts.deferred, True, _options(arguments), on_wave)):
-        return body(arguments)
+        try:
+            return body(arguments)
+        except SystemExit as end:
+            # of a library or plug-in; only the parser ends a command
+            raise CompactionError(f"code of another package has raised {end!r}", hint=_TRACE) from end
 
 
 def _write_metrics(path: str | None, report: RunReport) -> None:
@@ -108,7 +113,7 @@ def _error_text(error: Exception) -> str:
     if isinstance(error, CompactionError):
         return error.describe()
     first_line = next((line for line in str(error).splitlines() if line.strip()), "no message")
-    return f"{type(error).__name__}: {first_line}; run again with --verbose for the stack trace"
+    return f"{type(error).__name__}: {first_line}; {_TRACE}"
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:

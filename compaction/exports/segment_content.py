@@ -95,13 +95,12 @@ class CopiedLog:
 
         :raises CorruptLogError: a batch has offsets on both sides of its start or end
         """
-        start, end = upload.start_offset, upload.end_offset
-        segments = [] if upload.truncated else self._segments
-        base_offsets = [base for base, following in segments if base < end and following > start]
+        start, end = upload.start_offset, upload.valid_end_offset
+        base_offsets = [base for base, following in self._segments if base < end and following > start]
         parts = {base: part for base in base_offsets if (part := self._part(base, start, end)).size}
         self._used.extend(parts.values())
         last = max((self._last_end(base, part) for base, part in parts.items()), default=start)
-        closing = b"" if last >= end else empty_batch(end - 1, upload.epochs[-1].epoch)
+        closing = b"" if last >= upload.end_offset else empty_batch(upload.end_offset - 1, upload.epochs[-1].epoch)
         content = SegmentContent(self._files, tuple(parts.values()), closing, {})
         built = self._whole_indexes(parts, start) or rebuilt_indexes(content, upload)
         txns = b"".join(self._aborted(base, start, end) for base in base_offsets)

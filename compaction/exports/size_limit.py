@@ -19,7 +19,7 @@ from compaction.exports.uploads import Upload
 from compaction.formats.record_batch import DELETE_HORIZON
 from compaction.names import LOG
 from compaction.storage.filesystem import FileRange
-from compaction.storage.layouts.joined_log import view_of
+from compaction.storage.layouts.batch_positions import view_of
 from compaction.storage.ranges import View
 from compaction.storage.segment_file import SegmentScan
 

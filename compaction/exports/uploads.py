@@ -25,7 +25,7 @@ from compaction.logdir.read_log import read_segments, replay_segment
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import SNAPSHOT, TopicPartition
 from compaction.storage.filesystem import FileSystem, ReadableFileSystem
-from compaction.storage.layouts.joined_log import read_file
+from compaction.storage.layouts.batch_positions import read_file
 from compaction.storage.layouts.lineage import newest_lineage, valid_pieces
 from compaction.storage.layouts.log_tail import local_log
 from compaction.storage.stored_log import StoredLog, StoredSegment
@@ -49,18 +49,19 @@ class Upload:
     :param lineage: reads the leader epochs of the log up to the segment's end
     :param snapshot: reads the producer snapshot at its end
     :param source: the segment in the source; ``None`` if the source is not tiered storage
-    :param truncated: a later leader has truncated all of it and brokers do not read it: it is written without records
+    :param valid_end_offset: from there on, a later leader has truncated it and brokers do not read it: it is written without
+        these records
     """
 
     log: TopicLog
     name: str
     start_offset: int
     end_offset: int
+    valid_end_offset: int
     epochs: tuple[EpochEntry, ...]
     lineage: Callable[[], Sequence[EpochEntry]]
     snapshot: Callable[[], bytes]
     source: StoredSegment | None = None
-    truncated: bool = False
 
     @property
     def segment_id(self) -> str:
@@ -83,11 +84,11 @@ def uploads_again(files: ReadableFileSystem, log: TopicPartition, stored: Stored
             name=segment.name,
             start_offset=segment.start_offset,
             end_offset=segment.end_offset,
+            valid_end_offset=max((piece.end_offset for piece in valid_pieces(segment, newest)), default=segment.start_offset),
             epochs=segment.epochs or (EpochEntry(0, segment.start_offset),),
             lineage=lineage,
             snapshot=partial(read_file, files, snapshot),
             source=segment,
-            truncated=next(valid_pieces(segment, newest), None) is None,
         )
 
 
@@ -108,6 +109,7 @@ def new_uploads(files: FileSystem, log: TopicPartition, path: str) -> Iterator[U
             name=f"{segment.start_offset:020d}-{name}",
             start_offset=segment.start_offset,
             end_offset=segment.end_offset,
+            valid_end_offset=segment.end_offset,
             epochs=(epochs[0]._replace(start_offset=segment.start_offset), *epochs[1:]),
             lineage=partial(tuple, begun),
             snapshot=snapshots.at_end_of(segment),

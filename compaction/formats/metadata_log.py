@@ -68,19 +68,21 @@ class ClusterConfigs:
     features: dict[str, int] = field(default_factory=dict)
     _open: list[MetadataRecord] | None = None
 
-    def read(self, buf: Buffer) -> None:
+    def read(self, buf: Buffer, start_offset: int = 0) -> None:
         """Applies the records of a segment or a snapshot in order; ignores an incomplete batch at the end.
 
+        :param start_offset: records below it are not read
         :raises FormatError: a batch or record is damaged
         """
         for batch in iter_batches(buf, torn_tail=True):
             if not isinstance(batch, RecordBatch):
                 raise FormatError(f"metadata batch of magic {batch.magic}", batch.position)
-            if batch.is_control:
+            if batch.is_control or batch.last_offset < start_offset:
                 continue
             batch.ensure_valid()
             for record in batch.records(_LIMIT_BYTES):
-                self._accept(parse_record(record.value or b""))
+                if record.offset >= start_offset:
+                    self._accept(parse_record(record.value or b""))
 
     def _accept(self, record: MetadataRecord) -> None:
         if record.type not in _APPLIED_TYPES:
@@ -110,6 +112,8 @@ class ClusterConfigs:
     def _topic(self, message: memoryview) -> None:
         name, pos = _string(message, 0)
         self.topic_ids[name or ""] = _uuid(message, pos)
+        # settings are a topic's, not a name's: a new topic has none
+        self.topics.pop(name or "", None)
 
     def _remove_topic(self, message: memoryview) -> None:
         topic_id = _uuid(message, 0)

@@ -6,6 +6,7 @@ seconds given for milliseconds, times after 9999 as microseconds.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -22,9 +23,12 @@ NamedSettings = Mapping[str, object] | Iterable[str]
 #: ISO 8601 with an offset from UTC, or milliseconds since the epoch
 Time = str | int | datetime
 
+_LOGGER = logging.getLogger(__name__)
 _ISO = re.compile(
-    r"(?P<date>\d{4}-\d\d-\d\d)[T ](?P<time>\d\d:\d\d)(?P<s>:\d\d)?(?P<fraction>\.\d{1,9})?(?P<offset>Z|z|[+-]\d\d:?\d\d)?"
+    r"(?P<date>\d{4}-\d\d-\d\d)[T ](?P<time>\d\d:\d\d)(?P<s>:\d\d)?(?P<fraction>\.\d{1,9})?"
+    r"(?P<offset>Z|z|[+-]\d\d:?\d\d)?"
 )
+_HOURS = re.compile(r".*:.*[+-]\d\d")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _FIRST_MS = 946_684_800_000
@@ -73,11 +77,12 @@ def milliseconds(text: str) -> int:
 def iso_time_ms(text: str) -> int:
     """A time in milliseconds since the epoch, from ISO 8601 with an offset from UTC: ``2026-11-22T02:00Z``.
 
+    A date is its midnight in UTC, and ``+05`` is ``+05:00``; a warning then has the time that was read.
+
     :raises ValueError: not such a time, or before 2000
     """
-    match = _ISO.fullmatch(text)
-    if match is None and _DATE.fullmatch(text):
-        raise ValueError(f"{text!r} is a date without a time: {text}T00:00Z is its midnight in UTC")
+    full = f"{text}T00:00Z" if _DATE.fullmatch(text) else f"{text}:00" if _HOURS.fullmatch(text) else text
+    match = _ISO.fullmatch(full)
     if match is None:
         raise ValueError(f"{text!r} is not a time such as 2026-11-22T02:00Z or 2026-11-22T03:00:00+01:00")
     if match["offset"] is None:
@@ -87,7 +92,10 @@ def iso_time_ms(text: str) -> int:
         whole = datetime.strptime(f"{match['date']}T{match['time']}{match['s'] or ':00'}{offset}", "%Y-%m-%dT%H:%M:%S%z")
     except ValueError:
         raise ValueError(f"{text!r} is not a valid time") from None
-    return _in_range((whole - _EPOCH) // timedelta(milliseconds=1) + int(Fraction(f"0{match['fraction'] or ''}") * 1000), text)
+    time_ms = (whole - _EPOCH) // timedelta(milliseconds=1) + int(Fraction(f"0{match['fraction'] or ''}") * 1000)
+    if full != text:
+        _LOGGER.warning("the time %s is read as %s", text, full)
+    return _in_range(time_ms, text)
 
 
 def _in_range(time_ms: int, text: str) -> int:

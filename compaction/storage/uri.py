@@ -28,7 +28,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from compaction.errors import StorageError, UsageError
 from compaction.names import parse_partition_dir, parse_segment_file
-from compaction.storage.export_layout import LAYOUTS, ExportLayout
+from compaction.storage.export_layout import LAYOUTS, NAME, ExportLayout
 from compaction.storage.kinds import EXPORTS, storage_of
 
 #: scheme as given -> scheme of the client libraries
@@ -51,7 +51,7 @@ KEYS_VARIABLE = "KAFKA_LOG_COMPACTION_PRIVATE_KEYS"
 #: options that name a file or a log in a layout, not the layout itself
 _BELOW = ("--files", "path")
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<key>[^?]*)(?:\?(?P<options>.*))?")
-_LAYOUT = re.compile(r"(?P<layout>[a-z][a-z0-9-]*)\+(?P<uri>([A-Za-z][A-Za-z0-9.-]*:|/).*)")
+_LAYOUT = re.compile(rf"(?P<layout>{NAME.pattern})\+(?P<uri>([A-Za-z][A-Za-z0-9.-]*:|/).*)")
 _SECRET = re.compile(r"secret|password|token|access_key|account_key|sig$", re.IGNORECASE)
 _NOT_IN_PLACE = "rename is not atomic there, so an interrupted run would lose records"
 
@@ -107,7 +107,7 @@ def _parse_layout(layout: str, given: str, option: str) -> str:
     """The address of an export; its options are stored."""
     if layout not in LAYOUTS:
         known = ", ".join(f"{name}+" for name in LAYOUTS)
-        raise UsageError(f"{option}: {layout}+ is not a known layout", hint=f"use one of {known}")
+        raise UsageError(f"{option}: {layout}+ is not a known layout", hint=f"use one of {known}, or install its package")
     if option == "--output-dir":
         raise UsageError(f"{option}: outputs are log directories, not of layout {layout}", hint=f"give it without {layout}+")
     uri, _, query = given.partition("?")

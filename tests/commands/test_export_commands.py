@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compaction.commands import compact, count, dry_run, dump_log, erase, expire
+from compaction.commands import compact, count, dry_run, dump_log, erase, expire, verify
 from compaction.compare.compare_policies import compare_with
 from compaction.erasure.erase_keys import erase_keys
 from compaction.run.compact import clean_logs
 from compaction.storage.uri import KEYS_VARIABLE
 from tests.certifier.certify import certify
 from tests.commands.calls import verify_request
+from tests.exports.test_local_tiered import put_segments
 from tests.golden import unpack_backup_sets, unpack_sample
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.storage.layouts.aiven_objects import KEY_ID, AivenWriter, end_offset, new_key
+from tests.storage.layouts.exchanged_uploads import Export, exchange
 from tests.storage.layouts.exports import TOPIC_ID, no_exports_known, require_cryptography, write_local_tiered
 
 if TYPE_CHECKING:
@@ -223,6 +225,55 @@ def test_a_command_on_an_export_reports_what_it_does_of_the_log_directory(
         known[command, log_dir] = result("there", f"{log_dir}")
     found = result("here", f"{layout}+{exported / layout}")
     assert found == known[command, log_dir]
+
+
+#: options of each command, and the work of those that clean
+READERS: Mapping[str, tuple[Any, tuple[str, ...], Callable[..., Any] | None]] = MappingProxyType({
+    "compact": (compact.main, ("--output-dir", "OUT", "--include-active", "--verify", *COMPACT), clean_logs),
+    "compact --dry-run": (compact.main, ("--dry-run", "--include-active", *COMPACT), clean_logs),
+    "dry-run": (dry_run.main, ("--policy", POLICIES[1], "--include-active"), compare_with),
+    "expire": (expire.main, ("--output-dir", "OUT", *BY_SIZE), None),
+    "erase": (erase.main, ("--where", "prefix=key-1", "--output-dir", "OUT", "--include-active", *COMPACT), erase_keys),
+    "count": (count.main, (), None),
+})  # fmt: skip
+
+
+@pytest.fixture(params=["exchanged", "cut"])
+def impossible(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    """The address of an export, and the upload that has batches of a leader whose records were truncated, or lost its end."""
+    export = Export(tmp_path, "local-tiered")
+    export.add(range(30), ((0, 0),))
+    first, second = (export.add(range(30, 60), ((0, 0), (epoch, 30))) for epoch in (1, 2))
+    if request.param == "cut":
+        second.write_bytes(second.read_bytes()[:-20])
+        return export.address, second
+    exchange(first, second, ".log")
+    return export.address, first
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_command_fails_on_an_upload_with_records_that_it_cannot_have(
+    command: str, impossible: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main, options, work = READERS[command]
+    given = ["--log-dir", impossible[0], *(option.replace("OUT", f"{tmp_path}/copy") for option in options)]
+    works = () if work is None else (lambda _, request: work(LocalPasses, request),)
+    code = main(given, *works)
+    told = capsys.readouterr()
+    assert code == 1
+    assert str(impossible[1]) in told.out + told.err
+    assert not list(tmp_path.glob("copy/orders-0/*.log"))
+
+
+def test_dump_log_and_verify_fail_on_an_upload_with_records_that_it_cannot_have(
+    impossible: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address, upload = impossible
+    assert dump_log.main(["--files", f"{address}/orders-0/{30:020d}.log", "--print-data-log"]) == 1
+    assert str(upload) in "".join(capsys.readouterr())
+    put_segments(tmp_path / "copy" / "orders-0", range(30), range(30, 60), epochs="0\n2\n0 0\n2 30\n")
+    assert verify.main(["--before", address, "--after", f"{tmp_path}/copy", "--include-active", *COMPACT]) == 1
+    assert str(upload) in "".join(capsys.readouterr())
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from compaction.exports.aiven.reader import AivenReader
 from compaction.storage.filesystem import join
+from compaction.storage.layouts.batch_positions import read_file
 from compaction.storage.layouts.data_keys import add_private_keys
-from compaction.storage.layouts.joined_log import read_file
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.stored_log import Place
 from compaction.storage.uri import parse_uri

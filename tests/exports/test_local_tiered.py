@@ -81,8 +81,8 @@ def test_an_unfinished_upload_is_reported_and_ignored(tmp_path: Path, caplog: py
 
 def test_a_segment_that_was_cut_is_recovered_and_has_its_offsets_once(tmp_path: Path) -> None:
     """Two leaders rolled at other offsets; what the first one had at its end was truncated."""
-    upload(tmp_path, range(40), [(1, 0)], epoch=1)
-    upload(tmp_path, range(20, 60), [(1, 0), (2, 30)], epoch=1)
+    upload(tmp_path, range(40), [(1, 0)])
+    upload(tmp_path, range(20, 60), [(1, 0), (2, 30)])
     address = local_tiered(tmp_path)
     assert offsets(address) == list(range(60))
     files = OverlayFileSystem(MixedFileSystem())
@@ -127,8 +127,8 @@ def test_a_tail_is_given_in_the_address_too(tmp_path: Path) -> None:
 )
 def test_leader_epochs_that_the_tails_batches_contradict_are_not_used(tmp_path: Path, stored: str) -> None:
     """As a broker that was killed leaves them. With these, offsets are missing or lost."""
-    upload(tmp_path / "export", range(14), [(0, 0), (1, 12)], epoch=1)
-    upload(tmp_path / "export", range(14, 20), [(0, 0), (1, 12), (2, 15)], epoch=2)
+    upload(tmp_path / "export", range(14), [(0, 0), (1, 12)])
+    upload(tmp_path / "export", range(14, 20), [(0, 0), (1, 12), (2, 15)])
     address = local_tiered(tmp_path / "export")
     local = tail(tmp_path / "local", range(10, 14), range(14, 20), range(20, 25), epochs="0\n4\n0 0\n1 12\n2 15\n3 22\n")
     (local / "orders-0" / "leader-epoch-checkpoint").write_text(stored)
@@ -167,8 +167,8 @@ def test_a_tail_of_another_topic_id_is_an_error(tmp_path: Path) -> None:
 def test_a_tail_that_was_left_behind_is_an_error(tmp_path: Path, epochs: str) -> None:
     """Otherwise its leader epochs would decide, and what the newer leaders uploaded would be dropped."""
     known = [(5, 0), (6, 100), (7, 200)]
-    for number, epoch in enumerate((5, 6, 7)):
-        upload(tmp_path / "export", range(100 * number, 100 * number + 100), known[: number + 1], epoch=epoch)
+    for number in range(3):
+        upload(tmp_path / "export", range(100 * number, 100 * number + 100), known[: number + 1])
     address = local_tiered(tmp_path / "export")
     add_tail(address, str(tail(tmp_path / "local", range(80, 120), epochs=epochs)))
     told = f"the local tail is not of the newest leader: its last leader epoch is {epochs.split()[-2]}, the export has 7"

@@ -6,7 +6,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from compaction.exports.aiven.manifest import decode_sizes
 from compaction.exports.aiven.writer import _chunk_index, _positions, encode_sizes
 from compaction.exports.segment_content import empty_batch
 from compaction.exports.tiered_writer import TieredTarget, Uploads, listed_uploads
+from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import BatchHeader
 from compaction.logdir.discover import Selector, discover
@@ -53,14 +54,15 @@ __all__ = ["no_exports_known", "objects", "source"]
 NOW_MS = 1_800_000_000_000
 
 
-def a_copy(directory: Path, *segments: list[int]) -> Path:
+def a_copy(directory: Path, *segments: list[int], epochs: Sequence[tuple[int, int]] = ((0, 0),)) -> Path:
     """A log directory with segments of one-record batches; an empty segment begins where the one before ends."""
+    epoch_of = {at: max(epoch for epoch, start in epochs if start <= at) for each in segments for at in each}
     log = directory / "orders-0"
     log.mkdir(parents=True)
     for each in segments:
-        for kind, data in build(each[0], [data_batch(offset) for offset in each[1:]]).files.items():
+        for kind, data in build(each[0], [data_batch(at, leader_epoch=epoch_of[at]) for at in each[1:]]).files.items():
             (log / f"{each[0]:020d}{kind}").write_bytes(data)
-    (log / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    (log / "leader-epoch-checkpoint").write_text(format_leader_epochs(EpochEntry(*entry) for entry in epochs))
     (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
     return directory
 
@@ -196,8 +198,9 @@ def test_sizes_of_chunks_are_listed_as_the_plugin_does(sizes: list[int]) -> None
 
 @pytest.mark.parametrize("layout", ["aiven", "local-tiered"])
 def test_an_upload_ends_at_its_last_offset_though_its_last_records_are_gone(tmp_path: Path, layout: str) -> None:
-    uploads = [upload(tmp_path / "in", range(at, at + 10), [(3, 0), (5, 15)]) for at in (0, 10, 20)]
-    copy = a_copy(tmp_path / "copy", [0, 0, 3, 4], [10], [20, 25, 29])
+    epochs = [(3, 0), (5, 15)]
+    uploads = [upload(tmp_path / "in", range(at, at + 10), epochs) for at in (0, 10, 20)]
+    copy = a_copy(tmp_path / "copy", [0, 0, 3, 4], [10], [20, 25, 29], epochs=epochs)
     told = write(copy, tmp_path / "out", layout, local_tiered(tmp_path / "in"))
     assert told.startswith("3 segments, ")
     address = local_tiered(tmp_path / "out") if layout == "local-tiered" else aiven(tmp_path / "out")
@@ -213,7 +216,7 @@ def test_an_upload_ends_at_its_last_offset_though_its_last_records_are_gone(tmp_
         for each in batches:
             each.ensure_valid()
     # of the leader that wrote the last offset
-    assert [some[-1].leader_epoch for some in headers] == [3, 5, 0]
+    assert [some[-1].leader_epoch for some in headers] == [3, 5, 5]
     assert fs.read_bytes(join(log, "leader-epoch-checkpoint")) == b"0\n2\n3 0\n5 15\n"
     # under the names that the cluster knows
     stems = {path.stem.partition("-")[2] for path in uploads}
@@ -239,15 +242,27 @@ def test_every_upload_of_the_same_offsets_is_written(tmp_path: Path) -> None:
 def test_an_upload_that_another_leader_has_truncated_has_no_records(tmp_path: Path) -> None:
     """Brokers do not read it, and what the log has in its offsets may be larger."""
     upload(tmp_path / "in", range(10))
-    upload(tmp_path / "in", range(10, 12), [(0, 0), (1, 10)], epoch=1)
-    upload(tmp_path / "in", range(10, 20), [(0, 0), (2, 10)], epoch=2)
-    copy = a_copy(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)])
+    upload(tmp_path / "in", range(10, 12), [(0, 0), (1, 10)])
+    upload(tmp_path / "in", range(10, 20), [(0, 0), (2, 10)])
+    copy = a_copy(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)], epochs=[(0, 0), (2, 10)])
     write(copy, tmp_path / "out", "aiven", local_tiered(tmp_path / "in"))
     found = [offsets_in(LocalFileSystem(), str(path)) for path in (tmp_path / "out").rglob("*.log")]
     assert sorted(found) == [list(range(10)), list(range(10, 20)), [11]]
     log = join(aiven(tmp_path / "out"), "orders-0")
     assert MixedFileSystem().listdir(log)[:2] == [f"{0:020d}.index", f"{0:020d}.log"]
     assert offsets(aiven(tmp_path / "out")) == list(range(20))
+
+
+def test_what_another_leader_has_truncated_of_an_upload_is_not_written_with_its_records(tmp_path: Path) -> None:
+    """They are in the offsets of the older leader's upload, but of a later epoch than its lineage has."""
+    upload(tmp_path / "in", range(20), [(0, 0), (1, 10)])
+    upload(tmp_path / "in", range(15, 30), [(0, 0), (1, 10), (2, 15)])
+    epochs = [(0, 0), (1, 10), (2, 15)]
+    copy = a_copy(tmp_path / "copy", [0, 0, 12, 14], [15, *range(16, 30)], epochs=epochs)
+    write(copy, tmp_path / "out", "local-tiered", local_tiered(tmp_path / "in"))
+    found = [offsets_in(LocalFileSystem(), str(path)) for path in (tmp_path / "out").rglob("*.log")]
+    assert sorted(found) == [[0, 12, 14, 19], [*range(16, 30)]]
+    assert offsets(local_tiered(tmp_path / "out")) == [0, 12, 14, *range(16, 30)]
 
 
 def test_indexes_of_a_segment_that_consists_of_others_are_rebuilt(tmp_path: Path) -> None:
@@ -354,11 +369,11 @@ def test_a_batch_of_the_copy_that_no_upload_has_is_an_error(
 
 
 def of_a_new_leader(directory: Path) -> None:
-    upload(directory, range(10, 20), [(0, 0), (2, 10)], epoch=2)
+    upload(directory, range(10, 20), [(0, 0), (2, 10)])
 
 
 def that_truncates(directory: Path) -> None:
-    upload(directory, range(20, 30), [(0, 0), (2, 15)], epoch=2)
+    upload(directory, range(20, 30), [(0, 0), (2, 15)])
 
 
 def removed(directory: Path) -> None:
@@ -402,7 +417,7 @@ def test_a_leader_that_goes_on_uploading_does_not_fail_the_run(tmp_path: Path) -
     copy, address = a_copy(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)]), local_tiered(tmp_path / "in")
     uploads = listed_uploads(address, lambda _: True)
     upload(tmp_path / "in", range(20, 30))
-    upload(tmp_path / "in", range(20, 40), [(0, 0), (3, 20)], epoch=3)
+    upload(tmp_path / "in", range(20, 40), [(0, 0), (3, 20)])
     told = tiered(tmp_path / "out", "local-tiered", address, uploads).write(str(copy), NOW_MS)
     assert told.startswith("2 segments, ")
 

@@ -74,6 +74,7 @@ def test_metadata_records_written_by_kafka_are_read(buffers: Sequence[bytes]) ->
         ([topic("t", b"x" * 16), config("t", "a", "1"), removal(b"x" * 16)], {}),
         ([topic("t", b"x" * 16), config("t", "a", "1"), removal(b"y" * 16)], {"t": {"a": "1"}}),
         ([topic("t", b"x" * 16), removal(b"x" * 16), topic("t", b"y" * 16), config("t", "a", "2")], {"t": {"a": "2"}}),
+        ([topic("t", b"x" * 16), config("t", "a", "1"), topic("t", b"y" * 16)], {}),
         ([BEGIN, config("t", "a", "1"), END], {"t": {"a": "1"}}),
         ([BEGIN, config("t", "a", "1"), ABORT], {}),
         ([BEGIN, config("t", "a", "1")], {}),

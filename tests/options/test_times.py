@@ -23,11 +23,30 @@ def test_a_time_has_an_offset_from_utc(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "full"),
+    [
+        ("2026-11-24", "2026-11-24T00:00Z"),
+        ("2027-01-01", "2027-01-01T00:00Z"),
+        ("2026-11-22T07:00+05", "2026-11-22T07:00+05:00"),
+        ("2026-11-22 07:00:00.5-11", "2026-11-22 07:00:00.5-11:00"),
+    ],
+)
+def test_a_date_is_its_midnight_in_utc_and_an_offset_may_be_of_hours_and_both_are_said(
+    text: str, full: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert iso_time_ms(text) == iso_time_ms(full)
+    assert [record.getMessage() for record in caplog.records] == [f"the time {text} is read as {full}"]
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("yesterday", "is not a time such as 2026-11-22T02:00Z"),
-        ("2026-11-22", "'2026-11-22' is a date without a time: 2026-11-22T00:00Z is its midnight in UTC"),
+        ("2026-02-30", "is not a valid time"),
+        ("1999-12-31", "is a time before the year 2000"),
         ("2026-11-22T02:00", "has no offset from UTC: append Z"),
+        ("2026-11-22T02:00+5", "is not a time such as 2026-11-22T02:00Z"),
+        ("2026-11-22+05", "is not a time such as 2026-11-22T02:00Z"),
         ("2026-02-30T02:00Z", "is not a valid time"),
         ("1999-12-31T23:59:59Z", "is a time before the year 2000"),
     ],

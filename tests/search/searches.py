@@ -23,6 +23,7 @@ from tests.search.in_memory import CASES, IN_MEMORY, write
 from tests.search.turns import Failure, Turn, repeat
 from tests.simulation import evenings
 from tests.source.query_sequences import drawn_sequence, source_session
+from tests.storage.layouts import exchanged_uploads
 
 #: stories of a run of the job, damaged inputs of a target, queries of a sequence
 STORIES, INPUTS, QUERIES = 20, 100, 12
@@ -117,6 +118,13 @@ def chains_with_damage(turn: Turn) -> Iterator[Failure]:
             yield Failure("\n".join(found[:5]), repeat("chains with damage", seed))
 
 
+def uploads_exchanged(turn: Turn) -> Iterator[Failure]:
+    """Uploads of several leaders, some of whose objects were exchanged or cut."""
+    for seed in turn.seeds():
+        if found := exchanged_uploads.problems(seed):
+            yield Failure("\n".join(found), repeat("exchanged uploads", seed))
+
+
 def policies_through_time(turn: Turn) -> Iterator[Failure]:
     """Random logs under random policies, day by day by Kafka's log and cleaner, and simulated."""
     for seed in turn.seeds():
@@ -152,6 +160,7 @@ SEARCHES = (
     Search("incremental copies", incremental_copies),
     Search("chains with damage", chains_with_damage),
     Search("policies through time", policies_through_time),
+    Search("exchanged uploads", uploads_exchanged),
     Search("snapshots", broker_snapshots),
     Search("kills", kills),
     *(Search(f"random logs {each}", partial(random_logs, version=each)) for each in VERSIONS if each != REFERENCE),

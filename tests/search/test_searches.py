@@ -23,6 +23,7 @@ from tests.search.in_memory import IN_MEMORY, replay
 from tests.search.searches import SEARCHES, Search
 from tests.search.turns import Failure, Turn
 from tests.simulation import evenings
+from tests.storage.layouts import exchanged_uploads
 from tests.trust import error_loop, lying_storage, simulation
 from tests.trust.simulation import Verdict, World
 
@@ -95,6 +96,7 @@ PLANTED: Mapping[str, Plant] = {
     "query sequences": answers_badly,
     "incremental copies": copies_badly,
     "policies through time": differs_every_evening,
+    "exchanged uploads": lambda patch: patch.setattr(exchanged_uploads, "problems", lambda _: ["a record is lost"]),
     **{name: plant_in_fuzzer for name in BY_NAME if name.startswith("random logs")},
 }
 

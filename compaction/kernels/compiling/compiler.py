@@ -12,6 +12,7 @@ All but the last use numba's extension points for compilers, and methods of its 
 
 from __future__ import annotations
 
+import logging
 from typing import Any, ClassVar
 
 from numba import _dynfunc
@@ -19,6 +20,25 @@ from numba.core import typed_passes, types, untyped_passes
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase
 from numba.core.compiler_machinery import PassManager, register_pass
+from numba.core.entrypoints import init_all
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def load_extensions() -> None:
+    """Load numba's extensions of installed packages, as numba would before its first compilation.
+
+    Kernels need none of them: one that fails, and malformed entry points of any package, are a warning.
+    """
+    try:
+        init_all()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit
+        _LOGGER.warning("extensions of numba are not loaded: %s: %s", type(error).__name__, error)
+
+
+load_extensions()
 
 _signature: Any = types.Function.get_call_type
 _signatures: dict[tuple[Any, ...], Any] = {}

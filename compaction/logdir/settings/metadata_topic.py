@@ -1,11 +1,12 @@
 """Reads one KRaft metadata log: the configuration of topics and brokers stored by the controllers, and the log's position.
 
-The newest snapshot (``<end offset>-<epoch>.checkpoint``) is read first, then every segment of ``__cluster_metadata-0``; later
-records override earlier ones, so records older than the snapshot have no effect. Missing data must not look like a setting that
-was never stored: the snapshot must have its footer, and there must be no gap in offsets before a segment. Only the last segment
-may have a torn tail, as after an unclean shutdown.
+The newest snapshot (``<end offset>-<epoch>.checkpoint``) is the state at its end offset. It is read first, then the records of
+``__cluster_metadata-0`` from that offset on. Earlier records, kept by a broker for days, are not applied again: the snapshot
+has what they set, and not what was removed since. Missing data must not look like a setting that was never stored: the snapshot
+must have its footer, and there must be no gap in offsets after it. Only the last segment may have a torn tail, as after an
+unclean shutdown.
 
-Mirrors ``Snapshots``, ``RecordsSnapshotReader`` and ``KafkaRaftLog``.
+Mirrors ``Snapshots``, ``RecordsSnapshotReader``, ``KafkaRaftLog`` and ``KafkaRaftClient.updateListenersProgress``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
 from compaction.errors import CorruptLogError
@@ -71,8 +73,11 @@ class _Reader:
         snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
         for name in snapshots[-1:]:
             self._read_snapshot(name)
-        for base_offset, name in sorted(self._segments(names)):
-            self._read_segment(base_offset, name)
+        segments = sorted(self._segments(names))
+        next_bases = [base_offset for base_offset, _ in segments[1:]]
+        for (base_offset, name), end_offset in zip_longest(segments, next_bases):
+            if end_offset is None or end_offset > self._position.end_offset:
+                self._read_segment(base_offset, name)
         return MetadataLog(self._path, self._configs, self._position)
 
     @staticmethod
@@ -94,12 +99,13 @@ class _Reader:
         if base_offset > self._position.end_offset:
             message = f"offsets {self._position.end_offset} to {base_offset - 1} are missing before this segment"
             raise self._damaged(name, message, 0)
-        scan, epoch, _ = self._apply(name)
+        scan, epoch, _ = self._apply(name, self._position.end_offset)
         end = base_offset if scan.next_offset is None else scan.next_offset
         self._position = Position(max(epoch, self._position.epoch), max(end, self._position.end_offset))
 
-    def _apply(self, name: str) -> tuple[SegmentScan, int, int]:
-        """Replay a file; returns its scan, and leader epoch and control type of its last batch (-1 for none)."""
+    def _apply(self, name: str, start_offset: int = 0) -> tuple[SegmentScan, int, int]:
+        """Replay a file from an offset on; returns its scan, and leader epoch and control type of its last batch (-1 for
+        none)."""
         file = SegmentFile(self._fs, join(self._path, name))
         scan, epoch, control = file.scan(check_crc=True), -1, -1
         for rows in scan:
@@ -108,7 +114,7 @@ class _Reader:
         if damage is not None:
             raise self._damaged(name, damage, scan.position)
         try:
-            self._configs.read(file.data[: scan.position].tobytes())
+            self._configs.read(file.data[: scan.position].tobytes(), start_offset)
         except FormatError as error:
             raise CorruptLogError(str(error), path=file.path, hint=_HINT) from error
         return scan, epoch, control

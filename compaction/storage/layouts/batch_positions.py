@@ -1,9 +1,10 @@
-"""Finds positions in a stored segment by the headers of its batches."""
+"""Reads the files of a stored segment, and finds positions in it by the headers of its batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
@@ -11,8 +12,11 @@ from compaction.errors import CorruptLogError
 from compaction.formats import indexes
 from compaction.formats.primitives import FormatError
 from compaction.kernels.reading.tables import BATCH_ROW
+from compaction.names import INDEX, LOG
+from compaction.storage.filesystem import FileRange, ReadableFileSystem
 from compaction.storage.ranges import View
 from compaction.storage.segment_file import Rows, SegmentScan
+from compaction.storage.stored_log import LogFile, StoredSegment
 
 _HINT = "restore the object from another copy"
 
@@ -22,7 +26,10 @@ def batches_from(data: View, path: str, position: int) -> Iterator[Rows]:
 
     :raises CorruptLogError: a batch is malformed
     """
-    scan = SegmentScan(data, position)
+    yield from _checked(SegmentScan(data, position), path)
+
+
+def _checked(scan: SegmentScan, path: str) -> Iterator[Rows]:
     yield from scan
     if scan.error is not None:
         raise CorruptLogError(scan.error, path=path, position=scan.position, hint=_HINT)
@@ -71,6 +78,21 @@ def position_of(data: View, path: str, start: int, offset: int) -> int:
     return end
 
 
+def end_of_complete(data: View, path: str, start: int, default: int) -> int:
+    """The offset after the last batch of an inactive segment; ``default`` if there is none.
+
+    :param start: the position of a batch
+    :raises CorruptLogError: a batch from ``start`` on is malformed, or the last one is incomplete
+    """
+    scan = SegmentScan(data, start)
+    for _ in _checked(scan, path):
+        pass
+    if scan.position < len(data):
+        message = f"its complete batches end at byte {scan.position}, the segment has {len(data)} bytes"
+        raise CorruptLogError(message, path=path, position=scan.position, hint=_HINT)
+    return default if scan.next_offset is None else scan.next_offset
+
+
 def end_offset_of(data: View, path: str, start: int, default: int) -> int:
     """The offset after the last complete batch; ``default`` if there is none.
 
@@ -87,3 +109,23 @@ def has_holes(data: View, path: str, base_offset: int) -> bool:
             return True
         offset = int(rows["last_offset"][-1]) + 1
     return False
+
+
+def view_before(files: ReadableFileSystem, segment: StoredSegment, offset: int) -> tuple[View, int]:
+    """The batches of a segment, and the position of one before an offset."""
+    index = segment.files.get(INDEX)
+    data = view_of(files, segment.path, segment.files[LOG])
+    return data, indexed_position(b"" if index is None else read_file(files, index), segment.start_offset, offset, data)
+
+
+def read_file(files: ReadableFileSystem, file: LogFile, start: int = 0, length: int | None = None) -> bytes:
+    """Up to ``length`` bytes of a file of a log from ``start``."""
+    end = file.size if length is None else min(file.size, start + length)
+    if not isinstance(file.content, FileRange):
+        return (file.load() or b"")[start:end]
+    return files.read_bytes(file.content.path, file.content.start + start, end - start) if end > start else b""
+
+
+def view_of(files: ReadableFileSystem, path: str, file: LogFile) -> View:
+    """A view of a file of a log; ``path`` is for errors."""
+    return View(path, partial(read_file, files, file), file.size)

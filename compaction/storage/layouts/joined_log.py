@@ -14,13 +14,13 @@ from functools import partial
 from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.indexes import TXN_ENTRY
-from compaction.names import INDEX, LEADER_EPOCHS, LOG, PARTITION_METADATA, SNAPSHOT, TXNINDEX, segment_file
+from compaction.names import LEADER_EPOCHS, LOG, PARTITION_METADATA, SNAPSHOT, TXNINDEX, segment_file
 from compaction.screen.amounts import counted
 from compaction.storage.filesystem import FileRange, ReadableFileSystem
-from compaction.storage.layouts.batch_positions import end_offset_of, first_batch, has_holes, indexed_position, position_of
+from compaction.storage.layouts.batch_positions import first_batch, position_of, read_file, view_before
 from compaction.storage.layouts.lineage import Piece, gap, newest_lineage, select
 from compaction.storage.layouts.stored_objects import in_parallel
-from compaction.storage.ranges import View
+from compaction.storage.layouts.upload_check import require_consistent
 from compaction.storage.stored_log import LogFile, StoredLog, StoredSegment
 
 _LOGGER = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def log_files(files: ReadableFileSystem, path: str, stored: StoredLog, tail: Sto
     :param files: reads the ranges of ``stored``
     :param path: of the log, for messages
     :param tail: what a local log directory has of the log
-    :raises CorruptLogError: offsets are missing, or a batch is malformed
+    :raises CorruptLogError: offsets are missing, a batch is malformed, or an upload contradicts itself or another one
     """
     if tail is not None and None not in (tail.topic_id, stored.topic_id) and tail.topic_id != stored.topic_id:
         message = f"the local tail has topic id {tail.topic_id}, the export has {stored.topic_id}"
@@ -42,8 +42,9 @@ def log_files(files: ReadableFileSystem, path: str, stored: StoredLog, tail: Sto
     if stored.ignored and not stored.segments and (tail is None or not tail.segments):
         raise CorruptLogError(f"no upload is complete: {'; '.join(stored.ignored)}", path=path, hint=_INCOMPLETE)
     lineage = _lineage(path, stored, tail)
+    uploads = [segment for segment in stored.segments if segment.lineage is not None]
+    in_parallel(partial(require_consistent, files, lineage), uploads)
     exported = _with_complete_batch(files, select(path, stored.segments, lineage), lineage)
-    _require_stated_ends(files, exported)
     _require_newest(path, exported, () if tail is None else tail.segments)
     _report(path, stored, exported)
     pieces = [*exported, *_newer(path, exported, () if tail is None else tail.segments)]
@@ -88,25 +89,12 @@ def _with_complete_batch(files: ReadableFileSystem, pieces: list[Piece], lineage
     if not pieces or pieces[0].is_complete or not lineage or pieces[0].start_offset != lineage[0].start_offset:
         return pieces
     first = pieces[0]
-    data, start = _before(files, first.segment, first.start_offset)
+    data, start = view_before(files, first.segment, first.start_offset)
     for batch in first_batch(data, first.segment.path, start, first.start_offset):
         if batch["base_offset"] < first.start_offset:
             base_offset = int(batch["base_offset"]) if batch["position"] else first.segment.start_offset
             return [first._replace(start_offset=base_offset), *pieces[1:]]
     return pieces
-
-
-def _require_stated_ends(files: ReadableFileSystem, pieces: Sequence[Piece]) -> None:
-    """:raises CorruptLogError: a segment ends before the offset that its manifest says, and was never compacted"""
-    in_parallel(partial(_require_stated_end, files), [piece.segment for piece in pieces if piece.segment.end_is_stated])
-
-
-def _require_stated_end(files: ReadableFileSystem, segment: StoredSegment) -> None:
-    data, start = _before(files, segment, segment.end_offset)
-    end = end_offset_of(data, segment.path, start, segment.start_offset)
-    if end > segment.end_offset or (end < segment.end_offset and not has_holes(data, segment.path, segment.start_offset)):
-        message = f"ends at offset {end - 1}, its manifest says {segment.end_offset - 1}"
-        raise CorruptLogError(message, path=segment.path, hint="restore the object and its manifest from another copy")
 
 
 def _require_newest(path: str, exported: Sequence[Piece], local: Sequence[StoredSegment]) -> None:
@@ -165,19 +153,12 @@ def _cut(files: ReadableFileSystem, piece: Piece) -> LogFile:
     start, end = (
         position_of(data, segment.path, before, offset)
         for offset in (piece.start_offset, piece.end_offset)
-        for data, before in [_before(files, segment, offset)]
+        for data, before in [view_before(files, segment, offset)]
     )
     if not isinstance(file.content, FileRange):
         return LogFile(end - start, file.mtime_ns, partial(_part_of, file, start, end))
     content = FileRange(file.content.path, file.content.start + start, end - start)
     return LogFile(end - start, file.mtime_ns, content)
-
-
-def _before(files: ReadableFileSystem, segment: StoredSegment, offset: int) -> tuple[View, int]:
-    """The batches of a segment, and the position of one before an offset."""
-    index = segment.files.get(INDEX)
-    data = view_of(files, segment.path, segment.files[LOG])
-    return data, indexed_position(b"" if index is None else read_file(files, index), segment.start_offset, offset, data)
 
 
 def _part_of(file: LogFile, start: int, end: int) -> bytes:
@@ -193,16 +174,3 @@ def _aborted_in(piece: Piece, data: bytes) -> bytes:
 def _text_file(text: str, segment: StoredSegment) -> LogFile:
     data = text.encode()
     return LogFile(len(data), segment.files[LOG].mtime_ns, partial(bytes, data))
-
-
-def read_file(files: ReadableFileSystem, file: LogFile, start: int = 0, length: int | None = None) -> bytes:
-    """Up to ``length`` bytes of a file of a log from ``start``."""
-    end = file.size if length is None else min(file.size, start + length)
-    if not isinstance(file.content, FileRange):
-        return (file.load() or b"")[start:end]
-    return files.read_bytes(file.content.path, file.content.start + start, end - start) if end > start else b""
-
-
-def view_of(files: ReadableFileSystem, path: str, file: LogFile) -> View:
-    """A view of a file of a log; ``path`` is for errors."""
-    return View(path, partial(read_file, files, file), file.size)

@@ -15,7 +15,8 @@ from compaction.names import HIGH_WATERMARKS, LOG_STARTS, TopicPartition, parse_
 from compaction.screen.amounts import counted
 from compaction.storage.export_layout import LAYOUTS
 from compaction.storage.filesystem import ByteSource, FileRange, FileStat, ReadableFileSystem, join, normal
-from compaction.storage.layouts.joined_log import log_files, read_file
+from compaction.storage.layouts.batch_positions import read_file
+from compaction.storage.layouts.joined_log import log_files
 from compaction.storage.layouts.log_tail import local_log, local_logs
 from compaction.storage.listings import object_stat
 from compaction.storage.lock import require_unlocked

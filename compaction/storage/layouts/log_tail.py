@@ -27,8 +27,15 @@ from compaction.names import (
     parse_segment_file,
 )
 from compaction.storage.filesystem import FileRange, ReadableFileSystem, join
-from compaction.storage.layouts.batch_positions import batches_from, end_offset_of, first_batch, indexed_position
-from compaction.storage.layouts.joined_log import read_file, view_of
+from compaction.storage.layouts.batch_positions import (
+    batches_from,
+    end_of_complete,
+    end_offset_of,
+    first_batch,
+    indexed_position,
+    read_file,
+    view_of,
+)
 from compaction.storage.layouts.lineage import within
 from compaction.storage.layouts.stored_objects import directories
 from compaction.storage.ranges import View
@@ -68,7 +75,7 @@ def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
     if PARTITION_METADATA in names:
         name = join(path, PARTITION_METADATA)
         topic_id = parse_partition_metadata(read_small_text(files, name, _HINT), name).topic_id
-    ends = [*bases[1:], *(end_of(files, path, base, by_base[base]) for base in bases[-1:])]
+    ends = [*bases[1:], *(_active_end_of(files, path, base, by_base[base]) for base in bases[-1:])]
     segments = []
     for base, end in zip(bases, ends, strict=True):
         kinds = {kind: file for kind, file in by_base[base].items() if kind != SNAPSHOT}
@@ -81,7 +88,15 @@ def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
 
 
 def end_of(files: ReadableFileSystem, path: str, base_offset: int, kinds: dict[str, LogFile]) -> int:
-    """The end offset of a segment, by its batches after the last entry of its offset index."""
+    """The end offset of an inactive segment, by its batches after the last entry of its offset index.
+
+    :raises CorruptLogError: a batch there is malformed, or the last one is incomplete
+    """
+    data = view_of(files, path, kinds[LOG])
+    return end_of_complete(data, path, _last_position(files, base_offset, kinds, data), base_offset)
+
+
+def _active_end_of(files: ReadableFileSystem, path: str, base_offset: int, kinds: dict[str, LogFile]) -> int:
     data = view_of(files, path, kinds[LOG])
     return end_offset_of(data, path, _last_position(files, base_offset, kinds, data), base_offset)
 

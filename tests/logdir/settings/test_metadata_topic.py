@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import CorruptLogError
+from compaction.formats.checkpoints import topic_id_text
 from compaction.logdir.settings.metadata_topic import MetadataLog, Position, read_metadata_log
 from compaction.storage.local import LocalFileSystem
-from tests.formats.test_metadata_log import config
+from tests.formats.test_metadata_log import config, removal, topic
 from tests.kafka.encode import Batch, Record
 from tests.logdir.settings.guesses import METADATA, stored, write_metadata
 
@@ -40,9 +41,56 @@ def test_the_position_is_the_end_of_the_log(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert found.position == Position(4, 8)
     assert found.configs.topics == {
-        "orders": {"cleanup.policy": "compact", "segment.ms": "5"},
+        "orders": {"segment.ms": "5"},
         "sales": {"cleanup.policy": "delete"},
     }
+
+
+@pytest.mark.parametrize("end_offset", [4, 5])
+def test_the_settings_of_a_removed_topic_do_not_apply_to_its_successor(tmp_path: Path, end_offset: int) -> None:
+    """Segments below a snapshot's end are kept for days; the newest snapshot may end within one."""
+    first, second = b"a" * 16, b"b" * 16
+    records = [*stored("orders", "compact", first), removal(first), topic("orders", second), config("sales", "x", "1")]
+    for at, value in enumerate(records):
+        write_metadata(tmp_path, [value], base_offset=at)
+    expected = topic_id_text(second)
+    assert read(tmp_path).configs.topics == {"sales": {"x": "1"}}
+    snapshot(tmp_path, end_offset, batch(topic("orders", second)) + FOOTER)
+    assert read(tmp_path).configs.topics == ({"sales": {"x": "1"}} if end_offset == 4 else {})
+    assert read(tmp_path).configs.topic_ids == {"orders": expected}
+    # one segment with all records, in one batch and in several
+    data = b"".join((tmp_path / METADATA / f"{at:020d}.log").read_bytes() for at in range(5))
+    for at in range(5):
+        (tmp_path / METADATA / f"{at:020d}.log").unlink()
+    for content in (data, Batch([Record(at, 1, None, value) for at, value in enumerate(records)]).encode()):
+        (tmp_path / METADATA / f"{0:020d}.log").write_bytes(content)
+        found = read(tmp_path)
+        assert found.configs.topics == ({"sales": {"x": "1"}} if end_offset == 4 else {})
+        assert found.configs.topic_ids == {"orders": expected}
+        assert found.position == Position(1, 5)
+
+
+def test_a_removed_topic_whose_creation_is_in_a_deleted_segment_has_no_settings(tmp_path: Path) -> None:
+    """As brokers leave it: the removal names the topic by its id only."""
+    for at, value in enumerate([config("orders", "cleanup.policy", "compact"), removal(b"a" * 16), topic("orders", b"b" * 16)]):
+        write_metadata(tmp_path, [value], base_offset=7 + at)
+    snapshot(tmp_path, 10, batch(topic("orders", b"b" * 16)) + FOOTER)
+    assert read(tmp_path).configs.topics == {}
+
+
+def test_a_setting_that_was_removed_before_the_snapshot_is_not_set_again(tmp_path: Path) -> None:
+    write_metadata(tmp_path, [*stored("orders", "compact"), config("orders", "retention.ms", "1")])
+    snapshot(tmp_path, 4, batch(*stored("orders", "compact")) + FOOTER)
+    assert read(tmp_path).configs.topics == {"orders": {"cleanup.policy": "compact"}}
+
+
+def test_a_segment_below_the_snapshot_is_not_read(tmp_path: Path) -> None:
+    """A broker deletes it in time, and does not read it again."""
+    path = write_metadata(tmp_path, stored("orders", "compact")) / f"{0:020d}.log"
+    path.write_bytes(b"damaged")
+    write_metadata(tmp_path, [config("orders", "segment.ms", "5")], base_offset=2)
+    snapshot(tmp_path, 2, batch(*stored("orders", "delete")) + FOOTER)
+    assert read(tmp_path).configs.topics == {"orders": {"cleanup.policy": "delete", "segment.ms": "5"}}
 
 
 def test_a_snapshot_without_its_footer_is_damage(tmp_path: Path) -> None:

@@ -87,9 +87,14 @@ def second_upload(log: Path) -> Path:
     return log.with_name(log.name[:21] + other + ".log")
 
 
-def batch_of(offsets: range) -> bytes:
+def batch_of(offsets: range, epoch: int = 0) -> bytes:
     """One batch with a record for each offset."""
-    return Batch([Record(offset, 0, b"key-%d" % offset, b"value") for offset in offsets]).encode()
+    return Batch([Record(offset, 0, b"key-%d" % offset, b"value") for offset in offsets], leader_epoch=epoch).encode()
+
+
+def epochs_of(offsets: range, epochs: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """The leader epoch of each offset; those below the log start have the first one."""
+    return {at: max(epoch for epoch, start in epochs if start <= max(at, epochs[0][1])) for at in offsets}
 
 
 def upload(
@@ -98,21 +103,23 @@ def upload(
     epochs: Sequence[tuple[int, int]] = ((0, 0),),
     *,
     topic_id: str = TOPIC_ID,
-    epoch: int = 0,
     records: int = 1,
+    written: Sequence[tuple[int, int]] = (),
 ) -> Path:
     """Adds a segment to an export of ``LocalTieredStorage``; returns its log file.
 
     :param epochs: leader epochs and their first offsets, as the broker knew them
-    :param epoch: of its batches
     :param records: in each batch
+    :param written: the leader epochs of the batches, if they are others
     """
     log = directory / f"orders-0-{topic_id}"
     log.mkdir(parents=True, exist_ok=True)
     stem = f"{offsets.start}-{next(_IDS):022d}"
-    batches = [data_batch(offset, leader_epoch=epoch) for offset in offsets]
+    epoch_of = epochs_of(offsets, written or epochs)
+    batches = [data_batch(offset, leader_epoch=epoch_of[offset]) for offset in offsets]
     if records > 1:
-        batches = [batch_of(range(at, min(offsets.stop, at + records))) for at in offsets[::records]]
+        spans = [range(at, min(offsets.stop, at + records)) for at in offsets[::records]]
+        batches = [batch_of(span, epoch_of[span.start]) for span in spans]
     for kind, data in build(offsets.start, batches).files.items():
         (log / f"{stem}{kind}").write_bytes(data)
     (log / f"{stem}.snapshot").write_bytes(write_snapshot([]))
