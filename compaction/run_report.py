@@ -35,6 +35,8 @@ from compaction.screen.text_table import Line, Style, wrapped
 SCHEMA_VERSION = 1
 #: the status of the certificate of a complete erasure
 HOLDS = "holds"
+#: that of one that leaves records of the keys where it does not reach
+INCOMPLETE = "incomplete"
 #: the fields of a log that are summed for the run
 _COUNTS = tuple(count.name for count in fields(LogReport) if count.type == "int" and count.default == 0)
 
@@ -55,8 +57,8 @@ class RunReport(Result):
     """The outcome of one run.
 
     ``seconds`` is its elapsed time. ``origin`` has the call and its environment, see ``compaction.api.provenance``.
-    ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``: if it has a ``certificate``
-    that does not hold, the exit code is 1. ``copied``: the result is, or would be, a copy beside the unchanged source.
+    ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``.
+    ``copied``: the result is, or would be, a copy beside the unchanged source.
     """
 
     run_id: str
@@ -88,11 +90,19 @@ class RunReport(Result):
 
     @property
     def exit_code(self) -> int:
-        """0: done, or nothing to do. 1: at least one log failed, the certificate of an erasure does not hold, or the
-        verification found a violation."""
-        certified = self.erasure.get("certificate", {}).get("status", HOLDS) == HOLDS
-        failed = self.status is RunStatus.FAILED or not certified
+        """0: done, or nothing to do. 1: at least one log failed, an erasure is incomplete or its certificate does not hold, or
+        the verification found a violation."""
+        failed = self.status is RunStatus.FAILED or not self._erased
         return 1 if failed or any(verification.exit_code for verification in self.verified) else 0
+
+    @property
+    def _erased(self) -> bool:
+        """Whether an erasure has done all that the call demands; a dry run demands nothing."""
+        certified = self.erasure.get("certificate", {}).get("status", HOLDS)
+        if self.erasure.get("remaining_accepted", False):
+            return certified in (HOLDS, INCOMPLETE)
+        remaining = 0 if self.dry_run else self.erasure.get("remaining_records", 0)
+        return certified == HOLDS and not remaining
 
     @property
     def totals(self) -> dict[str, int | float]:

@@ -26,6 +26,7 @@ from compaction.errors import UsageError
 from compaction.names import LogLocation, TopicPartition
 from compaction.output.target import layout
 from compaction.run_report import RunReport
+from compaction.screen.amounts import counted
 from compaction.storage.text_files import PRIVATE, check_writable, write_text
 
 if TYPE_CHECKING:
@@ -91,6 +92,11 @@ def parser() -> option_groups.Parser:
         "--include-active", action="store_true",
         help="also erase from the last segment of each log; a broker can append to the result",
     )  # fmt: skip
+    group.add_argument(
+        "--accept-remaining", action="store_true",
+        help="exit with 0, not 1, if records of the keys remain where the run does not erase: in last segments without"
+        " --include-active, and in all places that make a certificate incomplete",
+    )  # fmt: skip
     return options
 
 
@@ -115,6 +121,7 @@ def erase(
     kafka_version: str = AUTO,
     dry_run: bool = False,
     include_active: bool = False,
+    accept_remaining: bool = False,
     certificate: str | os.PathLike[str] | None = None,
     output_dir: str | os.PathLike[str] | None = None,
     output_layout: str | None = None,
@@ -135,6 +142,7 @@ def erase(
     :param keys: files that have the keys
     :param where: patterns of keys
     :param certificate: the file for the certificate of the result
+    :param accept_remaining: ``exit_code`` is 0 even if records of the keys remain where the run does not erase
     :raises UsageError: an argument is invalid; nothing was changed
     :raises CompactionError: the run as a whole failed; a log that fails is in the report
     """
@@ -184,7 +192,7 @@ def _request(inputs: Inputs, parameters: Mapping[str, Any]) -> ErasureRequest:
     erasure = Erasure(criteria, salt, parameters["on_match"] == "tombstone")
     partitions = read_selector(inputs).partitions
     internal = frozenset((*inputs.topics, *(partition.topic for partition in partitions)))
-    return ErasureRequest(base, erasure, internal, places=places)
+    return ErasureRequest(base, erasure, internal, places=places, accepts_remaining=parameters["accept_remaining"])
 
 
 def _with_salt(base: CompactionRequest, salt: bytes) -> CompactionRequest:
@@ -279,10 +287,21 @@ def main(argv: Sequence[str] | None = None, run: Execute = erase_records) -> int
     def body(arguments: argparse.Namespace) -> int:
         parameters = execution.call_parameters(erase, arguments)
         report, code = execution.run_and_write(partial(carry_out, parameters, execute=run), arguments)
-        if report.erasure.get("certificate", {}).get("status") == Status.INCOMPLETE.value:
-            message = "records of the keys remain in the log directories"
-            hint = "see the notes; --include-active erases from the last segments"
-            log_lines.print_error(f"{arguments.certificate}: certificate: {message}; {hint}")
+        if report.exit_code and (line := _remaining_line(report)):
+            log_lines.print_error(line)
         return code
 
     return execution.run_command(parser(), argv, body)
+
+
+def _remaining_line(report: RunReport) -> str:
+    """Which records of the keys remain, and the remedy; empty if none is known to remain."""
+    hint = "--include-active erases from the last segments, --accept-remaining accepts what remains"
+    certificate = report.erasure.get("certificate", {})
+    if certificate.get("status") == Status.INCOMPLETE.value:
+        message = "records of the keys remain in the log directories"
+        return f"{certificate['path']}: certificate: {message}; see the notes; {hint}"
+    remaining = report.erasure.get("remaining_records", 0)
+    logs = sum(log.remaining_records > 0 for log in report.logs)
+    records = f"{counted(remaining, 'record')} of these keys {'remains' if remaining == 1 else 'remain'}"
+    return f"{records} in the last segment of {counted(logs, 'log')}; {hint}" if remaining else ""
