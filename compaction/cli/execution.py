@@ -182,9 +182,12 @@ def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
             sys.stdout.write(report.to_json())
         else:
             report.print_on(screen(arguments))
+        failed: dict[str, list[str]] = {}
         for log in report.logs:
             if log.status is LogStatus.FAILED:
-                log_lines.print_error(f"{log.name}: {log.reason}")
+                failed.setdefault(log.reason, []).append(log.name)
+        for reason, (name, *others) in failed.items():
+            log_lines.print_error(f"{name}{f' and {len(others):,} more' if others else ''}: {reason}")
 
     # the report of an erasure has salted hashes of keys, and short keys can be guessed from them
     mode = PRIVATE if report.erasure else NEW_FILE

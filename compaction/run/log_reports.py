@@ -171,8 +171,9 @@ def failed_report(
 
 
 def deferred_report(log: LogCleaning) -> LogReport:
-    """A log that the budget leaves to the next run: neither cleaned nor shortened by the delete policy."""
-    report = failed_report(log.location, log.deferred, log.plan)
+    """A log that the budget leaves to the next run: neither cleaned nor shortened by the delete policy, but for the portions
+    of it that were swapped in."""
+    report = failed_report(log.location, log.deferred, log.plan, log.swapped)
     return replace(report, status=LogStatus.SKIPPED, reason_code=SkipCause.DEFERRED.value)
 
 
