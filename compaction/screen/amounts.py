@@ -33,8 +33,9 @@ def share_freed(before: int, after: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun: ``1 segment``, ``1,350 records``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """A number with its noun: ``1 segment``, ``1,350 records``, ``2 policies``."""
+    plural = f"{noun[:-1]}ies" if noun[-1] == "y" and noun[-2] not in "aeiou" else f"{noun}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural}"
 
 
 def duration(milliseconds: int) -> str:

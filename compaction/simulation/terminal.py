@@ -138,7 +138,7 @@ def ahead_note(result: OverTime) -> list[str]:
 def fit_note(found: Fit) -> list[str]:
     """What fits, and the strongest single setting."""
     if found.found is None:
-        texts = [f"none of {len(found.trials)} policies remains within {size(found.fit_bytes)}"]
+        texts = [f"none of {counted(len(found.trials), 'policy')} remains within {size(found.fit_bytes)}"]
     else:
         how = ",".join(found.found.changes) or "unchanged"
         texts = [f"within {size(found.fit_bytes)}: {found.policy}, {how}: at most {size(found.found.peak_bytes)}"]
