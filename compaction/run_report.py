@@ -15,9 +15,10 @@ The JSON document has ``schema_version`` 1:
 | ``logs`` | one object per log: the fields of ``LogReport`` |
 | ``tool``, ``command``, ``options``, ``settings`` | the call and its environment (``compaction.api.provenance``) |
 
-There are two kinds of bytes and of records. ``disk_bytes_*`` are the bytes of all segments of a log, ``removed_records`` all
-records that it has lost; text output shows these. ``bytes_*`` and ``records_*`` count the batches that were read in the cleaned
-range, and their output, as Kafka's ``CleanerStats`` does. The figures of a dry run equal those of the real run.
+There are two kinds of bytes and of records. ``disk_bytes_*`` are the bytes of all segments of a log, ``stored_records_*`` and
+``removed_records`` the stored records of the cleaned range and those that it has lost; text output shows these. ``bytes_*`` and
+``records_*`` count the batches that were read in the cleaned range, and their output, as Kafka's ``CleanerStats`` does. The
+figures of a dry run equal those of the real run.
 Bytes of a name that are not UTF-8 are escaped (``compaction.printable``).
 """
 
@@ -125,7 +126,7 @@ class RunReport(Result):
             "waves": [{**asdict(wave), "seconds": round(wave.seconds, 3)} for wave in self.waves],
             "kafka_versions": [asdict(kafka_version) for kafka_version in self.kafka_versions],
             **({"erasure": dict(self.erasure)} if self.erasure else {}),
-            "logs": [{**asdict(log), "status": log.status.value, "seconds": round(log.seconds, 3)} for log in self.logs],
+            "logs": [{**asdict(log), "status": log.status.value, **_seconds(log)} for log in self.logs],
         }
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
@@ -144,3 +145,7 @@ class RunReport(Result):
         if self.done_before:
             return f"{self.done_before}: done already by the same request; nothing was written"
         return summary(self)
+
+
+def _seconds(log: LogReport) -> dict[str, float]:
+    return {name: round(getattr(log, name), 3) for name in ("seconds", "task_seconds")}

@@ -159,7 +159,8 @@ class WaveRunner:
         if log.error is not None:
             return failed_report(log.location, log.error, log.plan, log.swapped)
         report = self.command.report(log)
-        return replace(report, expired_records=log.expired_records, seconds=log.seconds + time.monotonic() - started)
+        seconds = log.seconds + time.monotonic() - started
+        return replace(report, expired_records=log.expired_records, task_seconds=log.seconds, seconds=seconds)
 
     def _report(self, wave: Wave, reports: Mapping[LogLocation, LogReport], seconds: float) -> WaveReport:
         done = [log for log in wave.logs if log.error is None and log.deferred is None]

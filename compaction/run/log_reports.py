@@ -54,6 +54,8 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
         records_before=stats.messages_read,
         records_after=stats.messages_kept,
         removed_records=stats.removed,
+        stored_records_before=stats.messages_kept + stats.removed,
+        stored_records_after=stats.messages_kept,
         segments_before=len(compaction.segments),
         segments_after=len(compaction.groups),
         superseded_records=stats.superseded(log.invalid),

@@ -38,7 +38,7 @@ def summary(report: RunReport) -> str:
     would = "would " if report.dry_run else ""
     verb = "remains" if remaining == 1 and not would else "remain"
     left = f"{counted(remaining, 'record')} of these keys {would}{verb} in last segments; " if remaining else ""
-    return f"{start}{logs}; {left}{_effect(report)}in {elapsed(report.seconds)}"
+    return f"{start}{logs}; {left}{_effect(report)}in {elapsed(report.seconds)} without start-up"
 
 
 def _effect(report: RunReport) -> str:

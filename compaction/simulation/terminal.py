@@ -44,7 +44,8 @@ def summary_of(result: OverTime) -> str:
     failed = sum(log.error is not None for log in result.logs)
     tail = f", {failed} failed" if failed else ""
     logs = counted(len(result.logs), "log")
-    return f"simulated, nothing written: {logs}{tail}; {', '.join(peaks)} on disk, in {elapsed(result.seconds)}"
+    time = f"in {elapsed(result.seconds)} without start-up"
+    return f"simulated, nothing written: {logs}{tail}; {', '.join(peaks)} on disk, {time}"
 
 
 def _fit(found: Fit, style: Style) -> list[Line]:
