@@ -9,6 +9,8 @@ from compaction.config.kinds import Kind, plain_text
 from compaction.config.request import Budget
 from compaction.errors import UsageError
 
+#: a smaller number alone is more likely to lack its unit
+_LEAST_WITHOUT_UNIT = 1 << 20
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
@@ -32,9 +34,13 @@ def read_duration(option: str, value: Any) -> int | None:
 def read_size(option: str, value: Any) -> int | None:
     """Bytes; ``None`` for no value.
 
-    :raises UsageError: the value is not a size
+    :raises UsageError: the value is not a size, or a text without a unit below 1 MiB
     """
-    return _number(option, value, "rewrite.bytes", "a size such as 500GiB")
+    number = _number(option, value, "rewrite.bytes", "a size such as 500GiB")
+    if isinstance(value, str) and value.strip().isdigit() and number is not None and number < _LEAST_WITHOUT_UNIT:
+        hint = f"give a unit: {number}GiB, {number}MiB or {number}B"
+        raise UsageError(f"{option}: {value!r} would be {number} bytes", hint=hint)
+    return number
 
 
 def _number(option: str, value: Any, name: str, example: str) -> int | None:

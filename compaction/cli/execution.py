@@ -76,6 +76,7 @@ def _run(parser: Parser, argv: Sequence[str], body: Callable[[argparse.Namespace
         file = getattr(arguments, name, None)
         if file is not None:
             check_writable(file)
+    interrupts.set_only_reads(getattr(arguments, "dry_run", True))
     on_wave = partial(_write_metrics, getattr(arguments, "metrics", None))
     with in_command(Surroundings(progress, interrupts.deferred, True, _options(arguments), on_wave)):
         return body(arguments)
