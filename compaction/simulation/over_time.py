@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from compaction.config.request import CompactionRequest, ComparisonRequest, Span
 from compaction.errors import CompactionError, UnsupportedLogError, UsageError
 from compaction.formats.record_batch import HEADER_SIZE
 from compaction.locking.access import Purpose, access
+from compaction.logdir.read_log import DAY_MS
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.names import LogLocation
 from compaction.run.cleaner import map_settings, slices_of
@@ -80,6 +82,7 @@ def simulate(start: Callable[[], Passes], request: ComparisonRequest, span: Span
         warn_of_changes(dir_access.in_use, iter(views.values()))
     known = {log.location: _known(log) for log in logs if len(log.arrivals_ms)}
     step(f"simulating {counted(len(logs), 'log')}")
+    _warn_if_past(logs, base.as_of_ms)
     span = replace(span, ahead_ms=_ahead_ms(logs, base.as_of_ms, span.ahead_ms))
     logs = _without_short(logs, base.as_of_ms, span.ahead_ms, errors)
     simulation = _Simulation(base, fs, logs, span)
@@ -139,6 +142,18 @@ class _Simulation:
         topics = [resolver.topic(log.location.topic_partition.topic) for log in self._logs]
         compacts, deletes = any(each.cleanup_compact for each in topics), any(each.cleanup_delete for each in topics)
         return fit(policy.name, fit_bytes, compacts, deletes, sum_under)
+
+
+def _warn_if_past(logs: Sequence[_Log], now_ms: int) -> None:
+    """Logs a warning if nothing has arrived for long: in an old copy, "now" is not the time of the logs."""
+    times = [log.arrivals_ms for log in logs if len(log.arrivals_ms)]
+    if not times:
+        return
+    first_ms, last_ms = min(int(each[0]) for each in times), max(int(each[-1]) for each in times)
+    if now_ms - last_ms > max(DAY_MS, (last_ms - first_ms) // 10):
+        last = datetime.fromtimestamp(-(-last_ms // _MINUTE_MS) * 60, timezone.utc)
+        message = "the last record arrived %s before --as-of: if this is an old copy, give --as-of %s"
+        _LOG.warning(message, duration(now_ms - last_ms), f"{last:%Y-%m-%dT%H:%MZ}")
 
 
 def _ahead_ms(logs: Sequence[_Log], now_ms: int, ahead_ms: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,6 +81,18 @@ def test_a_time_ahead_that_is_much_longer_than_the_logs_is_bounded_with_a_warnin
         "--ahead: the logs have arrivals of 28 minutes to repeat, at most 100 times:"
         " simulated is what comes in 1 day 22 hours, not in 30 days"
     ) in caplog.text
+
+
+@pytest.mark.parametrize(("days", "warned"), [(0, False), (2, False), (4, True), (400, True)])
+def test_a_last_record_far_before_now_is_a_hint_at_the_time_of_the_logs(
+    logs: Path, days: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the clock, an old copy has other figures, and nothing to repeat."""
+    given = ["--log-dir", str(logs), "--as-of-ms", str(NOW_MS + days * DAY_MS), "--assume-default-policy", "--over-time"]
+    assert dry_run.main(given, run) == 0
+    last = datetime.fromtimestamp((NOW_MS - DAY_MS // 8) / 1000, timezone.utc)
+    hint = f" before --as-of: if this is an old copy, give --as-of {last:%Y-%m-%dT%H:%MZ}"
+    assert (hint in caplog.text) is warned
 
 
 def test_a_log_that_is_much_shorter_than_the_others_has_no_figures_ahead(
