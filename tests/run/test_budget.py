@@ -67,9 +67,9 @@ def test_a_deferred_log_is_not_changed_and_says_why(disk: SmallDisk) -> None:
 
 
 def test_a_log_that_would_free_too_little_is_deferred(disk: SmallDisk) -> None:
-    # never cleaned: it may free everything
-    assert len(deferred(disk.run(LOGS, dry_run=True, budget=Budget(min_freed_share=1.0)))) == 0
-    assert len(deferred(disk.run(LOGS, dry_run=True, budget=Budget(min_freed_share=1.01)))) == LOGS
+    # never cleaned: by a sample of its keys it frees six of nine records
+    assert len(deferred(disk.run(LOGS, dry_run=True, budget=Budget(min_freed_share=0.6)))) == 0
+    assert len(deferred(disk.run(LOGS, dry_run=True, budget=Budget(min_freed_share=0.7)))) == LOGS
 
 
 def test_no_wave_begins_that_would_not_end_in_time(timed: SmallDisk) -> None:
