@@ -15,6 +15,7 @@ Every metric is a gauge: the file describes the last run only. It is also writte
 | ``kafka_log_compaction_log_failed`` | a log: 1 if it failed |
 | ``kafka_log_compaction_log_policy_unknown`` | a log: 1 if its ``cleanup.policy`` is unknown, so that it was not changed |
 | ``kafka_log_compaction_log_bytes``, ``…_records``, ``…_segments`` | a cleaned log, by ``state``: ``before``, ``after`` |
+| ``kafka_log_compaction_log_stored_records`` | the same of all records, also those that the cleaner drops unread |
 | ``kafka_log_compaction_log_removed_records`` | a cleaned log, by ``reason`` |
 | ``kafka_log_compaction_log_expired_bytes``, ``…_expired_segments`` | a cleaned log's segments deleted by the delete policy |
 | ``kafka_log_compaction_log_keys`` | distinct keys of a cleaned log's dirty section |
@@ -88,13 +89,14 @@ def _of_logs(report: RunReport) -> Iterator[Metric]:
     yield Metric("log_failed", "Whether a log failed.", "", failed)
     unknown = [(_labels(log), int(log.policy_unknown)) for log in report.logs]
     yield Metric("log_policy_unknown", "Whether a log's cleanup.policy is unknown.", "", unknown)
-    for kind, unit in (("bytes", "bytes"), ("records", ""), ("segments", "")):
+    for kind, unit in (("bytes", "bytes"), ("records", ""), ("stored_records", ""), ("segments", "")):
         states = [
             (_labels(log) | {"state": state}, int(getattr(log, f"{kind}_{state}")))
             for log in cleaned
             for state in ("before", "after")
         ]
-        yield Metric(f"log_{kind}", f"A cleaned log's {kind}, of the cleaned range.", unit, states)
+        text = kind.replace("_", " ")
+        yield Metric(f"log_{kind}", f"A cleaned log's {text}, of the cleaned range.", unit, states)
     removed = [(_labels(log) | {"reason": reason}, count) for log in cleaned for reason, count in _removed(log).items()]
     yield Metric("log_removed_records", "Records removed, by reason.", "", removed)
     expired = [(_labels(log), log.expired_bytes) for log in cleaned]

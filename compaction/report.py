@@ -94,8 +94,8 @@ class LogReport:
     expired_segments: int = 0
     #: bytes of their ``.log`` files
     expired_bytes: int = 0
-    #: time of the tasks that read and wrote the log, summed over tasks that run at the same time, and of the replacement of its
-    #: segments, during which other logs may be replaced, too; 0 in a comparison, which reads a log once for all policies
+    #: ``task_seconds``, and the time of the replacement of its segments, during which other logs may be replaced, too: more
+    #: than the run takes if its tasks run at the same time; 0 in a comparison, which reads a log once for all policies
     seconds: float = 0.0
     #: whether the topic's ``cleanup.policy`` is not known, so that the log was not changed; ``reason`` says what to do
     policy_unknown: bool = False
@@ -117,6 +117,12 @@ class LogReport:
     estimated_freed_bytes: int = 0
     #: all records that the cleaned range has lost, whether their batches were read or not, with transaction markers
     removed_records: int = 0
+    #: records that were stored in the cleaned range, whether their batches were read or not, with transaction markers
+    stored_records_before: int = 0
+    #: records that are stored in the cleaned range now, with transaction markers
+    stored_records_after: int = 0
+    #: time of the tasks that read and wrote the log, summed over tasks that run at the same time
+    task_seconds: float = field(default=0.0, compare=False)
     #: records with such a key in the last segment, which was not erased from
     remaining_records: int = 0
     #: records of the expired segments, with transaction markers; ``null`` if there is none, if one of them is damaged, and in a

@@ -15,9 +15,10 @@ The JSON document has ``schema_version`` 1:
 | ``logs`` | one object per log: the fields of ``LogReport`` |
 | ``tool``, ``command``, ``options``, ``settings`` | the call and its environment (``compaction.api.provenance``) |
 
-There are two kinds of bytes and of records. ``disk_bytes_*`` are the bytes of all segments of a log, ``removed_records`` all
-records that it has lost; text output shows these. ``bytes_*`` and ``records_*`` count the batches that were read in the cleaned
-range, and their output, as Kafka's ``CleanerStats`` does. The figures of a dry run equal those of the real run.
+There are two kinds of bytes and of records. ``disk_bytes_*`` are the bytes of all segments of a log, ``stored_records_*`` and
+``removed_records`` the stored records of the cleaned range and those that it has lost; text output shows these. ``bytes_*`` and
+``records_*`` count the batches that were read in the cleaned range, and their output, as Kafka's ``CleanerStats`` does. The
+figures of a dry run equal those of the real run.
 Bytes of a name that are not UTF-8 are escaped (``compaction.printable``).
 """
 
@@ -35,6 +36,8 @@ from compaction.screen.text_table import Line, Style, wrapped
 SCHEMA_VERSION = 1
 #: the status of the certificate of a complete erasure
 HOLDS = "holds"
+#: that of one that leaves records of the keys where it does not reach
+INCOMPLETE = "incomplete"
 #: the fields of a log that are summed for the run
 _COUNTS = tuple(count.name for count in fields(LogReport) if count.type == "int" and count.default == 0)
 
@@ -55,8 +58,8 @@ class RunReport(Result):
     """The outcome of one run.
 
     ``seconds`` is its elapsed time. ``origin`` has the call and its environment, see ``compaction.api.provenance``.
-    ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``: if it has a ``certificate``
-    that does not hold, the exit code is 1. ``copied``: the result is, or would be, a copy beside the unchanged source.
+    ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``.
+    ``copied``: the result is, or would be, a copy beside the unchanged source.
     """
 
     run_id: str
@@ -88,11 +91,19 @@ class RunReport(Result):
 
     @property
     def exit_code(self) -> int:
-        """0: done, or nothing to do. 1: at least one log failed, the certificate of an erasure does not hold, or the
-        verification found a violation."""
-        certified = self.erasure.get("certificate", {}).get("status", HOLDS) == HOLDS
-        failed = self.status is RunStatus.FAILED or not certified
+        """0: done, or nothing to do. 1: at least one log failed, an erasure is incomplete or its certificate does not hold, or
+        the verification found a violation."""
+        failed = self.status is RunStatus.FAILED or not self._erased
         return 1 if failed or any(verification.exit_code for verification in self.verified) else 0
+
+    @property
+    def _erased(self) -> bool:
+        """Whether an erasure has done all that the call demands; a dry run demands nothing."""
+        certified = self.erasure.get("certificate", {}).get("status", HOLDS)
+        if self.erasure.get("remaining_accepted", False):
+            return certified in (HOLDS, INCOMPLETE)
+        remaining = 0 if self.dry_run else self.erasure.get("remaining_records", 0)
+        return certified == HOLDS and not remaining
 
     @property
     def totals(self) -> dict[str, int | float]:
@@ -115,7 +126,7 @@ class RunReport(Result):
             "waves": [{**asdict(wave), "seconds": round(wave.seconds, 3)} for wave in self.waves],
             "kafka_versions": [asdict(kafka_version) for kafka_version in self.kafka_versions],
             **({"erasure": dict(self.erasure)} if self.erasure else {}),
-            "logs": [{**asdict(log), "status": log.status.value, "seconds": round(log.seconds, 3)} for log in self.logs],
+            "logs": [{**asdict(log), "status": log.status.value, **_seconds(log)} for log in self.logs],
         }
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
@@ -134,3 +145,7 @@ class RunReport(Result):
         if self.done_before:
             return f"{self.done_before}: done already by the same request; nothing was written"
         return summary(self)
+
+
+def _seconds(log: LogReport) -> dict[str, float]:
+    return {name: round(getattr(log, name), 3) for name in ("seconds", "task_seconds")}

@@ -68,6 +68,9 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_log_that_may_not_be_written_fails_and_the_others_are_cleaned",
         ),
     },
+    "`… are free, less than the margin": {
+        "run/test_waves.py": ("test_a_disk_without_the_margin_fails_all_logs_at_once_with_the_space_that_is_needed",),
+    },
     "`its cleaned segments take": {
         "crash/test_surroundings.py": (
             "test_a_log_that_does_not_fit_is_refused_with_figures_before_anything_is_written",

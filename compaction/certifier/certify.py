@@ -129,7 +129,7 @@ def _check_walks(log: int, pair: LogPair, walks: Walks, findings: Findings, rang
     if pair.rules.erases:
         check_retained(txns_before, txns_after, walks, pair, findings)
     else:
-        check_open(txns_before, pair, findings)
+        check_open(txns_before, before, pair, findings)
     check_index((before, after), (txns_before, txns_after), pair, findings)
     return cut_into_ranges(log, pair, walks, txns_before.aborted(), range_bytes)
 

@@ -7,7 +7,8 @@ The clean section shows which share of its bytes earlier rounds have retained. T
     freed bytes    = dirty bytes * (1 - retained share) + bytes of expired segments
     benefit        = freed bytes / bytes of the segments to be rewritten
 
-Without a clean section nothing is known, and the retained share is 0: such a log is the first, as by its dirty ratio.
+Without a clean section the retained share is that of a sample of its keys, if there is one (``run.key_sample``). Else nothing
+is known, and it is 0: such a log is the first, as by its dirty ratio.
 
 The estimate decides the order of logs and which are deferred, never which records are retained.
 """
@@ -36,7 +37,7 @@ def benefit(plan: PolicyPlan) -> float:
 
 def _retained_share(plan: LogPlan) -> float:
     if not plan.clean_bytes or not plan.dirty_bytes:
-        return 0.0
+        return plan.sampled_share or 0.0
     clean_offsets = plan.first_dirty_offset - plan.view.segments[0].base_offset
     dirty_offsets = plan.first_uncleanable_offset - plan.first_dirty_offset
     return min(1.0, (plan.clean_bytes * dirty_offsets) / (plan.dirty_bytes * max(1, clean_offsets)))

@@ -13,7 +13,7 @@ from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.cleaning.skip_reasons import Condition, ratio_remedy
 from compaction.config.kinds import LONG_MAX
-from compaction.screen.amounts import duration
+from compaction.screen.amounts import at_most, duration
 
 #: deleted segments that are listed one by one
 MAX_SEGMENTS = 10
@@ -87,7 +87,7 @@ def _overdue_remedy(plan: LogPlan, now_ms: int) -> str:
     if not stamps:
         return "no inactive segment is dirty"
     age_ms, lag_ms = now_ms - min(stamps), plan.config.max_compaction_lag_ms
-    lower = f"with max.compaction.lag.ms={age_ms - 1}" if age_ms > 1 else ""
+    lower = f"with max.compaction.lag.ms={at_most(age_ms - 1)}" if age_ms > 1 else ""
     if lag_ms == LONG_MAX:
         return f"it is not limited; the oldest dirty segment is {duration(age_ms)} old" + (f": {lower}" if lower else "")
     return f"in {duration(lag_ms - age_ms + 1)}" + (f", or {lower}" if lower else "")
@@ -112,7 +112,7 @@ def _bound_remedy(plan: LogPlan, bound: CleaningBound, now_ms: int) -> str:
         age_ms = now_ms - young.largest_timestamp_ms
         source = plan.config.source("min.compaction.lag.ms")
         wait = duration(plan.config.min_compaction_lag_ms - age_ms)
-        lower = f"with min.compaction.lag.ms={max(age_ms, 0)}"
+        lower = f"with min.compaction.lag.ms={at_most(max(age_ms, 0))}"
         return f"min.compaction.lag.ms is {plan.config.min_compaction_lag_ms} ({source}): in {wait}, or {lower}"
     if bound.name == HIGH_WATERMARK:
         missing = plan.view.log_end_offset - bound.offset

@@ -64,7 +64,8 @@ class LogPlan(LogToClean):
     ``compacts``, superseded records remain, as in an erasure: the cleaner checkpoint is not moved.
     ``legacy_delete_horizon_ms`` is that of exception 5 in ``compaction.cleaning.record_retention``. ``overflowed`` segments
     must be split and the log planned again before it is cleaned. ``conditions`` are all conditions that were checked. ``rules``
-    are those of the Kafka version that the log is cleaned for.
+    are those of the Kafka version that the log is cleaned for. ``sampled_share``: the share of its records that is expected to
+    remain, by a sample of keys; ``None`` without a sample.
     """
 
     view: LogView
@@ -78,6 +79,7 @@ class LogPlan(LogToClean):
     conditions: tuple[Condition, ...] = ()
     rules: KafkaRules = RULES[NEWEST]
     compacts: bool = True
+    sampled_share: float | None = None
 
     @property
     def new_checkpoint(self) -> int | None:

@@ -77,6 +77,7 @@ def _run(parser: Parser, argv: Sequence[str], body: Callable[[argparse.Namespace
         file = getattr(arguments, name, None)
         if file is not None:
             check_writable(file)
+    interrupts.set_only_reads(getattr(arguments, "dry_run", True))
     on_wave = partial(_write_metrics, getattr(arguments, "metrics", None))
     with in_command(Surroundings(progress, interrupts.deferred, True, _options(arguments), on_wave)):
         try:
@@ -183,9 +184,12 @@ def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
             sys.stdout.write(report.to_json())
         else:
             report.print_on(screen(arguments))
+        failed: dict[str, list[str]] = {}
         for log in report.logs:
             if log.status is LogStatus.FAILED:
-                log_lines.print_error(f"{log.name}: {log.reason}")
+                failed.setdefault(log.reason, []).append(log.name)
+        for reason, (name, *others) in failed.items():
+            log_lines.print_error(f"{name}{f' and {len(others):,} more' if others else ''}: {reason}")
 
     # the report of an erasure has salted hashes of keys, and short keys can be guessed from them
     mode = PRIVATE if report.erasure else NEW_FILE

@@ -23,15 +23,14 @@ from typing import Any
 from compaction import signals
 from compaction.cli import log_lines
 
-_LINES = {
-    signal.SIGINT: "interrupted; the next run completes or undoes the changes of this one",
-    signal.SIGTERM: "stopped by SIGTERM; the next run completes or undoes the changes of this one",
-}
+_LINES = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
 _STANDARD_ERROR = 2
 #: after which a signal is sent again whose exception was lost
 _AGAIN_S = 0.05
 _JVM = "compaction.spark.jvm"
 _reported = threading.Event()
+#: the command changes no logs
+_only_reads = threading.Event()
 #: the signals that have arrived
 _received: list[int] = []
 
@@ -61,6 +60,11 @@ def deferred() -> AbstractContextManager[None]:
 def happened() -> bool:
     """Whether this process was interrupted: an error that follows may be a consequence."""
     return bool(_received)
+
+
+def set_only_reads(only_reads: bool) -> None:
+    """Whether the command changes no logs: a dry run, or one that only reports."""
+    (_only_reads.set if only_reads else _only_reads.clear)()
 
 
 def exit_code() -> int:
@@ -97,7 +101,8 @@ def _unraisable(lost: Any) -> None:
 
 
 def _text() -> str:
-    return _LINES[signal.Signals(exit_code() - 128)]
+    rest = "no log was changed" if _only_reads.is_set() else "the next run completes or undoes the changes of this one"
+    return f"{_LINES[signal.Signals(exit_code() - 128)]}; {rest}"
 
 
 def _line() -> str:

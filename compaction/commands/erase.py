@@ -29,6 +29,7 @@ from compaction.options.table import REPORTED, EraseOptions
 from compaction.options.values import Texts
 from compaction.output.target import layout
 from compaction.run_report import RunReport
+from compaction.screen.amounts import counted
 from compaction.storage.text_files import PRIVATE, check_writable, write_text
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def erase(log_dirs: Texts, **options: Unpack[EraseOptions]) -> RunReport:
 
     :param keys: files that have the keys
     :param where: patterns of keys
+    :param accept_remaining: ``exit_code`` is 0 even if records of the keys remain where the run does not erase
     :param certificate: the file for the certificate of the result
+    :param accept_remaining: ``exit_code`` is 0 even if records of the keys remain where the run does not erase
     :raises UsageError: an argument is invalid; nothing was changed
     :raises CompactionError: the run as a whole failed; a log that fails is in the report
     """
@@ -132,7 +135,7 @@ def _request(inputs: Inputs, options: EraseOptions) -> ErasureRequest:
     erasure = Erasure(criteria, salt, options["on_match"] == "tombstone")
     partitions = read_selector(inputs).partitions
     internal = frozenset((*inputs.topics, *(partition.topic for partition in partitions)))
-    return ErasureRequest(base, erasure, internal, places=places)
+    return ErasureRequest(base, erasure, internal, places=places, accepts_remaining=options["accept_remaining"])
 
 
 def _with_salt(base: CompactionRequest, salt: bytes) -> CompactionRequest:
@@ -225,10 +228,21 @@ def main(argv: Sequence[str] | None = None, execute: Execute = erase_records) ->
     def body(arguments: argparse.Namespace) -> int:
         options = OPTIONS.complete(vars(arguments))
         report, code = execution.run_and_write(partial(run, arguments.log_dirs, options, execute=execute), arguments)
-        if report.erasure.get("certificate", {}).get("status") == Status.INCOMPLETE.value:
-            message = "records of the keys remain in the log directories"
-            hint = "see the notes; --include-active erases from the last segments"
-            log_lines.print_error(f"{arguments.certificate}: certificate: {message}; {hint}")
+        if report.exit_code and (line := _remaining_line(report)):
+            log_lines.print_error(line)
         return code
 
     return execution.run_command(parser(), argv, body)
+
+
+def _remaining_line(report: RunReport) -> str:
+    """Which records of the keys remain, and the remedy; empty if none is known to remain."""
+    hint = "--include-active erases from the last segments, --accept-remaining accepts what remains"
+    certificate = report.erasure.get("certificate", {})
+    if certificate.get("status") == Status.INCOMPLETE.value:
+        message = "records of the keys remain in the log directories"
+        return f"{certificate['path']}: certificate: {message}; see the notes; {hint}"
+    remaining = report.erasure.get("remaining_records", 0)
+    logs = sum(log.remaining_records > 0 for log in report.logs)
+    records = f"{counted(remaining, 'record')} of these keys {'remains' if remaining == 1 else 'remain'}"
+    return f"{records} in the last segment of {counted(logs, 'log')}; {hint}" if remaining else ""

@@ -52,7 +52,7 @@ def compare_with(start: Callable[[], Passes], request: ComparisonRequest, task_s
     started = time.monotonic()
     with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as dir_access:
         logs = _cases(request, _views_by_policy(request, parallel_read(start)))
-        step(f"measuring {counted(len(logs), 'log')} under {len(request.policies)} policies")
+        step(f"measuring {counted(len(logs), 'log')} under {counted(len(request.policies), 'policy')}")
         results = _run_passes(start, request, logs, task_sizes)
         warn_of_changes(dir_access.in_use, _log_views(logs))
     compared_logs = tuple(compared(log, results) for log in logs)

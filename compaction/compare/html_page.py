@@ -24,7 +24,7 @@ _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 
 def to_html(comparison: Comparison) -> str:
     count, policies = len(comparison.logs), len(comparison.policies)
-    title = f"{policies} {'policy' if policies == 1 else 'policies'}, {counted(count, 'log')}"
+    title = f"{counted(policies, 'policy')}, {counted(count, 'log')}"
     return html_page("compaction.compare", title, model(comparison))
 
 

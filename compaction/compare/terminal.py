@@ -217,4 +217,5 @@ def comparison_summary(comparison: Comparison) -> str:
     failed = sum(_failed([log]) for log in comparison.logs)
     tail = f", {failed} failed" if failed else ""
     logs = counted(len(comparison.logs), "log")
-    return f"dry run, nothing written: {logs}{tail}; {', '.join(policies)} on disk, in {elapsed(comparison.seconds)}"
+    time = f"in {elapsed(comparison.seconds)} without start-up"
+    return f"dry run, nothing written: {logs}{tail}; {', '.join(policies)} on disk, {time}"

@@ -47,7 +47,8 @@ _INTERNAL = "__"
 class ErasureRequest:
     """``base`` selects the logs, ``erasure`` the records to erase. ``internal``: the internal topics that the call names.
     ``certify`` is called with all logs, in place before the sources are removed; it writes the file ``certificate``.
-    ``places``: the files and lines of the keys of ``erasure``."""
+    ``places``: the files and lines of the keys of ``erasure``. ``accepts_remaining``: records of the keys where the run does
+    not erase are no failure of it."""
 
     base: CompactionRequest
     erasure: Erasure
@@ -55,6 +56,7 @@ class ErasureRequest:
     certify: Certify | None = None
     certificate: str | None = None
     places: KeyPlaces | None = None
+    accepts_remaining: bool = False
 
 
 def erase_keys(
@@ -141,6 +143,8 @@ class _KeyErasure(Command):
         notes = [*notes_of(self._base, reports, files), *certified.notes]
         document = erasure_document(request.erasure, erased, self._resumed, notes)
         document |= missing_document(request.erasure, keys, request.places) | {"left_files": files}
+        document["remaining_records"] = sum(log.remaining_records for log in reports)
+        document["remaining_accepted"] = request.accepts_remaining
         if certified.status is not None:
             document["certificate"] = {"path": request.certificate, "status": certified.status}
         return document

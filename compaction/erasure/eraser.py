@@ -97,7 +97,9 @@ class Eraser:
         end_offset = log.compaction.first_uncleanable_offset
         examined = counted(sum(segment.base_offset < end_offset for segment in log.compaction.segments), "segment")
         if not records:
-            return f"no match: no record of these keys in {examined}"
+            none, (_, left) = f"no record of these keys in {examined}", self.counts(log.location)
+            remaining = f"{counted(left, 'record')} of these keys in the last segment, which needs --include-active"
+            return f"last segment: {remaining}; {none} before it" if left else f"no match: {none}"
         effect = "become tombstones" if self.erasure.tombstones else "erased"
         total = counted(sum(records.values()), "record")
         return f"{total} of {counted(log.keys, 'key')} {effect}, in {len(records)} of {examined}"

@@ -10,6 +10,9 @@
 | ``keys`` | each found key as SHA-256 of salt and key (``sha256``), with its ``records``; at most ``MOST_LISTED`` |
 | ``resumed`` | logs from which the run removed segments that an earlier run, possibly killed, or a broker had replaced |
 | ``certificate`` | only of a run with one: its ``path`` and ``status``; unless that is ``holds``, the exit code is 1 |
+| ``remaining_records`` | records with these keys in last segments, from which the run does not erase |
+| ``remaining_accepted`` | whether the call accepts records where the run does not erase; unless it does, the exit code of a
+    run that leaves some is 1 |
 | ``left_files`` | files in the directories that no broker loads: they were neither erased from nor copied |
 | ``notes`` | resumed erasures, and copies of the records that the run cannot reach |
 """
@@ -40,9 +43,12 @@ from compaction.storage.mixed import file_system
 
 #: keys, and lines of missing ones, that the report lists
 MOST_LISTED = 10_000
-#: files that a note names
+_REMOTE = "remote.storage.enable"
+#: files or topics that a note names
 _MOST_NAMED = 20
 NO_MATCH = "no_match"
+#: the reason code of a log with records of the keys in its last segment alone, from which nothing is erased
+LAST_SEGMENT = "last_segment"
 DROP, TOMBSTONE = "drop", "tombstone"
 
 
@@ -53,7 +59,7 @@ def erased_report(log: LogCleaning, records: int, remaining: int) -> LogReport:
     tiered = " (tiered: records in remote storage are not erased)" if plan.config.remote_storage_enable else ""
     if plan.verdict is Verdict.SKIP:
         skipped = skipped_report(log.plan)
-        code = skipped.reason_code or NO_MATCH
+        code = skipped.reason_code or (LAST_SEGMENT if remaining else NO_MATCH)
         return replace(skipped, reason=plan.reason + tiered, reason_code=code, remaining_records=remaining)
     report = cleaned_report(log.plan, log)
     return replace(
@@ -109,6 +115,10 @@ def _notes(request: CompactionRequest, logs: Sequence[LogReport], other_files: S
         segments = f"the last segment of {counted(len(remaining), 'log')}"
         remain = "remains" if sum(remaining) == 1 else "remain"
         yield f"{counted(sum(remaining), 'record')} of these keys {remain} in {segments}: --include-active erases from it, too"
+    tiered = sorted({log.topic for log in logs if log.settings.get(_REMOTE, {}).get("value")})
+    if tiered:
+        topics = ", ".join(tiered[:_MOST_NAMED]) + (", ..." if tiered[_MOST_NAMED:] else "")
+        yield f"records in remote storage are not erased, of {counted(len(tiered), 'topic')}: {topics}"
     if request.dry_run:
         return
     if request.output_dir is not None:

@@ -9,6 +9,9 @@ A number may be freed between listing the claims and creating one. After creatin
 again, and removes its own if one of them belongs to a run that has not ended; of two runs that do so, both may fail. Only then
 it removes the claims of ended runs.
 
+A claim is written and synchronized before it gets its name, and its run reads it back. If one breaks off all the same, its disk
+has lied and lost power, and its run with it: it holds up no run that has the lock.
+
 A run has ended if it ran under this kernel and its process is gone, or if its kernel is gone. Across kernels, and across
 containers of one kernel, this is decidable only on a disk of a single kernel, whose locks work. A claim of another machine on a
 shared file system must be removed by the user. Brokers ignore claims.
@@ -38,6 +41,9 @@ _ATTEMPTS = 10
 _LAST_NUMBER = 99_999_999
 #: more than any run writes
 _MAX_BYTES = 4096
+_BEGINNING = b'{"token": "'
+#: the content of what no run has made
+_MALFORMED = b"?"
 
 
 class Owner(Protocol):
@@ -220,7 +226,7 @@ def _require_over(fs: FileSystem, log_dir: str, numbers: Sequence[int], is_over:
 
 
 def _read(fs: FileSystem, log_dir: str, number: int) -> Identity | None:
-    """The run of a claim; ``None`` if the claim was removed.
+    """The run of a claim; ``None`` if the claim was removed, or breaks off.
 
     :raises LockedError: the claim is malformed
     """
@@ -229,7 +235,8 @@ def _read(fs: FileSystem, log_dir: str, number: int) -> Identity | None:
     if status is None:
         return None
     try:
-        return _identity_of(json.loads(fs.read_bytes(path, 0, _MAX_BYTES) if status.is_file else b""))
+        data = fs.read_bytes(path, 0, _MAX_BYTES) if status.is_file and status.size <= _MAX_BYTES else _MALFORMED
+        return None if _breaks_off(data) else _identity_of(json.loads(data))
     except (RecursionError, TypeError, ValueError):
         hint = "make sure that no other run works here, remove it and run again"
         raise LockedError("the claim of another run is malformed", path=path, hint=hint) from None
@@ -237,6 +244,12 @@ def _read(fs: FileSystem, log_dir: str, number: int) -> Identity | None:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
+
+
+def _breaks_off(data: bytes) -> bool:
+    """Whether ``data`` is the beginning of a claim, or of its bytes and then zeros, as after a loss of power."""
+    text = data.rstrip(b"\0")
+    return not text.endswith(b"}") and (text.startswith(_BEGINNING) or _BEGINNING.startswith(text))
 
 
 def _identity_of(value: dict[str, object]) -> Identity:

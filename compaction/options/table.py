@@ -111,12 +111,15 @@ class Keys(TypedDict, total=False):
         " pattern per line", usual=True, recorded=True, hidden=True)]
 
 
-class OnMatch(TypedDict, total=False):
-    """What replaces erased records."""
+class Erasing(TypedDict, total=False):
+    """What replaces erased records, and what may remain."""
 
     on_match: Annotated[str, _value(_KEYS, "--on-match", None, "drop the records, or replace each by a tombstone of the same"
         " key, offset and timestamp, without headers (default: drop)", default="drop", choices=("drop", "tombstone"),
         recorded=True)]
+    accept_remaining: Annotated[bool, _switch(_RUN, "--accept-remaining", "exit with 0, not 1, if records of the keys remain"
+        " where the run does not erase: in last segments without --include-active, and in all places that make a certificate"
+        " incomplete")]
 
 
 class Certificate(TypedDict, total=False):
@@ -358,7 +361,7 @@ class ExpireOptions(Selection, PrivateKeys, Configuration, DryRun, Copy, Tasks, 
 
 
 class EraseOptions(
-    Selection, PrivateKeys, Keys, OnMatch, Configuration, Rules, DryRun, Active, Certificate, Copy, Tasks, Session, total=False
+    Selection, PrivateKeys, Keys, Erasing, Configuration, Rules, DryRun, Active, Certificate, Copy, Tasks, Session, total=False
 ):
     """The keywords of ``compaction.erase``."""
 

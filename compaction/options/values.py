@@ -33,6 +33,8 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _FIRST_MS = 946_684_800_000
 _LAST_MS = 253_402_300_799_999
+#: a smaller number alone is more likely to lack its unit
+_LEAST_WITHOUT_UNIT = 1 << 20
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
@@ -132,9 +134,13 @@ def read_duration(option: str, value: str | int | None) -> int | None:
 def read_size(option: str, value: str | int | None) -> int | None:
     """Bytes; ``None`` for no value.
 
-    :raises UsageError: the value is not a size
+    :raises UsageError: the value is not a size, or a text without a unit below 1 MiB
     """
-    return _number(option, value, "rewrite.bytes", "a size such as 500GiB")
+    number = _number(option, value, "rewrite.bytes", "a size such as 500GiB")
+    if isinstance(value, str) and value.strip().isdigit() and number is not None and number < _LEAST_WITHOUT_UNIT:
+        hint = f"give a unit: {number}GiB, {number}MiB or {number}B"
+        raise UsageError(f"{option}: {value!r} would be {number} bytes", hint=hint)
+    return number
 
 
 def _number(option: str, value: str | int | None, name: str, example: str) -> int | None:

@@ -17,6 +17,7 @@ result would contradict the log too. Difference: transactions that ended below t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -37,6 +38,7 @@ from compaction.recovery.unflushed import ScanRange, scan_headers
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.segment_file import SegmentFile
 
+_LOG = logging.getLogger(__name__)
 _UNEXPIRED = ReadOptions(now_ms=0, producer_id_expiration_ms=LONG_MAX)
 _HINT = "restore this log from a replica or a backup"
 
@@ -131,9 +133,12 @@ def _matches(entries: Int64s, txns: Transactions) -> tuple[Bools, Int64s]:
 def repaired_after_scan(fs: FileSystem, view: LogView, rows: Rows, end_offset: int) -> LogView:
     """``view`` with the transaction indexes rebuilt that contradict the rows of pass 1; the same object if none does.
 
+    A transaction may begin below ``end_offset`` and have no marker at all. The snapshots decide, as in a broker, which has no
+    such transaction and reads its data as committed: it replays nothing when it is truncated over a marker, all its producers
+    having expired (``UnifiedLog.rebuildProducerState``), and no later marker of the producer can abort that data.
+
     :param rows: ``TXN_ROW`` summaries of the log's first segments; if a transaction has no marker there, the others are read
     :param end_offset: all transactions that begin below have ended, by the producer snapshots
-    :raises CorruptLogError: one has not ended
     """
     segments, start = view.segments, view.log_start_offset
     if not len(rows) and not any(segment.aborted_txns for segment in segments):
@@ -144,8 +149,10 @@ def repaired_after_scan(fs: FileSystem, view: LogView, rows: Rows, end_offset: i
         scans = scan_headers(fs, view.path, segments, above, ScanRange(start)).values()
         rows, read = np.concatenate([rows, *(scan.rows for scan in scans)]), range(len(segments))
         if (first := _first_open(rows, start)) < end_offset:
-            message = f"a transaction is open from offset {first} on, but the producer snapshots do not have it"
-            raise CorruptLogError(message, path=view.path, hint="remove the .snapshot files of this log, and run again")
+            _LOG.warning(
+                "%s: the transaction from offset %d on has no marker, and the producer snapshots do not have it: its data"
+                " counts as committed, as for a broker", view.path, first
+            )  # fmt: skip
     broken = contradictions(segments, read, rows, start)
     return replace(view, segments=repair(fs, view.path, segments, rows, broken, start)) if broken else view
 

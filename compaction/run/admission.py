@@ -14,9 +14,11 @@ from typing import NamedTuple
 from compaction.cleaning.grouping import Group
 from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
+from compaction.errors import StorageError
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult
 from compaction.run.sizing import Sizes, max_records
+from compaction.screen.amounts import size
 from compaction.storage.local import FreeSpace, free_space
 
 #: a log with a larger fraction of records without a key is refused: compaction would drop them
@@ -55,6 +57,14 @@ class SpaceBudget:
     def free_bytes(self, directory: str) -> int:
         """Bytes that can still be allocated; negative if not even the reserve fits."""
         return self._free_bytes[self.device(directory)]
+
+    def refusal(self, directory: str, needed_bytes: int) -> StorageError:
+        """The error of a file system without the margin; ``needed_bytes`` is the space that the smallest log needs."""
+        free_bytes = self.free_bytes(directory) + _MARGIN_BYTES
+        lacking = size(needed_bytes + _MARGIN_BYTES - free_bytes)
+        message = f"{size(free_bytes)} are free, less than the margin of {size(_MARGIN_BYTES)} for checkpoints and journals"
+        hint = f"free {lacking} more for the smallest log, and run again, or use --output-dir; nothing was written"
+        return StorageError(message, path=directory, hint=hint)
 
     def take(self, directory: str, needed_bytes: int) -> bool:
         """Allocates ``needed_bytes`` in ``directory`` if they fit; returns whether they do."""

@@ -2,8 +2,9 @@
 
 1. A log that is expected to free less than the least share of what would be rewritten is deferred (``cleaning.benefit``).
 2. In the order of the run, logs whose rewriting exceeds the most bytes are deferred; later ones that still fit are not.
-3. A log that would not be done in time at the rate of the run so far is deferred. Waves are short for that: the first one has
-   at most ``_FIRST_WAVE_BYTES``, each other one at most what the run rewrites in a tenth of its time.
+3. A log that would not be done in time at the rate of the run so far is deferred, but not the first one of the run. Waves are
+   short for that: the first one has at most ``_FIRST_WAVE_BYTES``, each other one at most what the run rewrites in a tenth of
+   its time.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Pace:
         self._started_s = started_s
         #: of the waves that have ended
         self.rewritten_bytes, self._seconds = 0, 0.0
+        self._begun = False
 
     @property
     def limited(self) -> bool:
@@ -63,14 +65,15 @@ class Pace:
         return self.rewritten_bytes / self._seconds if self._seconds else 0.0
 
     def add(self, log_bytes: int, seconds: float) -> None:
-        """A wave of ``log_bytes`` took ``seconds``."""
+        """A wave took ``seconds``; ``log_bytes`` are those of its logs that did not fail."""
+        self._begun = True
         self.rewritten_bytes += log_bytes
         self._seconds += seconds
 
     def defer_late(self, logs: Sequence[LogCleaning], now_s: float) -> None:
-        """Sets ``deferred`` of logs that would not be done in time, each begun now."""
+        """Sets ``deferred`` of logs that would not be done in time, each begun now; the first wave has the first log anyway."""
         left_s = self.end_s - now_s
-        for log in logs:
+        for log in logs if self._begun else logs[1:]:
             seconds = self.seconds_for(rewritten_bytes(log.compaction))
             if left_s <= 0:
                 log.deferred = "deferred: --max-duration has passed"

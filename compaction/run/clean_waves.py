@@ -93,15 +93,17 @@ class WaveRunner:
         done = {}
         for log in logs:
             if (report := reports.get(log.location)) is not None:
-                # a log that failed may have replaced a part of its segments
-                left_bytes = report.deleted_bytes if log.error is None else replaced.added[log.location]
+                # a log that failed or was deferred may have replaced a part of its segments
+                complete = log.error is None and log.deferred is None
+                left_bytes = report.deleted_bytes if complete else replaced.added[log.location]
                 deleted_bytes = max(0, left_bytes - replaced.removed[log.location])
                 same = deleted_bytes == report.deleted_bytes
                 done[log.location] = report if same else replace(report, deleted_bytes=deleted_bytes)
         return list(done.values()), [self._report(wave, done, seconds) for wave, seconds in ended]
 
     def _counts(self, log: LogCleaning) -> bool:
-        return self.command.counts_expired and bool(log.plan.removals) and log.deferred is None
+        counts = self.command.counts_expired and bool(log.plan.removals)
+        return counts and log.deferred is None and log.error is None
 
     def _clean(
         self, wave: Wave, passes: Passes, remaining: Sequence[LogCleaning], replaced: ReplacedSegments | None
@@ -144,7 +146,7 @@ class WaveRunner:
         """Swaps in a cleaned log, applies the delete policy to another one; a failed log is not changed. Returns its report."""
         started = time.monotonic()
         try:
-            if log.error is not None:
+            if log.error is not None or log.deferred is not None:
                 self.output.discard(log)
             elif log.cleans:
                 yield from self.output.replace(log)
@@ -157,10 +159,11 @@ class WaveRunner:
         if log.error is not None:
             return failed_report(log.location, log.error, log.plan, log.swapped)
         report = self.command.report(log)
-        return replace(report, expired_records=log.expired_records, seconds=log.seconds + time.monotonic() - started)
+        seconds = log.seconds + time.monotonic() - started
+        return replace(report, expired_records=log.expired_records, task_seconds=log.seconds, seconds=seconds)
 
     def _report(self, wave: Wave, reports: Mapping[LogLocation, LogReport], seconds: float) -> WaveReport:
-        done = [log for log in wave.logs if log.error is None]
+        done = [log for log in wave.logs if log.error is None and log.deferred is None]
         written_bytes = sum(file.size for log in done for group in (*log.swapped, *log.groups) for file in group.files)
         freed_bytes = sum(replaced_bytes(log) - reports[log.location].deleted_bytes for log in done) if self._in_place else 0
         return WaveReport(len(wave.logs), written_bytes, freed_bytes, seconds)

@@ -17,6 +17,7 @@ from compaction.run.admission import keyless_refusal
 from compaction.run.budget import defer
 from compaction.run.cleaner import Cleaner
 from compaction.run.command import Command
+from compaction.run.key_sample import sample_keys
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.log_reports import cleaned_report, deferred_report, skipped_report
 from compaction.run.offset_maps import OffsetMaps
@@ -39,10 +40,15 @@ def clean_logs(
     return carry_out(_Compaction(request), start, request, sizes, files, runs, on_wave)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Compaction(Command):
     request: CompactionRequest
+    #: how the log directories are accessed, once they are locked
+    files: DiskFileSystem | None = None
     counts_expired = True
+
+    def begin(self, files: DiskFileSystem) -> None:
+        self.files = files
 
     def plan(self, view: LogView, settings: Settings) -> PolicyPlan:
         active, rules = self.request.include_active, settings.kafka.rules
@@ -50,6 +56,8 @@ class _Compaction(Command):
 
     def order(self, logs: Sequence[LogCleaning]) -> list[LogCleaning]:
         by_path = {log.location.path: log for log in logs}
+        if self.request.budget.min_freed_share is not None and self.files is not None:
+            sample_keys(self.files, [log for log in logs if log.cleans])
         ordered = [by_path[plan.view.path] for plan in dirtiest_first(log.compaction for log in logs)]
         if self.request.order == BENEFIT:
             ordered.sort(key=lambda log: (not log.cleans, -benefit(log.plan)))

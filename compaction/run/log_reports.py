@@ -52,6 +52,8 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
         records_before=stats.messages_read,
         records_after=stats.messages_kept,
         removed_records=stats.removed,
+        stored_records_before=stats.messages_kept + stats.removed,
+        stored_records_after=stats.messages_kept,
         segments_before=len(compaction.segments),
         segments_after=len(compaction.groups),
         superseded_records=stats.superseded(log.invalid),
@@ -161,8 +163,9 @@ def failed_report(
 
 
 def deferred_report(log: LogCleaning) -> LogReport:
-    """A log that the budget leaves to the next run: neither cleaned nor shortened by the delete policy."""
-    report = failed_report(log.location, log.deferred, log.plan)
+    """A log that the budget leaves to the next run: neither cleaned nor shortened by the delete policy, but for the portions
+    of it that were swapped in."""
+    report = failed_report(log.location, log.deferred, log.plan, log.swapped)
     return replace(report, status=LogStatus.SKIPPED, reason_code=SkipCause.DEFERRED.value)
 
 

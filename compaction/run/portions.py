@@ -10,7 +10,8 @@ All portions are cleaned by the offset map of one pass 1. A log is refused if
 
 * it has only one group, or the replaced segments must remain (``--verify``, ``erase --certificate``);
 * its segments have other bytes on the disk than recovery has made of them in memory: they are written at the first swap;
-* the next group does not fit even when the ``.deleted`` files of this run are gone.
+* the next group does not fit even when the ``.deleted`` files of this run are gone. If the run's time ends before that, the
+  rest of the log is deferred.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def clean_in_portions(
     while remaining and log.error is None:
         chosen = _fitting(log, remaining, lacking, replaced)
         if not chosen:
-            log.error = _refusal(log, lacking.needed_bytes[remaining[0]])
+            space = SpaceBudget()
+            log.deferred = replaced.late(space, {space.device(log.directory)})
+            log.error = None if log.deferred else _refusal(log, lacking.needed_bytes[remaining[0]])
             return
         log.parts = [part for part in parts if part.output.group in chosen]
         remaining = remaining[len(chosen) :]

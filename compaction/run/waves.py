@@ -9,12 +9,14 @@ wave has every log, in the order of the run, that still fits beside the earlier 
 3. It is as short as a limit of the run's time demands (``run.budget``). Such a run defers logs that would end too late.
 
 A log that does not even fit alone is a wave of its own, after all others have freed space; its outputs are measured before they
-are written (``run.admission``). If they do not fit it is cleaned in portions (``run.portions``). Logs that are not compacted
-need no space, and are in the first wave.
+are written (``run.admission``). If they do not fit it is cleaned in portions (``run.portions``). If the file system lacks even
+the margin that no output may use, all of its logs fail at once. Logs that are not compacted need no space, and are in the first
+wave.
 
 The free space is read again for each wave. Before that, the ``.deleted`` files of earlier waves are removed for which
 ``file.delete.delay.ms`` has passed. The run waits for the delay, for at most ``_LONGEST_WAIT_S``, if logs lack space and these
-files take more of it than the logs that fit: then they are most of the next wave. Those of the last wave remain, as those of a
+files take more of it than the logs that fit: then they are most of the next wave. If the run's time ends before the delay, it
+defers these logs. Those of the last wave remain, as those of a
 run with one wave do. If they are to be removed early, they are removed as soon as the swaps of their wave have ended; a swap
 whose end is not known keeps them.
 
@@ -63,7 +65,7 @@ class Wave:
 
     @cached_property
     def to_clean(self) -> list[LogCleaning]:
-        return [log for log in self.logs if log.cleans]
+        return [log for log in self.logs if log.cleans and log.error is None]
 
 
 class _Replaced(NamedTuple):
@@ -119,12 +121,20 @@ class ReplacedSegments:
 
     def soon(self, space: SpaceBudget, devices: set[int]) -> int:
         """The bytes on some file systems of files that the run may wait for."""
-        latest_s = min(time.monotonic() + _LONGEST_WAIT_S, self.end_s)
-        return sum(
-            files.size_bytes
-            for files in self._remaining.values()
-            if files.due_s <= latest_s and space.device(files.log.directory) in devices
-        )
+        return sum(files.size_bytes for files in self._awaited(space, devices) if files.due_s <= self.end_s)
+
+    def late(self, space: SpaceBudget, devices: set[int]) -> str | None:
+        """Why logs that lack space on some file systems are deferred: the run ends before files there may be removed."""
+        late_bytes = sum(files.size_bytes for files in self._awaited(space, devices) if files.due_s > self.end_s)
+        if not late_bytes:
+            return None
+        return f"deferred: --max-duration ends before file.delete.delay.ms has passed for {size(late_bytes)} in .deleted files"
+
+    def _awaited(self, space: SpaceBudget, devices: set[int]) -> list[_Replaced]:
+        """The files on some file systems that a run without a limit of time would wait for."""
+        latest_s = time.monotonic() + _LONGEST_WAIT_S
+        awaited = (files for files in self._remaining.values() if files.due_s <= latest_s)
+        return [files for files in awaited if space.device(files.log.directory) in devices]
 
     def wait(self) -> None:
         """Waits until the next files may be removed, and removes them."""
@@ -166,8 +176,10 @@ class Waves:
             if not in_wave:
                 return
             started_s = time.monotonic()
-            yield Wave([log for log in self._logs if log.location in in_wave], self._progress(number, chosen))
-            self._pace.add(sum(rewritten_bytes(log.compaction) for log in chosen), time.monotonic() - started_s)
+            progress = None if number == 1 and len(chosen) == len(self._remaining) else self._progress(number, chosen)
+            yield Wave([log for log in self._logs if log.location in in_wave], progress)
+            done = (log for log in chosen if log.error is None)
+            self._pace.add(sum(rewritten_bytes(log.compaction) for log in done), time.monotonic() - started_s)
             self._remaining = [log for log in self._remaining if log.location not in in_wave]
             if not self._remaining:
                 return
@@ -205,9 +217,26 @@ class Waves:
                 return self._fitting(None)[0]
             needed_bytes = sum(self._bounds[log.location] for log in chosen)
             devices = {space.device(log.directory) for log in lacking}
-            if self._replaced.soon(space, devices) <= needed_bytes:
-                return chosen or self._remaining[:1]
-            self._replaced.wait()
+            if self._replaced.soon(space, devices) > needed_bytes:
+                self._replaced.wait()
+            elif not chosen and (late := self._replaced.late(space, devices)):
+                for log in lacking:
+                    log.deferred = late
+            else:
+                return chosen or self._without_margin() or self._remaining[:1]
+
+    def _without_margin(self) -> list[LogCleaning]:
+        """The logs on file systems whose free space is less than the margin: these logs fail."""
+        space = SpaceBudget()
+        failed = [log for log in self._remaining if space.free_bytes(log.directory) < 0]
+        for log in failed:
+            bounds = (
+                self._bounds[other.location]
+                for other in failed
+                if space.device(other.directory) == space.device(log.directory)
+            )
+            log.error = str(space.refusal(log.location.log_dir, min(bounds)))
+        return failed
 
     def _fitting(self, space: SpaceBudget | None) -> tuple[list[LogCleaning], list[LogCleaning]]:
         """The logs that fit together, and those that lack space."""

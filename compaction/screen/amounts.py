@@ -5,6 +5,7 @@ from __future__ import annotations
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 #: units of time, ms
 _UNITS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000), ("ms", 1))
+_LETTERS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"))
 #: with this many of the largest unit the next one is omitted
 _MANY = 10
 
@@ -33,8 +34,9 @@ def share_freed(before: int, after: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun: ``1 segment``, ``1,350 records``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """A number with its noun: ``1 segment``, ``1,350 records``, ``2 policies``."""
+    plural = f"{noun[:-1]}ies" if noun[-1] == "y" and noun[-2] not in "aeiou" else f"{noun}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural}"
 
 
 def duration(milliseconds: int) -> str:
@@ -50,6 +52,13 @@ def duration(milliseconds: int) -> str:
         if number:
             parts = [_of_unit(number, name)]
     return "0 ms"
+
+
+def at_most(milliseconds: int) -> str:
+    """The value of a setting that is not longer, in the largest unit of which it has two: ``49m``, ``23h``, ``999`` ms."""
+    fitting = ((size_ms, letter) for size_ms, letter in _LETTERS if milliseconds >= 2 * size_ms)
+    size_ms, letter = next(fitting, (1, ""))
+    return f"{milliseconds // size_ms}{letter}"
 
 
 def _of_unit(number: int, name: str) -> str:

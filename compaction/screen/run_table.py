@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {LogStatus.FAILED: "bold red", LogStatus.CLEANED: "green", LogStatus.SKIPPED: "dim"}
 #: reason codes as shown
-_CAUSES = {"error": "", "policy_unknown": "unknown", "no_match": "no match"}
+_CAUSES = {"error": "", "policy_unknown": "unknown", "no_match": "no match", "last_segment": "last segment"}
 #: logs that a note names
 _MOST_NAMES = 5
 _RELEASE = "the next run or a broker's start removes them, or at once: --set file.delete.delay.ms=0"
@@ -34,7 +34,11 @@ def summary(report: RunReport) -> str:
     unknown = sum(log.policy_unknown for log in report.logs)
     tail = f", cleanup.policy of {unknown} unknown" if unknown else ""
     logs = f"{counted(len(report.logs), 'log')}: {_outcomes(report.logs, dry_run=report.dry_run)}{tail}"
-    return f"{start}{logs}; {_effect(report)}in {elapsed(report.seconds)}"
+    remaining = sum(log.remaining_records for log in report.logs)
+    would = "would " if report.dry_run else ""
+    verb = "remains" if remaining == 1 and not would else "remain"
+    left = f"{counted(remaining, 'record')} of these keys {would}{verb} in last segments; " if remaining else ""
+    return f"{start}{logs}; {left}{_effect(report)}in {elapsed(report.seconds)} without start-up"
 
 
 def _effect(report: RunReport) -> str:

@@ -2,7 +2,8 @@
 
 A copy of the last days has the same records at the same distances. Its keys recur as they did: of the records that were
 superseded in the last days, as many of the same age, as far as so many of that age remain, are superseded at the same place of
-the copy.
+the copy. Each copy takes the time of all before it, and a log that is much shorter says little of what comes: there are at most
+``MOST_COPIES``.
 """
 
 from __future__ import annotations
@@ -25,15 +26,22 @@ from compaction.simulation.arrivals import (
 
 #: the days that are repeated
 WINDOW_MS = 30 * 86_400_000
+MOST_COPIES = 100
+
+
+def window_ms(arrivals_ms: Int64s, now_ms: int) -> int:
+    """The length of what is repeated, ms; 0 if nothing is."""
+    length_ms = min(WINDOW_MS, now_ms - int(arrivals_ms[0])) if len(arrivals_ms) else 0
+    return length_ms if length_ms > 0 and arrivals_ms[-1] > now_ms - length_ms else 0
 
 
 def continued(arrivals: Arrivals, arrivals_ms: Int64s, now_ms: int, ahead_ms: int) -> tuple[Arrivals, Int64s]:
     """The arrivals and their times, with those of ``ahead_ms`` after ``now_ms``; whole buckets are copied."""
     parts, buckets, cells, count = arrivals.parts, arrivals.buckets, arrivals.cells, len(arrivals_ms)
-    length_ms = min(WINDOW_MS, now_ms - int(arrivals_ms[0])) if count else 0
-    first = int(np.searchsorted(arrivals_ms, now_ms - length_ms, "right"))
-    if length_ms <= 0 or first == count:
+    length_ms = window_ms(arrivals_ms, now_ms)
+    if not length_ms:
         return arrivals, arrivals_ms
+    first = int(np.searchsorted(arrivals_ms, now_ms - length_ms, "right"))
     first, starts = int(arrivals.starts[buckets[first]]), np.append(arrivals.starts, count)
     bucket_ms = arrivals_ms[arrivals.starts]
     for copy in range(1, -(-ahead_ms // length_ms) + 1):

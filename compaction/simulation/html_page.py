@@ -21,7 +21,7 @@ MOST_VIEWS = 200
 
 def to_html(result: OverTime) -> str:
     count, policies = len(result.logs), len(result.policies)
-    title = f"{policies} {'policy' if policies == 1 else 'policies'} through time, {counted(count, 'log')}"
+    title = f"{counted(policies, 'policy')} through time, {counted(count, 'log')}"
     return html_page("compaction.simulation", title, model(result))
 
 

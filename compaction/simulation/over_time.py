@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +16,10 @@ from compaction.cleaning.log_view import LogView
 from compaction.cleaning.txn_tables import aborted_of
 from compaction.config import Policy
 from compaction.config.request import CompactionRequest, ComparisonRequest, Span
-from compaction.errors import CompactionError, UnsupportedLogError
+from compaction.errors import CompactionError, UnsupportedLogError, UsageError
 from compaction.formats.record_batch import HEADER_SIZE
 from compaction.locking.access import Purpose, access
+from compaction.logdir.read_log import DAY_MS
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.names import LogLocation
 from compaction.run.cleaner import map_settings, slices_of
@@ -25,9 +28,9 @@ from compaction.run.passes import Passes
 from compaction.run.prepare import LogAccess, read_logs
 from compaction.run.run import parallel_read
 from compaction.run.sizing import sizes
-from compaction.screen.amounts import counted, size
+from compaction.screen.amounts import counted, duration, size
 from compaction.screen.steps import step
-from compaction.simulation.ahead import continued
+from compaction.simulation.ahead import MOST_COPIES, continued, window_ms
 from compaction.simulation.arrivals import (
     BATCHES,
     CONTROLS,
@@ -48,6 +51,11 @@ from compaction.simulation.times import arrival_times, clock, period
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
 
+_LOG = logging.getLogger(__name__)
+#: samples of a simulation that a caller may ask for
+_MOST_PERIODS = 10_000
+_MINUTE_MS = 60_000
+
 
 class _Log(NamedTuple):
     location: LogLocation
@@ -62,6 +70,7 @@ def simulate(start: Callable[[], Passes], request: ComparisonRequest, span: Span
 
     :param start: starts the task runner, if there is work
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
+    :raises UsageError: the time has too many periods
     """
     started, base = time.monotonic(), request.base
     fs = OverlayFileSystem(file_system(base.log_dirs))
@@ -72,8 +81,11 @@ def simulate(start: Callable[[], Passes], request: ComparisonRequest, span: Span
         logs = _read(start, request, fs, views, errors)
         warn_of_changes(dir_access.in_use, iter(views.values()))
     known = {log.location: _known(log) for log in logs if len(log.arrivals_ms)}
+    step(f"simulating {counted(len(logs), 'log')}")
+    _warn_if_past(logs, base.as_of_ms)
+    span = replace(span, ahead_ms=_ahead_ms(logs, base.as_of_ms, span.ahead_ms))
+    logs = _without_short(logs, base.as_of_ms, span.ahead_ms, errors)
     simulation = _Simulation(base, fs, logs, span)
-    step(f"simulating {counted(len(logs), 'log')} under {len(request.policies)} policies")
     by_policy = [simulation.effects(policy) for policy in request.policies]
     simulated = []
     for location in (each.location for each in prepared):
@@ -97,11 +109,17 @@ class _Simulation:
         first_ms = min((int(log.arrivals_ms[0]) for log in logs if len(log.arrivals_ms)), default=last_ms)
         shown_ms = max(first_ms, span.first_ms or first_ms)
         self.period_ms = span.period_ms or period(shown_ms, last_ms)
+        if span.period_ms is not None and (last_ms - shown_ms) // span.period_ms > _MOST_PERIODS:
+            minutes = -(-(last_ms - shown_ms) // (_MOST_PERIODS * _MINUTE_MS))
+            message = f"--every: {duration(span.period_ms)} divides the time into more than {_MOST_PERIODS:,} parts"
+            hint = f"give at least {duration(minutes * _MINUTE_MS)}, or a shorter time by --from and --to"
+            raise UsageError(message, hint=hint)
         self._clock = clock(min(first_ms, last_ms), last_ms, shown_ms, self.period_ms)
         self._logs = [_continued(log, base.as_of_ms, span.ahead_ms) for log in logs]
 
     def effects(self, policy: Policy) -> dict[LogLocation, Effect]:
         """Each log under a policy."""
+        step(f"simulating {counted(len(self._logs), 'log')} under {policy.name}")
         base = replace(self._base, resolver=self._base.resolver.with_policy(policy.settings))
         settings = read_settings(self._fs, [log.location for log in self._logs], base)
         return {log.location: self._effect(policy, log, known) for log, known in zip(self._logs, settings, strict=True)}
@@ -124,6 +142,42 @@ class _Simulation:
         topics = [resolver.topic(log.location.topic_partition.topic) for log in self._logs]
         compacts, deletes = any(each.cleanup_compact for each in topics), any(each.cleanup_delete for each in topics)
         return fit(policy.name, fit_bytes, compacts, deletes, sum_under)
+
+
+def _warn_if_past(logs: Sequence[_Log], now_ms: int) -> None:
+    """Logs a warning if nothing has arrived for long: in an old copy, "now" is not the time of the logs."""
+    times = [log.arrivals_ms for log in logs if len(log.arrivals_ms)]
+    if not times:
+        return
+    first_ms, last_ms = min(int(each[0]) for each in times), max(int(each[-1]) for each in times)
+    if now_ms - last_ms > max(DAY_MS, (last_ms - first_ms) // 10):
+        last = datetime.fromtimestamp(-(-last_ms // _MINUTE_MS) * 60, timezone.utc)
+        message = "the last record arrived %s before --as-of: if this is an old copy, give --as-of %s"
+        _LOG.warning(message, duration(now_ms - last_ms), f"{last:%Y-%m-%dT%H:%MZ}")
+
+
+def _ahead_ms(logs: Sequence[_Log], now_ms: int, ahead_ms: int) -> int:
+    """``ahead_ms``, or less if it is much longer than what can be repeated."""
+    window = max((window_ms(log.arrivals_ms, now_ms) for log in logs), default=0)
+    if not window or ahead_ms <= MOST_COPIES * window:
+        return ahead_ms
+    message = "--ahead: the logs have arrivals of %s to repeat, at most %d times: simulated is what comes in %s, not in %s"
+    _LOG.warning(message, duration(window), MOST_COPIES, duration(MOST_COPIES * window), duration(ahead_ms))
+    return MOST_COPIES * window
+
+
+def _without_short(logs: Sequence[_Log], now_ms: int, ahead_ms: int, errors: dict[LogLocation, str]) -> list[_Log]:
+    """The logs that last long enough to be continued; ``errors`` gets the others."""
+    long_enough = []
+    for log in logs:
+        window = window_ms(log.arrivals_ms, now_ms)
+        if 0 < window * MOST_COPIES < ahead_ms:
+            message = f"its arrivals of {duration(window)} would be repeated more than {MOST_COPIES} times"
+            hint = f"give --ahead of at most {duration(window * MOST_COPIES)}, or leave it out by --topic"
+            errors[log.location] = str(UnsupportedLogError(message, path=log.view.path, hint=hint))
+        else:
+            long_enough.append(log)
+    return long_enough
 
 
 def _continued(log: _Log, now_ms: int, ahead_ms: int) -> _Log:

@@ -1,8 +1,9 @@
 """Replays the arrivals of a log under a policy: appends and rolls, cleanings, deletions of segments.
 
 The rules of cleaning and deletion are those of a run (``compaction.cleaning``), over a log whose offsets are the numbers of its
-parts. Appends mirror ``UnifiedLog.maybeRoll`` and ``LogSegment.shouldRoll``; cleanings are those of Kafka 3.1 and later, with
-the sizes of parts in place of records (``compaction.simulation.parts``).
+parts. Appends mirror ``UnifiedLog.maybeRoll`` and ``LogSegment.shouldRoll``: a segment whose first batch has no timestamp is
+rolled ``segment.ms`` after it was created; one without any timestamp is as old as its file. Cleanings are those of Kafka 3.1
+and later, with the sizes of parts in place of records (``compaction.simulation.parts``).
 
 At each check, as in a broker, the cleaner comes first, then the deletion of segments. Differences to a broker: offset maps have
 room for all keys, the cleaner is never busy elsewhere, the high watermark is the log end, and transactions hold cleanings back
@@ -53,6 +54,8 @@ class Replay:
         self._segments: list[Segment] = []
         self._arrived, self._arrived_bytes, self._size = 0, 0, 0
         self._first_dirty: int | None = None
+        #: when the active segment was created, ms, and its largest timestamp, -1 without one
+        self._created_ms = self._active_largest_ms = -1
         #: replaced and deleted segments that wait for ``file.delete.delay.ms``: until when, and their bytes
         self._waiting: list[tuple[int, int]] = []
         #: the cleaner looks again if a segment was rolled, or at a time
@@ -111,26 +114,26 @@ class Replay:
         # Kafka: ``LogConfig.maxSegmentMs``
         longest_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.cleanup_compact else config.segment_ms
         active = segments.pop() if segments else None
-        base, size, began_ms, largest_ms, written_ms = _fields(active)
+        base, size, began_ms, written_ms = _fields(active)
+        created_ms, largest_ms = self._created_ms, self._active_largest_ms
         for part in range(self._arrived, end):
             more, latest_ms, now_ms = self._sizes[part], self._largest_ms[part], self._times[part]
             if base >= 0:
-                waited_ms = latest_ms - began_ms if 0 <= began_ms < _LONG_MAX else now_ms - written_ms
+                waited_ms = latest_ms - began_ms if 0 <= began_ms < _LONG_MAX else now_ms - created_ms
                 if size > config.segment_bytes - more or (size > 0 and waited_ms > longest_ms):
                     segments.append(_segment(base, size, began_ms, largest_ms, written_ms, part))
                     self._rolled, base = True, -1
             if base < 0:
-                base, size = part, 0
+                base, size, created_ms, largest_ms = part, 0, now_ms, -1
             if size == 0:
-                began_ms, largest_ms = latest_ms, latest_ms if latest_ms >= 0 else now_ms
-            else:
-                largest_ms = max(largest_ms, latest_ms)
+                began_ms = latest_ms
+            largest_ms = max(largest_ms, latest_ms)
             size, written_ms = size + more, now_ms
             self._size += more
             self._arrived_bytes += more
         if base >= 0:
             segments.append(_segment(base, size, began_ms, largest_ms, written_ms, max(self._arrived, end)))
-        self._arrived = max(self._arrived, end)
+        self._arrived, self._created_ms, self._active_largest_ms = max(self._arrived, end), created_ms, largest_ms
 
     def _view(self) -> LogView:
         end, stable = self._arrived, int(self._parts.stable[self._arrived])
@@ -200,6 +203,8 @@ class Replay:
             self._size -= plan.removed_bytes
             self._waiting.append((now_ms + config.file_delete_delay_ms, plan.removed_bytes))
             self._rolled = True
+            if not self._segments[-1].size_bytes:
+                self._created_ms, self._active_largest_ms = now_ms, -1
             self._events.append(Event(now_ms, "deleted", plan.removed_bytes, 0))
 
     def _note_ages(self, now_ms: int) -> None:
@@ -209,13 +214,13 @@ class Replay:
         self._oldest = max(self._oldest[0], ages[0]), max(self._oldest[1], ages[1])
 
 
-def _fields(segment: Segment | None) -> tuple[int, int, int, int, int]:
-    """Base, size, first and largest timestamp, and when it was written last; a base of -1 for none."""
+def _fields(segment: Segment | None) -> tuple[int, int, int, int]:
+    """Base, size, first timestamp, and when it was written last; a base of -1 for none."""
     if segment is None:
-        return -1, 0, _LONG_MAX, -1, -1
-    first_ms, largest_ms = segment.first_batch_timestamp_ms, segment.largest_timestamp_ms
-    return segment.base_offset, segment.size_bytes, first_ms, largest_ms, segment.mtime_ns // _NS
+        return -1, 0, _LONG_MAX, -1
+    return segment.base_offset, segment.size_bytes, segment.first_batch_timestamp_ms, segment.mtime_ns // _NS
 
 
 def _segment(base: int, size: int, first_ms: int, largest_ms: int, written_ms: int, end: int) -> Segment:
-    return Segment(base, size, written_ms * _NS, 0, 0, largest_ms, first_ms if size else _LONG_MAX, end)
+    largest_ms = largest_ms if largest_ms >= 0 else written_ms
+    return Segment(base, size, written_ms * _NS, 0, 0, largest_ms, first_ms if size and first_ms >= 0 else _LONG_MAX, end)

@@ -44,7 +44,8 @@ def summary_of(result: OverTime) -> str:
     failed = sum(log.error is not None for log in result.logs)
     tail = f", {failed} failed" if failed else ""
     logs = counted(len(result.logs), "log")
-    return f"simulated, nothing written: {logs}{tail}; {', '.join(peaks)} on disk, in {elapsed(result.seconds)}"
+    time = f"in {elapsed(result.seconds)} without start-up"
+    return f"simulated, nothing written: {logs}{tail}; {', '.join(peaks)} on disk, {time}"
 
 
 def _fit(found: Fit, style: Style) -> list[Line]:
@@ -138,7 +139,7 @@ def ahead_note(result: OverTime) -> list[str]:
 def fit_note(found: Fit) -> list[str]:
     """What fits, and the strongest single setting."""
     if found.found is None:
-        texts = [f"none of {len(found.trials)} policies remains within {size(found.fit_bytes)}"]
+        texts = [f"none of {counted(len(found.trials), 'policy')} remains within {size(found.fit_bytes)}"]
     else:
         how = ",".join(found.found.changes) or "unchanged"
         texts = [f"within {size(found.fit_bytes)}: {found.policy}, {how}: at most {size(found.found.peak_bytes)}"]

@@ -60,14 +60,14 @@ def test_the_policy_has_its_source() -> None:
 
 def test_a_lag_that_has_not_passed_has_the_remaining_time() -> None:
     lag = one(answers(mostly_clean(), f"max.compaction.lag.ms={3 * DAY_MS}"), "max.compaction.lag.ms")
-    assert (lag.holds, lag.remedy) == (False, f"in 2 days, or with max.compaction.lag.ms={DAY_MS - 1}")
+    assert (lag.holds, lag.remedy) == (False, "in 2 days, or with max.compaction.lag.ms=23h")
     assert verdict(mostly_clean(), f"max.compaction.lag.ms={DAY_MS - 1}") is Verdict.CLEAN
     assert verdict(mostly_clean(), f"max.compaction.lag.ms={DAY_MS}") is Verdict.SKIP
 
 
 def test_a_lag_that_is_not_set_has_the_age_of_the_oldest_dirty_segment() -> None:
     lag = one(answers(mostly_clean()), "max.compaction.lag.ms")
-    remedy = f"it is not limited; the oldest dirty segment is 1 day old: with max.compaction.lag.ms={DAY_MS - 1}"
+    remedy = "it is not limited; the oldest dirty segment is 1 day old: with max.compaction.lag.ms=23h"
     assert lag.remedy == remedy
     clean = segment(0, timestamp_ms=NOW_MS - 9 * DAY_MS)
     view = log(clean, segment(10), segment(20, 10), end=30, cleaner_checkpoint=10)
@@ -78,7 +78,7 @@ def test_a_segment_that_is_too_young_has_the_remaining_time() -> None:
     view = log(segment(0, 1000), segment(10, 10, timestamp_ms=NOW_MS), end=20)
     young = one(answers(view, f"min.compaction.lag.ms={5 * DAY_MS}"), "from offset 0 on: min.compaction.lag.ms")
     name = "min.compaction.lag.ms"
-    assert young.remedy == f"{name} is {5 * DAY_MS} (--set {name}): in 4 days, or with {name}={DAY_MS}"
+    assert young.remedy == f"{name} is {5 * DAY_MS} (--set {name}): in 4 days, or with {name}=24h"
     assert verdict(view, f"min.compaction.lag.ms={5 * DAY_MS}") is Verdict.SKIP
     assert verdict(view, f"min.compaction.lag.ms={DAY_MS}") is Verdict.CLEAN
 

@@ -150,7 +150,7 @@ def test_an_internal_topic_is_erased_from_only_if_it_is_named(log_dir: Path) -> 
     keys, report = log_dir.parent / "keys", log_dir.parent / "report.json"
     keys.write_bytes(b"k")
     for option, value, status in (("--topic", "__.*", "skipped"), ("--partition", "__odd-0", "cleaned")):
-        call = ["--log-dir", str(log_dir), "--keys", str(keys), "--report", str(report), option, value]
+        call = ["--log-dir", str(log_dir), "--keys", str(keys), "--report", str(report), "--include-active", option, value]
         assert erase.main(call, locally) == 0
         (log,) = json.loads(report.read_text())["logs"]
         assert (log["status"], log["reason_code"]) == (status, "refused" if status == "skipped" else "")

@@ -76,7 +76,7 @@ def test_many_policies_have_several_tables() -> None:
 
 
 def test_a_quiet_comparison_prints_its_last_line_only() -> None:
-    last = "dry run, nothing written: 1 log; A 100.0 kB -> 50.0 kB, B 100.0 kB -> 80.0 kB on disk, in 1.2 s\n"
+    last = "dry run, nothing written: 1 log; A 100.0 kB -> 50.0 kB, B 100.0 kB -> 80.0 kB on disk, in 1.2 s without start-up\n"
     assert printed(comparison(log("a-0", 100)), None, only_summary=True) == last
 
 

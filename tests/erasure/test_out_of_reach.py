@@ -30,12 +30,13 @@ class Directory:
         self.keys, self.certificate, self.report = (tmp_path / name for name in ("keys", "certificate.json", "report.json"))
         self.keys.write_bytes(b"k\n")
 
-    def erase(self, *options: str) -> int:
+    def erase(self, *options: str, certified: bool = True) -> int:
         def locally(_: Engine, request: ErasureRequest) -> RunReport:
             return erase_keys(LocalPasses, request)
 
-        files = ["--keys", str(self.keys), "--certificate", str(self.certificate), "--report", str(self.report)]
-        return erase.main(["--log-dir", str(self.path), *files, *options], locally)
+        files = ["--keys", str(self.keys), "--report", str(self.report)]
+        certificate = ["--certificate", str(self.certificate)] if certified else []
+        return erase.main(["--log-dir", str(self.path), *files, *certificate, *options], locally)
 
     def verify(self) -> int:
         files = ["--keys", str(self.keys), "--certificate", str(self.certificate)]
@@ -71,6 +72,49 @@ def test_a_key_that_is_left_in_the_last_segment_makes_the_certificate_incomplete
     assert "odd-0: 1 record of the erased keys remains, where the run did not erase" in capsys.readouterr().err
     assert directory.erase("--include-active") == directory.verify() == 0
     assert (directory.certified()["status"], directory.certified()["logs"][0]["records_remaining"]) == ("holds", 0)
+
+
+@pytest.mark.parametrize("certified", [True, False])
+def test_keys_that_are_in_the_last_segment_alone_are_not_called_absent(
+    directory: Directory, certified: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert directory.erase("--include-active") == 0
+    shutil.copytree(directory.path, directory.path.parent / "erased")
+    shutil.rmtree(directory.path)
+    write_odd(directory.path)
+    last = "00000000000000000020.log"
+    for name in [path.name for path in (directory.path / "odd-0").glob("*.log") if path.name != last]:
+        (directory.path / "odd-0" / name).write_bytes((directory.path.parent / "erased" / "odd-0" / name).read_bytes())
+    capsys.readouterr()
+    assert directory.erase(certified=certified) == 1
+    out, error = capsys.readouterr()
+    assert "1 skipped (1 last segment); 1 record of these keys remains in last segments; " in out.splitlines()[-1]
+    assert "--include-active erases from the last segments, --accept-remaining accepts what remains" in error
+    document = json.loads(directory.report.read_text())
+    (log,) = document["logs"]
+    assert (log["reason_code"], log["remaining_records"]) == ("last_segment", 1)
+    assert log["reason"].startswith("last segment: 1 record of these keys in the last segment, which needs --include-active; ")
+    assert document["erasure"]["remaining_records"] == 1
+    if certified:
+        (of_log,) = directory.certified()["logs"]
+        assert (directory.certified()["status"], of_log["records_erased"], of_log["records_remaining"]) == ("incomplete", 0, 1)
+    assert directory.erase("--accept-remaining", certified=certified) == 0
+    assert "1 record of these keys remains in last segments" in capsys.readouterr().out.splitlines()[-1]
+    if certified:
+        assert (directory.certified()["status"], directory.verify()) == ("incomplete", 1)
+
+
+def test_an_erasure_of_a_part_of_the_keys_does_not_end_like_a_complete_one(directory: Directory) -> None:
+    call = ["--log-dir", str(directory.path), "--keys", str(directory.keys)]
+    assert erase.main(call, lambda _, request: erase_keys(LocalPasses, request)) == 1
+    assert erase.main([*call, "--include-active"], lambda _, request: erase_keys(LocalPasses, request)) == 0
+
+
+def test_remote_segments_of_a_tiered_topic_are_named_as_out_of_reach(
+    directory: Directory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert directory.erase("--include-active", "--set", "remote.storage.enable=true") == 0
+    assert "records in remote storage are not erased, of 1 topic: odd" in capsys.readouterr().out
 
 
 def test_a_last_segment_without_the_keys_lets_the_certificate_hold(directory: Directory) -> None:

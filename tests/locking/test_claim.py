@@ -83,7 +83,21 @@ def test_a_run_of_another_boot_has_ended_only_on_a_local_disk(tmp_path: Path, mo
     assert not other.is_over(str(tmp_path))
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", "\0", '{"token": 1}'])
+@pytest.mark.parametrize("length", [0, 1, 11, 40, -1])
+@pytest.mark.parametrize("zeros", [0, 60])
+def test_a_claim_that_its_run_cannot_have_written_to_the_end_holds_up_nobody(tmp_path: Path, length: int, zeros: int) -> None:
+    """It is left by a disk that lies and loses power. The run that made it does not go on with it, either."""
+    own = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    path = tmp_path / claims(tmp_path)[0]
+    path.write_bytes(path.read_bytes()[:length] + bytes(zeros))
+    with pytest.raises(StorageError, match="taken over"):
+        own.require()
+    claim = Claim.take(FS, str(tmp_path), Identity.of_this_process(), never)
+    claim.require()
+    assert claims(tmp_path) == [".compaction-run.00000002"]
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", "claim", '{"token": 1}', '{"token": "a"}', '{"taken": "'])
 def test_a_malformed_claim_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / ".compaction-run.00000003").write_text(text)
     with pytest.raises(LockedError, match=r"00000003: the claim of another run is malformed; .*remove it"):

@@ -88,12 +88,14 @@ class SmallDisk:
 
     :ivar peak: the most bytes in use during a run
     :ivar jobs: the jobs of each run, each of which takes ``job_seconds``
+    :ivar margin_bytes: free space that no output may use
     """
 
     def __init__(self, disk: FaultyFileSystem, size_bytes: int) -> None:
         self.disk, self.size_bytes = disk, size_bytes
         self.peak, self.clock, self.job_seconds = 0, Clock(), 0.0
         self.jobs: list[str] = []
+        self.margin_bytes = 0
 
     @classmethod
     def with_free_share(cls, logs: int, share: float) -> SmallDisk:
@@ -142,7 +144,7 @@ class SmallDisk:
         with (
             of_a_process_that_is_over(),
             patch.object(admission, "free_space", free_space),
-            patch.object(admission, "_MARGIN_BYTES", 0),
+            patch.object(admission, "_MARGIN_BYTES", self.margin_bytes),
             patch.object(waves, "time", self.clock),
             patch.object(clean_waves, "time", self.clock),
             patch.object(run_module, "time", self.clock),

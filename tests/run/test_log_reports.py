@@ -31,6 +31,7 @@ from tests.damage.valid_logs import NOW_MS, valid_log, write_log
 from tests.golden import unpack_sample
 from tests.local_job import logs_in, request_for
 from tests.local_passes import LocalPasses
+from tests.oracle.records import decode
 
 VALID = valid_log("none")
 
@@ -110,7 +111,25 @@ def test_the_seconds_of_a_log_are_those_of_its_tasks_too(tmp_path: Path, monkeyp
     monkeypatch.setattr(SegmentReader, "blocks", slowly)
     request = request_for(log_dir, NOW_MS, {"payments": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}})
     logs = clean_logs(LocalPasses, replace(request, dry_run=True)).logs
-    assert all(log.seconds >= 2 * 0.05 for log in logs)
+    assert all(log.seconds >= log.task_seconds >= 2 * 0.05 for log in logs)
+
+
+def test_the_records_that_a_log_has_stored_are_reported_beside_those_that_kafkas_cleaner_counts(tmp_path: Path) -> None:
+    """Kafka's cleaner drops aborted data unread, and does not count it."""
+    log_dir = unpack_sample(tmp_path)
+    compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    request = replace(request_for(log_dir, NOW_MS, {"payments": compacted}), include_active=True)
+
+    def stored() -> dict[int, int]:
+        batches = {log: [batch for path in log.glob("*.log") for batch in decode(path.read_bytes())] for log in parts}
+        return {int(log.name[-1]): sum(len(batch.records()) for batch in of_log) for log, of_log in batches.items()}
+
+    parts = [log_dir / "payments-0", log_dir / "payments-1"]
+    before, logs = stored(), clean_logs(LocalPasses, request).logs
+    assert {log.partition: log.stored_records_before for log in logs} == before
+    assert {log.partition: log.stored_records_after for log in logs} == stored()
+    assert all(log.stored_records_before - log.stored_records_after == log.removed_records > 0 for log in logs)
+    assert {log.partition: log.records_before for log in logs} == {0: before[0] - 70, 1: before[1] - 80}
 
 
 def test_a_dry_run_in_a_store_promises_no_deleted_files() -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from compaction.config.request import Budget
 from compaction.errors import StorageError
 from compaction.names import DELETED, LOG
 from compaction.output.journal import JOURNAL
@@ -123,6 +124,21 @@ def test_a_group_that_does_not_fit_ends_the_log_and_the_next_run_cleans_the_rest
     assert cleaned_logs(disk.disk) == set()
     while cleaned(disk, settings={"file.delete.delay.ms": "86400000"}).exit_code:
         pass
+    expected = small_disk(MUCH)
+    cleaned(expected)
+    assert records(disk.disk) == records(expected.disk)
+
+
+def test_a_log_whose_next_group_fits_only_after_the_end_of_the_run_is_deferred() -> None:
+    disk = small_disk()
+    report = cleaned(disk, budget=Budget(max_duration_ms=30_000))
+    (log,) = report.logs
+    assert (report.exit_code, log.status, log.reason_code) == (0, LogStatus.SKIPPED, "deferred")
+    logs = sum(len(data) for path, data in files_of(disk.disk, [DELETED]).items() if path.endswith(LOG))
+    assert log.disk_bytes_after == logs < log.disk_bytes_before
+    assert log.deleted_bytes > 0 and disk.clock.slept == []
+    for _ in range(GROUPS):
+        assert cleaned(disk, budget=Budget(max_duration_ms=30_000)).exit_code == 0
     expected = small_disk(MUCH)
     cleaned(expected)
     assert records(disk.disk) == records(expected.disk)

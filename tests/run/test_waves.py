@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from functools import cache
 
 import pytest
@@ -150,6 +151,25 @@ def test_a_log_that_does_not_fit_even_alone_is_measured_and_refused_after_all_ot
     assert {log.status for log in report.logs} == {LogStatus.FAILED}
     assert "bytes are free besides a margin" in report.logs[0].reason
     assert disk.clock.slept == []
+
+
+def test_a_disk_without_the_margin_fails_all_logs_at_once_with_the_space_that_is_needed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = SmallDisk.with_free_share(4, 0.3)
+    disk.margin_bytes = disk.size_bytes - used_bytes(disk.disk) + 1000
+    before, so_far = files_of(disk.disk), list[RunReport]()
+    with caplog.at_level(logging.INFO, STEPS.name):
+        report = disk.run(4, on_wave=so_far.append)
+    assert (disk.jobs, so_far, [wave.logs for wave in report.waves]) == ([], [], [4])
+    assert not any("wave" in message for message in caplog.messages)
+    assert [log.status for log in report.logs] == [LogStatus.FAILED] * 4
+    (reason,) = {log.reason for log in report.logs}
+    found = re.search(r"are free, less than the margin of .*; free (\d+\.\d) kB more for the smallest log, and", reason)
+    assert found is not None, reason
+    assert files_of(disk.disk) == before
+    disk.size_bytes += round(float(found[1]) * 1000) + 50
+    assert disk.run(4).logs[0].status is LogStatus.CLEANED
 
 
 def test_a_run_does_not_wait_for_a_day() -> None:

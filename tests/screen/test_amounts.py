@@ -40,6 +40,7 @@ def test_shares(before: int, after: int, text: str) -> None:
 
 
 def test_one_thing_is_in_the_singular() -> None:
+    assert [counted(2, noun) for noun in ("policy", "key", "directory")] == ["2 policies", "2 keys", "2 directories"]
     assert [counted(number, "segment") for number in (0, 1, 2, 1350)] == [
         "0 segments",
         "1 segment",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import NamedTuple
@@ -43,11 +44,13 @@ class Day(NamedTuple):
 
 def by_kafka(gateway: Gateway, path: Path, days: list[list[Arriving]], config: dict[str, str]) -> list[Day]:
     evenings, checkpoint = [], None
-    with KafkaLog(gateway, path, Opening(FIRST_MS, config)) as log:
+    with KafkaLog(gateway, path, Opening(days[0][0].at_ms, config)) as log:
         for number, arrivals in enumerate(days):
             for each in arrivals:
                 log.clock.set(each.at_ms)
                 log.append(each.data)
+                # Kafka reads it if a segment has no timestamp; the mock of time does not set it
+                os.utime(max(path.glob("*.log")), ns=(each.at_ms * 10**6,) * 2)
             log.clock.set(FIRST_MS + (number + 1) * DAY_MS)
             log.raise_high_watermark()
             cleaned = False
@@ -65,7 +68,10 @@ def by_kafka(gateway: Gateway, path: Path, days: list[list[Arriving]], config: d
 def by_simulation(path: Path, days: list[list[Arriving]], config: dict[str, str]) -> list[Day]:
     ends = np.array([FIRST_MS + (number + 1) * DAY_MS for number in range(len(days))])
     arrivals = arrivals_of(path, [each.data for day in days for each in day])
-    replay = Replay(arrivals, arrivals.parts[:, LARGEST_TIMESTAMP], config_of(config), DAY_MS)
+    times = np.array([each.at_ms for day in days for each in day])
+    # the parts of a large log have many batches
+    times = times if len(times) == len(arrivals.parts) else arrivals.parts[:, LARGEST_TIMESTAMP]
+    replay = Replay(arrivals, times, config_of(config), DAY_MS)
     effect = replay.run(Clock(ends, ends), "simulated")
     cleanings = {event.at_ms for event in effect.events if event.what == "cleaned"}
     return [Day(sample.bytes, sample.segments, sample.at_ms in cleanings) for sample in effect.samples]

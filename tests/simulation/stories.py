@@ -23,12 +23,14 @@ class Shape:
     long_transactions: bool = False
     producers: bool = False
     keyless: bool = False
+    #: records have no timestamps
+    timeless: bool = False
     value_bytes: int = 120
 
 
 @dataclass(frozen=True)
 class Arriving:
-    """A batch, and its largest timestamp."""
+    """A batch, and when it arrives: at its largest timestamp, if it has one."""
 
     at_ms: int
     data: bytes
@@ -94,7 +96,7 @@ def _batch(
             value = None
         elif kind > 0.97 and shape.keyless:
             key = None
-        records.append(Record(offset + number, at_ms, key, value))
+        records.append(Record(offset + number, -1 if shape.timeless else at_ms, key, value))
     sequence = sequences.get(producer_id, 0)
     sequences[producer_id] = sequence + len(records)
     batch = Batch(

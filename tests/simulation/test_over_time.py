@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,58 @@ def call(logs: Path, *argv: str) -> int:
 
 
 POLICIES = ("--policy", "cleanup.policy=compact,segment.ms=1d", "cleanup.policy=delete,retention.ms=5d,segment.ms=1d")
+
+
+@pytest.fixture
+def young(tmp_path: Path) -> Path:
+    """A log whose first record arrived 28 minutes ago."""
+    path = tmp_path / "young" / "orders-0"
+    path.mkdir(parents=True)
+    records = [Record(offset, NOW_MS - (28 - offset) * 60_000, b"k%d" % (offset % 5), b"v" * 50) for offset in range(28)]
+    (path / f"{0:020d}.log").write_bytes(b"".join(Batch([record]).encode() for record in records))
+    return path.parent
+
+
+def test_a_time_ahead_that_is_much_longer_than_the_logs_is_bounded_with_a_warning(
+    young: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert call(young, "--policy", "cleanup.policy=compact", "--ahead", "30d", "--report", str(tmp_path / "r.json")) == 0
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert document["ahead_ms"] == 100 * 28 * 60_000
+    assert document["policies"][0]["samples"][-1]["at_ms"] == NOW_MS + document["ahead_ms"]
+    assert (
+        "--ahead: the logs have arrivals of 28 minutes to repeat, at most 100 times:"
+        " simulated is what comes in 1 day 22 hours, not in 30 days"
+    ) in caplog.text
+
+
+@pytest.mark.parametrize(("days", "warned"), [(0, False), (2, False), (4, True), (400, True)])
+def test_a_last_record_far_before_now_is_a_hint_at_the_time_of_the_logs(
+    logs: Path, days: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the clock, an old copy has other figures, and nothing to repeat."""
+    given = ["--log-dir", str(logs), "--as-of-ms", str(NOW_MS + days * DAY_MS), "--assume-default-policy", "--over-time"]
+    assert dry_run.main(given, run) == 0
+    last = datetime.fromtimestamp((NOW_MS - DAY_MS // 8) / 1000, timezone.utc)
+    hint = f" before --as-of: if this is an old copy, give --as-of {last:%Y-%m-%dT%H:%MZ}"
+    assert (hint in caplog.text) is warned
+
+
+def test_a_log_that_is_much_shorter_than_the_others_has_no_figures_ahead(
+    young: Path, logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (young / "orders-0").rename(young / "orders-2")
+    options = ("--log-dir", str(logs), str(young), "--policy", "cleanup.policy=compact", "--topic", "orders")
+    assert call(logs, *options, "--ahead", "10d") == 1
+    expected = "its arrivals of 28 minutes would be repeated more than 100 times; give --ahead of at most 1 day 22 hours"
+    assert expected in capsys.readouterr().err
+    assert call(logs, *options, "--ahead", "1d") == 0
+
+
+def test_an_interval_with_too_many_samples_is_a_usage_error(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(logs, *POLICIES, "--every", "1ms") == 2
+    message = "--every: 1 ms divides the time into more than 10,000 parts; give at least 5 minutes"
+    assert message in capsys.readouterr().err
 
 
 def test_the_document_has_each_log_and_the_sums(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,3 +25,12 @@ def test_each_evening_is_kafkas_to_the_byte(gateway: Gateway, tmp_path: Path, nu
     kafka = by_kafka(gateway, tmp_path / "t-0", days, POLICIES[policy])
     assert by_simulation(tmp_path / "whole", days, POLICIES[policy]) == kafka
     assert any(day.cleaned for day in kafka) or policy == 2
+
+
+@pytest.mark.parametrize("policy", range(len(POLICIES)))
+def test_segments_without_timestamps_are_rolled_and_deleted_as_by_kafka(gateway: Gateway, tmp_path: Path, policy: int) -> None:
+    """They are rolled ``segment.ms`` after they were created, and are as old as their files."""
+    days = story(policy, Shape(timeless=True))
+    kafka = by_kafka(gateway, tmp_path / "t-0", days, POLICIES[policy])
+    assert by_simulation(tmp_path / "whole", days, POLICIES[policy]) == kafka
+    assert len({day.segments for day in kafka}) > 1

@@ -83,7 +83,6 @@ DEEP = "[" * 100_000
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
         b"\xff\xfe",
         b"{}",
         b"[]",

@@ -11,6 +11,9 @@ an ABORT marker. Cleaning must not change that, from the log start on:
 5. an erasure retains the first batch of each open transaction, so that the last stable offset does not move, and the last
    batch of each active producer (Kafka: ``ProducerStateManager``), so that its sequence and epoch remain.
 
+A transaction without a marker is open unless a producer snapshot past its data lacks its producer: a broker loads the snapshot,
+has no such transaction then, and reads its data as committed.
+
 The cleaner's own resolution is not used. The transaction index of ``before`` serves only to compare entries with.
 """
 
@@ -30,7 +33,7 @@ from compaction.formats.indexes import TXN_ROW
 from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
 from compaction.kernels.reading.tables import ABORT, COMMIT
-from compaction.names import CLEANER_OFFSETS, SNAPSHOT, TXNINDEX, segment_file
+from compaction.names import CLEANER_OFFSETS, SNAPSHOT, TXNINDEX, parse_segment_file, segment_file
 from compaction.storage.filesystem import join
 from compaction.storage.mixed import file_system
 
@@ -133,10 +136,13 @@ def check_markers(before: Transactions, after: Transactions, pair: LogPair, find
         findings.add_all(before.events["last"][dropped_rows[early]], "transaction marker is missing before its delete horizon")
 
 
-def check_open(before: Transactions, pair: LogPair, findings: Findings) -> None:
-    """Rule 4; a violation is at the first offset of an open transaction."""
+def check_open(before: Transactions, walks: Sequence[SegmentWalk], pair: LogPair, findings: Findings) -> None:
+    """Rule 4; a violation is at the first offset of an open transaction.
+
+    :param walks: of before
+    """
     if pair.after.cleaned_to is not None and pair.after.cleaned_to != pair.before.cleaned_to:
-        first = before.events["first"][before.is_data & (before.outcome == OPEN)]
+        first = before.events["first"][_is_open(before, walks)]
         past = first[(first < pair.after.cleaned_to) & (first >= pair.after.log_start_offset)]
         findings.add_all(past, f"{CLEANER_OFFSETS} is past this offset, the first of an open transaction")
 
@@ -145,11 +151,13 @@ def check_retained(
     before: Transactions, after: Transactions, walks: Sequence[list[SegmentWalk]], pair: LogPair, findings: Findings
 ) -> None:
     """Rule 5; a violation is at the last offset of the producer's batch, or at the first of the transaction."""
-    opened, still_open = _first_of_open(before), _first_of_open(after)
+    opened, still_open = (_first_of_open(txns, of_side) for txns, of_side in zip((before, after), walks, strict=True))
     for producer, first in opened.items():
         if still_open.get(producer) != first:
             findings.add(first, "first batch of an open transaction is missing")
-    (states, states_after), loaded = map(_states, walks), _loaded_producers(walks[0][-1])
+    (states, states_after), (end, loaded) = map(_states, walks), _newest_snapshot(walks[0][-1])
+    if end < walks[0][-1].next_offset:
+        loaded = None
     for producer, state in states.items():
         expired = to_long(pair.rules.now_ms - state.timestamp_ms) >= pair.rules.producer_expiration_ms
         is_active = producer in opened or not (expired or (loaded is not None and producer not in loaded))
@@ -158,21 +166,34 @@ def check_retained(
             findings.add(max(state.last, 0), f"last batch of producer {producer} is missing or differs")
 
 
-def _loaded_producers(last: SegmentWalk) -> set[int] | None:
-    """The producers that a broker loads from the snapshot at the log end; ``None`` without a valid one."""
+def _newest_snapshot(last: SegmentWalk) -> tuple[int, set[int] | None]:
+    """The offset of the newest valid producer snapshot up to the log end, and its producers; -1 and ``None`` without one."""
     directory = last.task.files.directory
-    fs, path = file_system([directory]), join(directory, segment_file(last.next_offset, SNAPSHOT))
-    if fs.stat(path) is None:
-        return None
-    try:
-        return {entry.producer_id for entry in read_snapshot(fs.read_bytes(path))}
-    except FormatError:
-        return None
+    fs = file_system([directory])
+    files = (parse_segment_file(name) for name in fs.listdir(directory))
+    offsets = {file.base_offset for file in files if file is not None and (file.kind, file.suffix) == (SNAPSHOT, "")}
+    for offset in sorted((offset for offset in offsets if offset <= last.next_offset), reverse=True):
+        try:
+            entries = read_snapshot(fs.read_bytes(join(directory, segment_file(offset, SNAPSHOT))))
+        except FormatError:
+            continue
+        return offset, {entry.producer_id for entry in entries}
+    return -1, None
 
 
-def _first_of_open(txns: Transactions) -> dict[int, int]:
+def _is_open(txns: Transactions, walks: Sequence[SegmentWalk]) -> Bools:
+    """Whether each event is data of a transaction that a broker counts as open: bool[n]."""
+    events = txns.events
+    is_open: Bools = txns.is_data & (txns.outcome == OPEN)
+    if is_open.any():
+        offset, known = _newest_snapshot(walks[-1])
+        is_open &= (events["last"] >= offset) | np.isin(events["producer_id"], list(known or ()))
+    return is_open
+
+
+def _first_of_open(txns: Transactions, walks: Sequence[SegmentWalk]) -> dict[int, int]:
     """First offsets of open transactions, by producer."""
-    events = txns.events[txns.is_data & (txns.outcome == OPEN)]
+    events = txns.events[_is_open(txns, walks)]
     return dict(zip(events["producer_id"].tolist(), events["first"].tolist(), strict=True))
 
 

@@ -1,0 +1,95 @@
+"""Estimates from a sample of keys which share of its records cleaning retains of a log that was never cleaned.
+
+The sample is blocks of ``_BLOCK_BYTES``, evenly spread over the segments, ``_BLOCKS`` of a log and ``_MOST_BYTES`` of all. The
+records are taken to be drawn evenly from K keys. Of n of them, K (1 - exp(-n / K)) are expected to have distinct keys, which
+gives K, and with it how many of all records have. Some keys are more frequent than others: then more records are superseded
+within the sample than K keys would, so that K is too small, and with it the retained share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.cleaning.plan import LogPlan
+from compaction.errors import CompactionError
+from compaction.kernels.reading.siphash import HashSecret
+from compaction.logdir.segments import cut_segment
+from compaction.names import LOG, segment_file
+from compaction.passes.decoder import Decoder
+from compaction.passes.scan import Entries
+from compaction.passes.tasks import MapContext
+from compaction.run.log_cleaning import LogCleaning
+from compaction.screen.amounts import counted
+from compaction.screen.steps import step
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.segment_file import Block, SegmentReader
+
+_BLOCKS = 16
+_BLOCK_BYTES = 256 << 10
+#: of all logs of a run together
+_MOST_BYTES = 1 << 30
+
+
+def sample_keys(files: FileSystem, logs: Sequence[LogCleaning]) -> None:
+    """Sets ``sampled_share`` in the plans of the logs to clean that have no clean section; not of one that cannot be read."""
+    unknown = [log for log in logs if not log.compaction.clean_bytes and log.compaction.dirty_bytes]
+    if not unknown:
+        return
+    step(f"sampling keys of {counted(len(unknown), 'log')}")
+    blocks = max(1, min(_BLOCKS, _MOST_BYTES // (_BLOCK_BYTES * len(unknown))))
+    secret = HashSecret.random()
+    for log in unknown:
+        try:
+            share = _sampled_share(files, log.compaction, blocks, secret)
+        except CompactionError:
+            # what cannot be read fails the log when it is cleaned
+            continue
+        log.plan = replace(log.plan, compaction=replace(log.compaction, sampled_share=share))
+
+
+def _sampled_share(files: FileSystem, plan: LogPlan, blocks: int, secret: HashSecret) -> float:
+    segments = plan.segments[:: max(1, len(plan.segments) // blocks)][:blocks]
+    of_segment = max(1, blocks // len(segments))
+    hashes, sampled_bytes = [np.empty(0, np.uint64)], 0
+    for segment in segments:
+        path = join(plan.view.path, segment_file(segment.base_offset, LOG))
+        cuts = cut_segment(files, plan.view.path, segment, max(_BLOCK_BYTES, segment.size_bytes // of_segment))
+        for cut in cuts[:of_segment]:
+            with SegmentReader(files, path, cut.start, cut.end, block_bytes=_BLOCK_BYTES) as reader:
+                for block in islice(reader.blocks(check_crc=True), 1):
+                    sampled_bytes += len(block.raw)
+                    hashes += _hashes(block, secret)
+    sampled = np.concatenate(hashes)
+    records = len(sampled) * plan.dirty_bytes // max(1, sampled_bytes)
+    return retained_share(len(sampled), len(np.unique(sampled)), records)
+
+
+def _hashes(block: Block, secret: HashSecret) -> Iterator[NDArray[np.uint64]]:
+    """Hashes of the keys of its records."""
+    entries, decoder = Entries(MapContext(0, 1), secret), Decoder()
+    for batches in decoder.as_v2(block):
+        for decoded in decoder.decode(batches, entries.begin(batches)):
+            yield from (mapped[:, 0].copy() for mapped, _ in entries.of(decoded))
+
+
+def retained_share(sampled: int, distinct: int, records: int) -> float:
+    """The share of ``records`` with distinct keys, if ``distinct`` of ``sampled`` have them."""
+    if distinct >= sampled:
+        return 1.0
+    low, high = math.log(max(1, distinct)), math.log(max(1, distinct)) + 60
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _distinct(middle, sampled) < distinct else (low, middle)
+    return min(1.0, _distinct(low, max(records, sampled)) / max(records, sampled))
+
+
+def _distinct(log_keys: float, records: int) -> float:
+    """The expected number of distinct keys among records, of exp(``log_keys``) keys."""
+    keys = math.exp(log_keys)
+    return -keys * math.expm1(-records / keys)
