@@ -21,13 +21,13 @@ import enum
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from compaction.certifier.checks.violations import ERASED, ERASED_IN, MOST_NAMED, REMAINING, Findings, Violation
 from compaction.certifier.kept_files import DirectoryCertificate
 from compaction.names import TopicPartition
 from compaction.printable import printable
-from compaction.results import Result
+from compaction.results import PageResult
 from compaction.screen.amounts import counted
 from compaction.screen.text_table import Line, Style
 
@@ -165,10 +165,13 @@ class LogCertificate:
 
 
 @dataclass(frozen=True)
-class VerifyReport(Result):
+class VerifyReport(PageResult):
     """The results for all logs; ``elsewhere``: the files that an erasure did not reach; ``certificate``: the file with which
     its results were compared; ``kafka_versions``: the number of logs by version whose rules applied; ``origin``: see
     ``compaction.api.provenance``; ``directories``: the log directories with a violation."""
+
+    page = "verify"
+    not_on_page: ClassVar[frozenset[str]] = frozenset({"options"})
 
     as_of_ms: int
     logs: tuple[LogCertificate, ...]

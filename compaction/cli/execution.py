@@ -188,7 +188,8 @@ def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
 
     # the report of an erasure has salted hashes of keys, and short keys can be guessed from them
     mode = PRIVATE if report.erasure else NEW_FILE
-    files = [(arguments.report, report.to_json), (arguments.metrics, lambda: open_metrics(report))]
+    metrics = (arguments.metrics, lambda: open_metrics(report))
+    files = [(arguments.report, report.to_json), (arguments.html, report.to_html), metrics]
     if report.done_before:
         # the report of the run that made the output is kept
         has_report = arguments.report and f'"as_of_ms": {report.as_of_ms},' in _text_of(arguments.report)

@@ -144,6 +144,11 @@ def add_file(group: argparse._ActionsContainer, option: str, text: str) -> None:
     group.add_argument(option, metavar="FILE", help=text)
 
 
+def add_report(group: argparse._ActionsContainer) -> None:
+    add_file(group, "--report", "write a report in JSON (schema_version 1)")
+    add_file(group, "--html", "write the result as a self-contained HTML page")
+
+
 def add_selectors(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("logs")
     text = "log directories at rest: a stopped broker's log.dirs, a backup, an export; may be repeated"
@@ -226,7 +231,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("run and output")
     group.add_argument("--dry-run", action="store_true", help="write nothing; report the figures of the run")
     add_engine(group)
-    add_file(group, "--report", "write a report in JSON (schema_version 1)")
+    add_report(group)
     add_metrics(group)
     add_result(group)
     add_logging(group)

@@ -99,7 +99,7 @@ def parser() -> option_groups.Parser:
         "--as-of", metavar="TIME",
         help="with --bytes: count the ages of records up to this time, e.g. 2026-11-22T02:00Z (default: now)",
     )  # fmt: skip
-    option_groups.add_file(group, "--html", "with --bytes: write a self-contained HTML page of where the bytes are")
+    option_groups.add_file(group, "--html", "write a self-contained HTML page; with --bytes, of where the bytes are")
     group.add_argument("--partitions", action="store_true", dest="by_partition", help="also print a line for each partition")
     group.add_argument("--output", choices=("text", "json"), default="text", help="format of the result (default: %(default)s)")
     option_groups.add_engine(group)
@@ -184,8 +184,6 @@ def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int
     """Runs the command; returns its exit code, see ``compact``."""
 
     def body(arguments: argparse.Namespace) -> int:
-        if arguments.html is not None and not arguments.stored:
-            raise UsageError("--html shows where the bytes are", hint="add --bytes")
         report = count(**execution.call_parameters(count, arguments) | ({} if engine is None else {"engine": engine}))
         return execution.finish([(arguments.html, report.to_html)], lambda: _show(report, arguments), report.exit_code)
 

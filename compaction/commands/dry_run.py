@@ -110,9 +110,8 @@ def parser() -> option_groups.Parser:
     text = "find the settings that change least and keep all logs together within this size, e.g. 200GiB"
     group.add_argument("--fit", metavar="SIZE", help=text)
     group = options.add_argument_group("output")
-    option_groups.add_file(group, "--report", "write all figures in JSON (schema_version 1)")
+    option_groups.add_report(group)
     option_groups.add_metrics(group)
-    option_groups.add_file(group, "--html", "write the comparison as a self-contained HTML page")
     option_groups.add_result(group)
     option_groups.add_logging(group)
     return options

@@ -108,7 +108,7 @@ def _add_rules(options: option_groups.Parser) -> None:
     )  # fmt: skip
     option_groups.add_engine(group)
     group.add_argument("--why", metavar="TOPIC-N:OFFSET", help="explain only the fate of this record of --before")
-    option_groups.add_file(group, "--report", "write a report in JSON (schema_version 1)")
+    option_groups.add_report(group)
     option_groups.add_short_result(group)
     option_groups.add_logging(group)
 
@@ -285,7 +285,7 @@ def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, onl
 
 
 def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
-    """Writes the requested file, prints the report in the form that the options ask for, and returns the exit code."""
+    """Writes the requested files, prints the report in the form that the options ask for, and returns the exit code."""
     as_json = arguments.output == option_groups.JSON
 
     def print_it() -> None:
@@ -293,7 +293,7 @@ def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
         if as_json:
             sys.stdout.write(report.to_json())
 
-    return execution.finish([(arguments.report, report.to_json)], print_it, report.exit_code)
+    return execution.finish([(arguments.report, report.to_json), (arguments.html, report.to_html)], print_it, report.exit_code)
 
 
 def _print_nothing(line: str) -> None:
