@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -363,3 +364,20 @@ def test_a_usage_error_does_not_import_spark(tmp_path: Path) -> None:
     imports = "import sys; from compaction.commands import compact;"
     code = imports + "compact.main(['--log-dir', 'nowhere']); sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+def test_the_metrics_of_a_failed_run_have_the_time_of_the_last_success(log_dir: Path, tmp_path: Path) -> None:
+    """An alert on it needs no memory of its own."""
+
+    def last_success() -> list[str]:
+        lines = [line.split() for line in metrics.read_text().splitlines()]
+        return [words[1] for words in lines if words[0] == "kafka_log_compaction_last_success_timestamp_seconds"]
+
+    metrics = tmp_path / "metrics"
+    argv = ["--log-dir", str(log_dir), "--set", "cleanup.policy=compact", "--metrics", str(metrics)]
+    began = time.time()
+    assert compact.main(argv, Run()) == 0
+    (first,) = last_success()
+    assert began <= float(first) + 0.001 and float(first) <= time.time() + 0.001
+    assert compact.main(argv, Run(LogReport("orders", 0, str(log_dir), LogStatus.FAILED, "damaged"))) == 1
+    assert last_success() == [first]
