@@ -14,6 +14,7 @@ from compaction.api.engine_choice import LOCAL, SPARK
 from compaction.api.inputs import AUTO, iso_time_ms, milliseconds
 from compaction.cleaning.kafka_rules import NEWEST, OLDEST
 from compaction.cli import log_lines
+from compaction.cli.help_text import HelpFormatter
 from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
 from compaction.errors import UsageError
 from compaction.names import REFERENCE_VERSION
@@ -85,7 +86,7 @@ class Parser(argparse.ArgumentParser):
             prog=None if _application() is None else f"{SUBMIT} jobs/{_application()}.py",
             description=_as_run(description),
             epilog=_as_run(epilog),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpFormatter,
             allow_abbrev=False,
         )
 

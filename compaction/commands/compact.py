@@ -257,9 +257,11 @@ def main(argv: Sequence[str] | None = None, run: Execute = clean) -> int:
 
         parameters = execution.call_parameters(compact, arguments)
         report, code = execution.run_and_write(partial(carry_out, parameters, execute=run), arguments)
-        # standard output may have a document
-        print_line = log_lines.print_line if arguments.output == option_groups.JSON else print
         verifications = [verification for verification in report.verified if isinstance(verification, VerifyReport)]
-        return max([code, *(show(verification, print_line) for verification in verifications)])
+        # standard output may have a document
+        screen = None if arguments.output == option_groups.JSON else execution.screen(arguments)
+        for line in (str(each) for each in verifications if screen is None):
+            log_lines.print_line(line)
+        return max([code, *(show(verification, screen) for verification in verifications)])
 
     return execution.run_command(parser(), argv, body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as with_fields
 from pathlib import Path
@@ -142,12 +143,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code. ``argv``: by default those of the process."""
 
     def body(arguments: argparse.Namespace) -> int:
-        as_text = arguments.output == option_groups.TEXT
+        as_text, screen = arguments.output == option_groups.TEXT, execution.screen(arguments)
         checks: list[Check] = []
         for check in _checks(execution.call_parameters(doctor, arguments)):
             if as_text:
                 # some checks take a long time
-                print("\n".join(check_lines(check, checks[-1].area if checks else None)), flush=True)
+                screen.print(check_lines(check, checks[-1].area if checks else None, screen.style))
+                sys.stdout.flush()
             checks.append(check)
         checkup = Checkup(tuple(checks))
         print(checkup.summary() if as_text else checkup.to_json().rstrip("\n"))

@@ -167,7 +167,7 @@ def _lines(report: CountReport, style: Style) -> Iterator[Line]:
             yield Line(f"largest keys of {printable(topic.topic)}:")
             for key_count in topic.keys.largest:
                 amount = key_count.stored_bytes if report.stored else key_count.bytes
-                yield Line(f"{size(amount):>12}  {key_count.records:>12,} records  {shown_key(key_count.key, report.group_by)}")
+                yield Line(f"{size(amount):>9}  {key_count.records:>10,} records  {shown_key(key_count.key, report.group_by)}")
 
 
 def _usage(topics: Sequence[TopicCount]) -> Usage:

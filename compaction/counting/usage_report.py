@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from compaction.counting.count_logs import TopicCount
     from compaction.counting.key_groups import KeyGroups
 
-_KEY_CHARACTERS = 48
+#: longer keys are cut to the second number of characters
+_KEY_CHARACTERS, _CUT_CHARACTERS = 48, 30
 _CELL = ("records", "bytes", "stored_bytes")
 #: the titles of these columns
 CELL_TITLES = ("records", "keys and values", "stored")
@@ -145,7 +146,7 @@ def shown(key: bytes) -> str:
         text = printable(key.decode())
     except UnicodeDecodeError:
         text = f"0x{key.hex()}"
-    return text if len(text) <= _KEY_CHARACTERS else f"{text[:_KEY_CHARACTERS]}… ({len(key):,} bytes)"
+    return text if len(text) <= _KEY_CHARACTERS else f"{text[:_CUT_CHARACTERS]}… ({len(key):,} bytes)"
 
 
 def encoded(key: bytes) -> dict[str, str]:

@@ -298,7 +298,7 @@ producer id  records  keys and values  stored    share
 7                  5              277     412  100.0 %
 
 largest keys of orders:
-       353 B             2 records  eu-1
+    353 B           2 records  eu-1
 """
 
 

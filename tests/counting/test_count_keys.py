@@ -185,9 +185,9 @@ class TestText:
             "  1           4     3             1           1       1   520 B",
             "",
             "largest keys of orders:",
-            "      1.5 kB             3 records  order-1",
-            "        14 B             2 records  0xff1b5b33316d",
-            "        10 B             2 records  gone\\x0a",
+            "   1.5 kB           3 records  order-1",
+            "     14 B           2 records  0xff1b5b33316d",
+            "     10 B           2 records  gone\\x0a",
         ]
 
     def test_keys_are_named_only_if_wanted(self, log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
