@@ -77,6 +77,9 @@ def _run(parser: Parser, argv: Sequence[str], body: Callable[[argparse.Namespace
         file = getattr(arguments, name, None)
         if file is not None:
             check_writable(file)
+    # commands that change logs have this option
+    if not getattr(arguments, "dry_run", True):
+        interrupts.may_change_logs()
     on_wave = partial(_write_metrics, getattr(arguments, "metrics", None))
     with in_command(Surroundings(progress, interrupts.deferred, True, _options(arguments), on_wave)):
         return body(arguments)

@@ -23,15 +23,15 @@ from typing import Any
 from compaction import signals
 from compaction.cli import log_lines
 
-_LINES = {
-    signal.SIGINT: "interrupted; the next run completes or undoes the changes of this one",
-    signal.SIGTERM: "stopped by SIGTERM; the next run completes or undoes the changes of this one",
-}
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
+_CHANGED, _UNCHANGED = "the next run completes or undoes the changes of this one", "no log was changed"
 _STANDARD_ERROR = 2
 #: after which a signal is sent again whose exception was lost
 _AGAIN_S = 0.05
 _JVM = "compaction.spark.jvm"
 _reported = threading.Event()
+#: whether the command may have changed logs, or a copy of them
+_changing = threading.Event()
 #: the signals that have arrived
 _received: list[int] = []
 
@@ -39,6 +39,7 @@ _received: list[int] = []
 @contextmanager
 def handled() -> Iterator[None]:
     """Handles these signals in the block; only in the main thread, where Python receives signals."""
+    _changing.clear()
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -56,6 +57,11 @@ def deferred() -> AbstractContextManager[None]:
     """Defers the signals to the end of a block in which a Spark session starts: until it has started, its JVM does not end with
     its driver. The session's own handler is replaced."""
     return signals.deferred(_silence)
+
+
+def may_change_logs() -> None:
+    """From now on an interrupted command may have changed logs."""
+    _changing.set()
 
 
 def happened() -> bool:
@@ -97,7 +103,7 @@ def _unraisable(lost: Any) -> None:
 
 
 def _text() -> str:
-    return _LINES[signal.Signals(exit_code() - 128)]
+    return f"{_WORDS[signal.Signals(exit_code() - 128)]}; {_CHANGED if _changing.is_set() else _UNCHANGED}"
 
 
 def _line() -> str:

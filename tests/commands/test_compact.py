@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import compaction
 from compaction.api.engine_choice import Engine
 from compaction.commands import compact, expire
 from compaction.config.request import Budget, CompactionRequest
@@ -381,3 +382,32 @@ def test_the_metrics_of_a_failed_run_have_the_time_of_the_last_success(log_dir: 
     assert began <= float(first) + 0.001 and float(first) <= time.time() + 0.001
     assert compact.main(argv, Run(LogReport("orders", 0, str(log_dir), LogStatus.FAILED, "damaged"))) == 1
     assert last_success() == [first]
+
+
+def test_an_interrupted_dry_run_does_not_speak_of_changes(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also after a run in the same process that could have changed logs."""
+    assert compact.main(["--log-dir", str(log_dir)], Run()) == 0
+    capsys.readouterr()
+    assert compact.main(["--log-dir", str(log_dir), "--dry-run"], Run(error=KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == "error: interrupted; no log was changed\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["w"], "error: 'w' belongs to no option; directories and files follow --log-dir; see "),
+        (["--log-dir", ""], "error: --log-dir: the value is empty; give one; a variable of the shell may not be set\n"),
+        (["--log-dir="], "error: --log-dir: the value is empty; give one; a variable of the shell may not be set\n"),
+        (["--log-dir", "x", "--report", ""], "error: --report: the value is empty; give one; "),
+    ],
+)
+def test_a_word_without_an_option_and_an_empty_value_are_named(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compact.main(argv, Run()) == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_an_empty_path_in_python_is_named() -> None:
+    with pytest.raises(compaction.UsageError, match="--log-dir: the path is empty; give a directory or a URI"):
+        compaction.compact("")
