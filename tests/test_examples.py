@@ -56,7 +56,8 @@ def test_an_example_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    arguments, option = [], ""
+    arguments: list[str] = []
+    option = ""
     for word in shlex.split(call)[1:]:
         option = word if word.startswith("--") else option
         command = arguments[0] if arguments else ""
