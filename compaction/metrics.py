@@ -10,7 +10,11 @@ Every metric is a gauge: the file describes the last run only. It is also writte
 | ``kafka_log_compaction_wave_seconds`` | elapsed time of a ``wave``, by its number |
 | ``kafka_log_compaction_wave_bytes`` | a wave, by ``state``: ``written``, and ``freed`` by removing replaced segments |
 | ``kafka_log_compaction_as_of_timestamp_seconds`` | the run's "now" |
+| ``kafka_log_compaction_last_success_timestamp_seconds`` | when the last run ended that wrote this file and had exit code 0;
+  a run that fails keeps the time that it finds in the file |
 | ``kafka_log_compaction_logs`` | logs by ``status`` |
+| ``kafka_log_compaction_outcome_logs`` | logs by ``outcome``: a cleaned log is ``cleaned``, ``expired`` or
+  ``expired_and_cleaned``, or the same with ``erased_from`` |
 | ``kafka_log_compaction_remaining_logs`` | logs that a run in progress has not done; later 0 |
 | ``kafka_log_compaction_log_failed`` | a log: 1 if it failed |
 | ``kafka_log_compaction_log_policy_unknown`` | a log: 1 if its ``cleanup.policy`` is unknown, so that it was not changed |
@@ -24,15 +28,22 @@ Every metric is a gauge: the file describes the last run only. It is also writte
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from compaction.printable import printable_lines
-from compaction.report import LogReport, LogStatus
+from compaction.report import LogStatus
 from compaction.run_report import RunReport
+from compaction.screen.run_table import outcome
 
 _PREFIX = "kafka_log_compaction_"
 _RUNNING = "running"
+_END = "# EOF\n"
+_LAST_SUCCESS = "last_success_timestamp_seconds"
+#: outcomes that have a sample without any log, too
+_OUTCOMES = ("cleaned", "expired", "expired and cleaned", "skipped", "failed")
 
 
 class Metric(NamedTuple):
@@ -44,84 +55,124 @@ class Metric(NamedTuple):
     samples: Iterable[tuple[Mapping[str, str], int | float]]
 
 
+class Family(NamedTuple):
+    """A metric family of the fields of a report; of several the values of ``label`` name them. Fields that end with ``_ms`` are
+    shown in seconds."""
+
+    name: str
+    help: str
+    unit: str
+    label: str
+    fields: Mapping[str, str]
+
+    def of(self, rows: Iterable[tuple[Mapping[str, str], Any]]) -> Metric:
+        """The metric of rows of the report, each with its labels."""
+        samples = [
+            ({**labels, **({self.label: value} if self.label else {})}, _number(row, name))
+            for labels, row in rows
+            for value, name in self.fields.items()
+        ]
+        return Metric(self.name, self.help, self.unit, samples)
+
+
+def _number(row: Any, name: str) -> int | float:
+    value: int | float = getattr(row, name) or 0
+    return value / 1000 if name.endswith("_ms") else round(value, 3) if isinstance(value, float) else int(value)
+
+
+_BEFORE_AFTER = ("before", "after")
+_OF_WAVE = (
+    Family("wave_seconds", "Elapsed time of a wave.", "seconds", "", {"": "seconds"}),
+    Family("wave_bytes", "Bytes that a wave wrote, and freed.", "bytes", "state",
+           {state: f"bytes_{state}" for state in ("written", "freed")}),
+)  # fmt: skip
+_OF_CLEANED = (
+    *(
+        Family(f"log_{kind}", f"A cleaned log's {kind.replace('_', ' ')}, of the cleaned range.", unit, "state",
+               {state: f"{kind}_{state}" for state in _BEFORE_AFTER})
+        for kind, unit in (("bytes", "bytes"), ("records", ""), ("stored_records", ""), ("segments", ""))
+    ),
+    Family("log_removed_records", "Records removed, by reason.", "", "reason", {
+        "superseded": "superseded_records", "tombstone": "tombstones_removed", "keyless": "invalid_records",
+        "aborted": "aborted_records", "marker": "markers_removed", "erased": "erased_records", "expired": "expired_records",
+    }),
+    Family("log_expired_bytes", "Bytes of segments that the delete policy deleted.", "bytes", "", {"": "expired_bytes"}),
+    Family("log_expired_segments", "Segments that the delete policy deleted.", "", "", {"": "expired_segments"}),
+    Family("log_keys", "Distinct keys of the dirty section.", "", "", {"": "keys"}),
+)  # fmt: skip
+_END_OFFSET = Family("log_end_offset", "Offset up to which a log is cleaned, exclusive.", "", "", {"": "end_offset"})
+_UNKNOWN = Family("log_policy_unknown", "Whether a log's cleanup.policy is unknown.", "", "", {"": "policy_unknown"})
+
+
 def open_metrics(report: RunReport) -> str:
     status = _RUNNING if report.remaining_logs else report.status.value
     run = {"run_id": report.run_id, "status": status, "dry_run": str(report.dry_run).lower()}
-    return document(run, (*_of_run(report), *_of_waves(report), *_of_logs(report)))
+    return document(run, (*of_run(report.seconds, report.as_of_ms), *_of_run(report)))
 
 
 def document(run: Mapping[str, str], metrics: Iterable[Metric]) -> str:
     """An OpenMetrics document; ``run`` are the labels of ``run_info``."""
     lines = [f"# TYPE {_PREFIX}run info", f"# HELP {_PREFIX}run The last run."]
     lines.append(_sample("run_info", run, 1))
-    for metric in metrics:
-        lines.append(f"# TYPE {_PREFIX}{metric.name} gauge")
-        if metric.unit:
-            lines.append(f"# UNIT {_PREFIX}{metric.name} {metric.unit}")
-        lines.append(f"# HELP {_PREFIX}{metric.name} {metric.help}")
-        lines += [_sample(metric.name, labels, value) for labels, value in metric.samples]
-    return "\n".join([*lines, "# EOF"]) + "\n"
+    return "\n".join([*lines, *(line for metric in metrics for line in _lines(metric))]) + f"\n{_END}"
+
+
+def with_last_success(text: str, previous: str, success_s: float | None) -> str:
+    """A document with the time of the last success, seconds since the epoch.
+
+    :param previous: the earlier document of the same file, or an empty text
+    :param success_s: the time of this run; ``None`` if it failed or goes on: then that of the previous document is kept
+    """
+    if success_s is None:
+        known = re.search(rf"^{_PREFIX}{_LAST_SUCCESS} ([0-9.]+)$", previous, re.MULTILINE)
+        if known is None:
+            return text
+        success_s = float(known[1])
+    metric = Metric(_LAST_SUCCESS, "When the last run without a failure ended.", "seconds", [({}, round(success_s, 3))])
+    return text.removesuffix(_END) + "\n".join(_lines(metric)) + f"\n{_END}"
+
+
+def _lines(metric: Metric) -> Iterator[str]:
+    yield f"# TYPE {_PREFIX}{metric.name} gauge"
+    if metric.unit:
+        yield f"# UNIT {_PREFIX}{metric.name} {metric.unit}"
+    yield f"# HELP {_PREFIX}{metric.name} {metric.help}"
+    yield from (_sample(metric.name, labels, value) for labels, value in metric.samples)
+
+
+def of_run(seconds: float, as_of_ms: int) -> Iterator[Metric]:
+    """The metrics that every command has."""
+    yield Metric("run_seconds", "Elapsed time of the run.", "seconds", [({}, round(seconds, 3))])
+    yield Metric("as_of_timestamp_seconds", "The run's now.", "seconds", [({}, as_of_ms / 1000)])
+
+
+def outcomes(name: str, counts: Iterable[tuple[Mapping[str, str], Iterable[str]]]) -> Metric:
+    """The numbers of logs by their outcomes in words, as reports show them; for each set of labels."""
+    samples = []
+    for labels, words in counts:
+        known = {**dict.fromkeys(_OUTCOMES, 0), **Counter(words)}
+        samples += [({**labels, "outcome": word.replace(" ", "_")}, number) for word, number in known.items()]
+    return Metric(name, "Logs by outcome, in words.", "", samples)
 
 
 def _of_run(report: RunReport) -> Iterator[Metric]:
-    yield Metric("run_seconds", "Elapsed time of the run.", "seconds", [({}, round(report.seconds, 3))])
-    yield Metric("as_of_timestamp_seconds", "The run's now.", "seconds", [({}, report.as_of_ms / 1000)])
     counts = [({"status": status.value}, sum(log.status is status for log in report.logs)) for status in LogStatus]
     yield Metric("logs", "Logs by outcome.", "", counts)
+    yield outcomes("outcome_logs", [({}, (outcome(log).partition(": ")[0] for log in report.logs))])
     yield Metric("remaining_logs", "Logs that a run in progress has not done.", "", [({}, report.remaining_logs)])
-
-
-def _of_waves(report: RunReport) -> Iterator[Metric]:
     waves = [({"wave": str(number)}, wave) for number, wave in enumerate(report.waves, start=1)]
-    seconds = [(label, round(wave.seconds, 3)) for label, wave in waves]
-    yield Metric("wave_seconds", "Elapsed time of a wave.", "seconds", seconds)
-    states = [
-        (label | {"state": state}, int(getattr(wave, f"bytes_{state}")))
-        for label, wave in waves
-        for state in ("written", "freed")
-    ]
-    yield Metric("wave_bytes", "Bytes that a wave wrote, and freed.", "bytes", states)
-
-
-def _of_logs(report: RunReport) -> Iterator[Metric]:
-    cleaned = [log for log in report.logs if log.status is LogStatus.CLEANED]
-    failed = [(_labels(log), int(log.status is LogStatus.FAILED)) for log in report.logs]
-    yield Metric("log_failed", "Whether a log failed.", "", failed)
-    unknown = [(_labels(log), int(log.policy_unknown)) for log in report.logs]
-    yield Metric("log_policy_unknown", "Whether a log's cleanup.policy is unknown.", "", unknown)
-    for kind, unit in (("bytes", "bytes"), ("records", ""), ("stored_records", ""), ("segments", "")):
-        states = [
-            (_labels(log) | {"state": state}, int(getattr(log, f"{kind}_{state}")))
-            for log in cleaned
-            for state in ("before", "after")
-        ]
-        text = kind.replace("_", " ")
-        yield Metric(f"log_{kind}", f"A cleaned log's {text}, of the cleaned range.", unit, states)
-    removed = [(_labels(log) | {"reason": reason}, count) for log in cleaned for reason, count in _removed(log).items()]
-    yield Metric("log_removed_records", "Records removed, by reason.", "", removed)
-    expired = [(_labels(log), log.expired_bytes) for log in cleaned]
-    yield Metric("log_expired_bytes", "Bytes of segments that the delete policy deleted.", "bytes", expired)
-    segments = [(_labels(log), log.expired_segments) for log in cleaned]
-    yield Metric("log_expired_segments", "Segments that the delete policy deleted.", "", segments)
-    yield Metric("log_keys", "Distinct keys of the dirty section.", "", [(_labels(log), log.keys) for log in cleaned])
+    yield from (family.of(waves) for family in _OF_WAVE)
+    logs = [(labels_of(log), log) for log in report.logs]
+    yield Metric("log_failed", "Whether a log failed.", "", [(each, int(log.status is LogStatus.FAILED)) for each, log in logs])
+    yield _UNKNOWN.of(logs)
+    cleaned = [(labels, log) for labels, log in logs if log.status is LogStatus.CLEANED]
+    yield from (family.of(cleaned) for family in _OF_CLEANED)
     # an erasure does not clean the dirty section
-    ends = [(_labels(log), log.end_offset) for log in cleaned if log.end_offset is not None and not log.erased_records]
-    yield Metric("log_end_offset", "Offset up to which a log is cleaned, exclusive.", "", ends)
+    yield _END_OFFSET.of((labels, log) for labels, log in cleaned if log.end_offset is not None and not log.erased_records)
 
 
-def _removed(log: LogReport) -> dict[str, int]:
-    return {
-        "superseded": log.superseded_records,
-        "tombstone": log.tombstones_removed,
-        "keyless": log.invalid_records,
-        "aborted": log.aborted_records,
-        "marker": log.markers_removed,
-        "erased": log.erased_records,
-        "expired": log.expired_records or 0,
-    }
-
-
-def _labels(log: LogReport) -> dict[str, str]:
+def labels_of(log: Any) -> dict[str, str]:
+    """The labels of a log of any report."""
     return {"topic": log.topic, "partition": str(log.partition), "log_dir": log.log_dir}
 
 

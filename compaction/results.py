@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from compaction.errors import UsageError
 from compaction.printable import printable_json
+from compaction.screen.html_page import html_page, in_frame
 from compaction.screen.text_table import Line, Screen, Style, wrapped
+from compaction.storage.text_files import write_text
 
 if TYPE_CHECKING:
+    import os
+
     import pandas as pd
     import pyarrow as pa
 
@@ -74,8 +78,39 @@ class Result:
         """The text for notebooks."""
         return f"<pre>{escape(str(self))}</pre>"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The text for IPython."""
+        printer.text(str(self))
+
     def __str__(self) -> str:
         return "\n".join(line.text for line in self.lines())
+
+
+class PageResult(Result):
+    """A result that is also a page with charts, which notebooks show."""
+
+    #: the script of its page
+    page: ClassVar[str]
+    #: fields of the document that the page does not show
+    not_on_page: ClassVar[frozenset[str]] = frozenset()
+
+    def page_document(self) -> Mapping[str, Any]:
+        """The document of the page: ``to_dict()``, without what would make the page of very many logs large."""
+        return self.to_dict()
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """A self-contained HTML page, which opens from disk and loads nothing.
+
+        :param path: a file to write it to, too
+        :raises StorageError: the file cannot be written
+        """
+        page = html_page(self.page, self.page_document(), str(self), self.not_on_page)
+        if path is not None:
+            write_text(str(path), page)
+        return page
+
+    def _repr_html_(self) -> str:
+        return in_frame(self.to_html())
 
 
 def _cell(value: Any) -> Any:

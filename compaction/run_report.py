@@ -26,10 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed, WaveReport
-from compaction.results import Result
+from compaction.results import PageResult
 from compaction.screen.run_table import run_lines, summary
 from compaction.screen.text_table import Line, Style, wrapped
 
@@ -54,13 +54,17 @@ class Verified(Protocol):
 
 
 @dataclass(frozen=True)
-class RunReport(Result):
+class RunReport(PageResult):
     """The outcome of one run.
 
     ``seconds`` is its elapsed time. ``origin`` has the call and its environment, see ``compaction.api.provenance``.
     ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``.
     ``copied``: the result is, or would be, a copy beside the unchanged source.
     """
+
+    page = "run"
+    #: the page has no key, not even a salted hash
+    not_on_page: ClassVar[frozenset[str]] = frozenset({"options", "erasure"})
 
     run_id: str
     as_of_ms: int

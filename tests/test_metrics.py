@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from compaction.metrics import open_metrics
+from compaction.metrics import open_metrics, with_last_success
 from compaction.report import LogReport, LogStatus, WaveReport
 from compaction.run_report import RunReport
 
@@ -91,3 +91,26 @@ def test_a_run_in_progress_says_how_many_logs_remain() -> None:
     assert found["remaining_logs", frozenset()] == 7
     assert [dict(labels)["status"] for name, labels in found if name == "run_info"] == ["running"]
     assert [dict(labels)["status"] for name, labels in samples(RUN) if name == "run_info"] == [RUN.status.value]
+
+
+def test_a_log_that_expired_and_was_cleaned_has_an_outcome_of_its_own() -> None:
+    both, one = replace(CLEANED, compacted=True), replace(CLEANED, partition=4, compacted=True, expired_segments=0)
+    found = samples(replace(RUN, logs=(both, one, replace(CLEANED, partition=5), FAILED, SKIPPED)))
+    assert {dict(key)["outcome"]: value for (name, key), value in found.items() if name == "outcome_logs"} == {
+        "expired_and_cleaned": 1, "cleaned": 1, "expired": 1, "failed": 1, "skipped": 1,
+    }  # fmt: skip
+    assert found["logs", frozenset({("status", "cleaned")})] == 3
+
+
+def test_a_failed_run_keeps_the_time_of_the_last_success() -> None:
+    def time_in(text: str) -> list[float]:
+        families = text_string_to_metric_families(text)
+        return [each.samples[0].value for each in families if each.name.endswith("last_success_timestamp_seconds")]
+
+    text = open_metrics(RUN)
+    assert time_in(with_last_success(text, "", None)) == []
+    first = with_last_success(text, "", 1_760_000_000.25)
+    assert time_in(first) == [1_760_000_000.25]
+    failed = with_last_success(text, first, None)
+    assert time_in(failed) == [1_760_000_000.25]
+    assert time_in(with_last_success(text, failed, 1_760_000_999.0)) == [1_760_000_999.0]

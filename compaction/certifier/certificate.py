@@ -21,15 +21,15 @@ import enum
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from compaction.certifier.checks.violations import ERASED, ERASED_IN, MOST_NAMED, REMAINING, Findings, Violation
 from compaction.certifier.kept_files import DirectoryCertificate
 from compaction.names import TopicPartition
 from compaction.printable import printable
-from compaction.results import Result
-from compaction.screen.amounts import counted
-from compaction.screen.text_table import Line, Style
+from compaction.results import PageResult
+from compaction.screen.amounts import counted, elapsed
+from compaction.screen.text_table import Line, Style, wrapped
 
 if TYPE_CHECKING:
     from compaction.certifier.find_remains import Remains
@@ -151,24 +151,27 @@ class LogCertificate:
         return {**asdict(self), "status": self.status.value}
 
     def lines(self) -> list[str]:
-        """The result as lines of text, with the violations by topic, partition and offset."""
+        """The result as text, with the violations by topic, partition and offset."""
         if self.status in (Status.FAILED, Status.NOT_COMPARED):
             return [f"{self.name} {self.status.words}: {self.reason}"]
-        why = ", ".join(f"{count} {_WORDS.get(reason, reason)}" for reason, count in self.missing.items() if count)
-        lost = f", {self.lost} LOST" if self.lost else ""
-        lines = [f"{self.name} {self.status.value}: {self.records_before} -> {self.records_after} records{lost}"]
+        why = ", ".join(f"{count:,} {_WORDS.get(reason, reason)}" for reason, count in self.missing.items() if count)
+        lost = f", {self.lost:,} LOST" if self.lost else ""
+        lines = [f"{self.name} {self.status.value}: {self.records_before:,} -> {self.records_after:,} records{lost}"]
         lines += [f"    missing: {why}"] if why else []
         lines += [f"    {self.left_text}"] if self.remaining else []
         lines += [f"    {self.name}:{violation.offset}: {violation.what}" for violation in self.violations]
         more = self.violation_count - len(self.violations)
-        return lines + ([f"    and {more} more violations"] if more else [])
+        return lines + ([f"    and {more:,} more violations"] if more else [])
 
 
 @dataclass(frozen=True)
-class VerifyReport(Result):
+class VerifyReport(PageResult):
     """The results for all logs; ``elsewhere``: the files that an erasure did not reach; ``certificate``: the file with which
     its results were compared; ``kafka_versions``: the number of logs by version whose rules applied; ``origin``: see
     ``compaction.api.provenance``; ``directories``: the log directories with a violation."""
+
+    page = "verify"
+    not_on_page: ClassVar[frozenset[str]] = frozenset({"options"})
 
     as_of_ms: int
     logs: tuple[LogCertificate, ...]
@@ -218,8 +221,10 @@ class VerifyReport(Result):
         """See ``Result``: each log with its violations by topic, partition and offset, then directories and totals."""
         logs = [line for log in self.logs for line in log.lines()]
         directories = [line for directory in self.directories for line in directory.lines()]
-        lines = [*logs, *directories, *self.elsewhere_lines(), *self.versions(), *self.certificate_lines(), self.summary()]
-        return map(Line, lines)
+        texts = [*logs, *directories, *self.elsewhere_lines(), *self.versions(), *self.certificate_lines(), self.summary()]
+        for text in texts:
+            indent = len(text) - len(text.lstrip())
+            yield from wrapped(text.strip(), style or Style(), indent=indent, hanging=4)
 
     def elsewhere_lines(self) -> list[str]:
         """The files that an erasure did not reach, as lines of text; files with records of its keys come first."""
@@ -243,12 +248,14 @@ class VerifyReport(Result):
 
     def summary(self) -> str:
         """The totals in one line."""
-        # statuses that not every command has are shown only if they occur
-        rare = ("not_compared", "incomplete")
-        counts = ", ".join(
-            f"{count} {Status(name).words}" for name, count in self._by_status().items() if count or name not in rare
-        )
-        return f"{counted(len(self.logs), 'log')}: {counts}; {self.status.value} ({self.seconds:.1f} s)"
+        counts = {Status(name): count for name, count in self._by_status().items() if count}
+        words = {Status.HOLDS: "hold" if counts.get(Status.HOLDS, 0) > 1 else "holds"}
+        parts = [f"{count:,} {words.get(status, status.words)}" for status, count in counts.items()]
+        if self.directories:
+            parts.append(f"files of {counted(len(self.directories), 'log directory', 'log directories')} violated")
+        if any(file.records for file in self.elsewhere):
+            parts.append("records of erased keys in other files")
+        return f"{counted(len(self.logs), 'log')}: {', '.join(parts)} ({elapsed(self.seconds)})"
 
     def _by_status(self) -> dict[str, int]:
         return {status.value: sum(log.status is status for log in self.logs) for status in Status}

@@ -10,9 +10,9 @@ from typing import Any
 from compaction.printable import printable
 from compaction.results import Result
 from compaction.screen.amounts import counted
-from compaction.screen.text_table import Line, Style
+from compaction.screen.text_table import Line, Style, wrapped
 
-_NAME_WIDTH = 14
+_NAME_WIDTH, _STATE_WIDTH = 14, 8
 
 
 class State(enum.Enum):
@@ -34,11 +34,13 @@ class Check:
     fix: str = ""
 
 
-def check_lines(check: Check, area_before: str | None) -> list[str]:
+def check_lines(check: Check, area_before: str | None, style: Style) -> list[Line]:
     """A check as lines of text, with its area if it differs from that of the previous check."""
-    head = [printable(check.area)] if check.area != area_before else []
-    fix = [printable(f"        fix: {check.fix}")] if check.fix else []
-    return [*head, printable(f"  {check.state.value:<5} {check.name:<{_NAME_WIDTH}} {check.found}"), *fix]
+    head = [Line(printable(check.area))] if check.area != area_before else []
+    text, hanging = f"{check.name:<{_NAME_WIDTH}}\u00a0{check.found}", _NAME_WIDTH + 1
+    name, *more = wrapped(text, style, indent=_STATE_WIDTH, hanging=hanging)
+    state = Line(f"  {check.state.value:<5} {name.text[_STATE_WIDTH:]}".replace("\u00a0", " "))
+    return [*head, state, *more, *(wrapped(f"fix: {check.fix}", style, indent=_STATE_WIDTH, hanging=5) if check.fix else [])]
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,9 @@ class Checkup(Result):
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """See ``Result``."""
         areas = [None, *(check.area for check in self.checks)]
-        lines = [text for check, area in zip(self.checks, areas, strict=False) for text in check_lines(check, area)]
-        return map(Line, [*lines, self.summary()])
+        shown = style or Style()
+        lines = [line for check, area in zip(self.checks, areas, strict=False) for line in check_lines(check, area, shown)]
+        return [*lines, Line(self.summary())]
 
     def summary(self) -> str:
         """The number of problems and notes."""

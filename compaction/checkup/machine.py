@@ -120,9 +120,9 @@ def _other_users(settings: Mapping[str, str]) -> Iterator[Check]:
                 protection.Exposure(message, "set SPARK_LOCAL_DIRS to a directory of your own, or set its sticky bit")
             )
     for message, remedy in exposures:
-        yield Check(MACHINE, "other users", State.NOTE, message, remedy)
+        yield Check(MACHINE, "access", State.NOTE, message, remedy)
     if not exposures:
-        yield Check(MACHINE, "other users", State.OK, "authenticated, no pages open to the network, private files")
+        yield Check(MACHINE, "access", State.OK, "authenticated, no pages open to the network, private files")
 
 
 def _shuffle_space() -> Check:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from compaction import __version__, signals
 from compaction.cli import standard_streams
+from compaction.cli.help_text import filled, width
 from compaction.cli.table import COMMANDS as COMMANDS  # for those who run the commands by name
 from compaction.cli.table import PROGRAM, Command
 
@@ -58,9 +59,9 @@ def _run(command: Command, argv: Sequence[str] | None) -> int:
 
 
 def _usage() -> str:
-    width = max(len(command.name) for command in COMMANDS)
-    lines = [f"  {command.name:<{width}}  {command.purpose}" for command in COMMANDS]
-    return "\n".join(
+    longest = max(len(command.name) for command in COMMANDS)
+    lines = [f"  {command.name:<{longest}}  {command.purpose}" for command in COMMANDS]
+    text = "\n".join(
         [
             f"usage: {PROGRAM} COMMAND [OPTION ...]",
             "",
@@ -71,3 +72,4 @@ def _usage() -> str:
             f"'{PROGRAM} COMMAND --help' lists the options of a command, '{PROGRAM} --version' prints the version.",
         ]
     )
+    return filled(text, width())

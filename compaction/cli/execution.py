@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -22,7 +23,7 @@ from compaction.api.provenance import option
 from compaction.cli import interrupts, log_lines, standard_streams
 from compaction.cli.parser import Parser
 from compaction.errors import CompactionError, StorageError, UsageError
-from compaction.metrics import open_metrics
+from compaction.metrics import open_metrics, with_last_success
 from compaction.options.option import HIDDEN
 from compaction.options.table import JSON
 from compaction.printable import printable
@@ -77,7 +78,9 @@ def _run(parser: Parser, argv: Sequence[str], body: Callable[[argparse.Namespace
         file = getattr(arguments, name, None)
         if file is not None:
             check_writable(file)
-    interrupts.set_only_reads(getattr(arguments, "dry_run", True))
+    # commands that change logs have this option
+    if not getattr(arguments, "dry_run", True):
+        interrupts.may_change_logs()
     on_wave = partial(_write_metrics, getattr(arguments, "metrics", None))
     with in_command(Surroundings(progress, interrupts.deferred, True, _options(arguments), on_wave)):
         try:
@@ -91,9 +94,14 @@ def _write_metrics(path: str | None, report: RunReport) -> None:
     """Writes the metrics of a run in progress. If they are refused the run goes on: at its end that is an error."""
     try:
         if path is not None:
-            write_text(path, open_metrics(report), NEW_FILE)
+            write_text(path, metrics_text(path, open_metrics(report), success=False), NEW_FILE)
     except StorageError as error:
         _LOG.warning("%s", error.describe())
+
+
+def metrics_text(path: str, text: str, *, success: bool) -> str:
+    """The metrics for a file, with the time of the last success, this one's or that in the file."""
+    return with_last_success(text, _text_of(path), time.time() if success else None)
 
 
 def _require_directory() -> None:
@@ -193,7 +201,9 @@ def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
 
     # the report of an erasure has salted hashes of keys, and short keys can be guessed from them
     mode = PRIVATE if report.erasure else NEW_FILE
-    files = [(arguments.report, report.to_json), (arguments.metrics, lambda: open_metrics(report))]
+    success = report.exit_code == 0
+    metrics = (arguments.metrics, lambda: metrics_text(arguments.metrics, open_metrics(report), success=success))
+    files = [(arguments.report, report.to_json), (arguments.html, report.to_html), metrics]
     if report.done_before:
         # the report of the run that made the output is kept
         has_report = arguments.report and f'"as_of_ms": {report.as_of_ms},' in _text_of(arguments.report)

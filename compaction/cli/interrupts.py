@@ -23,14 +23,15 @@ from typing import Any
 from compaction import signals
 from compaction.cli import log_lines
 
-_LINES = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
+_CHANGED, _UNCHANGED = "the next run completes or undoes the changes of this one", "no log was changed"
 _STANDARD_ERROR = 2
 #: after which a signal is sent again whose exception was lost
 _AGAIN_S = 0.05
 _JVM = "compaction.spark.jvm"
 _reported = threading.Event()
-#: the command changes no logs
-_only_reads = threading.Event()
+#: whether the command may have changed logs, or a copy of them
+_changing = threading.Event()
 #: the signals that have arrived
 _received: list[int] = []
 
@@ -38,6 +39,7 @@ _received: list[int] = []
 @contextmanager
 def handled() -> Iterator[None]:
     """Handles these signals in the block; only in the main thread, where Python receives signals."""
+    _changing.clear()
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -57,14 +59,14 @@ def deferred() -> AbstractContextManager[None]:
     return signals.deferred(_silence)
 
 
+def may_change_logs() -> None:
+    """From now on an interrupted command may have changed logs."""
+    _changing.set()
+
+
 def happened() -> bool:
     """Whether this process was interrupted: an error that follows may be a consequence."""
     return bool(_received)
-
-
-def set_only_reads(only_reads: bool) -> None:
-    """Whether the command changes no logs: a dry run, or one that only reports."""
-    (_only_reads.set if only_reads else _only_reads.clear)()
 
 
 def exit_code() -> int:
@@ -101,8 +103,7 @@ def _unraisable(lost: Any) -> None:
 
 
 def _text() -> str:
-    rest = "no log was changed" if _only_reads.is_set() else "the next run completes or undoes the changes of this one"
-    return f"{_LINES[signal.Signals(exit_code() - 128)]}; {rest}"
+    return f"{_WORDS[signal.Signals(exit_code() - 128)]}; {_CHANGED if _changing.is_set() else _UNCHANGED}"
 
 
 def _line() -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
+from compaction.cli.help_text import HelpFormatter
 from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
 from compaction.errors import UsageError
 from compaction.names import REFERENCE_VERSION
@@ -85,7 +86,7 @@ class Parser(argparse.ArgumentParser):
             prog=None if _application() is None else f"{SUBMIT} jobs/{_application()}.py",
             description=_as_run(description.partition("\n\n")[0] if short else description),
             epilog=_as_run(self._closing(len(command.rows) - len(rows) if short else 0)),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpFormatter,
             allow_abbrev=False,
             add_help=False,
         )
@@ -111,11 +112,24 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments = sys.argv[1:] if args is None else args
+        self._check_first(arguments)
+        option = ""
         for argument in arguments[: arguments.index("--")] if "--" in arguments else arguments:
-            option = argument.partition("=")[0]
-            if option.startswith("--") and " " not in argument and option not in self._option_string_actions:
+            option = argument.partition("=")[0] if argument.startswith("--") else option
+            if not argument or argument == f"{option}=":
+                raise UsageError(f"{option}: the value is empty", hint="give one; a variable of the shell may not be set")
+            if argument.startswith("--") and " " not in argument and option not in self._option_string_actions:
                 self._refuse(option)
         return super().parse_known_args(args, namespace)
+
+    def _check_first(self, arguments: Sequence[str]) -> None:
+        """:raises UsageError: a word precedes all options, although the command takes none there"""
+        positional = [action for action in self._actions if not action.option_strings]
+        if arguments and not arguments[0].startswith("-") and not positional:
+            word = "a word" if "--where" in self._option_string_actions else repr(arguments[0])
+            needed = next((action.option_strings[0] for action in self._actions if action.required), None)
+            hint = f"directories and files follow {needed}; " if needed else ""
+            raise UsageError(f"{word} belongs to no option", hint=f"{hint}see {self.prog} --help")
 
     def _refuse(self, option: str) -> NoReturn:
         near = difflib.get_close_matches(option, self._option_string_actions, n=1)

@@ -191,9 +191,11 @@ def main(argv: Sequence[str] | None = None, execute: Execute = clean) -> int:
 
         options = OPTIONS.complete(vars(arguments))
         report, code = execution.run_and_write(partial(run, arguments.log_dirs, options, execute=execute), arguments)
-        # standard output may have a document
-        print_line = log_lines.print_line if arguments.output == JSON else print
         verifications = [verification for verification in report.verified if isinstance(verification, VerifyReport)]
-        return max([code, *(show(verification, print_line) for verification in verifications)])
+        # standard output may have a document
+        screen = None if arguments.output == JSON else execution.screen(arguments)
+        for line in (str(each) for each in verifications if screen is None):
+            log_lines.print_line(line)
+        return max([code, *(show(verification, screen) for verification in verifications)])
 
     return execution.run_command(parser(), argv, body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -123,12 +124,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code. ``argv``: by default those of the process."""
 
     def body(arguments: argparse.Namespace) -> int:
-        as_text = arguments.output == TEXT
+        as_text, screen = arguments.output == TEXT, execution.screen(arguments)
         checks: list[Check] = []
         for check in _checks(arguments.log_dirs, OPTIONS.complete(vars(arguments))):
             if as_text:
                 # some checks take a long time
-                print("\n".join(check_lines(check, checks[-1].area if checks else None)), flush=True)
+                screen.print(check_lines(check, checks[-1].area if checks else None, screen.style))
+                sys.stdout.flush()
             checks.append(check)
         checkup = Checkup(tuple(checks))
         print(checkup.summary() if as_text else checkup.to_json().rstrip("\n"))

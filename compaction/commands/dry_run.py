@@ -203,13 +203,14 @@ def _explain(options: DryRunOptions, arguments: argparse.Namespace) -> int:
 
 def _finish(result: Comparison | OverTime, arguments: argparse.Namespace) -> int:
     """Writes the requested files, prints a result, and returns the exit code."""
-    files = (
-        (arguments.report, result.to_json),
-        (arguments.metrics, lambda: simulation_metrics(result) if isinstance(result, OverTime) else comparison_metrics(result)),
-        (arguments.html, result.to_html),
-    )
     refuses = not isinstance(result, OverTime) and result.refused > 0
     code = result.exit_code or (execution.FAILED if arguments.strict and refuses else 0)
+
+    def metrics() -> str:
+        text = simulation_metrics(result) if isinstance(result, OverTime) else comparison_metrics(result)
+        return execution.metrics_text(arguments.metrics, text, success=code == 0)
+
+    files = ((arguments.report, result.to_json), (arguments.metrics, metrics), (arguments.html, result.to_html))
     return execution.finish(files, lambda: _show(result, arguments), code)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,8 +31,9 @@ from compaction.locking.access import Purpose, access
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
 from compaction.names import TopicPartition, parse_partition_dir
 from compaction.options.option import CommandOptions
-from compaction.options.table import JSON, Messages, Output, Quiet, Report, Sides, VerifyOptions, Why
+from compaction.options.table import JSON, Html, Messages, Output, Quiet, Report, Sides, VerifyOptions, Why
 from compaction.options.values import Texts, texts
+from compaction.screen.text_table import Screen
 from compaction.storage.mixed import file_system
 from compaction.storage.remote import require_finished
 from compaction.storage.uri import parse_uri
@@ -73,7 +74,7 @@ examples:
 """
 
 
-OPTIONS = CommandOptions("verify", VerifyOptions, Sides, Why, Report, Quiet, Output, Messages)
+OPTIONS = CommandOptions("verify", VerifyOptions, Sides, Why, Report, Html, Quiet, Output, Messages)
 
 
 def parser() -> Parser:
@@ -224,11 +225,11 @@ def _shared_locks(request: VerifyRequest) -> AbstractContextManager[object]:
     return access(file_system(log_dirs), log_dirs, Purpose.SHARE)
 
 
-def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, only_summary: bool = False) -> int:
+def show(report: VerifyReport, screen: Screen | None) -> int:
     """Prints the report, with a line for each log that does not hold on standard error, and returns the exit code."""
     log_lines.end_steps()
-    for line in [report.summary()] if only_summary else [line.text for line in report.lines()]:
-        print_line(line)
+    if screen is not None:
+        report.print_on(screen)
     for log in report.logs:
         if log.status in (Status.VIOLATED, Status.FAILED, Status.INCOMPLETE):
             log_lines.print_error(error_line(log))
@@ -238,19 +239,15 @@ def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, onl
 
 
 def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
-    """Writes the requested file, prints the report in the form that the options ask for, and returns the exit code."""
+    """Writes the requested files, prints the report in the form that the options ask for, and returns the exit code."""
     as_json = arguments.output == JSON
 
     def print_it() -> None:
-        show(report, _print_nothing if as_json else print, only_summary=arguments.quiet)
+        show(report, None if as_json else execution.screen(arguments))
         if as_json:
             sys.stdout.write(report.to_json())
 
-    return execution.finish([(arguments.report, report.to_json)], print_it, report.exit_code)
-
-
-def _print_nothing(line: str) -> None:
-    """Used if a JSON document is printed instead."""
+    return execution.finish([(arguments.report, report.to_json), (arguments.html, report.to_html)], print_it, report.exit_code)
 
 
 def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int:

@@ -12,6 +12,7 @@ from compaction.cli.parser import Parser
 from compaction.errors import CompactionError
 from compaction.options.option import CommandOptions
 from compaction.options.table import Messages, NoOptions, Status
+from compaction.screen.text_table import Screen, wrapped
 
 _DESCRIPTION = """\
 Compile all kernels of this package and cache them, for example when an image is built. This takes
@@ -75,11 +76,11 @@ def status() -> list[Part]:
     return [Part("kernels", f"{kernels}: {_size(kernels)}; {state}", complete)]
 
 
-def show_status() -> int:
-    """Prints a line for each part; returns the exit code."""
+def show_status(screen: Screen) -> int:
+    """Prints each part; returns the exit code."""
     parts = status()
     for part in parts:
-        print(f"{part.name:<13} {part.found}")
+        screen.print(wrapped(f"{part.name}: {part.found}", screen.style, hanging=4))
     return 0 if all(part.usable for part in parts) else execution.FAILED
 
 
@@ -93,6 +94,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     def body(arguments: argparse.Namespace) -> int:
         if not arguments.status:
             warm_up()
-        return show_status()
+        return show_status(execution.screen(arguments))
 
     return execution.run_command(parser(), argv, body)

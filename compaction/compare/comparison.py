@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from html import escape
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from compaction.compare.figures import ComparedLog, Distribution, LogTotals, OutcomeStatus, PolicyTotals
-from compaction.compare.html_page import to_html
 from compaction.compare.json_document import json_document
 from compaction.compare.terminal import comparison_lines, comparison_summary
 from compaction.report import LogStatus, RunStatus, VersionUsed
-from compaction.results import Result
+from compaction.results import PageResult
 from compaction.screen.text_table import Line, Style
+
+#: with more logs the page omits the conditions
+MOST_EXPLAINED = 300
 
 
 @dataclass(frozen=True)
-class Comparison(Result):
+class Comparison(PageResult):
     """All logs under all policies, named in the order given; ``kafka_versions`` and ``origin`` as in ``RunReport``."""
+
+    page = "compare"
+    not_on_page: ClassVar[frozenset[str]] = frozenset({"run", "bytes_by_age", "settings", "options"})
 
     run_id: str
     as_of_ms: int
@@ -69,9 +73,12 @@ class Comparison(Result):
         """The JSON document as a dictionary (``compaction.compare.json_document``)."""
         return json_document(self)
 
-    def to_html(self) -> str:
-        """The self-contained HTML page."""
-        return to_html(self)
+    def page_document(self) -> Mapping[str, Any]:
+        """See ``PageResult``; with very many logs without the conditions of each."""
+        if len(self.logs) <= MOST_EXPLAINED:
+            return self.to_dict()
+        logs = (replace(log, outcomes=tuple(replace(outcome, why=()) for outcome in log.outcomes)) for log in self.logs)
+        return replace(self, logs=tuple(logs)).to_dict()
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """See ``Result``."""
@@ -80,9 +87,6 @@ class Comparison(Result):
     def summary(self) -> str:
         """The number of logs and failures, and the bytes that each policy frees."""
         return comparison_summary(self)
-
-    def _repr_html_(self) -> str:
-        return f'<iframe srcdoc="{escape(self.to_html())}" width="100%" height="900" style="border:0"></iframe>'
 
 
 def _sum(totals: Iterable[LogTotals]) -> LogTotals:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from compaction.counting.html_page import to_html
-from compaction.counting.usage_report import encoded, shown_key, topic_json, usage_json, usage_lines, window_start
+from compaction.counting.usage_report import (
+    CELL_TITLES,
+    Section,
+    SectionRow,
+    encoded,
+    sections,
+    shown_key,
+    topic_json,
+    usage_json,
+    usage_lines,
+    window_start,
+)
 from compaction.printable import printable
-from compaction.results import Result
-from compaction.screen.amounts import size
+from compaction.results import PageResult
+from compaction.screen.amounts import counted, size
 from compaction.screen.text_table import Column, Line, Row, Style, table
 from compaction.source.view_options import READ_COMMITTED, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
+    from compaction.counting.byte_usage import Usage
     from compaction.counting.count_logs import CountPlan, LogCount, TopicCount
     from compaction.counting.key_groups import KeyGroups
     from compaction.counting.key_totals import KeySummary
@@ -25,6 +37,10 @@ _RULES = {
     READ_UNCOMMITTED: "rule: read_uncommitted (log start to high watermark, with aborted data)",
 }
 _STORED = "rule: all stored records (also aborted ones, and those below the log start)"
+
+#: topics of their own on the page, the largest ones; keys and other names of all topics
+MOST_TOPICS, _MOST_NAMES = 200, 20
+
 _COLUMNS = (
     Column("topic", right=False),
     *(Column(title) for title in ("records", "keys", "deleted keys", "tombstones", "no key", "data")),
@@ -32,7 +48,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class CountReport(Result):
+class CountReport(PageResult):
     """The counts of a call.
 
     :ivar plan: the topics with their logs
@@ -42,6 +58,8 @@ class CountReport(Result):
     :ivar stored: the bytes of all stored records were counted; ``group_by``: how their keys are grouped; ``as_of_ms``: up to
         when their ages were counted, ms since the epoch
     """
+
+    page = "count"
 
     plan: CountPlan
     isolation_level: str
@@ -70,12 +88,72 @@ class CountReport(Result):
         """The logs."""
         return [{"topic": topic["topic"], **log} for topic in self.to_dict()["topics"] for log in topic["partitions"]]
 
-    def to_html(self) -> str:
-        """Where the bytes are, as one HTML page.
+    def page_document(self) -> Mapping[str, Any]:
+        """See ``PageResult``: all topics, and each of them, or as many of the largest ones as fit."""
+        topics = [topic for topic in self.plan.topics if not topic.failed]
+        largest = sorted(topics, key=lambda topic: (-self._size(topic), topic.topic))[:MOST_TOPICS]
+        about = f"{counted(len(self.plan.topics), 'topic')} of {counted(len(self.plan.logs), 'log')}, which were only read."
+        if len(topics) > len(largest):
+            about += f" The {MOST_TOPICS} largest topics can be chosen; the result as JSON has the others."
+        views = [self._view(topic.topic, [topic], self._sections(topic)) for topic in largest]
+        if len(topics) != 1:
+            views.insert(0, self._view(f"all of {counted(len(topics), 'topic')}", topics, self._all_sections(topics, largest)))
+        notes = [f"{log.location.topic_partition}: {log.error}" for log in self.failed]
+        return {"as_of_ms": self.as_of_ms, "stored": self.stored, "about": about, "notes": notes, "views": views}
 
-        :raises UsageError: the bytes were not counted
-        """
-        return to_html(self)
+    def _view(self, name: str, topics: Sequence[TopicCount], found: Iterable[Section]) -> dict[str, Any]:
+        """Sums over topics, and the sections of their bytes."""
+        states, usage = Counter[str](), usage_json(_usage(topics))
+        for row in usage["states"]:
+            states[row["state"]] += row["stored_bytes"]
+        counts = sum((Counter(asdict(topic.counts)) for topic in topics), Counter())
+        return {
+            "name": name,
+            **dict.fromkeys(("records", "bytes", "tombstones", "keyless"), 0), **counts,
+            "keys": sum(topic.keys.keys for topic in topics),
+            "file_bytes": usage["file_bytes"], "states": states, "sections": [section for section in found if section.rows],
+        }  # fmt: skip
+
+    def _size(self, topic: TopicCount) -> int:
+        return topic.usage.file_bytes if self.stored else topic.counts.bytes
+
+    def _numbers(self, *numbers: int) -> tuple[int, ...]:
+        """Records, bytes and stored bytes; without the last if they were not counted."""
+        return numbers if self.stored else numbers[:2]
+
+    def _sections(self, topic: TopicCount) -> Iterator[Section]:
+        """Those of the text, and the largest keys."""
+        total = self._size(topic)
+        if self.stored:
+            yield from sections(topic.topic, topic_json(topic, self.group_by))
+        keys = [
+            (shown_key(entry.key, self.group_by), self._numbers(entry.records, entry.bytes, entry.stored_bytes), total)
+            for entry in topic.keys.largest
+        ]
+        yield Section(("largest key", *self._titles), keys)
+
+    @property
+    def _titles(self) -> tuple[str, ...]:
+        return CELL_TITLES if self.stored else CELL_TITLES[:2]
+
+    def _all_sections(self, topics: Sequence[TopicCount], largest: Sequence[TopicCount]) -> Iterator[Section]:
+        """Those of all topics together, then the topics, and the largest keys and other names with their topics."""
+        total = sum(map(self._size, topics))
+        together = [*sections("", usage_json(_usage(topics)))] if self.stored else []
+        rows: list[SectionRow] = []
+        for topic in largest:
+            numbers = self._numbers(topic.counts.records, topic.counts.bytes, self._size(topic))
+            rows.append((topic.topic, numbers, total))
+        more = len(topics) - len(largest)
+        others: SectionRow | None = (f"and {more:,} more", (), total) if more else None
+        yield from [*together[:1], Section(("topic", *self._titles), rows, others), *together[1:]]
+        named: dict[tuple[str, ...], list[SectionRow]] = {}
+        for topic in largest:
+            for section in list(self._sections(topic))[len(together) :]:
+                of_topic = ((f"{topic.topic}: {name}", each, total) for name, each, _ in section.rows)
+                named.setdefault(section.titles, []).extend(of_topic)
+        for titles, found in named.items():
+            yield Section(titles, sorted(found, key=lambda row: -row[1][-1])[:_MOST_NAMES])
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """See ``Result``."""
@@ -107,7 +185,7 @@ def _lines(report: CountReport, style: Style) -> Iterator[Line]:
             yield Line(f"largest keys of {printable(topic.topic)}:")
             for key_count in topic.keys.largest:
                 amount = key_count.stored_bytes if report.stored else key_count.bytes
-                yield Line(f"{size(amount):>12}  {key_count.records:>12,} records  {shown_key(key_count.key, report.group_by)}")
+                yield Line(f"{size(amount):>9}  {key_count.records:>10,} records  {shown_key(key_count.key, report.group_by)}")
         if report.stored:
             yield Line(_STORED)
 
@@ -118,6 +196,15 @@ def _total(topics: Sequence[TopicCount]) -> Row:
     for counts in others:
         total.add(counts)
     return _row("total", total, sum(topic.keys.keys for topic in topics), sum(map(_deleted, topics)), failed=False)
+
+
+def _usage(topics: Sequence[TopicCount]) -> Usage:
+    from compaction.counting.byte_usage import Usage
+
+    total = Usage()
+    for topic in topics:
+        total.add(topic.usage)
+    return total
 
 
 def _deleted(topic: TopicCount) -> int:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from compaction.counting.count_logs import TopicCount
     from compaction.counting.key_groups import KeyGroups
 
-_KEY_CHARACTERS = 48
+#: longer keys are cut to the second number of characters
+_KEY_CHARACTERS, _CUT_CHARACTERS = 48, 30
 _CELL = ("records", "bytes", "stored_bytes")
 #: the titles of these columns
 CELL_TITLES = ("records", "keys and values", "stored")
@@ -75,13 +76,18 @@ def window_start(start: bytes) -> str:
     return f"{np.datetime64(int.from_bytes(start, 'big', signed=True), 'ms')}Z"
 
 
+#: a name, its numbers, and the total of which the last number is a share
+SectionRow = tuple[str, Sequence[int], int]
+
+
 class Section(NamedTuple):
     """A table: the titles of a name and of numbers; its rows, each with a name, as many numbers, and the total of which the
-    last number is a share; a row with the sums of the numbers, if they have any."""
+    last number is a share; a row for those that are not named, and one with the sums of the numbers, if there are such."""
 
     titles: tuple[str, ...]
-    rows: Sequence[tuple[str, Sequence[int], int]]
-    total: tuple[str, Sequence[int], int] | None = None
+    rows: Sequence[SectionRow]
+    others: SectionRow | None = None
+    total: SectionRow | None = None
 
 
 def sections(name: str, usage: Mapping[str, Any]) -> Iterator[Section]:
@@ -96,29 +102,31 @@ def sections(name: str, usage: Mapping[str, Any]) -> Iterator[Section]:
     yield _summed(("codec", "uncompressed", "stored"), codecs, sum(numbers[0] for _, numbers, _ in codecs))
     for names in (names for names in _TITLES if names in usage):
         rows = [(_shown_name(row), _numbers(row), total) for row in usage[names]["largest"]]
+        others = None
         if more := usage[names]["distinct"] - len(rows):
-            others = [total - shown for total, shown in zip(usage[names]["total"].values(), _sums(rows), strict=True)]
-            rows.append((f"and {more:,} more", others, total))
+            rest = [whole - shown for whole, shown in zip(usage[names]["total"].values(), _sums(rows), strict=True)]
+            others = f"and {more:,} more", rest, total
         titles = ("headers", "names and values", "stored") if names == "headers" else CELL_TITLES
-        yield _summed((_TITLES[names], *titles), rows, total)
+        yield _summed((_TITLES[names], *titles), rows, total, others)
 
 
-def _summed(titles: tuple[str, ...], rows: Sequence[tuple[str, Sequence[int], int]], whole: int) -> Section:
+def _summed(titles: tuple[str, ...], rows: Sequence[SectionRow], whole: int, others: SectionRow | None = None) -> Section:
     """A section whose last number is a share of ``whole`` in the row of the total."""
-    return Section(titles, rows, ("total", _sums(rows), whole) if len(rows) > 1 else None)
+    all_rows = [*rows, others] if others else rows
+    return Section(titles, rows, others, ("total", _sums(all_rows), whole) if len(all_rows) > 1 else None)
 
 
-def _sums(rows: Sequence[tuple[str, Sequence[int], int]]) -> list[int]:
+def _sums(rows: Sequence[SectionRow]) -> list[int]:
     return [sum(numbers) for numbers in zip(*(numbers for _, numbers, _ in rows), strict=True)]
 
 
 def usage_lines(topic: TopicCount, group_by: KeyGroups | None, style: Style) -> Iterator[Line]:
     """Where the bytes of a topic are, as text."""
-    for titles, rows, total_row in sections(topic.topic, topic_json(topic, group_by)):
+    for titles, rows, others, total_row in sections(topic.topic, topic_json(topic, group_by)):
         if not rows:
             continue
         columns = [Column(titles[0], right=False), *map(Column, titles[1:]), Column("share")]
-        shown = [*rows, total_row] if total_row else rows
+        shown = [*rows, *(row for row in (others, total_row) if row is not None)]
         lines = [[name, *(f"{number:,}" for number in numbers), *_share(numbers, total)] for name, numbers, total in shown]
         yield Line("")
         yield from table(columns, [Row([*cells, *[""] * (len(columns) - len(cells))]) for cells in lines], style)
@@ -158,7 +166,7 @@ def shown(key: bytes) -> str:
         text = printable(key.decode())
     except UnicodeDecodeError:
         text = f"0x{key.hex()}"
-    return text if len(text) <= _KEY_CHARACTERS else f"{text[:_KEY_CHARACTERS]}… ({len(key):,} bytes)"
+    return text if len(text) <= _KEY_CHARACTERS else f"{text[:_CUT_CHARACTERS]}… ({len(key):,} bytes)"
 
 
 def encoded(key: bytes) -> dict[str, str]:

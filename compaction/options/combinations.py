@@ -85,7 +85,6 @@ COMBINATIONS = (
         ("to_time",), "--to is a time up to --as-of, and not given with --ahead", "use --ahead for the time after it",
         excluded=("ahead",),
     ),
-    Combination(("html",), "--html shows where the bytes are", "add --bytes", needed=("stored",)),
     *(
         Combination((name,), f"{flag} is an option of a count of bytes", "add --bytes", needed=("stored",))
         for name, flag in (("group_by", "--group-by"), ("as_of", "--as-of"))

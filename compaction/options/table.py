@@ -428,8 +428,8 @@ class Output(TypedDict, total=False):
 class Html(TypedDict, total=False):
     """A page."""
 
-    html: Annotated[str, _file(_RUN, "--html", "write the comparison as a self-contained HTML page", usual=True, texts={
-            "count": "with --bytes: write a self-contained HTML page of where the bytes are",
+    html: Annotated[str, _file(_RUN, "--html", "write the result as a self-contained HTML page", usual=True, texts={
+            "count": "write a self-contained HTML page; with --bytes, of where the bytes are",
         })]
 
 
@@ -485,4 +485,4 @@ class Shell(TypedDict, total=False):
 
 
 #: the command line of a command that writes a report
-REPORTED = (LogDirs, Report, Metrics, AllRows, Quiet, Output, Messages)
+REPORTED = (LogDirs, Report, Html, Metrics, AllRows, Quiet, Output, Messages)

@@ -52,7 +52,7 @@ class SpaceBudget:
     def besides(self) -> str:
         """The bytes that are reserved, for messages."""
         copied = f" and {self._copied_bytes} bytes for segments that are only copied" if self._copied_bytes else ""
-        return f"besides a margin of {_MARGIN_BYTES} bytes for checkpoints and journals{copied}"
+        return f"besides a margin of {size(_MARGIN_BYTES)} for checkpoints and journals{copied}"
 
     def free_bytes(self, directory: str) -> int:
         """Bytes that can still be allocated; negative if not even the reserve fits."""
@@ -99,7 +99,7 @@ class Lacking(NamedTuple):
     def message(self, besides: str) -> str:
         """:param besides: see ``SpaceBudget.besides``"""
         needed = sum(self.needed_bytes.values())
-        return f"its cleaned segments take {needed} bytes, {self.free_bytes} bytes are free {besides}"
+        return f"its cleaned segments take {size(needed)}, {size(self.free_bytes)} are free {besides}"
 
 
 def logs_without_space(

@@ -25,6 +25,7 @@ from compaction.run.log_reports import deletion_report, skipped_report
 from compaction.run.passes import Passes
 from compaction.run.run import carry_out
 from compaction.run_report import RunReport
+from compaction.screen.amounts import size
 from compaction.storage.filesystem import DiskFileSystem
 
 
@@ -56,7 +57,7 @@ class _Expiry(Command):
             space = SpaceBudget()
             if not space.fits([(output_dir, needed_bytes)]):
                 free = max(0, space.free_bytes(output_dir))
-                message = f"the copy takes {needed_bytes} bytes, {free} bytes are free {space.besides()}"
+                message = f"the copy takes {size(needed_bytes)}, {size(free)} are free {space.besides()}"
                 raise StorageError(message, path=output_dir, hint="free some space and run again; nothing was written")
         return list(logs)
 

@@ -24,6 +24,7 @@ from compaction.run.admission import Lacking, SpaceBudget
 from compaction.run.cleaner import Cleaner, Method
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.waves import RESERVED_SHARE, ReplacedSegments
+from compaction.screen.amounts import size
 from compaction.screen.steps import step
 from compaction.storage.filesystem import join
 
@@ -91,6 +92,6 @@ def _fitting(
 def _refusal(log: LogCleaning, needed_bytes: int) -> str:
     space = SpaceBudget()
     free_bytes = max(0, space.free_bytes(log.directory))
-    message = f"its next group of cleaned segments takes {needed_bytes} bytes, {free_bytes} bytes are free {space.besides()}"
+    message = f"its next group of cleaned segments takes {size(needed_bytes)}, {size(free_bytes)} are free {space.besides()}"
     hint = _STOPPED if log.swapped else _REFUSED
     return str(StorageError(f"{message}; {len(log.swapped)} groups are replaced", path=log.directory, hint=hint))

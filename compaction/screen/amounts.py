@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 #: units of time, ms
 _UNITS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000), ("ms", 1))
@@ -33,10 +35,18 @@ def share_freed(before: int, after: int) -> str:
     return "< 0.1 %" if text == "0.0 %" else text
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str, nouns: str = "") -> str:
     """A number with its noun: ``1 segment``, ``1,350 records``, ``2 policies``."""
     plural = f"{noun[:-1]}ies" if noun[-1] == "y" and noun[-2] not in "aeiou" else f"{noun}s"
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural}"
+    return f"{count:,} {noun if count == 1 else nouns or plural}"
+
+
+def short_duration(milliseconds: int) -> str:
+    """The same in short words, for tables: ``23 d``, ``3 d 4 h``, ``1 min 30 s``."""
+    text = duration(milliseconds)
+    for name, short in (("day", "d"), ("hour", "h"), ("minute", "min"), ("second", "s")):
+        text = re.sub(rf"\b{name}s?\b", short, text)
+    return text
 
 
 def duration(milliseconds: int) -> str:

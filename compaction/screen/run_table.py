@@ -18,7 +18,7 @@ _COLOURS = {LogStatus.FAILED: "bold red", LogStatus.CLEANED: "green", LogStatus.
 _CAUSES = {"error": "", "policy_unknown": "unknown", "no_match": "no match", "last_segment": "last segment"}
 #: logs that a note names
 _MOST_NAMES = 5
-_RELEASE = "the next run or a broker's start removes them, or at once: --set file.delete.delay.ms=0"
+_RELEASE = "the next run or a broker's start removes them, or at once:"
 
 
 def run_lines(report: RunReport, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
@@ -113,7 +113,9 @@ def _notes(report: RunReport) -> Iterator[str]:
     deleted = sum(log.deleted_bytes for log in report.logs)
     if deleted:
         verb = "would remain" if report.dry_run else "remain"
-        yield f"{size(deleted)} {verb} on disk as .deleted files: {_RELEASE}"
+        early = compacted and not report.erasure and not report.verified
+        option = "--release-early" if early else "--set file.delete.delay.ms=0"
+        yield f"{size(deleted)} {verb} on disk as .deleted files: {_RELEASE} {option}"
 
 
 def _since(logs: Sequence[LogReport]) -> Iterator[str]:
@@ -217,7 +219,7 @@ def _details(log: LogReport, *, named: bool) -> Iterator[str]:
     prefix = f"{log.name}: " if named else ""
     if log.compacted:
         records = f"{log.records_after + log.removed_records:,} -> {counted(log.records_after, 'record')}"
-        segments = f"{log.segments_before} -> {counted(log.segments_after, 'segment')}"
+        segments = f"{log.segments_before:,} -> {counted(log.segments_after, 'segment')}"
         sizes = change(log.bytes_before, log.bytes_after)
         yield f"{prefix}offsets [{log.first_dirty_offset}, {log.end_offset}): {records}, {sizes}, {segments}"
     removed = _removed(log)

@@ -13,41 +13,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
-from compaction.metrics import Metric, document
-from compaction.simulation.figures import Effect
+from compaction.metrics import Family, Metric, document, labels_of, of_run
 from compaction.simulation.result import OverTime
 
-_BY_STATE: tuple[tuple[str, str, str, Mapping[str, Callable[[Effect], float]]], ...] = (
-    ("policy_log_bytes", "Size of a log under a policy through time.", "bytes", {
-        "least": lambda effect: effect.least_bytes, "mean": lambda effect: effect.mean_bytes,
-        "peak": lambda effect: effect.peak_bytes, "end": lambda effect: effect.end_bytes,
-    }),
-    ("policy_cleaner_bytes", "Bytes that the cleaner reads and writes under a policy.", "bytes", {
-        "read": lambda effect: effect.bytes_read, "written": lambda effect: effect.bytes_written,
-    }),
-    ("policy_oldest_seconds", "Time that records remain at most once they are superseded or deleted.", "seconds", {
-        "superseded": lambda effect: effect.oldest_superseded_ms / 1000,
-        "deleted": lambda effect: effect.oldest_deleted_ms / 1000,
-    }),
+_OF_EFFECT = (
+    Family("policy_log_bytes", "Size of a log under a policy through time.", "bytes", "state",
+           {state: f"{state}_bytes" for state in ("least", "mean", "peak", "end")}),
+    Family("policy_cleaner_bytes", "Bytes that the cleaner reads and writes under a policy.", "bytes", "state",
+           {state: f"bytes_{state}" for state in ("read", "written")}),
+    Family("policy_oldest_seconds", "Time that records remain at most once they are superseded or deleted.", "seconds", "state",
+           {state: f"oldest_{state}_ms" for state in ("superseded", "deleted")}),
+    Family("policy_cleanings", "Cleanings of a log under a policy.", "", "", {"": "cleanings"}),
 )  # fmt: skip
 
 
 def simulation_metrics(result: OverTime) -> str:
     run = {"run_id": result.run_id, "status": result.status.value, "dry_run": "true"}
-    return document(run, _metrics(result))
+    return document(run, (*of_run(result.seconds, result.as_of_ms), *_metrics(result)))
 
 
 def _metrics(result: OverTime) -> Iterator[Metric]:
-    logs = [(log, {"topic": log.topic, "partition": str(log.partition), "log_dir": log.log_dir}) for log in result.logs]
-    yield Metric("run_seconds", "Time the run took.", "seconds", [({}, round(result.seconds, 3))])
-    yield Metric("as_of_timestamp_seconds", "The run's present.", "seconds", [({}, result.as_of_ms / 1000)])
-    yield Metric("log_failed", "Whether a log failed.", "", [(labels, int(log.error is not None)) for log, labels in logs])
+    failed = [(labels_of(log), int(log.error is not None)) for log in result.logs]
+    yield Metric("log_failed", "Whether a log failed.", "", failed)
     effects = [
-        (labels | {"policy": effect.policy}, effect) for log, labels in logs for effect in log.effects if effect.error is None
+        (labels_of(log) | {"policy": effect.policy}, effect)
+        for log in result.logs
+        for effect in log.effects
+        if effect.error is None
     ]
-    for name, text, unit, states in _BY_STATE:
-        samples = [(labels | {"state": state}, of(effect)) for labels, effect in effects for state, of in states.items()]
-        yield Metric(name, text, unit, samples)
-    yield Metric("policy_cleanings", "Cleanings of a log under a policy.", "", [(labels, e.cleanings) for labels, e in effects])
+    yield from (family.of(effects) for family in _OF_EFFECT)

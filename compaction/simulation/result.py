@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar
 
 from compaction.report import RunStatus
-from compaction.results import Result
+from compaction.results import PageResult
+from compaction.screen.amounts import counted
 from compaction.screen.text_table import Line, Style
 from compaction.simulation.figures import Effect, SimulatedLog, total
 from compaction.simulation.fit import Fit
-from compaction.simulation.html_page import to_html
-from compaction.simulation.terminal import lines_of, summary_of
+from compaction.simulation.terminal import ahead_note, fit_note, lines_of, notes_of, shared_notes, summary_of
 
 SCHEMA_VERSION = 1
+#: topics and logs that the page shows, and the samples of all of them
+MOST_VIEWS, _FEW_VIEWS, _MOST_SAMPLES = 200, 10, 25_000
 #: the properties of an effect that its object has
 _FIGURES = (
     "least_bytes", "mean_bytes", "peak_bytes", "end_bytes", "segments", "cleanings", "bytes_read", "bytes_written",
@@ -23,9 +25,12 @@ _FIGURES = (
 
 
 @dataclass(frozen=True)
-class OverTime(Result):
+class OverTime(PageResult):
     """All logs under all policies, named in the order given; ``period_ms`` is the time between two samples, ``ahead_ms`` that
     after ``as_of_ms``; ``fit`` is the search for a policy, if one was asked for."""
+
+    page = "over_time"
+    not_on_page: ClassVar[frozenset[str]] = frozenset({"least_bytes", "cleaned_bytes", "arrived_bytes"})
 
     run_id: str
     as_of_ms: int
@@ -62,9 +67,33 @@ class OverTime(Result):
     def summary(self) -> str:
         return summary_of(self)
 
-    def to_html(self) -> str:
-        """The figures as one HTML page."""
-        return to_html(self)
+    def page_document(self) -> Mapping[str, Any]:
+        """See ``PageResult``: all logs, each topic and log, or as many of the largest ones as fit."""
+        logs = [log for log in self.logs if log.error is None]
+        groups = _groups(logs)
+        samples = sum(len(effect.samples) for log in logs[:1] for effect in log.effects)
+        most = min(MOST_VIEWS, max(_FEW_VIEWS, _MOST_SAMPLES // max(1, samples)))
+        largest = sorted(sorted(range(len(groups)), key=lambda number: -_peak(groups[number][1]))[:most])
+        notes = [f"{counted(len(self.logs), 'log')}, which were only read"]
+        if len(groups) > len(largest):
+            notes.append(f"the {most} largest topics and logs can be chosen; the report has the others")
+        views = [(f"all of {counted(len(logs), 'log')}", logs), *(groups[number] for number in largest)]
+        return {
+            "as_of_ms": self.as_of_ms,
+            "about": " ".join(f"{text[0].upper()}{text[1:]}." for text in [*notes, *ahead_note(self)]),
+            "fit": None if self.fit is None else {**asdict(self.fit), "text": "; ".join(fit_note(self.fit))},
+            "views": [self._view(name, group) for name, group in views],
+        }
+
+    def _view(self, name: str, logs: Sequence[SimulatedLog]) -> dict[str, Any]:
+        """The effects of the policies on a log, or on several."""
+        notes = notes_of(logs[0]) if len(logs) == 1 else shared_notes(logs)
+        errors = [f"{log.name}: {log.error}" for log in self.logs if log.error is not None] if len(logs) != 1 else []
+        effects = []
+        for number, policy in enumerate(self.policies):
+            error = next((log.effects[number].error for log in logs if log.effects[number].error), None)
+            effects.append(replace(total(policy, [log.effects[number] for log in logs]), error=error))
+        return {"name": name, "notes": [*notes, *errors], "policies": [_effect(effect) for effect in effects]}
 
     def to_dict(self) -> dict[str, Any]:
         """The document, ``schema_version`` 1; see the field tables of ``compaction.simulation.figures``."""
@@ -83,6 +112,19 @@ class OverTime(Result):
             "policies": [_effect(effect) for effect in self.totals()],
             "logs": [_log(log) for log in self.logs],
         }
+
+
+def _groups(logs: Sequence[SimulatedLog]) -> list[tuple[str, list[SimulatedLog]]]:
+    """The topics of several logs, and the logs, with their names."""
+    topics: dict[str, list[SimulatedLog]] = {}
+    for log in logs:
+        topics.setdefault(log.topic, []).append(log)
+    groups = [(topic, group) for topic, group in topics.items() if 1 < len(group) < len(logs)]
+    return groups + ([(log.name, [log]) for log in logs] if len(logs) > 1 else [])
+
+
+def _peak(logs: Sequence[SimulatedLog]) -> int:
+    return max((effect.peak_bytes for log in logs for effect in log.effects), default=0)
 
 
 def _log(log: SimulatedLog) -> dict[str, Any]:

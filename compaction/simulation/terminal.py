@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from compaction.screen.amounts import counted, duration, elapsed, size
+from compaction.screen.amounts import counted, elapsed, short_duration, size
 from compaction.screen.text_table import Column, Line, Row, Style, letter, table, wrapped
 from compaction.simulation.figures import Effect, SimulatedLog
 from compaction.simulation.fit import Fit
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=+*%#"
-_BAR_CELLS = 30
+_BAR_CELLS = 60
 
 
 def lines_of(result: OverTime, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
@@ -62,25 +62,26 @@ def _fit(found: Fit, style: Style) -> list[Line]:
 
 
 def _table(effects: Sequence[Effect], style: Style, details: bool) -> list[Line]:
+    """A row of figures for each policy, with a line of bars below it."""
     titles = ("mean", "peak", "end", "cleaned", "written", "superseded for", "deleted for")
-    columns = [Column("policy", right=False), *(Column(title) for title in titles), Column("size", right=False)]
     peak = max((effect.peak_bytes for effect in effects), default=0)
     lines = []
     for number, effect in enumerate(effects):
         lines += wrapped(f"{letter(number)}  {effect.policy}", style, hanging=3)
     rows = [_row(number, effect, peak, style, details) for number, effect in enumerate(effects)]
-    return [*lines, *table(columns, rows, style)]
+    return [*lines, *table([Column("", right=False), *map(Column, titles)], rows, style)]
 
 
 def _row(number: int, effect: Effect, peak: int, style: Style, details: bool) -> Row:
     if not effect.samples:
-        return Row([letter(number), *[""] * 7, "no figures"])
+        return Row([letter(number), *[""] * 7], "", ["no figures"])
     cells = [
         letter(number), size(effect.mean_bytes), size(effect.peak_bytes), size(effect.end_bytes), f"{effect.cleanings:,} x",
-        f"{effect.write_amplification:.2f} x", duration(effect.oldest_superseded_ms), duration(effect.oldest_deleted_ms),
-        _bars([sample.bytes for sample in effect.samples], peak, style),
+        f"{effect.write_amplification:.2f} x", short_duration(effect.oldest_superseded_ms),
+        short_duration(effect.oldest_deleted_ms),
     ]  # fmt: skip
-    return Row(cells, "", list(_events(effect)) if details else ())
+    bars = _bars([sample.bytes for sample in effect.samples], peak, style)
+    return Row(cells, "", [bars, *(_events(effect) if details else ())])
 
 
 def _events(effect: Effect) -> Iterator[str]:

@@ -157,6 +157,8 @@ def parse_uri(given: str, option: str) -> str:
 
     :raises UsageError: a URI of an unknown scheme or layout, without a bucket, or with credentials
     """
+    if not given:
+        raise UsageError(f"{option}: the path is empty", hint="give a directory or a URI")
     layout = _LAYOUT.fullmatch(given)
     if layout is not None and (layout["layout"] in LAYOUTS or not layout["uri"].startswith("/")):
         return _parse_layout(layout["layout"], layout["uri"], option)

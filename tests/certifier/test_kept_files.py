@@ -58,7 +58,7 @@ def call(story: Story, *options: object) -> int:
 def test_a_copy_with_all_of_it_holds(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(story) == 0
     out, err = capsys.readouterr()
-    assert ("1 log: 1 holds, 0 violated, 0 failed; holds" in out, err) == (True, "")
+    assert ("1 log: 1 holds (" in out, err) == (True, "")
 
 
 def checkpoint(name: str, offset: int | None) -> Change:

@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import compaction
 from compaction.api.engine_choice import Engine
 from compaction.commands import compact, expire
 from compaction.config.request import Budget, CompactionRequest
@@ -207,7 +209,7 @@ def test_the_help_shows_the_command_as_its_user_runs_it(
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: {program} ")
     assert f"\n    {program} --log-dir /var/lib/kafka" in shown
-    assert ("spark-submit" in shown) == (argv0[0] == "/")
+    assert ("spark-submit jobs/" in shown) == (argv0[0] == "/")
     assert compact.main(["--logdir", "x"]) == 2
     assert capsys.readouterr().err == (
         f"error: unrecognized arguments: --logdir; did you mean --log-dir? See {program} --help\n"
@@ -336,7 +338,7 @@ def test_a_usage_error_writes_no_report(log_dir: Path, tmp_path: Path, capsys: p
 
 def test_help_explains_options_precedence_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert compact.main(["--help-all"]) == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     for text in (
         "--log-dir", "--topic", "--partition", "--config", "--set", "--as-of-ms", "--dry-run", "--output-dir",
         "--include-active", "--report", "--verbose", "--allow-keyless", "exit status:", "examples:", "first source that sets",
@@ -363,3 +365,49 @@ def test_a_usage_error_does_not_import_spark(tmp_path: Path) -> None:
     imports = "import sys; from compaction.commands import compact;"
     code = imports + "compact.main(['--log-dir', 'nowhere']); sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+def test_the_metrics_of_a_failed_run_have_the_time_of_the_last_success(log_dir: Path, tmp_path: Path) -> None:
+    """An alert on it needs no memory of its own."""
+
+    def last_success() -> list[str]:
+        lines = [line.split() for line in metrics.read_text().splitlines()]
+        return [words[1] for words in lines if words[0] == "kafka_log_compaction_last_success_timestamp_seconds"]
+
+    metrics = tmp_path / "metrics"
+    argv = ["--log-dir", str(log_dir), "--set", "cleanup.policy=compact", "--metrics", str(metrics)]
+    began = time.time()
+    assert compact.main(argv, Run()) == 0
+    (first,) = last_success()
+    assert began <= float(first) + 0.001 and float(first) <= time.time() + 0.001
+    assert compact.main(argv, Run(LogReport("orders", 0, str(log_dir), LogStatus.FAILED, "damaged"))) == 1
+    assert last_success() == [first]
+
+
+def test_an_interrupted_dry_run_does_not_speak_of_changes(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also after a run in the same process that could have changed logs."""
+    assert compact.main(["--log-dir", str(log_dir)], Run()) == 0
+    capsys.readouterr()
+    assert compact.main(["--log-dir", str(log_dir), "--dry-run"], Run(error=KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == "error: interrupted; no log was changed\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["w"], "error: 'w' belongs to no option; directories and files follow --log-dir; see "),
+        (["--log-dir", ""], "error: --log-dir: the value is empty; give one; a variable of the shell may not be set\n"),
+        (["--log-dir="], "error: --log-dir: the value is empty; give one; a variable of the shell may not be set\n"),
+        (["--log-dir", "x", "--report", ""], "error: --report: the value is empty; give one; "),
+    ],
+)
+def test_a_word_without_an_option_and_an_empty_value_are_named(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compact.main(argv, Run()) == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_an_empty_path_in_python_is_named() -> None:
+    with pytest.raises(compaction.UsageError, match="--log-dir: the path is empty; give a directory or a URI"):
+        compaction.compact("")

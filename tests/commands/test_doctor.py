@@ -60,7 +60,7 @@ COMPACT = ("--set", "cleanup.policy=compact")
 def test_a_machine_that_can_run_has_no_problems(examine: Examine) -> None:
     code, checks = examine()
     assert code == 0
-    named = {"Python", "Java", "pyspark", "numba", "numpy", "pyarrow", "memory", "shuffle files", "other users", "kernels"}
+    named = {"Python", "Java", "pyspark", "numba", "numpy", "pyarrow", "memory", "shuffle files", "access", "kernels"}
     assert named == set(states(checks, "machine"))
     assert checks["machine", "kernels"]["state"] == "note"
     assert "warm-up" in checks["machine", "kernels"]["fix"]
@@ -90,16 +90,16 @@ def test_what_other_users_can_do_to_a_run_is_a_note(
 ) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master spark://host:7077 pyspark-shell")
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
-    assert examine()[1]["machine", "other users"]["found"].startswith("spark://host:7077 without authentication: ")
+    assert examine()[1]["machine", "access"]["found"].startswith("spark://host:7077 without authentication: ")
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.ui.enabled=true pyspark-shell")
-    assert examine()[1]["machine", "other users"]["state"] == "ok"
+    assert examine()[1]["machine", "access"]["state"] == "ok"
     tmp_path.chmod(0o777)
     code, checks = examine()
-    assert (code, checks["machine", "other users"]["state"]) == (0, "note")
-    assert checks["machine", "other users"]["found"].startswith(f"{tmp_path} can be written by others")
+    assert (code, checks["machine", "access"]["state"]) == (0, "note")
+    assert checks["machine", "access"]["found"].startswith(f"{tmp_path} can be written by others")
     monkeypatch.setenv("SPARK_LOCAL_IP", "0.0.0.0")  # noqa: S104
     tmp_path.chmod(0o700)
-    assert examine()[1]["machine", "other users"]["fix"] == "set SPARK_LOCAL_IP=127.0.0.1"
+    assert examine()[1]["machine", "access"]["fix"] == "set SPARK_LOCAL_IP=127.0.0.1"
 
 
 def test_the_memory_is_that_of_the_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

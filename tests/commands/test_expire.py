@@ -142,7 +142,7 @@ def test_a_copy_that_does_not_fit_is_refused_with_figures(
     monkeypatch.setattr(expire_run, "SpaceBudget", lambda: SpaceBudget(space_of=lambda path: FreeSpace(1, (4 << 20) + 5000, 0)))
     assert expire.main(["--log-dir", str(logs), *DELETE, "--output-dir", str(tmp_path / "out")]) == 1
     assert re.fullmatch(
-        rf"error: {tmp_path}/out: the copy takes \d+ bytes, 5000 bytes are free besides a margin of 4194304 bytes for"
+        rf"error: {tmp_path}/out: the copy takes [\d.]+ [kM]B, 5\.0 kB are free besides a margin of 4\.2 MB for"
         r" checkpoints and journals; free some space and run again; nothing was written\n",
         capsys.readouterr().err,
     )

@@ -41,6 +41,12 @@ _FLAGS = (
 DARK = "--blink-settings=preferredColorScheme=0"
 #: on a phone's screen: the page as a frame of that width, which a window cannot be
 _PHONE = '<!doctype html><body style="margin:0"><iframe style="width:360px;height:740px;border:0" srcdoc="{}"></iframe></body>'
+#: pairs of labels of one chart that have less than 2 pixels between them
+OVERLAPPING = """return [...document.querySelectorAll('svg')].flatMap(svg => {
+    const boxes = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);
+    const meet = (a, b) => a.left < b.right + 2 && b.left < a.right + 2 && a.top < b.bottom - 2 && b.top < a.bottom - 2;
+    return boxes.flatMap(([one, a], at) => boxes.slice(at + 1).filter(([, b]) => meet(a, b)).map(([other]) => [one, other]));
+})"""
 _RESULT = re.compile(r'<pre id="told">(.*?)</pre>', re.DOTALL)
 
 

@@ -24,6 +24,9 @@ def test_every_log_has_its_figures_before_and_under_each_policy() -> None:
                 assert found[f"policy_log_{what}", labels] == getattr(holdings, what)
     assert {dict(labels)["policy"] for name, labels in found if name == "policy_log_bytes"} == set(POLICIES)
     assert {dict(labels)["topic"]: value for (name, labels), value in found.items() if name == "log_failed"} == {"a": 0, "b": 1}
+    outcomes = {labels: value for (name, labels), value in found.items() if name == "policy_outcome_logs"}
+    counted = {(dict(labels)["policy"], dict(labels)["outcome"]): value for labels, value in outcomes.items()}
+    assert {key for key, value in counted.items() if value} == {(POLICIES[0], "cleaned"), (POLICIES[1], "expired")}
     assert found["as_of_timestamp_seconds", ()] == AS_OF_MS / 1000
 
 

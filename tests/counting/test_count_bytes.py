@@ -303,7 +303,7 @@ producer id  records  keys and values  stored    share
 7                  5              277     412  100.0 %
 
 largest keys of orders:
-       353 B             2 records  eu-1
+    353 B           2 records  eu-1
 rule: all stored records (also aborted ones, and those below the log start)
 """
 

@@ -204,9 +204,9 @@ class TestText:
             "rule: read_committed (log start to last stable offset, no aborted data)",
             "",
             "largest keys of orders:",
-            "      1.5 kB             3 records  order-1",
-            "        14 B             2 records  0xff1b5b33316d",
-            "        10 B             2 records  gone\\x0a",
+            "   1.5 kB           3 records  order-1",
+            "     14 B           2 records  0xff1b5b33316d",
+            "     10 B           2 records  gone\\x0a",
         ]
 
     def test_keys_are_named_only_if_wanted(self, log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

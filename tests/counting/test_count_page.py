@@ -11,9 +11,7 @@ import pytest
 import compaction
 from compaction.commands import count as count_command
 from compaction.counting.count_logs import LogCount
-from compaction.counting.count_report import CountReport
-from compaction.counting.html_page import MOST_TOPICS, model
-from compaction.errors import UsageError
+from compaction.counting.count_report import MOST_TOPICS, CountReport
 from compaction.names import LogLocation, TopicPartition
 from tests.compare.browser import DARK, Browser
 from tests.golden import unpack_sample
@@ -33,35 +31,35 @@ def page(report: CountReport) -> str:
 
 
 def test_it_has_the_figures_of_the_result(report: CountReport) -> None:
-    views = model(report)["views"]
+    views = report.page_document()["views"]
     topics = report.to_dict()["topics"]
     everything, by_name = views[0], {view["name"]: view for view in views[1:]}
     assert by_name.keys() == {topic["topic"] for topic in topics}
-    assert everything["bytes"] == sum(view["bytes"] for view in by_name.values()) == sum(everything["states"].values())
+    assert everything["file_bytes"] == sum(everything["states"].values())
+    assert everything["file_bytes"] == sum(view["file_bytes"] for view in by_name.values())
     for topic in topics:
         view = by_name[topic["topic"]]
-        assert view["bytes"] == topic["usage"]["file_bytes"]
+        assert view["file_bytes"] == topic["usage"]["file_bytes"]
         assert [view["records"], view["keys"], view["tombstones"]] == [topic["records"], topic["keys"], topic["tombstones"]]
         components = {name: numbers for name, numbers, _ in view["sections"][0].rows}
-        assert components.pop(".log files") == [view["bytes"]]
-        assert sum(size for (size,) in components.values()) == view["bytes"]
+        assert components.pop(".log files") == [view["file_bytes"]]
+        assert sum(size for (size,) in components.values()) == view["file_bytes"]
 
 
-def test_it_is_written_by_the_command(report: CountReport, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_written_by_the_command(tmp_path: Path) -> None:
     sample, file = unpack_sample(tmp_path / "logs"), tmp_path / "orders.html"
-    argv = ["--log-dir", str(sample), "--topic", "orders", "--as-of", NOW, "--html", str(file)]
-    assert count_command.main(argv) == 2
-    assert capsys.readouterr().err == "error: --html shows where the bytes are; add --bytes\n"
-    assert count_command.main([*argv, "--bytes"]) == 0
+    argv = ["--log-dir", str(sample), "--topic", "orders", "--html", str(file)]
+    assert count_command.main([*argv, "--as-of", NOW, "--bytes"]) == 0
     assert '"name":"orders"' in file.read_text("utf-8")
-    with pytest.raises(UsageError, match="were not counted"):
-        replace(report, stored=False).to_html()
+    assert '"stored":true' in file.read_text("utf-8")
+    assert count_command.main(argv) == 0
+    assert '"stored":false' in file.read_text("utf-8")
 
 
 def test_logs_that_cannot_be_read_are_named(report: CountReport) -> None:
     broken = LogCount(LogLocation(TopicPartition("broken", 0), "/kafka", "/kafka/broken-0"), error="</script> is no log")
     plan = report.plan._replace(logs=[*report.plan.logs, broken])
-    assert model(replace(report, plan=plan))["notes"] == ["broken-0: </script> is no log"]
+    assert replace(report, plan=plan).page_document()["notes"] == ["broken-0: </script> is no log"]
     assert replace(report, plan=plan).to_html().count("</script>") == 2
 
 
@@ -69,9 +67,9 @@ def test_a_page_of_very_many_topics_remains_small(report: CountReport) -> None:
     topic = report.plan.topics[0]
     many = [replace(topic, topic=f"topic-{number:04}") for number in range(1000)]
     large = replace(report, plan=report.plan._replace(topics=many))
-    assert len(model(large)["views"]) == MOST_TOPICS + 1
-    assert "The 200 largest topics can be chosen" in model(large)["about"]
-    assert model(large)["views"][0]["sections"][0].rows[-1][0] == "and 800 more"
+    assert len(large.page_document()["views"]) == MOST_TOPICS + 1
+    assert "The 200 largest topics can be chosen" in large.page_document()["about"]
+    assert large.page_document()["views"][0]["sections"][1].others[0] == "and 800 more"
     assert len(large.to_html()) < 5_000_000
 
 
@@ -88,7 +86,7 @@ def test_it_fits_the_width_and_has_contrast(browser: Browser, page: str, width: 
       const wide = document.documentElement.scrollWidth - window.innerWidth;
       const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
       const bright = (colour) => (([red, green, blue]) => (299 * red + 587 * green + 114 * blue) / 1000)(parts(colour));
-      const ground = bright(getComputedStyle(document.querySelector('article')).backgroundColor);
+      const ground = bright(getComputedStyle(document.querySelector('.grid > section')).backgroundColor);
       const text = [...document.querySelectorAll('svg text')].map((node) => bright(getComputedStyle(node).fill));
       return [wide, Math.min(...text.map((each) => Math.abs(each - ground)))];
     """
@@ -107,12 +105,41 @@ def test_a_topic_can_be_chosen_and_its_charts_have_words_and_tables(browser: Bro
       box.dispatchEvent(new Event('change'));
       return [[...document.querySelectorAll('h2')].map((node) => node.textContent),
         [...document.querySelectorAll('svg')].map((node) => node.getAttribute('aria-label')),
-        [...document.querySelectorAll('table')].map((node) => node.rows.length), document.querySelector('.big').textContent];
+        [...document.querySelectorAll('#blocks table')].map((node) => node.rows.length),
+        document.querySelector('.big').textContent];
     """
     headings, labels, rows, size = browser.show(page, script).told
     shown = ["States and ages", "Sizes of values", "Codecs", "Groups of keys", "Headers", "Producers", "Largest keys"]
-    assert headings == ["Not counted", "Components", *shown]
+    assert headings == ["Components", *shown, "Logs"]
     assert labels[0].startswith("orders: keys: 54.0 kB, 20.9 %; values: ")
     assert len(labels) == len(shown) + 1 and all("%" in label for label in labels)
     assert rows == [4, 4, 6, 2, 3, 11, 6]
     assert size == "258 kB .log files"
+
+
+@pytest.mark.browser
+def test_topics_that_have_no_bar_are_counted_below_the_others(browser: Browser, report: CountReport) -> None:
+    """Not only twelve of seventeen."""
+    topic = report.plan.topics[0]
+    many = report.plan._replace(topics=[replace(topic, topic=f"topic-{number:02}") for number in range(17)])
+    script = "[...document.querySelectorAll('h2')].find((node) => node.textContent === 'Topics').parentElement.innerText"
+    shown = browser.show(replace(report, plan=many).to_html(), script).told
+    assert re.search(r"topic-11\s.*and 5 more in the table", shown, re.DOTALL) and "topic-12" not in shown
+
+
+def test_all_topics_have_groups_headers_producers_and_keys_too(report: CountReport) -> None:
+    sections = {section.titles[0]: section.rows for section in report.page_document()["views"][0]["sections"]}
+    assert {"group of keys", "header", "producer id", "largest key"} <= sections.keys()
+    name, (records, _, stored), total = sections["group of keys"][0]
+    orders = next(topic for topic in report.to_dict()["topics"] if topic["topic"] == "orders")["usage"]
+    (group,) = orders["groups"]["largest"]
+    assert (name, records, stored) == ("orders: orders", group["records"], group["stored_bytes"])
+    assert total == report.page_document()["views"][0]["file_bytes"]
+
+
+@pytest.mark.browser
+def test_a_count_without_bytes_has_a_page_too(browser: Browser, tmp_path: Path) -> None:
+    report = compaction.count(unpack_sample(tmp_path), top=3, engine="local")
+    shown = browser.show(report.to_html(), "document.body.innerText")
+    assert shown.console == ()
+    assert "Records and keys" in shown.told and "of keys and values" in shown.told and "Largest keys" in shown.told

@@ -62,14 +62,14 @@ def test_a_log_that_does_not_fit_is_refused_with_figures_before_anything_is_writ
     ended = run(disk, *KEPT)
     assert ended.code == 1
     line = re.search(
-        rf"^error: stays-0: {disk}/stays-0: its cleaned segments take (\d+) bytes, (\d+) bytes are free besides a margin"
-        r" of 4194304 bytes for checkpoints and journals; free some space and run again, or use --output-dir;"
+        rf"^error: stays-0: {disk}/stays-0: its cleaned segments take ([\d.]+) MB, ([\d.]+) MB are free besides a margin"
+        r" of 4\.2 MB for checkpoints and journals; free some space and run again, or use --output-dir;"
         r" nothing was written$",
         ended.err,
         re.MULTILINE,
     )
     assert line is not None, ended.err
-    needed, free = map(int, line.groups())
+    needed, free = (float(each) * 1e6 for each in line.groups())
     assert 8 << 20 < needed < 9 << 20
     assert free < 8 << 20
     assert look_at(disk / "stays-0") == before
@@ -117,7 +117,7 @@ def test_an_output_directory_on_a_small_disk_is_refused_and_does_not_appear(disk
     with small_disk(tmp_path / "small", 9) as small:
         ended = run(disk, "--output-dir", small / "out", "--topic", "stays")
         assert ended.code == 1
-        assert "bytes are free" in ended.err
+        assert "are free besides" in ended.err
         assert not list((small / "out").glob("stays-0/*"))
     assert logs_of(disk) == before
 

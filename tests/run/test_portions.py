@@ -114,7 +114,7 @@ def test_a_group_that_does_not_fit_ends_the_log_and_the_next_run_cleans_the_rest
     report = cleaned(disk, settings={"file.delete.delay.ms": "86400000"})
     (log,) = report.logs
     assert log.status is LogStatus.FAILED
-    assert re.search(r"its next group of cleaned segments takes \d+ bytes, \d+ bytes are free besides", log.reason)
+    assert re.search(r"its next group of cleaned segments takes [\d.]+ k?B, [\d.]+ k?B are free besides", log.reason)
     assert "1 groups are replaced" in log.reason
     assert "the next run cleans the rest" in log.reason
     assert disk.clock.slept == [] and disk.peak <= disk.size_bytes

@@ -149,7 +149,7 @@ def test_a_log_that_does_not_fit_even_alone_is_measured_and_refused_after_all_ot
     report = disk.run(4, settings={"file.delete.delay.ms": "86400000"})
     assert any("measure" in job for job in disk.jobs)
     assert {log.status for log in report.logs} == {LogStatus.FAILED}
-    assert "bytes are free besides a margin" in report.logs[0].reason
+    assert "are free besides a margin" in report.logs[0].reason
     assert disk.clock.slept == []
 
 

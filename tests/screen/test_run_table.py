@@ -90,7 +90,9 @@ def test_a_dry_run_says_what_would_be() -> None:
 def test_bytes_that_remain_as_deleted_files_are_reported_with_what_removes_them() -> None:
     text = shown(RunReport("r", 0, False, (cleaned("a", 0, 4, 50),)), None)
     assert "4.3 kB remain on disk as .deleted files: the next run or a broker's start removes them" in text
-    assert "--set file.delete.delay.ms=0\n" in text
+    # the option of compact; expire and erase do not have it
+    assert "or at once: --release-early\n" in text
+    assert "--set file.delete.delay.ms=0\n" in shown(RunReport("r", 0, False, (expired("b", 0, 1000, 1),)), None)
     assert ".deleted" not in shown(RunReport("r", 0, False, (replace(cleaned("a", 0, 4, 50), deleted_bytes=0),)), None)
 
 

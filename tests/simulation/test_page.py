@@ -9,9 +9,8 @@ import pytest
 
 from compaction.simulation.figures import Effect, Event, Known, Sample, SimulatedLog
 from compaction.simulation.fit import Fit, Trial
-from compaction.simulation.html_page import MOST_VIEWS, model, to_html
-from compaction.simulation.result import OverTime
-from tests.compare.browser import DARK, Browser
+from compaction.simulation.result import MOST_VIEWS, OverTime
+from tests.compare.browser import DARK, OVERLAPPING, Browser
 
 DAY_MS = 86_400_000
 FIRST_MS = 20_000 * DAY_MS
@@ -41,7 +40,7 @@ def result(logs: int = 3, *, topic: str = "orders") -> OverTime:
     return OverTime("run", FIRST_MS + 45 * DAY_MS, policies, (*simulated, broken), DAY_MS, 14 * DAY_MS, found)
 
 
-PAGE = to_html(result())
+PAGE = result().to_html()
 
 
 def test_there_is_no_address_in_it_and_no_placeholder() -> None:
@@ -52,10 +51,10 @@ def test_there_is_no_address_in_it_and_no_placeholder() -> None:
 
 def test_a_page_of_very_many_logs_remains_small() -> None:
     many = replace(result(), logs=tuple(replace(result(1).logs[0], partition=number) for number in range(1000)))
-    views = model(many)["views"]
+    views = many.page_document()["views"]
     assert len(views) == MOST_VIEWS + 1
-    assert f"The {MOST_VIEWS} largest topics and logs can be chosen" in model(many)["about"]
-    assert len(to_html(many)) < 5_000_000
+    assert f"The {MOST_VIEWS} largest topics and logs can be chosen" in many.page_document()["about"]
+    assert len(many.to_html()) < 5_000_000
 
 
 @pytest.mark.browser
@@ -71,7 +70,7 @@ def test_it_fits_the_width_and_has_contrast(browser: Browser, width: int, flags:
       const wide = document.documentElement.scrollWidth - window.innerWidth;
       const parts = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).map(Number);
       const bright = ([red, green, blue]) => (299 * red + 587 * green + 114 * blue) / 1000;
-      const ground = bright(parts(getComputedStyle(document.querySelector('main > section:not(#cards)')).backgroundColor));
+      const ground = bright(parts(getComputedStyle(document.querySelector('#blocks > section:not(#cards)')).backgroundColor));
       const lines = [...document.querySelectorAll('polyline')].map((node) => bright(parts(getComputedStyle(node).color)));
       return [wide, Math.min(...lines.map((line) => Math.abs(line - ground)))];
     """
@@ -101,7 +100,7 @@ def test_a_screen_reader_has_words_for_each_chart_and_a_table(browser: Browser) 
       document.querySelector('details').open = true;
       return [[...document.querySelectorAll('svg')].map((node) => node.getAttribute('aria-label')),
         document.querySelectorAll('#samples tbody tr').length, document.getElementById('notes').textContent,
-        document.querySelectorAll('#trials tbody tr').length, document.querySelectorAll('.now').length];
+        document.querySelectorAll('#fit tbody tr').length, document.querySelectorAll('.now').length];
     """
     labels, rows, notes, trials, now = browser.show(PAGE, script).told
     assert all("A configured: " in label and "at the end" in label for label in labels) and len(labels) == 2
@@ -122,3 +121,13 @@ def test_one_log_can_be_chosen(browser: Browser) -> None:
     assert options == ["all of 3 logs", "orders-0", "orders-1", "orders-2"]
     assert "estimated for a test" in notes and "25 % of its records are gone" in notes
     assert peak == "360 B peak"
+
+
+@pytest.mark.browser
+def test_labels_of_a_chart_do_not_overlap_on_a_phone(browser: Browser) -> None:
+    """Neither the letters of policies that end alike, nor that of the present near the end."""
+    shown = result(1)
+    policies = tuple(f"segment.ms={number}d" for number in range(1, 7))
+    logs = (replace(shown.logs[0], effects=tuple(effect(name, 5, 3) for name in policies)),)
+    page = replace(shown, policies=policies, logs=logs, as_of_ms=FIRST_MS + (DAYS - 2) * DAY_MS).to_html()
+    assert browser.show_on_phone(page, OVERLAPPING).told == []

@@ -32,6 +32,7 @@ from compaction.kernels.reading.backup_records import (
     USED,
     batches_of_backup,
 )
+from compaction.screen.amounts import size as amount
 from compaction.storage.contents import read_range
 from compaction.storage.filesystem import FileRange, ReadableFileSystem, storage_errors
 from compaction.storage.local import free_space
@@ -98,14 +99,14 @@ class SegmentSpool:
         """:raises StorageError: a write of this size would leave less free than the reserve"""
         space = free_space(self._directory)
         if space.free_bytes - size < min(space.total_bytes // _RESERVE, _MAX_RESERVE_BYTES):
-            problem = f"its records would fill {self._directory}, which has {space.free_bytes} bytes free"
+            problem = f"its records would fill {self._directory}, which has {amount(space.free_bytes)} free"
             raise StorageError(problem, path=path, hint=_OTHER_DIRECTORY)
 
     def require_space(self, plain_bytes: int, path: str) -> None:
         """:raises StorageError: the file system of the directory has less free space"""
         free = free_space(self._directory).free_bytes
         if free < plain_bytes:
-            problem = f"its records take about {plain_bytes} bytes in {self._directory}, which has {free} free"
+            problem = f"its records take about {amount(plain_bytes)} in {self._directory}, which has {amount(free)} free"
             raise StorageError(problem, path=path, hint=_OTHER_DIRECTORY)
 
 

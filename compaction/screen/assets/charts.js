@@ -1,20 +1,7 @@
 /* Charts as SVG text, drawn for a width in pixels so that the font size does not scale. */
 
-const ROW = 46, BAR = 16;
-
-/* Draws a chart at the width of its element. */
-function into(id, chart) {
-  const box = byId(id);
-  box.innerHTML = chart(Math.max(200, Math.floor(box.clientWidth || 600)));
-}
-
-/* A phone's browser also says so when only the height changes, which would close what is open. */
-function whenResized(draw) {
-  let width = window.innerWidth;
-  window.addEventListener("resize", () => {
-    if (window.innerWidth !== width) { width = window.innerWidth; draw(); }
-  });
-}
+/* Heights of a row and its bar; the least distance of two labels. */
+const ROW = 46, BAR = 16, GAP = 5;
 
 function rect(x, y, width, height, kind, title) {
   const label = title ? `<title>${escaped(title)}</title>` : "";
@@ -79,7 +66,7 @@ function columns(width, height, values, ghosts, names, kind, title, expired = []
 
 /* What a column and its ghost count, above both: on one line, or on two, or not at all. */
 function above(x, y, value, ghost, step) {
-  const fits = (text) => text.length * 6.6 <= step;
+  const fits = (text) => text.length * 6.6 <= step - GAP;
   const whole = ghost === undefined ? "" : `of ${short(ghost)}`, one = `${short(value)} ${whole}`.trim();
   if (fits(one)) return label(x, y, one, "middle", "faint");
   if (!whole || !fits(whole) || !fits(short(value))) return "";
@@ -88,7 +75,7 @@ function above(x, y, value, ghost, step) {
 
 /* A name below a column, on two lines if it is too wide for one. */
 function below(x, y, name, step) {
-  const most = Math.max(2, Math.floor(step / 6.4));
+  const most = Math.max(2, Math.floor((step - GAP) / 6.6));
   const words = name.split(/(?<=[ \u2013])/);
   if (name.length <= most || words.length === 1) return label(x, y, name, "middle", "faint");
   const lines = (at) => [words.slice(0, at).join("").trim(), words.slice(at).join("").trim()];
