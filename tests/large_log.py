@@ -1,4 +1,4 @@
-"""A log that one process does not read alone: more than ``INLINE_BYTES``, of few large records, so that it is written quickly."""
+"""A log that needs worker processes: more than ``INLINE_BYTES``, in few large records, so that it is written quickly."""
 
 from __future__ import annotations
 

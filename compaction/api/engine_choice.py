@@ -6,6 +6,7 @@ import atexit
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from compaction.errors import UsageError
 from compaction.screen.steps import step
 from compaction.startup.java_version import require_java
-from compaction.storage.uri import environment
+from compaction.storage.calls import environment
 
 if TYPE_CHECKING:
     from compaction.engines.processes import ProcessPasses
@@ -47,32 +48,32 @@ class Surroundings:
     on_wave: Callable[[RunReport], None] = lambda report: None
 
 
-#: the surroundings of this process; ``in_command`` adds to them
-_surroundings = [Surroundings()]
+#: those of calls in this thread
+_surroundings: ContextVar[Surroundings] = ContextVar("surroundings of calls", default=Surroundings())  # noqa: B039 - frozen
 
 
 @contextmanager
 def in_command(surroundings: Surroundings) -> Iterator[None]:
-    _surroundings.append(surroundings)
+    token = _surroundings.set(surroundings)
     try:
         yield
     finally:
-        _surroundings.pop()
+        _surroundings.reset(token)
 
 
 def command_options() -> Mapping[str, Any] | None:
     """The options of the command line, if this is the process of a command."""
-    return _surroundings[-1].options
+    return _surroundings.get().options
 
 
 def progress() -> AbstractContextManager[Progress | None]:
     """Shows the progress of the passes in the block, if this process shows any."""
-    return _surroundings[-1].progress()
+    return _surroundings.get().progress()
 
 
 def wave_ended(report: RunReport) -> None:
     """One of several waves has ended; ``report`` is that of the run so far."""
-    _surroundings[-1].on_wave(report)
+    _surroundings.get().on_wave(report)
 
 
 @dataclass
@@ -129,13 +130,11 @@ class Engine:
 
         if self._workers is None:
             self._workers = ProcessPasses(inline_bytes=0 if self.to_store else INLINE_BYTES)
-            atexit.register(self._workers.close)
         self._workers.progress = progress
         return self._workers
 
     def close(self) -> None:
         if self._workers is not None:
-            atexit.unregister(self._workers.close)
             self._workers.close()
         if self._started is not None:
             atexit.unregister(self._started.stop)
@@ -188,8 +187,11 @@ def chosen(engine: str | Engine, command: str, **options: Any) -> Iterator[Engin
     try:
         yield chosen_engine
     finally:
-        if chosen_engine is not engine and not _surroundings[-1].ends_with_process:
-            chosen_engine.close()
+        if chosen_engine is not engine:
+            if _surroundings.get().ends_with_process:
+                atexit.register(chosen_engine.close)
+            else:
+                chosen_engine.close()
 
 
 def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({})) -> PlainSession:
@@ -202,7 +204,7 @@ def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({}))
     from compaction.spark.session import build_plain_session, warn_of_exposures
 
     step("starting Spark")
-    with _surroundings[-1].starting():
+    with _surroundings.get().starting():
         spark = build_plain_session(name, settings)
         # executors are released before the driver exits
         atexit.register(spark.stop)

@@ -21,6 +21,7 @@ from compaction.config.request import BENEFIT, DIRTY, Budget, CompactionRequest
 from compaction.errors import UsageError
 from compaction.report import LogReport, LogStatus
 from compaction.run_report import RunReport
+from compaction.storage.calls import call
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,6 +116,7 @@ def parser() -> option_groups.Parser:
     return options
 
 
+@call()
 def compact(
     log_dirs: Texts,
     *,

@@ -15,6 +15,7 @@ from compaction.errors import UsageError
 from compaction.locking.access import Purpose, access
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
+from compaction.storage.calls import call
 from compaction.storage.mixed import file_system
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
+@call()
 def count(
     log_dirs: Texts,
     *,

@@ -14,6 +14,7 @@ from compaction.checkup.check import Check, Checkup, check_lines
 from compaction.cli import execution, option_groups
 from compaction.commands import warm_up
 from compaction.errors import UsageError
+from compaction.storage.calls import call
 
 if TYPE_CHECKING:
     from compaction.checkup.log_health import CleanerLog
@@ -62,6 +63,7 @@ def parser() -> option_groups.Parser:
     return options
 
 
+@call()
 def doctor(
     log_dirs: Texts = (),
     *,

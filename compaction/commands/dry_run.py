@@ -25,6 +25,7 @@ from compaction.config.request import ComparisonRequest, Span
 from compaction.errors import UsageError
 from compaction.simulation.metrics import simulation_metrics
 from compaction.simulation.result import OverTime
+from compaction.storage.calls import call
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,6 +119,7 @@ def parser() -> option_groups.Parser:
     return options
 
 
+@call()
 def dry_run(
     log_dirs: Texts,
     *,

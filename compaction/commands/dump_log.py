@@ -18,6 +18,7 @@ from compaction.errors import StorageError, UsageError
 from compaction.printable import TerminalOutput
 from compaction.results import Result
 from compaction.screen.text_table import Line, Style
+from compaction.storage.calls import call
 from compaction.storage.uri import parse_uri
 
 if TYPE_CHECKING:
@@ -247,6 +248,7 @@ class Dumped(Result):
         return {"valid": self.valid, "findings": list(self.findings), "rows": list(self.rows())}
 
 
+@call()
 def dump(
     files: Texts,
     *,

@@ -26,6 +26,7 @@ from compaction.errors import UsageError
 from compaction.names import LogLocation, TopicPartition
 from compaction.output.target import layout
 from compaction.run_report import RunReport
+from compaction.storage.calls import call
 from compaction.storage.text_files import PRIVATE, check_writable, write_text
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def parser() -> option_groups.Parser:
     return options
 
 
+@call()
 def erase(
     log_dirs: Texts,
     *,

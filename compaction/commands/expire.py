@@ -18,6 +18,7 @@ from compaction.cli import execution, option_groups
 from compaction.config.request import CompactionRequest
 from compaction.names import REFERENCE_VERSION
 from compaction.run_report import RunReport
+from compaction.storage.calls import call
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,6 +70,7 @@ def parser() -> option_groups.Parser:
     return options
 
 
+@call()
 def expire(
     log_dirs: Texts,
     *,

@@ -33,6 +33,7 @@ from compaction.errors import UsageError
 from compaction.locking.access import Purpose, access
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
 from compaction.names import TopicPartition, parse_partition_dir
+from compaction.storage.calls import call
 from compaction.storage.mixed import file_system
 from compaction.storage.remote import require_finished
 from compaction.storage.uri import parse_uri
@@ -123,6 +124,7 @@ class VerifyInputs(NamedTuple):
     certificate_path: str | None = None
 
 
+@call()
 def verify(
     before: Texts = (),
     after: Texts = (),

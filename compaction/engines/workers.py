@@ -36,6 +36,7 @@ from compaction.engines.limits import oom_kills
 from compaction.engines.spool import Spool, of_process
 from compaction.errors import CompactionError
 from compaction.storage import read_counter
+from compaction.storage.calls import environment
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -114,7 +115,7 @@ class Workers:
         shared, remaining = Spool.in_memory(), enumerate(tasks)
         idle, running = [*self._connections], dict[Connection, int]()
         try:
-            job = self._jobs, shared.put(work)
+            job = self._jobs, shared.put((environment(), work))
             while True:
                 while idle and (item := next(remaining, None)) is not None:
                     running[idle[-1]], task = item
@@ -304,7 +305,9 @@ def _work(connection: Connection) -> None:
         try:
             job, piece, task = pickle.loads(data)  # noqa: S301 - written by the driver
             if job != current:
-                current, work = job, piece.load()
+                stores, work = piece.load()
+                os.environ.update(stores)
+                current = job
             answer = pickle.dumps((True, work(task, spool)), pickle.HIGHEST_PROTOCOL)
         except BaseException as error:  # noqa: BLE001 - the driver raises it
             answer = _failure(error)

@@ -30,7 +30,7 @@ from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadRequest, plan_read
 from compaction.source.read_plan import end_offsets as planned_end_offsets
 from compaction.source.view_options import ViewOptions, flag, offsets_json
-from compaction.storage.uri import environment
+from compaction.storage.calls import environment
 
 FORMAT = "kafka_log"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

@@ -17,6 +17,7 @@ import fcntl
 import os
 import struct
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +33,7 @@ _DARWIN = struct.Struct("@qqihh")
 _ATTEMPTS = 10
 #: the directories locked by this process: device and inode
 _held: set[tuple[int, int]] = set()
+_mutex = threading.Lock()
 
 
 class LockHolder(NamedTuple):
@@ -59,23 +61,26 @@ class LogDirLock:
         :raises StorageError: the lock file cannot be created or opened
         """
         identity = _identity(log_dir)
-        if identity in _held:
-            raise _locked(log_dir, LockHolder(os.getpid(), "this run"))
-        for _ in range(_ATTEMPTS):
-            descriptor = _lock(log_dir, shared=shared)
-            if descriptor < 0:
-                return cls(identity, descriptor)
-            if _is_current(log_dir, descriptor):
-                _held.add(identity)
-                return cls(identity, descriptor)
-            os.close(descriptor)
+        # another thread that opened the file meanwhile would release the lock when it closes it
+        with _mutex:
+            if identity in _held:
+                raise _locked(log_dir, LockHolder(os.getpid(), "this process"))
+            for _ in range(_ATTEMPTS):
+                descriptor = _lock(log_dir, shared=shared)
+                if descriptor < 0:
+                    return cls(identity, descriptor)
+                if _is_current(log_dir, descriptor):
+                    _held.add(identity)
+                    return cls(identity, descriptor)
+                os.close(descriptor)
         raise LockedError("the lock file is replaced repeatedly", path=_lock_path(log_dir), hint=_HINT)
 
     def release(self) -> None:
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            with _mutex:
+                os.close(self._descriptor)
+                _held.discard(self._identity)
             self._descriptor = -1
-            _held.discard(self._identity)
 
     def __enter__(self) -> LogDirLock:
         return self
@@ -89,9 +94,12 @@ _HINT = "stop the broker (or the other run) first, or work on a copy"
 
 def lock_holder(log_dir: str) -> LockHolder | None:
     """The other process that holds the lock of ``log_dir``, if there are locks; takes no lock and writes nothing."""
-    if not storage_of(log_dir).locks or _identity(log_dir) in _held:
+    if not storage_of(log_dir).locks:
         return None
-    with storage_errors(str(_lock_path(log_dir)), "open the lock file"):
+    identity = _identity(log_dir)
+    with _mutex, storage_errors(str(_lock_path(log_dir)), "open the lock file"):
+        if identity in _held:
+            return None
         try:
             descriptor = os.open(_lock_path(log_dir), os.O_RDONLY)
         except FileNotFoundError:

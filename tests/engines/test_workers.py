@@ -85,7 +85,8 @@ def test_a_script_without_a_guard_runs_once(how: str, large: Path, tmp_path: Pat
     """Each worker would run the script again, what it deletes included."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    calls = {"a file": [script], "standard input": ["-"], "IPython": ["-m", "IPython", "--no-banner", script, "--"]}
+    ipython = ["-m", "IPython", "--no-banner", str(script), "--"]
+    calls = {"a file": [str(script)], "standard input": ["-"], "IPython": ipython}
     done = subprocess.run(
         [sys.executable, *calls[how], large, tmp_path / "copy"], env={**os.environ, "IPYTHONDIR": str(tmp_path)},
         input=SCRIPT if how == "standard input" else "", capture_output=True, text=True,

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from compaction.errors import UsageError
-from compaction.storage.uri import OPTIONS_VARIABLE, environment, is_inside, options_of, parse_uri, resolved
+from compaction.storage.calls import OPTIONS_VARIABLE, call, environment
+from compaction.storage.uri import is_inside, options_of, parse_uri, resolved
 
 
 @pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
+def nothing_known() -> Iterator[None]:
+    with call():
+        yield
 
 
 @pytest.mark.parametrize(
@@ -67,7 +70,8 @@ def test_options_are_kept_by_bucket_and_passed_to_workers() -> None:
     parse_uri("s3://two/b?endpoint_override=localhost:9000", "--output-dir")
     parse_uri("s3://one/c", "--output-dir")
     assert options_of("s3://one") == {"region": "eu-west-1", "scheme": "http"}
-    assert json.loads(environment()[OPTIONS_VARIABLE]) == json.loads(os.environ[OPTIONS_VARIABLE])
+    assert json.loads(environment()[OPTIONS_VARIABLE])["s3://one"] == options_of("s3://one")
+    assert OPTIONS_VARIABLE not in os.environ
     assert options_of("s3://two") == {"endpoint_override": "localhost:9000"}
     assert options_of("s3://three") == {}
 
