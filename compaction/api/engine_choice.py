@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,7 @@ class Engine:
     :ivar command: the command, for Spark's UI
     :ivar settings: Spark settings of a session that is started
     :ivar session: the caller's session, which is neither stopped nor configured
+    :ivar cores: the largest number of worker processes, if it is given
     :ivar to_store: tasks write to an object store, so they do not run in this process: interrupts would wait for requests
     """
 
@@ -93,6 +94,7 @@ class Engine:
     command: str
     settings: Mapping[str, str] = field(default_factory=dict)
     session: Session | None = None
+    cores: int | None = None
     to_store: bool = False
     _started: PlainSession | None = None
     _workers: ProcessPasses | None = None
@@ -126,10 +128,12 @@ class Engine:
         return start
 
     def _processes(self, progress: Progress | None) -> Passes:
+        from compaction.engines.limits import usable_cores
         from compaction.engines.processes import INLINE_BYTES, ProcessPasses
 
         if self._workers is None:
-            self._workers = ProcessPasses(inline_bytes=0 if self.to_store else INLINE_BYTES)
+            cores = usable_cores()
+            self._workers = ProcessPasses(min(cores, self.cores or cores), inline_bytes=0 if self.to_store else INLINE_BYTES)
         self._workers.progress = progress
         return self._workers
 
@@ -151,6 +155,7 @@ def choose(
     spark: Any = None,
     settings: Mapping[str, str] = MappingProxyType({}),
     to_store: bool = False,
+    cores: int | None = None,
 ) -> Engine:
     """The engine of a call. It does not depend on the amount of data, because worker processes are faster on one machine: with
     two busy cores and a million keys per GB, 1 GB took 3.6 s, on Spark 9.2 s (medians of three); 4 GB took 8.7 s and 18.0 s.
@@ -159,25 +164,37 @@ def choose(
         system has no memory files
     :param spark: the caller's session
     :param settings: Spark settings of a session that is started
-    :param to_store: see ``Engine``
-    :raises UsageError: no such engine, or a session for the local one
+    :param to_store, cores: see ``Engine``
+    :raises UsageError: no such engine, a session for the local one, or a number of cores for Spark
     """
     if isinstance(engine, Engine):
         return engine
+    result = _choose(engine, command, spark, settings)
+    if cores is not None and result.name != LOCAL:
+        hint = "leave it out, or use --engine local; on Spark, set spark.master=local[N], or the cores of executors"
+        raise UsageError(f"--cores is for worker processes, and the engine is {SPARK} ({result.reason})", hint=hint)
+    if cores is not None and (type(cores) is not int or cores < 1):
+        raise UsageError(f"--cores {cores!r} is not a number of processes", hint="give 1 or more")
+    if result.session is not None:
+        _shipped(result.session)
+    return replace(result, cores=cores, to_store=to_store)
+
+
+def _choose(engine: str, command: str, spark: Any, settings: Mapping[str, str]) -> Engine:
     if engine not in (AUTO, LOCAL, SPARK):
         raise UsageError(f"engine {engine!r} is not one of {AUTO}, {LOCAL} and {SPARK}", hint=f"use {AUTO}")
     if spark is not None:
         if engine == LOCAL:
             raise UsageError("a session is given for the local engine", hint="leave out one of the two")
-        return Engine(SPARK, "the caller's session", command, session=_shipped(spark))
+        return Engine(SPARK, "the caller's session", command, session=spark)
     if engine != AUTO:
-        return Engine(engine, "as requested", command, settings, to_store=to_store)
+        return Engine(engine, "as requested", command, settings)
     submitted = next((name for name in _SUBMITTED if name in os.environ), None)
     if submitted is not None:
         return Engine(SPARK, f"{submitted} is set", command, settings)
     if not hasattr(os, "memfd_create"):
         return Engine(SPARK, "this system has no memory files", command, settings)
-    return Engine(LOCAL, "no Spark was configured", command, settings, to_store=to_store)
+    return Engine(LOCAL, "no Spark was configured", command, settings)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from fractions import Fraction
 from typing import Any
 
@@ -182,7 +182,7 @@ def as_of_ms(time: Time | None) -> int | None:
     try:
         if isinstance(time, int):
             return milliseconds(str(time))
-        return iso_time_ms(time.isoformat() if isinstance(time, datetime) else time)
+        return iso_time_ms(time.isoformat() if isinstance(time, date) else str(time))
     except ValueError as error:
         raise UsageError(f"as_of: {error}", hint="give a time with its offset from UTC") from None
 

@@ -101,8 +101,8 @@ def carried_out(
     :param on_report: called with the report as soon as the logs are done, and before they are verified
     :param settings: settings of a Spark session that is started
     """
-    engine_options = {"spark": inputs.parameters.get("spark"), "settings": settings, "to_store": inputs.to_store}
-    with chosen(inputs.parameters["engine"], inputs.command, **engine_options) as engine:
+    given = {name: inputs.parameters.get(name) for name in ("spark", "cores")}
+    with chosen(inputs.parameters["engine"], inputs.command, settings=settings, to_store=inputs.to_store, **given) as engine:
 
         def run(inputs: Inputs) -> RunReport:
             def report_once(report: RunReport) -> RunReport:

@@ -239,6 +239,11 @@ def add_engine(group: argparse._ActionsContainer) -> None:
         help="run tasks in processes on this machine (local, needs no Java) or as Spark jobs (spark); the result is the same"
         " (default: auto, which is spark under spark-submit, and local otherwise)",
     )  # fmt: skip
+    group.add_argument(
+        "--cores", metavar="N", type=int,
+        help="run at most N worker processes on this machine; not on Spark, which has settings for it (default: as many as the"
+        " CPUs, the CPU quota and the memory of this process allow)",
+    )  # fmt: skip
 
 
 def add_output(group: argparse._ActionsContainer) -> None:

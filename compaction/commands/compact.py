@@ -147,6 +147,7 @@ def compact(
     if_done: str | None = None,
     since: str | os.PathLike[str] | None = None,
     engine: str | Engine = AUTO,
+    cores: int | None = None,
     spark: SparkSession | None = None,
 ) -> RunReport:
     """Cleans logs at rest as the log cleaner of their Kafka version would, in place or into a copy.
@@ -162,6 +163,7 @@ def compact(
     :param max_duration: e.g. ``2h``, or milliseconds
     :param max_rewrite: e.g. ``500GiB``, or bytes
     :param engine: ``local``, ``spark`` or ``auto``
+    :param cores: the largest number of worker processes on this machine
     :param spark: the caller's session, which is neither stopped nor configured
     :raises UsageError: an argument is invalid; nothing was changed
     :raises CompactionError: the run as a whole failed; a log that fails is in the report

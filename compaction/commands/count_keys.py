@@ -131,6 +131,7 @@ def count(
     group_by: str | None = None,
     as_of: Time | None = None,
     engine: str | Engine = AUTO,
+    cores: int | None = None,
     spark: SparkSession | None = None,
 ) -> CountReport:
     """Counts records and distinct keys of logs at rest, as a consumer would read them.
@@ -163,7 +164,7 @@ def count(
     named = Largest(max(top, _NAMED), measure)
     largest = {KEYS: Largest(top, measure), **dict.fromkeys((GROUPS, PRODUCERS, HEADER_NAMES), named)}
     with (
-        chosen(engine, "count", spark=spark, settings=ENCRYPTED) as tasks,
+        chosen(engine, "count", spark=spark, settings=ENCRYPTED, cores=cores) as tasks,
         access(file_system(directories), directories, Purpose.COPY),
         progress() as progress_display,
     ):

@@ -144,6 +144,7 @@ def dry_run(
     ahead: str | int | None = None,
     fit: str | int | None = None,
     engine: str | Engine = AUTO,
+    cores: int | None = None,
     spark: SparkSession | None = None,
 ) -> Comparison | OverTime:
     """Compares policies on logs at rest without writing to them; the data is read once for all policies.
@@ -171,7 +172,7 @@ def carry_out(parameters: Mapping[str, Any], execute: Execute) -> Comparison | O
     """
     inputs = Inputs.of("dry-run", parameters)
     request = comparison_request(inputs)
-    with chosen(parameters["engine"], "dry-run", spark=parameters.get("spark")) as engine:
+    with chosen(parameters["engine"], "dry-run", spark=parameters.get("spark"), cores=parameters.get("cores")) as engine:
         return with_fields(execute(engine, request), origin=provenance(inputs, dry_run, engine))
 
 

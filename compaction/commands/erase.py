@@ -124,6 +124,7 @@ def erase(
     replace: bool = False,
     if_done: str | None = None,
     engine: str | Engine = AUTO,
+    cores: int | None = None,
     spark: SparkSession | None = None,
 ) -> RunReport:
     """Erases all records of some keys from logs at rest, in place or into a copy.

@@ -91,6 +91,7 @@ def expire(
     replace: bool = False,
     if_done: str | None = None,
     engine: str | Engine = AUTO,
+    cores: int | None = None,
     spark: SparkSession | None = None,
 ) -> RunReport:
     """Deletes segments from logs at rest as Kafka's delete policy would, in place or into a copy.

@@ -150,6 +150,7 @@ def verify(
     several_rounds: bool = False,
     strict: bool = False,
     engine: str | Engine = AUTO,
+    cores: int | None = None,
     spark: SparkSession | None = None,
 ) -> VerifyReport:
     """Proves that the logs of ``after`` are a valid result of cleaning those of ``before``; or those of ``in_place``, of
@@ -166,7 +167,7 @@ def verify(
     """
     parameters = locals()
     call, inputs = read_call(parameters)
-    with chosen(engine, "verify", spark=spark, settings=ENCRYPTED) as tasks:
+    with chosen(engine, "verify", spark=spark, settings=ENCRYPTED, cores=cores) as tasks:
         report = _verify(tasks, call)
         return with_fields(report, origin=provenance(inputs, verify, tasks))
 
@@ -311,7 +312,7 @@ def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int
             return _finish(verify(**parameters), arguments)
         call, _ = read_call({**parameters, "why": arguments.why})
         if call.why is not None:
-            with chosen(parameters["engine"], "verify", settings=ENCRYPTED) as tasks:
+            with chosen(parameters["engine"], "verify", settings=ENCRYPTED, cores=arguments.cores) as tasks:
                 print("\n".join(_explained(tasks, call.request, call.why[1])))
         return 0
 

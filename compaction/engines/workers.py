@@ -165,7 +165,7 @@ class Workers:
                 if oom_kills() <= self._oom_kills:
                     return CompactionError(message, hint="nothing was changed by this step; run it again")
                 message += ", and the kernel has ended a process for lack of memory since it started"
-                hint = f"nothing was changed by this step; run it with fewer workers than {self.count} (--cores N)"
+                hint = f"nothing was changed by this step; run it with fewer workers than {self.count}: --cores N"
                 return CompactionError(message, hint=hint)
         message = f"the parent of the worker processes {self._how_the_parent_ended()}"
         return CompactionError(message, hint="nothing was changed by this step; run it again")

@@ -143,7 +143,7 @@ def test_the_end_of_a_worker_is_reported_with_what_was_found(how: int, text: str
 def test_memory_is_named_if_the_kernel_has_counted_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers(2)
     monkeypatch.setattr("compaction.engines.workers.oom_kills", lambda: 1_000_000)
-    with pytest.raises(CompactionError, match="for lack of memory.*fewer workers than 2 .--cores"):
+    with pytest.raises(CompactionError, match="for lack of memory.*fewer workers than 2: --cores"):
         list(workers.results(_end, [-signal.SIGKILL]))
     workers.close()
 
