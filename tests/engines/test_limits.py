@@ -37,7 +37,7 @@ def machine(root: Path, group: str, mounts: str, files: Mapping[str, object]) ->
 
 @pytest.fixture(autouse=True)
 def _affinity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda _: set(range(CPUS)), raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(CPUS)), raising=False)
 
 
 @pytest.mark.parametrize(
