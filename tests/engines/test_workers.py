@@ -70,30 +70,37 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_large_log(tmp_path_factory.mktemp("large"))
 
 
-SCRIPT = """
-import sys
-import compaction
-print("top of the script")
-report = compaction.compact(sys.argv[1], output_dir=sys.argv[2], as_of="2026-11-24T02:00Z",
-                            settings={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
-print(report.exit_code)
-"""
+def example(page: str, source: Path, output: Path) -> str:
+    """The Python example of a page without its use of Spark, as a program that prints a line first."""
+    block = next(
+        each for each in (ROOT / page).read_text().split("```python\n") if "compaction.compact(" in each.split("```")[0]
+    )
+    lines = [line for line in block.partition("```")[0].splitlines() if "spark" not in line]
+    text = "\n".join(lines).replace("/backup/kafka-1-compacted", str(output)).replace('"/backup/kafka-1"', f'"{source}"')
+    assert str(output) in text
+    # the example's topics have a configuration, this one has none
+    text = text.replace("settings={", 'settings={"cleanup.policy": "compact", ')
+    return f'print("top of the script")\n{text}\n'
 
 
-@pytest.mark.parametrize("how", ["a file", "standard input", "IPython"])
-def test_a_script_without_a_guard_runs_once(how: str, large: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("page", "how"),
+    [("README.md", "a file"), ("docs/python.md", "standard input"), ("docs/python.md", "IPython")],
+)
+def test_the_examples_of_pages_run_once_without_a_guard(page: str, how: str, large: Path, tmp_path: Path) -> None:
     """Each worker would run the script again, what it deletes included."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    ipython = ["-m", "IPython", "--no-banner", str(script), "--"]
+    script, text = tmp_path / "script.py", example(page, large, tmp_path / "copy")
+    script.write_text(text)
+    ipython = ["-m", "IPython", "--no-banner", str(script)]
     calls = {"a file": [str(script)], "standard input": ["-"], "IPython": ipython}
     done = subprocess.run(
-        [sys.executable, *calls[how], large, tmp_path / "copy"], env={**os.environ, "IPYTHONDIR": str(tmp_path)},
-        input=SCRIPT if how == "standard input" else "", capture_output=True, text=True,
-        check=False, timeout=LIMIT_S,
+        [sys.executable, *calls[how]], env={**os.environ, "IPYTHONDIR": str(tmp_path)},
+        input=text if how == "standard input" else "", capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert (done.stderr, done.returncode) == ("", 0)
-    assert done.stdout.splitlines() == ["top of the script", "0"]
+    assert done.stdout.startswith("top of the script\nlog ")
+    assert done.stdout.count("top of the script") == 1
+    assert "1 log: 1 cleaned" in done.stdout
     assert list((tmp_path / "copy/orders-0").glob("*.log"))
 
 
@@ -195,7 +202,7 @@ def test_a_stopped_worker_and_a_stopped_parent_do_not_hold_up_the_end(monkeypatc
     wait_until(lambda: not _runs(pid) and not _runs(parent), LIMIT_S)
 
 
-def test_workers_end_with_a_killed_driver_although_a_fork_of_it_lives() -> None:
+def test_workers_end_with_a_killed_driver_although_a_fork_of_it_lives(tmp_path: Path) -> None:
     program = (
         "import os, time\n"
         "from tests.engines.test_workers import Workers, _sleep\n"
@@ -206,7 +213,13 @@ def test_workers_end_with_a_killed_driver_although_a_fork_of_it_lives() -> None:
         "print(pid, fork, flush=True)\n"
         "list(workers.results(_sleep, [600.0]))\n"
     )
-    driver = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert driver.stdout is not None
     worker, fork = map(int, driver.stdout.readline().split())
     driver.kill()
@@ -214,6 +227,7 @@ def test_workers_end_with_a_killed_driver_although_a_fork_of_it_lives() -> None:
     try:
         wait_until(lambda: not _runs(worker), LIMIT_S)
         assert _runs(fork)
+        assert list(tmp_path.iterdir()) == []
     finally:
         os.kill(fork, signal.SIGKILL)
         driver.stdout.close()
