@@ -90,12 +90,25 @@ def store_keys(keys: Iterable[str]) -> None:
         _current.get().keys.extend(keys)
 
 
+def own_options(root: str) -> dict[str, str]:
+    """The settings that this call, or none, has given for a store or an export."""
+    with _mutex:
+        known = {**_in_environment(), **_process.options, **_current.get().options}
+    return dict(known.get(root, {}))
+
+
 def all_options() -> dict[str, dict[str, str]]:
     """The settings by store or export."""
-    known: dict[str, dict[str, str]] = json.loads(os.environ.get(OPTIONS_VARIABLE, "{}"))
+    known = _in_environment()
     with _mutex:
         for each in _open:
             known.update(each.options)
+    return known
+
+
+def _in_environment() -> dict[str, dict[str, str]]:
+    """The settings that the driver of this worker has given."""
+    known: dict[str, dict[str, str]] = json.loads(os.environ.get(OPTIONS_VARIABLE, "{}"))
     return known
 
 

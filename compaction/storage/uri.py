@@ -160,7 +160,7 @@ def parse_uri(given: str, option: str) -> str:
 
 
 def _store_options(root: str, options: Mapping[str, str]) -> None:
-    known = options_of(root)
+    known = calls.own_options(root)
     if options and (known or options) != options:
         raise UsageError("two URIs of the same store have different options", path=root, hint="give both the same options")
     if not calls.store_options(root, options or known):
