@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -173,13 +174,18 @@ def _sleep(seconds: float, _: Spool) -> int:
     return os.getpid()
 
 
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_no_call_waits_for_a_worker_that_was_killed_at_any_moment() -> None:
     """The last moments included: while it answers, when it has answered, and while it is closed."""
     delays = random.Random(1)
     for _ in range(4):
         workers = Workers(2)
         pids = {found[1] for found in workers.results(_sleep, [0.05] * 4) if found}
-        killer = threading.Timer(delays.uniform(0, 0.06), os.kill, [min(pids), signal.SIGKILL])
+        killer = threading.Timer(delays.uniform(0, 0.06), _kill, [min(pids)])
         began = time.monotonic()
         killer.start()
         try:
