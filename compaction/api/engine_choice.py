@@ -6,7 +6,8 @@ import atexit
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from compaction.errors import UsageError
 from compaction.options.table import AUTO, LOCAL, SPARK
 from compaction.screen.steps import step
 from compaction.startup.java_version import require_java
-from compaction.storage.uri import environment
+from compaction.storage.calls import environment
 
 if TYPE_CHECKING:
     from compaction.engines.processes import ProcessPasses
@@ -48,32 +49,32 @@ class Surroundings:
     on_wave: Callable[[RunReport], None] = lambda report: None
 
 
-#: the surroundings of this process; ``in_command`` adds to them
-_surroundings = [Surroundings()]
+#: those of calls in this thread
+_surroundings: ContextVar[Surroundings] = ContextVar("surroundings of calls", default=Surroundings())  # noqa: B039 - frozen
 
 
 @contextmanager
 def in_command(surroundings: Surroundings) -> Iterator[None]:
-    _surroundings.append(surroundings)
+    token = _surroundings.set(surroundings)
     try:
         yield
     finally:
-        _surroundings.pop()
+        _surroundings.reset(token)
 
 
 def command_options() -> Mapping[str, Any] | None:
     """The options of the command line, if this is the process of a command."""
-    return _surroundings[-1].options
+    return _surroundings.get().options
 
 
 def progress() -> AbstractContextManager[Progress | None]:
     """Shows the progress of the passes in the block, if this process shows any."""
-    return _surroundings[-1].progress()
+    return _surroundings.get().progress()
 
 
 def wave_ended(report: RunReport) -> None:
     """One of several waves has ended; ``report`` is that of the run so far."""
-    _surroundings[-1].on_wave(report)
+    _surroundings.get().on_wave(report)
 
 
 @dataclass
@@ -85,6 +86,7 @@ class Engine:
     :ivar command: the command, for Spark's UI
     :ivar settings: Spark settings of a session that is started
     :ivar session: the caller's session, which is neither stopped nor configured
+    :ivar cores: the largest number of worker processes, if it is given
     :ivar to_store: tasks write to an object store, so they do not run in this process: interrupts would wait for requests
     """
 
@@ -93,6 +95,7 @@ class Engine:
     command: str
     settings: Mapping[str, str] = field(default_factory=dict)
     session: Session | None = None
+    cores: int | None = None
     to_store: bool = False
     _started: PlainSession | None = None
     _workers: ProcessPasses | None = None
@@ -126,17 +129,17 @@ class Engine:
         return start
 
     def _processes(self, progress: Progress | None) -> Passes:
+        from compaction.engines.limits import usable_cores
         from compaction.engines.processes import INLINE_BYTES, ProcessPasses
 
         if self._workers is None:
-            self._workers = ProcessPasses(inline_bytes=0 if self.to_store else INLINE_BYTES)
-            atexit.register(self._workers.close)
+            cores = usable_cores()
+            self._workers = ProcessPasses(min(cores, self.cores or cores), inline_bytes=0 if self.to_store else INLINE_BYTES)
         self._workers.progress = progress
         return self._workers
 
     def close(self) -> None:
         if self._workers is not None:
-            atexit.unregister(self._workers.close)
             self._workers.close()
         if self._started is not None:
             atexit.unregister(self._started.stop)
@@ -153,6 +156,7 @@ def choose(
     spark: Any = None,
     settings: Mapping[str, str] = MappingProxyType({}),
     to_store: bool = False,
+    cores: int | None = None,
 ) -> Engine:
     """The engine of a call. It does not depend on the amount of data, because worker processes are faster on one machine: with
     two busy cores and a million keys per GB, 1 GB took 3.6 s, on Spark 9.2 s (medians of three); 4 GB took 8.7 s and 18.0 s.
@@ -161,35 +165,50 @@ def choose(
         system has no memory files
     :param spark: the caller's session
     :param settings: Spark settings of a session that is started
-    :param to_store: see ``Engine``
-    :raises UsageError: no such engine, or a session for the local one
+    :param to_store, cores: see ``Engine``
+    :raises UsageError: no such engine, a session for the local one, or a number of cores for Spark
     """
     if isinstance(engine, Engine):
         return engine
+    result = _choose(engine, command, spark, settings)
+    if cores is not None and result.name != LOCAL:
+        hint = "leave it out, or use --engine local; on Spark, set spark.master=local[N], or the cores of executors"
+        raise UsageError(f"--cores is for worker processes, and the engine is {SPARK} ({result.reason})", hint=hint)
+    if cores is not None and (type(cores) is not int or cores < 1):
+        raise UsageError(f"--cores {cores!r} is not a number of processes", hint="give 1 or more")
+    if result.session is not None:
+        _shipped(result.session)
+    return replace(result, cores=cores, to_store=to_store)
+
+
+def _choose(engine: str, command: str, spark: Any, settings: Mapping[str, str]) -> Engine:
     if spark is not None:
         if engine == LOCAL:
             raise UsageError("a session is given for the local engine", hint="leave out one of the two")
-        return Engine(SPARK, "the caller's session", command, session=_shipped(spark))
+        return Engine(SPARK, "the caller's session", command, session=spark)
     if engine != AUTO:
-        return Engine(engine, "as requested", command, settings, to_store=to_store)
+        return Engine(engine, "as requested", command, settings)
     submitted = next((name for name in _SUBMITTED if name in os.environ), None)
     if submitted is not None:
         return Engine(SPARK, f"{submitted} is set", command, settings)
     if not hasattr(os, "memfd_create"):
         return Engine(SPARK, "this system has no memory files", command, settings)
-    return Engine(LOCAL, "no Spark was configured", command, settings, to_store=to_store)
+    return Engine(LOCAL, "no Spark was configured", command, settings)
 
 
 @contextmanager
 def chosen(inputs: Inputs, settings: Mapping[str, str] = MappingProxyType({}), *, to_store: bool = False) -> Iterator[Engine]:
     """The engine of a call, see ``choose``. It ends with the block, or with the process of a command."""
-    requested = inputs.values["engine"]
-    engine = choose(requested, inputs.command.name, spark=inputs.values["spark"], settings=settings, to_store=to_store)
+    requested, spark, cores = (inputs.values[name] for name in ("engine", "spark", "cores"))
+    engine = choose(requested, inputs.command.name, spark=spark, settings=settings, to_store=to_store, cores=cores)
     try:
         yield engine
     finally:
-        if engine is not requested and not _surroundings[-1].ends_with_process:
-            engine.close()
+        if engine is not requested:
+            if _surroundings.get().ends_with_process:
+                atexit.register(engine.close)
+            else:
+                engine.close()
 
 
 def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({})) -> PlainSession:
@@ -202,7 +221,7 @@ def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({}))
     from compaction.spark.session import build_plain_session, warn_of_exposures
 
     step("starting Spark")
-    with _surroundings[-1].starting():
+    with _surroundings.get().starting():
         spark = build_plain_session(name, settings)
         # executors are released before the driver exits
         atexit.register(spark.stop)

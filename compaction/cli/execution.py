@@ -30,6 +30,7 @@ from compaction.printable import printable
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
 from compaction.screen.text_table import Screen
+from compaction.storage.calls import call
 from compaction.storage.text_files import NEW_FILE, PRIVATE, check_writable, write_text
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _run(parser: Parser, argv: Sequence[str], body: Callable[[argparse.Namespace
     if not getattr(arguments, "dry_run", True):
         interrupts.may_change_logs()
     on_wave = partial(_write_metrics, getattr(arguments, "metrics", None))
-    with in_command(Surroundings(progress, interrupts.deferred, True, _options(arguments), on_wave)):
+    with call(), in_command(Surroundings(progress, interrupts.deferred, True, _options(arguments), on_wave)):
         try:
             return body(arguments)
         except SystemExit as end:

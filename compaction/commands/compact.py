@@ -85,6 +85,7 @@ def compact(log_dirs: Texts, **options: Unpack[CompactOptions]) -> RunReport:
     :param max_duration: e.g. ``2h``, or milliseconds
     :param max_rewrite: e.g. ``500GiB``, or bytes
     :param engine: ``local``, ``spark`` or ``auto``
+    :param cores: the largest number of worker processes on this machine
     :param spark: the caller's session, which is neither stopped nor configured
     :raises UsageError: an argument is invalid; nothing was changed
     :raises CompactionError: the run as a whole failed; a log that fails is in the report

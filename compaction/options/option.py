@@ -18,6 +18,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
 from compaction.errors import UsageError
 from compaction.options.combinations import COMBINATIONS
 from compaction.options.values import NamedSettings, Texts, Time, as_of_ms, iso_time_ms, texts
+from compaction.storage.calls import call as storage_call
 
 Values = TypeVar("Values")
 P = ParamSpec("P")
@@ -149,7 +150,8 @@ class CommandOptions(Generic[Values]):
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument {unknown!r}")
             try:
                 values = cast("Mapping[str, object]", self.complete(options))
-                return function(*args, **explicit, **values)  # type: ignore[arg-type]
+                with storage_call():
+                    return function(*args, **explicit, **values)  # type: ignore[arg-type]
             except UsageError as error:
                 error.reword(self.in_keywords)
                 raise

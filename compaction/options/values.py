@@ -10,7 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from fractions import Fraction
 
 from compaction.config.kinds import Kind, plain_text
@@ -118,7 +118,7 @@ def as_of_ms(time: Time | None, option: str = "--as-of") -> int | None:
     try:
         if isinstance(time, int):
             return milliseconds(str(time))
-        return iso_time_ms(time.isoformat() if isinstance(time, datetime) else time)
+        return iso_time_ms(time.isoformat() if isinstance(time, date) else str(time))
     except ValueError as error:
         raise UsageError(f"{option}: {error}", hint="give a time with its offset from UTC") from None
 

@@ -111,7 +111,7 @@ class OffsetMapSink:
     """The map entries and lookups of one map of a log, from the slices of one task.
 
     :param max_records: upper bound on the number of entries
-    :param arena: memory of the map, as several maps at once need; defaults to that of the process
+    :param arena: memory of the map, as several maps at once need; defaults to that of the thread
     """
 
     def __init__(

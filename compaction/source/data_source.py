@@ -30,7 +30,7 @@ from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadRequest, ReadTask, plan_read
 from compaction.source.read_plan import end_offsets as planned_end_offsets
 from compaction.source.view_options import ViewOptions, flag, offsets_json
-from compaction.storage.uri import environment, environment_kept, set_environment
+from compaction.storage.calls import call, environment, environment_kept, set_environment
 
 FORMAT = "kafka_log"
 _WORKERS_PYTHON = "spark.sql.execution.pyspark.python"
@@ -58,7 +58,7 @@ def end_offsets(path: str, **options: str) -> str:
 
     :param options: those of the read; names with dots need ``**{"isolation.level": ...}``
     """
-    with environment_kept():
+    with call():
         return offsets_json(planned_end_offsets(ReadRequest.parse({"path": path, **options})))
 
 
@@ -87,7 +87,7 @@ class KafkaLogReader(DataSourceReader):
     """Plans the read in the driver and executes it in tasks."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
-        with environment_kept():
+        with call(leaves_files=True):
             self._request = ReadRequest.parse(options)
             self._environment = environment()
         check_schema(schema, self._request.view.view)

@@ -6,6 +6,7 @@ A run keeps size and content hash of every file that it writes: XXH3-128, as it 
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -111,14 +112,16 @@ def read_range(files: ReadableFileSystem, file_range: FileRange, block_bytes: in
 def borrow_buffer() -> NDArray[np.uint8]:
     """A page-aligned buffer, uint8[READ_BYTES], reused if possible: allocating one takes as long as reading a small file."""
     try:
-        return _spare.pop()
-    except IndexError:
+        return _spare[os.getpid()].pop()
+    except (KeyError, IndexError):
         return np.frombuffer(mmap.mmap(-1, READ_BYTES), np.uint8)
 
 
 def return_buffer(buffer: NDArray[np.uint8]) -> None:
-    if len(_spare) < _MAX_SPARE:
-        _spare.append(buffer)
+    spare = _spare.setdefault(os.getpid(), [])
+    if len(spare) < _MAX_SPARE:
+        spare.append(buffer)
 
 
-_spare: list[NDArray[np.uint8]] = []
+#: by process: a fork shares the memory of those of its parent, which may still use them
+_spare: dict[int, list[NDArray[np.uint8]]] = {}

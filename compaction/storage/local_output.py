@@ -11,7 +11,6 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 
 from compaction.errors import StorageError
 from compaction.storage.direct import DirectWriter, data_ranges, flush
@@ -190,7 +189,6 @@ def name_in(directory: int | None, path: str) -> str:
     return path if directory is None else base_name(path)
 
 
-@lru_cache(maxsize=1024)
 def _is_ours(directory: str) -> bool:
     """Whether only this user can change the names in a directory."""
     stat = os.stat(directory)  # noqa: PTH116

@@ -11,20 +11,28 @@ import fcntl
 import os
 import re
 import shutil
+import tempfile
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from compaction.errors import StorageError
 from compaction.storage.filesystem import storage_errors
-from compaction.storage.uri import SPOOL_NAME, new_spool_path
 
+#: what the name of such a directory begins with, followed by 32 hexadecimal digits
+SPOOL_NAME = "kafka-log-compaction-"
 _OWN = re.compile(rf"{SPOOL_NAME}[0-9a-f]{{32}}")
 _ATTEMPTS = 10
 _mutex = threading.Lock()
 #: the directories that this process uses -> open descriptor
 _used: dict[str, int] = {}
+
+
+def new_spool_path(directory: str | None) -> str:
+    """A directory below ``directory``, or below the system's for temporary files, that its first user is to create."""
+    return str(Path(directory or tempfile.gettempdir()).resolve() / f"{SPOOL_NAME}{uuid.uuid4().hex}")
 
 
 def use(directory: str) -> None:
@@ -49,8 +57,9 @@ def use(directory: str) -> None:
         raise StorageError("temporary directory is removed repeatedly", path=directory, hint="find out what removes it")
 
 
-def release(directory: str) -> None:
-    """The directory is no longer in use by this process."""
+def remove(directory: str) -> None:
+    """Remove a directory that this process may have used."""
+    shutil.rmtree(directory, ignore_errors=True)
     with _mutex:
         if directory in _used:
             os.close(_used.pop(directory))
@@ -69,7 +78,8 @@ def _remove_unused(path: Path) -> None:
     descriptor = _opened(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path)
+        if os.fstat(descriptor).st_uid == os.geteuid() and _is_at(path, descriptor):
+            shutil.rmtree(path)
     finally:
         os.close(descriptor)
 
@@ -111,5 +121,4 @@ def temporary_directory(above: str | None) -> Iterator[str]:
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
-        release(path)
+        remove(path)

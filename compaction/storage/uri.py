@@ -1,9 +1,7 @@
 """URIs instead of paths: prefixes in object stores and directories of remote file systems.
 
-A URI is ``SCHEME://AUTHORITY/KEY``, given by the user with optional connection settings, ``?NAME=VALUE&…``. The settings are
-kept in this process's environment (``OPTIONS_VARIABLE``), by ``SCHEME://AUTHORITY``, and never in a path, as paths are joined,
-compared, reported and logged. Spark's workers receive the same variable. A URI contains no credentials: the client libraries
-find them in their usual places.
+A URI is ``SCHEME://AUTHORITY/KEY``, given by the user with optional connection settings, ``?NAME=VALUE&…``, which ``calls``
+keeps by ``SCHEME://AUTHORITY``. A URI contains no credentials: the client libraries find them in their usual places.
 
 ``LAYOUT+URI`` is an export in another layout than a log directory's, read as one (``storage.export_layout``): the paths of
 its logs and their files are below it, as in a log directory.
@@ -11,25 +9,19 @@ its logs and their files are below it, as in a log directory.
 
 from __future__ import annotations
 
-import atexit
-import json
-import os
 import re
-import shutil
-import tempfile
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from compaction.errors import StorageError, UsageError
 from compaction.names import parse_partition_dir, parse_segment_file
+from compaction.storage import calls
 from compaction.storage.export_layout import LAYOUTS, NAME, ExportLayout
 from compaction.storage.kinds import EXPORTS, storage_of
+from compaction.storage.spool_directory import new_spool_path, remove
 
 #: scheme as given -> scheme of the client libraries
 SCHEMES: Mapping[str, str] = MappingProxyType(
@@ -39,15 +31,10 @@ SCHEMES: Mapping[str, str] = MappingProxyType(
 _WITH_USER = frozenset({"hdfs", "viewfs", "abfs", "abfss"})
 #: the only user that a gs: URI may name: access without credentials
 _GUEST = ("gs", "anonymous")
-OPTIONS_VARIABLE = "KAFKA_LOG_COMPACTION_PLACES"
 #: the options of an address with a layout: a log directory with newer segments, and what the names of topics begin with
 TAIL, KEY_PREFIX = "tail", "key.prefix"
 #: where a run keeps converted segments (``ExportLayout.spools``); stored as the run's own directory below it
 SPOOL = "spool"
-#: what the name of such a directory begins with, followed by 32 hexadecimal digits
-SPOOL_NAME = "kafka-log-compaction-"
-#: private keys of encrypted exports: ``ID=FILE``, separated by commas
-KEYS_VARIABLE = "KAFKA_LOG_COMPACTION_PRIVATE_KEYS"
 #: options that name a file or a log in a layout, not the layout itself
 _BELOW = ("--files", "path")
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<key>[^?]*)(?:\?(?P<options>.*))?")
@@ -72,7 +59,7 @@ def is_layout(path: str) -> bool:
 
 def layout_path(path: str) -> LayoutPath:
     """The parts of a path in an export."""
-    roots = _roots(os.environ.get(OPTIONS_VARIABLE, "{}"))
+    roots = _roots(tuple(calls.all_options()))
     root = next((root for root in roots if is_inside(path, root)), None) or _probable_root(path)
     layout, _, place = root.partition("+")
     place = place.removeprefix("file://")
@@ -90,9 +77,9 @@ def place_of(path: str) -> str:
 
 
 @lru_cache(maxsize=4)
-def _roots(stored: str) -> tuple[str, ...]:
-    """The exports that this process was given, the longest address first."""
-    return tuple(sorted(filter(is_layout, json.loads(stored)), key=len, reverse=True))
+def _roots(stores: tuple[str, ...]) -> tuple[str, ...]:
+    """The exports among the stores of calls, the longest address first."""
+    return tuple(sorted(filter(is_layout, stores), key=len, reverse=True))
 
 
 def _probable_root(path: str) -> str:
@@ -119,27 +106,16 @@ def _parse_layout(layout: str, given: str, option: str) -> str:
         own[TAIL] = resolved(parse_uri(own[TAIL], TAIL))
     root = _probable_root(path) if option in _BELOW else path
     if LAYOUTS[layout].spools:
-        own[SPOOL] = options_of(root).get(SPOOL) or _new_spool(own.get(SPOOL))
+        own[SPOOL] = options_of(root).get(SPOOL) or new_spool_path(own.get(SPOOL))
+        calls.at_end(partial(_remove_spool, root, own[SPOOL]))
     _store_options(root, own)
     return path
 
 
-def new_spool_path(directory: str | None) -> str:
-    """A directory below ``directory``, or below the system's for temporary files, that its first user is to create."""
-    return str(Path(directory or tempfile.gettempdir()).resolve() / f"{SPOOL_NAME}{uuid.uuid4().hex}")
-
-
-def _new_spool(directory: str | None) -> str:
-    """``new_spool_path``; the directory is removed when this process ends."""
-    path = new_spool_path(directory)
-    atexit.register(partial(_remove_spool, path, os.getpid()))
-    return path
-
-
-def _remove_spool(path: str, owner: int) -> None:
-    # a fork of this process does not remove it
-    if os.getpid() == owner:
-        shutil.rmtree(path, ignore_errors=True)
+def _remove_spool(root: str, path: str) -> None:
+    """Removes a spool, unless another call uses it."""
+    if options_of(root).get(SPOOL) != path:
+        remove(path)
 
 
 def add_tail(path: str, tail: str) -> None:
@@ -186,43 +162,17 @@ def parse_uri(given: str, option: str) -> str:
 
 
 def _store_options(root: str, options: Mapping[str, str]) -> None:
-    known = _all_options()
-    if options and (known.get(root) or options) != options:
+    known = calls.own_options(root)
+    if options and (known or options) != options:
         raise UsageError("two URIs of the same store have different options", path=root, hint="give both the same options")
-    if options or (is_layout(root) and root not in known):
-        os.environ[OPTIONS_VARIABLE] = json.dumps({**known, root: options})
-
-
-def _all_options() -> dict[str, dict[str, str]]:
-    known: dict[str, dict[str, str]] = json.loads(os.environ.get(OPTIONS_VARIABLE, "{}"))
-    return known
-
-
-def environment() -> dict[str, str]:
-    """The environment variables that Spark's workers need to reach the same stores, as far as they are set."""
-    return {name: os.environ[name] for name in (OPTIONS_VARIABLE, KEYS_VARIABLE) if name in os.environ}
-
-
-def set_environment(stored: Mapping[str, str]) -> None:
-    """Make ``environment()`` equal to ``stored``."""
-    for name in (OPTIONS_VARIABLE, KEYS_VARIABLE):
-        os.environ.pop(name, None)
-    os.environ.update(stored)
-
-
-@contextmanager
-def environment_kept() -> Iterator[None]:
-    """Options and keys that are stored within apply only there."""
-    before = environment()
-    try:
-        yield
-    finally:
-        set_environment(before)
+    if not calls.store_options(root, options or known):
+        hint = "give both calls the same options, or make one after the other"
+        raise UsageError("another call of this process has different options for the same store", path=root, hint=hint)
 
 
 def options_of(root: str) -> dict[str, str]:
     """The connection settings of ``SCHEME://AUTHORITY``."""
-    return _all_options().get(root, {})
+    return calls.all_options().get(root, {})
 
 
 def resolved(path: str) -> str:

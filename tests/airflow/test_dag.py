@@ -20,6 +20,7 @@ from compaction.formats.record_batch import HEADER_SIZE
 from tests.golden import unpack_sample
 from tests.jvm import spark_variables
 from tests.kafka.jars import spark_home
+from tests.large_log import write_large_log
 
 pytestmark = pytest.mark.airflow
 
@@ -172,7 +173,9 @@ def test_a_slot_is_compacted_as_of_its_end_and_its_report_read(compacted: Slot) 
 
 
 def test_a_task_calls_the_python_api_in_the_environment_of_the_project(airflow: Airflow, tmp_path: Path) -> None:
+    """On logs that need worker processes: these would run the script of the task, which has no guard, again."""
     log_dir = unpack_sample(tmp_path)
+    shutil.move(write_large_log(tmp_path / "large") / "orders-0", log_dir / "orders-9")
     found, said = airflow.run(tmp_path, log_dir, "kafka_log_compaction_local")
     assert found["tasks"] == {"compact": "success"}, said
     assert found["pools"] == {"compact": "kafka_log_dirs"}
@@ -180,6 +183,7 @@ def test_a_task_calls_the_python_api_in_the_environment_of_the_project(airflow: 
     document = json.loads(report.read_text())
     assert document["engine"]["name"] == "local"
     assert document["totals"]["cleaned"] > 3
+    assert {log["status"] for log in document["logs"] if (log["topic"], log["partition"]) == ("orders", 9)} == {"cleaned"}
 
 
 def test_a_copy_continues_that_of_the_last_slot(airflow: Airflow, tmp_path: Path) -> None:

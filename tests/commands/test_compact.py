@@ -20,7 +20,6 @@ from compaction.errors import CorruptLogError, LockedError
 from compaction.report import LogReport, LogStatus
 from compaction.run_report import RunReport
 from compaction.storage import clients
-from compaction.storage.uri import OPTIONS_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -141,7 +140,6 @@ def test_relative_paths_become_absolute(log_dir: Path, tmp_path: Path, monkeypat
 
 
 def test_directories_may_be_uris(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
     monkeypatch.setattr(clients, "_reached", {"s3://b"})
     assert requested("--log-dir", f"file://{log_dir}").log_dirs == (str(log_dir),)
     assert requested("--log-dir", log_dir, "--output-dir", "s3a://b/out/?region=x").output_dir == "s3://b/out"
@@ -249,9 +247,7 @@ WrongCall = Callable[[Path], list[object]]
         (lambda data: ["--log-dir", data, "--report", data], "data: is a directory"),
     ],
 )
-def test_a_usage_error_is_one_line(
-    log_dir: Path, capsys: pytest.CaptureFixture[str], call: WrongCall, message: str
-) -> None:
+def test_a_usage_error_is_one_line(log_dir: Path, capsys: pytest.CaptureFixture[str], call: WrongCall, message: str) -> None:
     assert message in refused(capsys, *call(log_dir))
 
 

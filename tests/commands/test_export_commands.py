@@ -17,7 +17,7 @@ from compaction.commands import compact, count, dry_run, dump_log, erase, expire
 from compaction.compare.compare_policies import compare_with
 from compaction.erasure.erase_keys import erase_keys
 from compaction.run.compact import clean_logs
-from compaction.storage.uri import KEYS_VARIABLE
+from compaction.storage.calls import KEYS_VARIABLE
 from tests.certifier.certify import certify
 from tests.commands.calls import verify_request
 from tests.exports.test_local_tiered import put_segments

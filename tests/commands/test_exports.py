@@ -12,8 +12,8 @@ import pytest
 from compaction.commands import compact, count, dump_log, erase
 from compaction.erasure.erase_keys import erase_keys
 from compaction.errors import UsageError
+from compaction.storage.calls import KEYS_VARIABLE
 from compaction.storage.layouts import data_keys
-from compaction.storage.uri import KEYS_VARIABLE
 from tests.certifier.certify import certify
 from tests.commands.calls import verify_request
 from tests.local_passes import LocalPasses
@@ -76,9 +76,7 @@ def test_a_compacted_copy_of_an_export_is_verified_against_it(objects: Path, tmp
     assert certify(verify_request(options)).exit_code == 1
 
 
-def test_records_and_keys_of_an_export_are_counted(
-    objects: Path, log_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_and_keys_of_an_export_are_counted(objects: Path, log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def counted(place: object) -> object:
         assert count.main(["--log-dir", str(place), "--output", "json"]) == 0
         topics = json.loads(capsys.readouterr().out)["topics"]

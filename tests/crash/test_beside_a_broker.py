@@ -133,7 +133,7 @@ def test_a_second_job_reports_the_holder_of_the_lock(log_dir: Path) -> None:
     with LogDirLock.acquire(str(log_dir)):
         ended = run(log_dir, *OPTIONS)
     assert ended.code == 2
-    who = f"process {os.getpid()} (this run) holds .lock"
+    who = f"process {os.getpid()} (this process) holds .lock"
     assert ended.err.startswith(f"error: {log_dir}: log directory is in use: {who}; stop the broker")
     assert ended.err.count("\n") == 1
 

@@ -17,8 +17,9 @@ import pytest
 from compaction.compare.compare_policies import compare_with
 from compaction.config import Policy
 from compaction.config.request import ComparisonRequest
-from compaction.engines.processes import POLL_INTERVAL_S, ProcessPasses
-from compaction.engines.worker_tasks import Piece, Spool, put
+from compaction.engines.processes import ProcessPasses
+from compaction.engines.spool import Piece, Spool
+from compaction.engines.workers import POLL_INTERVAL_S
 from compaction.errors import CompactionError
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
@@ -74,7 +75,7 @@ def _killed(at: int) -> None:
 
 def test_a_killed_worker_is_one_line_and_the_next_job_has_new_ones() -> None:
     with ProcessPasses(2, inline_bytes=0) as passes:
-        with pytest.raises(CompactionError, match="a worker process was ended from outside") as error:
+        with pytest.raises(CompactionError, match="a worker process was ended by signal 9") as error:
             passes.run(Job("test"), [1, 2], _killed)
         assert "\n" not in str(error.value)
         assert passes.run(Job("test"), [1, -2], abs) == [1, 2]
@@ -155,24 +156,6 @@ def test_an_interrupt_while_workers_start_is_for_their_driver_alone(workers: Pro
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_an_interrupt_waits_until_the_workers_that_begin_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until then, they cannot be ended: they would print stack traces when they find that their driver is gone."""
-    begun = []
-
-    class Pool:
-        def submit(self, *_: object) -> None:
-            time.sleep(0.2)
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.2)
-            begun.append(True)
-
-    with ProcessPasses(1, inline_bytes=0) as passes:
-        monkeypatch.setattr(passes, "_workers", Pool)
-        with pytest.raises(KeyboardInterrupt):
-            passes.run(Job("test"), [0], _pid)
-    assert begun == [True]
-
-
 def _parent_and_its_mask(_: int) -> tuple[int, int]:
     status = Path(f"/proc/{os.getppid()}/status").read_text()
     (mask,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
@@ -204,9 +187,13 @@ def _runs(pid: int) -> bool:
         return False
 
 
+def _put(value: bytes, spool: Spool) -> Piece:
+    return spool.put(value)
+
+
 class TestSpool:
     def test_values_are_read_by_another_process(self, workers: ProcessPasses) -> None:
-        pieces = workers.run(Job("test"), [b"one", b"two"], put)
+        pieces = workers._map(Job("test"), [b"one", b"two"], _put)
         assert [piece.load() for piece in pieces] == [b"one", b"two"]
         assert {piece.pid for piece in pieces}.isdisjoint({os.getpid()})
 
@@ -220,7 +207,7 @@ class TestSpool:
 
     def test_a_full_directory_is_named(self) -> None:
         with open("/dev/full", "r+b", buffering=0) as full:  # noqa: PTH123
-            spool = Spool(full, "/scratch")
+            spool = Spool(lambda: full, "/scratch")
             with pytest.raises(CompactionError, match="/scratch"):
                 spool.put(b"x")
 

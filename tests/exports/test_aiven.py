@@ -15,11 +15,12 @@ from compaction.exports.aiven import chunked_object
 from compaction.exports.aiven.manifest import Chunk
 from compaction.logdir.discover import Selector, discover, require_logs
 from compaction.storage import text_files
+from compaction.storage.calls import KEYS_VARIABLE
 from compaction.storage.filesystem import ByteSource, join
 from compaction.storage.layouts import data_keys
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.uri import KEYS_VARIABLE, parse_uri
+from compaction.storage.uri import parse_uri
 from tests.storage.layouts.exports import (
     CODINGS,
     LOG_NAME,
@@ -113,9 +114,7 @@ def test_objects_without_a_manifest_are_reported_and_ignored(
     assert "ignored: 1 upload without a manifest" in caplog.text
 
 
-def test_a_second_upload_of_the_same_offsets_is_reported_and_ignored(
-    objects: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_second_upload_of_the_same_offsets_is_reported_and_ignored(objects: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole = read_all(aiven(objects / "plain"))
     second_upload(chosen(objects, "plain", "3.log"))
     with caplog.at_level(logging.WARNING):
@@ -283,9 +282,7 @@ def test_an_object_that_must_be_small_and_is_large_is_not_read(objects: Path, su
 
 
 @pytest.mark.parametrize("suffix", ["log", "rsm-manifest"])
-def test_an_object_that_cannot_be_read_fails_its_log_only(
-    objects: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_that_cannot_be_read_fails_its_log_only(objects: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = str(chosen(objects, "zstd", f"3.{suffix}"))
     read_bytes, reader = LocalFileSystem.read_bytes, LocalFileSystem.reader
 

@@ -25,9 +25,10 @@ from compaction.formats.backup_segment import SegmentStream
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import Header, Record, RecordBatch
 from compaction.screen.amounts import size
+from compaction.storage.calls import OPTIONS_VARIABLE, call
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.spool_directory import temporary_directory
-from compaction.storage.uri import OPTIONS_VARIABLE, SPOOL, options_of, parse_uri
+from compaction.storage.uri import SPOOL, options_of, parse_uri
 from tests.oracle.backup_segments import LZ4, NONE, ZSTD, encode_record, encode_segment
 
 T0 = 1_700_000_000_000
@@ -35,8 +36,9 @@ EXTENSIONS = {NONE: "", ZSTD: ".zst", LZ4: ".lz4"}
 
 
 @pytest.fixture(autouse=True)
-def _own_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
+def _own_places() -> Iterator[None]:
+    with call():
+        yield
 
 
 def some_records(start: int, end: int, step: int = 1) -> list[Record]:

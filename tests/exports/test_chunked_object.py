@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from compaction.errors import CorruptLogError
+from compaction.storage.calls import KEYS_VARIABLE
 from compaction.storage.contents import read_range
 from compaction.storage.filesystem import FileRange, join
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.uri import KEYS_VARIABLE
 from tests.logdir.logs import build, data_batch
 from tests.storage.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
 from tests.storage.layouts.exports import aiven, no_exports_known, require_cryptography

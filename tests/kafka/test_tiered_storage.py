@@ -11,7 +11,7 @@ import pytest
 
 from compaction.storage.filesystem import join
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.uri import OPTIONS_VARIABLE, parse_uri
+from compaction.storage.uri import parse_uri
 from tests.commands.test_tiered_output import job
 from tests.kafka.broker import Broker, host_partition
 from tests.kafka.clients import Clients, Consumed
@@ -85,9 +85,7 @@ def without_uploaded(log: Path) -> int:
     return first
 
 
-def test_a_broker_serves_the_compacted_copy_of_what_another_one_uploaded(
-    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_serves_the_compacted_copy_of_what_another_one_uploaded(gateway: Gateway, tmp_path: Path) -> None:
     jar, logs, storage = tiered_storage_jar(VERSION), tmp_path / "logs", tmp_path / "storage"
     # two leader epochs: a broker that starts again is a new leader
     for batches in (range(3), range(3, BATCHES)):
@@ -120,7 +118,6 @@ def test_a_broker_serves_the_compacted_copy_of_what_another_one_uploaded(
     assert len(after) == len(latest(before)) < len(before)
     # the first broker again, whose metadata has the old sizes and no local segments below the tier's end
     target = tmp_path / "new" / "kafka-tiered-storage"
-    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
     assert job("--log-dir", export, "--output-dir", target, "--output-layout", "local-tiered") == 0
     names = [sorted(path.name for path in place.rglob("*.log")) for place in (target, storage / target.name)]
     assert names[0] == names[1]

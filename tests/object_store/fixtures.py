@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 import pytest
 
+from compaction.storage.calls import call
 from compaction.storage.manifest import MANIFEST, MARKER
-from compaction.storage.uri import OPTIONS_VARIABLE
 from tests.object_store.server import ACCESS_KEY, DENIED, REGION, SECRET_KEY, CutOff, Request, Store
 
 _BUCKETS = itertools.count()
@@ -209,11 +209,11 @@ class S3Bucket(Bucket):
 
 
 @pytest.fixture
-def bucket(store: Store, client: Any, monkeypatch: pytest.MonkeyPatch) -> S3Bucket:
+def bucket(store: Store, client: Any) -> Iterator[S3Bucket]:
     """An empty bucket."""
-    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
     store.forget()
-    return S3Bucket(client, store)
+    with call():
+        yield S3Bucket(client, store)
 
 
 _S3 = pytest.param("bucket", id="s3", marks=pytest.mark.s3)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from compaction.storage.uri import OPTIONS_VARIABLE
+from compaction.storage.calls import call
 from tests.object_store.fixtures import Asked, Bucket
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -139,9 +139,9 @@ class GoogleBucket(Bucket):
 
 
 @pytest.fixture
-def google_bucket(google: GoogleServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleBucket]:
+def google_bucket(google: GoogleServer) -> Iterator[GoogleBucket]:
     """An empty bucket."""
-    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
     google.gate()
-    yield GoogleBucket(google)
+    with call():
+        yield GoogleBucket(google)
     google.gate()

@@ -23,10 +23,11 @@ from compaction.report import LogStatus
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
+from compaction.storage.calls import OPTIONS_VARIABLE
 from compaction.storage.listings import list_directory
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER
-from compaction.storage.uri import OPTIONS_VARIABLE, parse_uri
+from compaction.storage.uri import parse_uri
 from tests.conftest import ROOT
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import data_segment

@@ -11,9 +11,10 @@ import pytest
 
 from compaction.run_report import RunReport
 from compaction.storage import clients
+from compaction.storage.calls import KEYS_VARIABLE
 from compaction.storage.contents import read_range
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.uri import KEYS_VARIABLE, parse_uri
+from compaction.storage.uri import parse_uri
 from tests.object_store.fixtures import Bucket, files, published
 from tests.object_store.local_run import COMPACT, run
 from tests.object_store.server import DENIED, SLOW_DOWN, CutOff, Gate, Refusal, Request, Store

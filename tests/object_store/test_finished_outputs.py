@@ -158,9 +158,7 @@ def test_late_uploads_after_ctrl_c_are_refused_as_input_and_do_not_disturb_the_n
     assert published(any_bucket) == on_disk[0]
 
 
-def test_a_late_upload_of_a_dead_run_is_ignored(
-    any_bucket: Bucket, sample: Path, on_disk: OnDisk
-) -> None:
+def test_a_late_upload_of_a_dead_run_is_ignored(any_bucket: Bucket, sample: Path, on_disk: OnDisk) -> None:
     address = any_bucket.address("out")
     late = ObjectOutput(f"{parse_uri(address, '--output-dir')}/orders-0/{0:020d}.log.clean.late")
     late.write([b"late"])

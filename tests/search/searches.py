@@ -19,6 +19,7 @@ from tests.crash import kill, kill_driver, snapshots
 from tests.damage import fuzz as damage
 from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.jars import KAFKA_TOOLS, REFERENCE, TOOLS_RELEASE, VERSIONS
+from tests.search import threads
 from tests.search.in_memory import CASES, IN_MEMORY, write
 from tests.search.turns import Failure, Turn, repeat
 from tests.simulation import evenings
@@ -147,10 +148,20 @@ def query_sequences(turn: Turn) -> Iterator[Failure]:
         spark.stop()
 
 
+def calls_in_threads(turn: Turn) -> Iterator[Failure]:
+    """Calls of the Python API in threads, and alone."""
+    for seed in turn.seeds():
+        with TemporaryDirectory(prefix="threads-") as scratch:
+            found = threads.differences(Path(scratch), seed)
+        if found:
+            yield Failure("\n".join(found[:5]), repeat("threads", seed))
+
+
 #: in this order; the judges of the fuzzer come last because they are many
 SEARCHES = (
     *(Search(name, partial(search.run, name)) for name, search in IN_MEMORY.items()),
     Search("damage", damaged_bytes, bounds_checks=True),
+    Search("threads", calls_in_threads),
     Search("killed drivers", killed_drivers),
     Search(f"random logs {REFERENCE}", partial(random_logs, version=REFERENCE)),
     Search("random logs on Spark", partial(random_logs, version=REFERENCE, spark=True)),

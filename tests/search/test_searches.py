@@ -18,7 +18,7 @@ from tests.conformance.stories import Story, read_story
 from tests.crash import kill, kill_driver, snapshots
 from tests.damage import targets
 from tests.search import __main__ as command
-from tests.search import searches
+from tests.search import searches, threads
 from tests.search.in_memory import IN_MEMORY, replay
 from tests.search.searches import SEARCHES, Search
 from tests.search.turns import Failure, Turn
@@ -89,6 +89,7 @@ PLANTED: Mapping[str, Plant] = {
     "lying storage": lambda patch: patch.setattr(lying_storage, "run_with_lie", lie_unnoticed),
     "error loop": lambda patch: patch.setattr(error_loop.Search, "look", lambda *_: ["a record is lost"]),
     "damage": lambda patch: patch.setattr(targets, "walk", reads_badly),
+    "threads": lambda patch: patch.setattr(threads, "differences", lambda *_: ["a record is lost"]),
     "killed drivers": lambda patch: patch.setattr(kill_driver, "run_kills", lost),
     "snapshots": lambda patch: patch.setattr(snapshots, "check_snapshots", lost),
     "kills": lambda patch: patch.setattr(kill, "run", lost),

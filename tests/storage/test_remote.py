@@ -29,7 +29,7 @@ from compaction.storage.ranges import view
 from compaction.storage.remote import RemoteFileSystem
 from compaction.storage.segment_file import SegmentReader
 from compaction.storage.streams import ObjectFile, ObjectOutput, RangeReader
-from compaction.storage.uri import OPTIONS_VARIABLE, parse_uri
+from compaction.storage.uri import parse_uri
 from tests.logdir.logs import location
 from tests.storage.remote_places import PLACE, bucket, log
 
@@ -223,9 +223,7 @@ def test_removing_a_missing_directory_is_no_error(bucket: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("field", ["ETag", "etag"])
-def test_the_etag_is_found_under_any_spelling(
-    bucket: Path, monkeypatch: pytest.MonkeyPatch, field: str
-) -> None:
+def test_the_etag_is_found_under_any_spelling(bucket: Path, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     class File:
         """A file that knows its object's fields."""
 
@@ -287,7 +285,7 @@ def test_a_response_that_overflows_the_clients_buffer_is_retried(monkeypatch: py
 
 
 def test_no_store_is_opened_before_workers_are_forked() -> None:
-    program = "import sys, compaction.engines.preloaded; sys.exit('pyarrow.fs' in sys.modules)"
+    program = "import sys, compaction.engines.workers as w; w._import_tasks(); sys.exit('pyarrow.fs' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0
 
 
@@ -334,9 +332,8 @@ def test_a_bucket_that_may_not_be_looked_at_is_not_a_missing_one(monkeypatch: py
     clients.require_store("/a/local/path")
 
 
-def test_a_dead_endpoint_is_an_error_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_endpoint_is_an_error_within_seconds() -> None:
     """Of a closed port: a run would repeat its requests for half a minute."""
-    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{unused.getsockname()[1]}"

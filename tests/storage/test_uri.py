@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextvars import Context
 from pathlib import Path
 
 import pytest
 
 from compaction.errors import UsageError
-from compaction.storage.uri import OPTIONS_VARIABLE, environment, is_inside, options_of, parse_uri, resolved
+from compaction.storage.calls import OPTIONS_VARIABLE, call, environment
+from compaction.storage.uri import is_inside, options_of, parse_uri, resolved
 
 
 @pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
+def nothing_known() -> Iterator[None]:
+    with call():
+        yield
 
 
 @pytest.mark.parametrize(
@@ -67,9 +71,41 @@ def test_options_are_kept_by_bucket_and_passed_to_workers() -> None:
     parse_uri("s3://two/b?endpoint_override=localhost:9000", "--output-dir")
     parse_uri("s3://one/c", "--output-dir")
     assert options_of("s3://one") == {"region": "eu-west-1", "scheme": "http"}
-    assert json.loads(environment()[OPTIONS_VARIABLE]) == json.loads(os.environ[OPTIONS_VARIABLE])
+    assert json.loads(environment()[OPTIONS_VARIABLE])["s3://one"] == options_of("s3://one")
+    assert OPTIONS_VARIABLE not in os.environ
     assert options_of("s3://two") == {"endpoint_override": "localhost:9000"}
     assert options_of("s3://three") == {}
+
+
+def test_options_end_with_the_call_that_gave_them() -> None:
+    """They were in the environment of the process, for its life."""
+
+    def other() -> None:
+        with call():
+            parse_uri("s3://other/a?region=eu-west-1", "--log-dir")
+            assert options_of("s3://other") == {"region": "eu-west-1"}
+
+    before = dict(os.environ)
+    Context().run(other)
+    assert options_of("s3://other") == {}
+    assert dict(os.environ) == before
+
+
+def test_a_worker_has_the_options_of_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OPTIONS_VARIABLE, '{"s3://driver": {"region": "eu-west-1"}}')
+    parse_uri("s3://driver/a", "path")
+    assert options_of("s3://driver") == {"region": "eu-west-1"}
+
+
+@pytest.mark.parametrize("options", ["", "?region=eu-west-2"])
+def test_two_calls_at_once_do_not_use_the_options_of_each_other(options: str) -> None:
+    parse_uri("s3://one/a?region=eu-west-1", "--log-dir")
+
+    def other() -> None:
+        with call(), pytest.raises(UsageError, match="another call of this process has different options"):
+            parse_uri(f"s3://one/a{options}", "--log-dir")
+
+    Context().run(other)
 
 
 @pytest.mark.parametrize("given", ["aiven+/data/x", "aiven+file:///data/x", "aiven+file:/data/x"])

@@ -13,7 +13,8 @@ under a secret of the run; two keys share a hash once in 2^128 pairs.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+import threading
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -291,17 +292,24 @@ class Arena:
         return table
 
 
+class _ThreadArena(threading.local):
+    """The arena of this thread, for its tasks, which run one after the other."""
+
+    def __init__(self) -> None:
+        self.arena = Arena()
+
+
+_this_thread = _ThreadArena()
+
+
 class SlotTable:
     """A table in at most ``buffer_bytes`` of memory. A new table invalidates the previous one of its arena.
 
     :param buffer_bytes: bound on the slots' memory (``log.cleaner.dedupe.buffer.size``)
     :param load_factor: fraction of the slots that may be filled (``log.cleaner.io.buffer.load.factor``)
     :param expected_keys: upper bound on the number of keys; the table has no more slots than they need
-    :param arena: memory of the slots, for callers that use several tables at once; defaults to the process's arena
+    :param arena: memory of the slots, for callers that use several tables at once; defaults to the thread's arena
     """
-
-    #: memory of the process's tables
-    arena: ClassVar[Arena] = Arena()
 
     def __init__(
         self, layout: Layout, buffer_bytes: int, load_factor: float, expected_keys: int, arena: Arena | None = None
@@ -310,7 +318,7 @@ class SlotTable:
         slots = min(limit, max(_MIN_SLOTS, int(expected_keys / min(_TARGET_LOAD, load_factor)) + 2))
         self.layout = layout
         #: uint64[slots, words]
-        self.slots = (arena or self.arena).table(slots, layout.words)
+        self.slots = (arena or _this_thread.arena).table(slots, layout.words)
         #: most keys that it may hold
         self.capacity = max(1, min(int(slots * load_factor), slots - 1))
         self._used = 0

@@ -2,14 +2,13 @@
 
 A data key is wrapped by RSA with OAEP, SHA3-512 and MGF1 of SHA3-512 (``RsaEncryptionProvider`` of Aiven's plugin), which the
 package cryptography does not offer. Private keys are PEM files (PKCS #8), named by their key ids in ``KEYS_VARIABLE``:
-``ID=FILE``, separated by commas. A FILE without an id is the key of every other id. Paths are passed on to Spark's workers,
+``ID=FILE``, separated by commas. A FILE without an id is the key of every other id. Paths are passed on to workers,
 keys are not: each process reads the files. A key in place of its path is refused, and not shown.
 """
 
 from __future__ import annotations
 
 import base64
-import os
 import re
 import secrets
 from functools import lru_cache
@@ -17,8 +16,9 @@ from hashlib import sha3_512
 from typing import TYPE_CHECKING
 
 from compaction.errors import UnsupportedLogError, UsageError
+from compaction.storage import calls
+from compaction.storage.calls import KEYS_VARIABLE
 from compaction.storage.text_files import read_text
-from compaction.storage.uri import KEYS_VARIABLE
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -31,20 +31,21 @@ _KEY = re.compile(r"-----BEGIN|[\r\n]|(^|=)\s*MI[A-Za-z0-9+/]{100}")
 
 
 def add_private_keys(given: list[str]) -> None:
-    """Adds private keys, ``ID=FILE`` or ``FILE``, to those of this process and of its workers.
+    """Adds private keys, ``ID=FILE`` or ``FILE``, to those of this call and of its workers.
 
     :raises UsageError: a file is no private RSA key, a path has a comma, or the package that reads keys is not installed
     """
-    known = _key_files()
     for text in given:
-        name, path = _parse(text)
+        _, path = _parse(text)
         if "," in text:
             raise UsageError("the name of a private key has a comma", path=path, hint="rename the file, or link to it")
-        known[name] = path
         require_cryptography("--private-key")
         _private_key(path)
     if given:
-        os.environ[KEYS_VARIABLE] = ",".join(f"{name}={path}" if name else path for name, path in known.items())
+        calls.store_keys(given)
+        # a later call without these keys has none
+        calls.at_end(data_key.cache_clear)
+        calls.at_end(_private_key.cache_clear)
 
 
 def require_cryptography(what: str) -> None:
@@ -153,7 +154,7 @@ def _private_key(path: str) -> RSAPrivateKey:
 
 
 def _key_files() -> dict[str, str]:
-    return dict(_parse(text) for text in os.environ.get(KEYS_VARIABLE, "").split(",") if text)
+    return dict(map(_parse, calls.all_keys()))
 
 
 def _parse(text: str) -> tuple[str, str]:

@@ -18,9 +18,10 @@ from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.message_set import iter_batches
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.formats.record_batch import BatchHeader
+from compaction.storage.calls import KEYS_VARIABLE, call
 from compaction.storage.filesystem import ReadableFileSystem
 from compaction.storage.layouts import data_keys
-from compaction.storage.uri import KEYS_VARIABLE, OPTIONS_VARIABLE, parse_uri
+from compaction.storage.uri import parse_uri
 from tests.golden import AIVEN_OBJECTS, unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.logdir.logs import build, data_batch
@@ -43,11 +44,11 @@ def require_cryptography() -> None:
 @pytest.fixture(autouse=True)
 def no_exports_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Addresses and keys of other tests do not apply."""
-    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
     monkeypatch.setenv(KEYS_VARIABLE, "")
     monkeypatch.setattr(chunked_object, "KEPT", chunked_object.KeptChunks())
     data_keys.data_key.cache_clear()
-    yield
+    with call():
+        yield
     data_keys.data_key.cache_clear()
 
 

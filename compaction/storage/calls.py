@@ -1,0 +1,147 @@
+"""What a call of this package keeps beside its arguments: the connection settings of its stores, and its private keys.
+
+Paths are joined, compared, reported and logged, so settings are not a part of them; every function that opens a store looks
+them up here. They are kept for the calls that have given them, and removed with the last of these. Workers get
+``environment()`` as variables of their own environment, where users may set private keys, too. Nothing changes the environment
+of the driver.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+
+#: the settings of stores and exports, by ``SCHEME://AUTHORITY`` or address, in JSON
+OPTIONS_VARIABLE = "KAFKA_LOG_COMPACTION_PLACES"
+#: private keys of encrypted exports: ``ID=FILE``, separated by commas
+KEYS_VARIABLE = "KAFKA_LOG_COMPACTION_PRIVATE_KEYS"
+
+
+class _Call:
+    """What one call has given, and what its end does."""
+
+    def __init__(self) -> None:
+        self.options: dict[str, dict[str, str]] = {}
+        self.keys: list[str] = []
+        self.end = ExitStack()
+
+
+#: what was given outside of calls; it ends with the process
+_process = _Call()
+_current: ContextVar[_Call] = ContextVar("call of kafka-log-compaction", default=_process)
+_mutex = threading.Lock()
+_open = [_process]
+
+
+@atexit.register
+def _end_process() -> None:
+    _open.clear()
+    _process.end.close()
+
+
+@contextmanager
+def call(*, leaves_files: bool = False) -> Iterator[None]:
+    """A call: what the block gives is known until its end. One within another belongs to that.
+
+    :param leaves_files: temporary files are needed afterwards; they are removed when the process ends
+    """
+    if _current.get() is not _process:
+        yield
+        return
+    begun = _Call()
+    with _mutex:
+        _open.append(begun)
+    token = _current.set(begun)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+        with _mutex:
+            _open.remove(begun)
+        if leaves_files:
+            _process.end.push(begun.end.pop_all())
+        begun.end.close()
+
+
+def at_end(function: Callable[[], object]) -> None:
+    """Calls ``function`` when this call ends, in this process only: not in a fork of it."""
+    owner = os.getpid()
+
+    def in_owner() -> None:
+        if os.getpid() == owner:
+            function()
+
+    _current.get().end.callback(in_owner)
+
+
+def store_options(root: str, options: Mapping[str, str]) -> bool:
+    """Keeps the settings of a store or an export for this call; ``False`` if another call that is open has others."""
+    with _mutex:
+        own = _current.get()
+        if any(each.options.get(root, options) != options for each in _open if each not in (own, _process)):
+            return False
+        own.options[root] = dict(options)
+        return True
+
+
+def store_keys(keys: Iterable[str]) -> None:
+    """Keeps private keys, ``ID=FILE`` or ``FILE``, for this call."""
+    with _mutex:
+        _current.get().keys.extend(keys)
+
+
+def own_options(root: str) -> dict[str, str]:
+    """The settings that this call, or none, has given for a store or an export."""
+    with _mutex:
+        known = {**_in_environment(), **_process.options, **_current.get().options}
+    return dict(known.get(root, {}))
+
+
+def all_options() -> dict[str, dict[str, str]]:
+    """The settings by store or export."""
+    known = _in_environment()
+    with _mutex:
+        for each in _open:
+            known.update(each.options)
+    return known
+
+
+def _in_environment() -> dict[str, dict[str, str]]:
+    """The settings that the driver of this worker has given."""
+    known: dict[str, dict[str, str]] = json.loads(os.environ.get(OPTIONS_VARIABLE, "{}"))
+    return known
+
+
+def all_keys() -> list[str]:
+    """Private keys, ``ID=FILE`` or ``FILE``; the last one of an id counts."""
+    known = [text for text in os.environ.get(KEYS_VARIABLE, "").split(",") if text]
+    with _mutex:
+        return [*known, *(key for each in _open for key in each.keys)]
+
+
+def environment() -> dict[str, str]:
+    """The environment variables that workers need to reach the same stores; those without a value are left out."""
+    variables = {OPTIONS_VARIABLE: json.dumps(all_options()), KEYS_VARIABLE: ",".join(all_keys())}
+    return {name: value for name, value in variables.items() if value not in ("", "{}")}
+
+
+def set_environment(stored: Mapping[str, str]) -> None:
+    """Make the variables of this worker equal to ``stored``, from ``environment`` of its driver."""
+    for name in (OPTIONS_VARIABLE, KEYS_VARIABLE):
+        os.environ.pop(name, None)
+    os.environ.update(stored)
+
+
+@contextmanager
+def environment_kept() -> Iterator[None]:
+    """Variables that are set in the block apply only there: a worker of Spark plans several reads."""
+    before = {name: os.environ[name] for name in (OPTIONS_VARIABLE, KEYS_VARIABLE) if name in os.environ}
+    try:
+        yield
+    finally:
+        set_environment(before)

@@ -1,0 +1,45 @@
+"""A log that needs worker processes: more than ``INLINE_BYTES``, in few large records, so that it is written quickly."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+import google_crc32c
+
+from compaction.engines.processes import INLINE_BYTES
+
+_VALUE = bytes(1 << 20)
+_RECORDS = 4 + INLINE_BYTES // len(_VALUE)
+_MS = 1_760_000_000_000
+#: number of keys of the log; the active segment has another one
+KEYS = 5
+
+
+def _varint(number: int) -> bytes:
+    number, data = number << 1, b""
+    while number > 127:
+        data, number = data + bytes([number & 127 | 128]), number >> 7
+    return data + bytes([number])
+
+
+def _batch(offset: int, key: bytes, value: bytes) -> bytes:
+    record = b"\0\0\0" + _varint(len(key)) + key + _varint(len(value)) + value + b"\0"
+    tail = struct.pack(">hiqqqhii", 0, 0, _MS, _MS, -1, -1, -1, 1) + _varint(len(record)) + record
+    return struct.pack(">qiibI", offset, 9 + len(tail), 0, 2, google_crc32c.value(tail)) + tail
+
+
+def write_large_log(directory: Path) -> Path:
+    """Writes ``orders-0`` in a log directory: two inactive segments and an active one. Returns the log directory."""
+    log = directory / "orders-0"
+    log.mkdir(parents=True)
+    for first, last in ((0, _RECORDS // 2), (_RECORDS // 2, _RECORDS)):
+        _write(log, first, (_batch(offset, b"key-%d" % (offset % KEYS), _VALUE) for offset in range(first, last)))
+    _write(log, _RECORDS, [_batch(_RECORDS, b"active", b"value")])
+    return directory
+
+
+def _write(log: Path, offset: int, batches: Iterable[bytes]) -> None:
+    with (log / f"{offset:020d}.log").open("wb") as file:
+        file.writelines(batches)
