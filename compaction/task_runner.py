@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
-from compaction.errors import CorruptLogError
-
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -105,10 +103,9 @@ class Reading:
         if self.error is not None:
             return f"a repeated task failed: {self.error}"
         if self.tasks != accepted.tasks:
-            message = f"intermediate results of {self.tasks} tasks, expected those of {accepted.tasks}"
-            return str(CorruptLogError(message, path=accepted.path, hint="nothing was changed; run it again"))
+            return f"{accepted.path}: results of {self.tasks} tasks, expected those of {accepted.tasks}; run it again"
         hint = "make sure that nothing else writes here, and run again"
-        return str(CorruptLogError("a repeated task read other batches than before", path=accepted.path, hint=hint))
+        return f"{accepted.path}: a repeated task read other batches than before; {hint}"
 
 
 class TaskRunner(Protocol):

@@ -207,12 +207,12 @@ ACCEPTED = reading(1, 0) + reading(2, 0)
 @pytest.mark.parametrize(
     ("shard", "problem"),
     [
-        ([reading(1, 2), "a", "b"], "intermediate results of 1 tasks, expected those of 2"),
-        ([reading(1, 1), "a", reading(2, 0), reading(2, 0)], "intermediate results of 3 tasks, expected those of 2"),
+        ([reading(1, 2), "a", "b"], "results of 1 tasks, expected those of 2"),
+        ([reading(1, 1), "a", reading(2, 0), reading(2, 0)], "results of 3 tasks, expected those of 2"),
         ([reading(1, 1), "a", reading(3, 1), "b"], "a repeated task read other batches than before"),
         ([reading(1, 1), "a", reading(3, 0, "/logs/t-0/0.log: EIO")], "a repeated task failed: /logs/t-0/0.log: EIO"),
         ([reading(1, 1), reading(2, 1), "b"], "a map shard has 1 arrays of entries, expected 2"),
-        (["a"], "intermediate results of 0 tasks, expected those of 2"),
+        (["a"], "results of 0 tasks, expected those of 2"),
     ],
     ids=["missing", "twice", "other", "failed", "without entries", "none"],
 )
