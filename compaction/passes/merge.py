@@ -48,7 +48,7 @@ class MapParts:
 
 
 def merge_lists(packed: list[T], others: list[T]) -> list[T]:
-    """Concatenate two lists of packed arrays in place: the ``reduceByKey`` of both shuffles. No array is copied."""
+    """Concatenate two lists of packed arrays in place: the ``reduceByKey`` of pass 1. No array is copied."""
     packed.extend(others)
     return packed
 

@@ -128,15 +128,15 @@ def clean_task(
     """One task of pass 2: cleans ``parts``, and adds up the numbers of keys of shards.
 
     :param clean: see ``CleanInputs``
-    :param items: from ``resolve_into_parts``, merged
+    :param items: from ``resolve_into_parts``, in any order
     """
     survivors: dict[Hashable, dict[int, list[Survivors]]] = {}
     keys: dict[int, int] = {}
     for (number, part), values in items:
         if part == KEYS:
-            keys[number] = sum(values)
+            keys[number] = keys.get(number, 0) + sum(values)
         else:
-            survivors.setdefault(part, {})[number] = values
+            survivors.setdefault(part, {}).setdefault(number, []).extend(values)
     works = [(part, survivors.get(part.id, {})) for part in parts]
     in_step = pack(works, lambda work: max(_LEAST_PART_BYTES, work[0].size_bytes), _IN_STEP_BYTES)
     results = run_concurrently([partial(clean, group, known) for group in in_step], threads)

@@ -145,7 +145,7 @@ def ship_package(session: Session) -> None:
             atexit.register(shutil.rmtree, counts, ignore_errors=True)
             sc.environment[read_counter.VARIABLE] = counts
         return
-    if _ROOT.is_file() or _PACKAGE in sc._python_includes:
+    if _ROOT.is_file() or _PACKAGE in (sc._python_includes or ()):
         # the driver itself runs the zip of --py-files, or an earlier call has added it: executors have it
         return
     # executors fetch it from the driver whenever they start: it is removed when the driver ends
