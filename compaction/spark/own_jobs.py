@@ -20,6 +20,7 @@ from pyspark import Broadcast, SparkContext, SparkStageInfo
 from pyspark.errors import PySparkException
 
 from compaction.errors import CompactionError
+from compaction.spark.jvm import errors_of_start
 from compaction.startup.protection import is_local
 
 _LOG = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class OwnJobs:
         properties = {name: self.sc.getLocalProperty(name) for name in _PROPERTIES}
         self.sc.addJobTag(self._tag)
         done = threading.Event()
-        threading.Thread(target=self._report_stall, args=(done,), name="report a stalled job", daemon=True).start()
+        threading.Thread(target=self.report_stall, args=(done,), name="report a stalled job", daemon=True).start()
         try:
             yield
         except KeyboardInterrupt:
@@ -98,7 +99,8 @@ class OwnJobs:
                 if stage is not None:
                     yield stage
 
-    def _report_stall(self, done: threading.Event) -> None:
+    def report_stall(self, done: threading.Event) -> None:
+        """Warns if no task of the call has started after ``STALLED_S``, unless the job is ``done`` by then."""
         if done.wait(STALLED_S):
             return
         with suppress(*SPARK_ERRORS, OSError):
@@ -175,20 +177,23 @@ def why_stalled(sc: SparkContext) -> str:
 
 #: what Spark adds to the text of the error of a task
 _TASK = re.compile(r"most recent failure: (?:Lost task \S+ in stage \S+ \(TID \d+\) \(.*?\): )?(.*)", re.DOTALL)
-_CLASS = re.compile(r"^(?:[\w$]+\.)+([\w$]+(?:: |$))")
+_CLASS = re.compile(r'^(?:Exception in thread "main" )?(?:[\w$]+\.)+([\w$]+(?:: |$))')
 #: the last line of a Python traceback
 _PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit|Interrupted))(?:: (.*))?$", re.MULTILINE)
+_NO_USER = "the user of this process has no entry in /etc/passwd: add one, or use --engine local"
 _HINTS = (
     ("No space left on device", "free space in spark.local.dir, or choose another directory"),
     ("spark.driver.maxResultSize", "raise spark.driver.maxResultSize"),
     ("OutOfMemoryError", "raise spark.driver.memory or spark.executor.memory"),
-    ("invalid null input: name", "the user of this process has no entry in /etc/passwd: add one, or use --engine local"),
+    ("invalid null input: name", _NO_USER),
+    # Java's user.home
+    ("basedir must be absolute: ?/", _NO_USER),
 )
 
 
 def failure(sc: SparkContext | None, error: Exception) -> CompactionError:
     """The error of a job, or of the start of a session (without ``sc``), in one line."""
-    text = _text(error)
+    text = (errors_of_start() if sc is None else "") or _text(error)
     hint = next((hint for pattern, hint in _HINTS if pattern in text), None)
     cause = cause_in(text)
     if sc is None:
@@ -197,7 +202,11 @@ def failure(sc: SparkContext | None, error: Exception) -> CompactionError:
 
 
 def cause_in(text: str) -> str:
-    """The cause in the text of an exception of Spark: of a task's error, its exception; of Python's, the last one."""
+    """The cause in the text of an exception of Spark, or in the standard error of its JVM: Java's innermost one, the exception
+    of a task, the last one of Python."""
+    causes = re.findall(r"^Caused by: (.*)", text, re.MULTILINE)
+    if causes:
+        return _CLASS.sub(r"\1", causes[-1])
     task = _TASK.search(text)
     text = text if task is None else task[1]
     if "Traceback (most recent call last)" in text:

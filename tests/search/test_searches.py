@@ -83,6 +83,7 @@ PLANTED: Mapping[str, Plant] = {
     "lying storage": lambda patch: patch.setattr(lying_storage, "run_with_lie", lie_unnoticed),
     "error loop": lambda patch: patch.setattr(error_loop.Search, "look", lambda *_: ["a record is lost"]),
     "damage": lambda patch: patch.setattr(targets, "walk", reads_badly),
+    "repeated tasks": lambda patch: patch.setattr(searches, "problems_of", lambda _: ["a record is lost"]),
     "killed drivers": lambda patch: patch.setattr(kill_driver, "run_kills", lost),
     "snapshots": lambda patch: patch.setattr(snapshots, "check_snapshots", lost),
     "kills": lambda patch: patch.setattr(kill, "run", lost),

@@ -172,9 +172,16 @@ _TRACE = "\n\tat org.apache.spark.Foo.bar(Foo.scala:1)"
             _ABORTED + _RESULTS,
             f"SparkException: Job aborted due to stage failure: {_RESULTS}",
         ),
+        (
+            'Exception in thread "main" java.lang.ExceptionInInitializerError' + _TRACE + "\n"
+            "Caused by: org.apache.hadoop.security.KerberosAuthException: failure to login" + _TRACE + "\n"
+            "Caused by: javax.security.auth.login.LoginException: java.lang.NullPointerException: invalid null input: name"
+            + _TRACE,
+            "LoginException: java.lang.NullPointerException: invalid null input: name",
+        ),
         ("", "no message"),
     ],
-    ids=["java", "python", "lost", "result size", "nothing"],
+    ids=["java", "python", "lost", "result size", "no user", "nothing"],
 )
 def test_the_cause_is_found_in_the_text_of_spark(text: str, cause: str) -> None:
     assert cause_in(text) == cause
@@ -212,7 +219,10 @@ def test_a_job_without_a_started_task_says_why(
         time.sleep(1)
     assert "no task has started for 0 s: for this reason" in caplog.text
     caplog.clear()
-    with OwnJobs(spark.sparkContext).running():
+    jobs = OwnJobs(spark.sparkContext)
+    monkeypatch.setattr(own_jobs, "STALLED_S", 30)
+    with jobs.running():
         spark.sparkContext.parallelize([1], 1).map(_number).collect()
-        time.sleep(1)
+        monkeypatch.setattr(own_jobs, "STALLED_S", 0.01)
+        jobs.report_stall(threading.Event())
     assert not caplog.text
