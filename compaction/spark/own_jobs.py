@@ -32,6 +32,8 @@ REGISTRATION_S = 30.0
 #: executors of an application of unknown size have registered if none was added for this long
 _SETTLED_S = 2.0
 _POLL_S = 0.1
+#: Spark's default for the executors that dynamic allocation may add
+_UNLIMITED = 2**31 - 1
 #: after this time without a started task, the user is told why
 STALLED_S = 30.0
 _PROPERTIES = ("spark.job.description", "spark.jobGroup.id", "spark.job.interruptOnCancel")
@@ -118,10 +120,11 @@ def slots(sc: SparkContext) -> int:
 def concurrent_tasks(sc: SparkContext) -> int:
     """Number of tasks that run concurrently, with as many executors as dynamic allocation may add. This is not
     ``spark.default.parallelism``: that is the number of partitions of the user's jobs."""
-    conf, most = sc.getConf(), 0
+    conf, executors = sc.getConf(), 0
     if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
-        most = int(conf.get("spark.dynamicAllocation.maxExecutors", "0")) * _executor_slots(sc)
-    return max(1, slots(sc), most)
+        executors = int(conf.get("spark.dynamicAllocation.maxExecutors", "0"))
+    added = executors * _executor_slots(sc) if executors < _UNLIMITED else 0
+    return max(1, slots(sc), added)
 
 
 def await_executors(sc: SparkContext) -> None:

@@ -51,7 +51,8 @@ def test_no_record_is_lost_when_tasks_are_repeated(
     if not fails:
         assert (found["equal"], found["errors"]) == (True, [])
         return
-    assert found["errors"]
+    # the places of an exchange that need the log may have all of its items before
+    assert found["errors"] or (at == "join" and found["equal"])
     assert all(LOG in error for error in found["errors"])
     assert found.get("unchanged", True)
     assert found.get("others", True)

@@ -42,14 +42,18 @@ _MOST_READS = 40
 
 
 class RepeatedPasses(LocalPasses):
-    """Every second place has the items of second attempts; the driver has the results of the first ones.
+    """About every second place, by ``seed``, has the items of second attempts; the driver has the results of the first ones of
+    pass 1, and those of one of the places of an exchange.
 
     :param second: the context of second attempts
     """
 
-    def __init__(self, second: Callable[[], AbstractContextManager[object]], parity: int) -> None:
+    def __init__(self, second: Callable[[], AbstractContextManager[object]], seed: int) -> None:
         super().__init__()
-        self._second, self._parity = second, parity
+        self._second, self._seed = second, seed
+
+    def _has_second(self, place: tuple[int, int]) -> bool:
+        return random.Random(f"{self._seed} {place}").random() < 0.5
 
     def exchange(
         self,
@@ -63,8 +67,8 @@ class RepeatedPasses(LocalPasses):
         with self._second():
             second = [item for task in tasks for item in emit(task)]
         results: list[R] = []
-        for number, place in enumerate(sorted({place for place, _ in (*first, *second)})):
-            items = second if number % 2 == self._parity else first
+        for place in sorted({place for place, _ in (*first, *second)}):
+            items = second if self._has_second(place) else first
             results += join([item for item in items if item[0] == place])
         return results
 
@@ -73,7 +77,7 @@ class RepeatedPasses(LocalPasses):
         with self._second():
             _, second = super().build_offset_map(job, inputs, task_entries)
         keys: set[Key] = {*first, *second}
-        merged = {key: (second if key[1] % 2 == self._parity else first).get(key, []) for key in keys}
+        merged = {key: (second if self._has_second(key) else first).get(key, []) for key in keys}
         return MapResult(summaries, {key: values for key, values in merged.items() if values})
 
 
@@ -168,18 +172,18 @@ class Drawn(NamedTuple):
     command: Callable[[Path], dict[str, Any]]
     log: str
     after: int
-    parity: int
+    seed: int
 
     @classmethod
     def from_seed(cls, seed: int, logs: Sequence[str]) -> Drawn:
         chance = random.Random(seed)
-        return cls(chance.choice(COMMANDS), chance.choice(logs), chance.randrange(_MOST_READS), chance.randrange(2))
+        return cls(chance.choice(COMMANDS), chance.choice(logs), chance.randrange(_MOST_READS), seed)
 
     def problems(self, log_dir: Path) -> list[str]:
         """What is wrong: another result than that of an undisturbed run, without an error of the log."""
         with running_on(RepeatedPasses(nullcontext, 0)):
             expected = self.command(log_dir)
-        with running_on(RepeatedPasses(partial(reads_fail, self.log, self.after), self.parity)):
+        with running_on(RepeatedPasses(partial(reads_fail, self.log, self.after), self.seed)):
             found = self.command(log_dir)
         errors = list(errors_in(found))
         wrong = [f"{self}: {error}" for error in errors if self.log not in error]

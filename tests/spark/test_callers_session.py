@@ -126,12 +126,15 @@ def test_executors_that_are_still_registering_are_waited_for(
     assert min(4, sc.asked // 3) == found
 
 
-def test_dynamic_allocation_counts_the_executors_that_it_may_add(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {"enabled": "true", "maxExecutors": "6"}
+@pytest.mark.parametrize(("most", "tasks"), [("6", 12), (str(2**31 - 1), 1)])
+def test_dynamic_allocation_counts_the_executors_that_it_may_add(
+    monkeypatch: pytest.MonkeyPatch, most: str, tasks: int
+) -> None:
+    names = {"enabled": "true", "maxExecutors": most}
     settings = [(f"spark.dynamicAllocation.{name}", value) for name, value in names.items()]
     sc: Any = Registering("yarn", *settings, ("spark.executor.cores", "4"), ("spark.task.cpus", "2"))
     monkeypatch.setattr(own_jobs, "slots", sc.slots)
-    assert concurrent_tasks(sc) == 12
+    assert concurrent_tasks(sc) == tasks
 
 
 def test_a_failure_of_spark_is_one_line_with_its_cause(spark: SparkSession) -> None:
