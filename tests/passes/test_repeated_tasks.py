@@ -47,13 +47,13 @@ def test_a_repeated_task_whose_read_fails_fails_its_log_alone(
 ) -> None:
     log_dir, found, repeated = unpack_sample(tmp_path), list[str](), 0
     source = digests(log_dir)
-    for seed in range(3):
+    # with these, some places of each command have items of second attempts, and the driver has results of first ones
+    for seed in (2, 3):
         with running_on(RepeatedPasses(partial(reads_fail, after=2), seed)):
             result = command(log_dir)
         found += errors_in(result)
         repeated += sum("repeated task" in error for error in errors_in(result))
         assert result.get("files", source).get(LOG, source[LOG]) == source[LOG]
-    # of a log with one place, all items may be of the same attempt
     assert repeated
     assert all(f"{LOG}/" in error for error in found)
 
