@@ -115,6 +115,7 @@ def errors_of_start() -> str:
 def start_jvm() -> None:
     """Starts the JVM, and relays its standard error once it has started, except for its warning about a module that Spark's
     launcher adds: no option suppresses that. It looks for data sources with this Python, unless the user chose one."""
+    _held.clear()
     read_end, write_end = os.pipe()
     relay = threading.Thread(target=_relay_errors, args=(read_end,), name="standard error of the JVM", daemon=True)
     relay.start()
