@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -62,6 +63,49 @@ class Job:
     def sized(cls, name: str, description: str, task_bytes: Sequence[int]) -> Job:
         """A job that is shown as a pass if it reads at least ``SHOWN_BYTES``."""
         return cls(description, name if sum(task_bytes) >= SHOWN_BYTES else None, task_bytes)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What some tasks have read of one log, by one attempt of each.
+
+    An engine may repeat a task whose items are lost, and attempts can differ: a read fails, or a file has changed. So each
+    sends its reading with its items to every place that items of the log go to. If the sum of a place equals that of the
+    driver, its items are those of the attempts whose results the driver has, or of others with the same results.
+
+    :ivar digest: a hash of what was read; of several tasks the sum, modulo 2**64
+    :ivar items: the number of items sent to this place, where they are counted
+    :ivar error: why a task has not read everything
+    """
+
+    tasks: int = 0
+    digest: int = 0
+    items: int = 0
+    path: str = ""
+    error: str | None = None
+
+    @classmethod
+    def of(cls, path: str, read: object, error: str | None = None) -> Reading:
+        """The reading of a task; ``read`` has a ``repr`` that identifies what was read."""
+        digest = blake2b(repr((read, error is None)).encode(), digest_size=8).digest()
+        return cls(1, int.from_bytes(digest), 0, path, error)
+
+    def __add__(self, other: Reading) -> Reading:
+        digest = (self.digest + other.digest) % 2**64
+        errors = [error for error in (self.error, other.error) if error is not None]
+        items = self.items + other.items
+        return Reading(self.tasks + other.tasks, digest, items, self.path or other.path, min(errors, default=None))
+
+    def difference(self, accepted: Reading) -> str | None:
+        """Why the log fails, in one line, if this is the sum of a place and differs from that of the driver without error."""
+        if accepted.error is not None or (self.tasks, self.digest) == (accepted.tasks, accepted.digest):
+            return None
+        if self.error is not None:
+            return f"a repeated task failed: {self.error}"
+        if self.tasks != accepted.tasks:
+            return f"{accepted.path}: results of {self.tasks} tasks, expected those of {accepted.tasks}; run it again"
+        hint = "make sure that nothing else writes here, and run again"
+        return f"{accepted.path}: a repeated task read other batches than before; {hint}"
 
 
 class TaskRunner(Protocol):

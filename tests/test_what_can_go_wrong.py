@@ -93,6 +93,19 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     "executors are lost": {
         "crash/test_retries.py": ("test_failed_tasks_are_retried", "test_an_output_part_written_by_two_tasks_is_used_once"),
     },
+    "`a repeated task failed": {
+        "passes/test_repeated_tasks.py": ("test_a_repeated_task_whose_read_fails_fails_its_log_alone",),
+        "crash/test_lost_executors.py": ("test_no_record_is_lost_when_tasks_are_repeated",),
+    },
+    "`Spark's job failed": {
+        "spark/test_callers_session.py": ("test_a_failure_of_spark_is_one_line_with_its_cause",),
+    },
+    "`no task has started": {
+        "spark/test_callers_session.py": (
+            "test_resources_that_no_worker_has_are_named",
+            "test_a_job_without_a_started_task_says_why",
+        ),
+    },
     "`batch fails its CRC`": {
         "damage/test_job.py": (
             "test_one_line_says_which_log_which_file_and_where",

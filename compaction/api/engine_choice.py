@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from compaction.engines.processes import ProcessPasses
     from compaction.run.passes import Passes
     from compaction.run_report import RunReport
+    from compaction.spark.pipeline import SparkPasses
     from compaction.spark.progress import Progress
     from compaction.spark.session import PlainSession, Session
 
@@ -99,6 +100,7 @@ class Engine:
     to_store: bool = False
     _started: PlainSession | None = None
     _workers: ProcessPasses | None = None
+    _closing: list[SparkPasses] = field(default_factory=list)
 
     def require(self) -> None:
         """:raises UsageError: the engine is Spark, and there is no suitable Java"""
@@ -124,7 +126,8 @@ class Engine:
                 return self._processes(progress)
             from compaction.spark.pipeline import SparkPasses
 
-            return SparkPasses(self.spark().sparkContext, progress)
+            self._closing.append(SparkPasses(self.spark().sparkContext, progress))
+            return self._closing[-1]
 
         return start
 
@@ -139,6 +142,8 @@ class Engine:
         return self._workers
 
     def close(self) -> None:
+        while self._closing:
+            self._closing.pop().close()
         if self._workers is not None:
             self._workers.close()
         if self._started is not None:
@@ -218,11 +223,15 @@ def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({}))
     :raises UsageError: there is no suitable Java
     """
     require_java()
+    from compaction.spark.own_jobs import SPARK_ERRORS, failure
     from compaction.spark.session import build_plain_session, warn_of_exposures
 
     step("starting Spark")
     with _surroundings.get().starting():
-        spark = build_plain_session(name, settings)
+        try:
+            spark = build_plain_session(name, settings)
+        except SPARK_ERRORS as error:
+            raise failure(None, error) from error
         # executors are released before the driver exits
         atexit.register(spark.stop)
     warn_of_exposures(spark)

@@ -41,7 +41,7 @@ from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import StorageError
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.task_runner import TaskRunner
+from compaction.task_runner import Reading, TaskRunner
 
 #: the walks of ``before`` and of ``after``
 Walks = tuple[list[SegmentWalk], list[SegmentWalk]]
@@ -139,12 +139,17 @@ def _conclude(
 ) -> dict[int, LogCertificate]:
     counts: dict[int, Counter[str]] = {log: Counter() for log in findings}
     errors: dict[int, str] = {}
+    read = dict.fromkeys(findings, Reading())
+    for result in results:
+        if not result.joins:
+            read[result.log] += result.reading
     for result in results:
         findings[result.log].join(result.findings)
         counts[result.log].update(result.counts)
-        if result.error is not None:
+        error = result.reading.difference(read[result.log]) if result.joins else result.reading.error
+        if error is not None:
             # results arrive in no order: of several errors, always report the same one
-            errors[result.log] = min(errors.get(result.log, result.error), result.error)
+            errors[result.log] = min(errors.get(result.log, error), error)
     certificates = {}
     for log, log_findings in findings.items():
         name, count = logs[log].topic_partition, counts[log]

@@ -12,7 +12,7 @@ from compaction.certifier.checks.record_checks import RangeResult, compare_range
 from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
 from compaction.certifier.find_remains import Remains, remains_in, size_in
 from compaction.screen.amounts import counted
-from compaction.task_runner import Item, Job, Place, TaskRunner, pack
+from compaction.task_runner import Item, Job, Place, Reading, TaskRunner, pack
 
 #: the part of a log under which results travel
 _RESULT = -1
@@ -46,17 +46,22 @@ def _compare(tasks: Sequence[RangeTask], erased: ErasedKeys | None) -> Iterator[
         result, keys = compare_range(task, erased)
         yield (task.log, _RESULT), result
         yield from (((task.log, partition), packed) for partition, packed in keys.packed())
+        yield from (((task.log, partition), result.reading) for partition in range(task.partitions))
 
 
 def _join(items: Iterable[Item], strict: Mapping[int, bool]) -> Iterator[RangeResult]:
     joined: dict[Place, JoinedKeys] = {}
+    readings: dict[Place, Reading] = {}
     for place, item in items:
         if isinstance(item, RangeResult):
             yield item
+        elif isinstance(item, Reading):
+            readings[place] = readings.get(place, Reading()) + item
         else:
             joined.setdefault(place, JoinedKeys()).add(item)
-    for (log, _), keys in joined.items():
-        yield RangeResult(log, *keys.conclude(strict=strict[log]))
+    for place, reading in readings.items():
+        log, keys = place[0], joined.pop(place, JoinedKeys())
+        yield RangeResult(log, *keys.conclude(strict=strict[log]), reading=reading, joins=True)
 
 
 def search_files(runner: TaskRunner, files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remains]:

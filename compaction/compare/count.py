@@ -21,7 +21,7 @@ from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import OffsetMapSink, dirty_records, spilled
 from compaction.passes.clean_into import Decided
 from compaction.passes.decoder import Decoded, corrupt_record
-from compaction.passes.scan import Emitted, Entries, scan_records_of
+from compaction.passes.scan import Emitted, Emitting, Entries, ShardReadings, scan_records_of
 from compaction.passes.tasks import SUMMARY, MapContext, MapSettings, Slice, SliceSummary
 from compaction.storage.segment_file import Block
 
@@ -110,7 +110,8 @@ def counts_of(source: int) -> int:
 def scan_shared(
     slices: Iterable[Slice], contexts: tuple[Mapping[int, MapContext], Mapping[int, Source]], settings: MapSettings
 ) -> Iterator[Emitted]:
-    """Packed map entries by variant and shard, packed key counts by source and shard, and one ``SharedSummary`` per slice.
+    """Packed map entries by variant and shard, packed key counts by source and shard, each shard with the ``Reading`` of this
+    task, and one ``SharedSummary`` per slice.
 
     The summary of an unreadable slice has an error.
 
@@ -131,15 +132,18 @@ def scan_shared(
                 records = dirty_records(slices_of_map, variants[number].first_dirty_offset)
                 sinks[number] = OffsetMapSink(number, variants[number], shared, records, Arena())
         throttle = Throttle(settings.bytes_per_second)
+        shards = {number: sources[source].shards if number < 0 else variants[number].shards for number in numbers}
+        sent, summaries = ShardReadings(shards), []
         for slice_ in of_source:
             tallies = _TallySink(sources[source].frame)
-            summary = yield from scan_records_of(
-                slice_, [sinks[number] for number in slice_.maps or (source,)], [tallies], settings, throttle
-            )
+            scanning = scan_records_of(slice_, [sinks[number] for number in slice_.maps], [tallies], settings, throttle)
+            summary = yield from sent.counted(scanning)
+            summaries.append(summary)
             tally_of_slice = tallies.tally if summary.error is None else Tally.empty()
             yield (source, SUMMARY), [SharedSummary(summary, tally_of_slice)]
         for sink in sinks.values():
-            yield from sink.result()
+            yield from sent.counted(sink.result())
+        yield from sent.result(of_source, summaries)
 
 
 class _KeyCountSink:
@@ -158,7 +162,7 @@ class _KeyCountSink:
                 self._table.clear()
                 position = self._table.put(entries, position)
 
-    def result(self) -> Iterator[Emitted]:
+    def result(self) -> Emitting[None]:
         """All remaining counts, by shard."""
         yield from spilled(self.number, self._table.slots, self._shards)
 

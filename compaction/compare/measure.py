@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,12 @@ from compaction.kernels.rewriting.tally import LogRange
 from compaction.logdir.throttle import Throttle
 from compaction.passes.clean_into import Decided, Rewriter
 from compaction.passes.decoder import Decoded
+from compaction.passes.merge import Survivors, accepted_entries, accepted_survivors
 from compaction.passes.scan import Emitted, Entries, finish, scan
-from compaction.passes.tasks import CleanContext, CleanStats, Key, MapContext, MapSettings, Packed, Slice, SliceId
+from compaction.passes.tasks import CleanContext, CleanStats, Key, MapContext, MapSettings, Slice, SliceId
 from compaction.run.passes import PartsToClean
 from compaction.storage.segment_file import Block
+from compaction.task_runner import Reading
 
 #: keys that occur more than 2^(i-1) and at most 2^i times are counted under i
 REPETITIONS = 64
@@ -44,12 +46,14 @@ class _CaseSink:
     """Cleans the batches of a slice for one case, and counts the records that it drops. An error of a record fails this case
     only."""
 
-    def __init__(self, number: int, rewriter: Rewriter, slice_: Slice, frame: LogRange) -> None:
+    def __init__(
+        self, number: int, rewriter: Rewriter, slice_: Slice, frame: LogRange, error: LogError | None
+    ) -> None:
         self.number, self._rewriter, self._frame = number, rewriter, frame
         self._limits = rewriter.limits(slice_)
         self._decided: Decided | None = None
         self.dropped = Tally.empty()
-        self.error: LogError | None = None
+        self.error = error
 
     def begin(self, block: Block) -> NDArray[np.bool_]:
         decided = self._decided = self._rewriter.decide(block, self._limits)
@@ -85,14 +89,18 @@ def measure_shared(slices: PartsToClean, context: MeasureContext) -> list[Measur
     return [measured for slice_, survivors in slices for measured in _measure_slice(slice_, survivors, context)]
 
 
-def _measure_slice(slice_: Slice, survivors: Mapping[int, Sequence[Packed]], context: MeasureContext) -> list[Measured]:
+def _measure_slice(slice_: Slice, survivors: Mapping[int, Sequence[Survivors]], context: MeasureContext) -> list[Measured]:
     """Measure a slice in each case.
 
     :param survivors: by variant, survivor entries from any number of shards, uint64[n] in no order
     """
     logs = [(variant, number, log) for variant in slice_.maps for number, log in context.cases.get(variant, ())]
     frame = context.sources[slice_.log].frame
-    cases = [_CaseSink(number, Rewriter(log, survivors.get(variant, ())), slice_, frame) for variant, number, log in logs]
+    cases = []
+    for variant, number, log in logs:
+        packed = accepted_survivors(survivors.get(variant, ()))
+        refused = packed if isinstance(packed, LogError) else None
+        cases.append(_CaseSink(number, Rewriter(log, () if isinstance(packed, LogError) else packed), slice_, frame, refused))
     throttle = Throttle(min(log.bytes_per_second for _, _, log in logs))
     try:
         finish(scan(slice_, cases, logs[0][2].files, throttle, check_crc=False))
@@ -114,11 +122,20 @@ class Repetition:
         return Repetition(self.keys + other.keys, self.records + other.records, max(self.most, other.most))
 
 
-def resolve_counts(key: Key, packed: Sequence[Packed]) -> list[tuple[int, Repetition]]:
-    """Merge one shard's key counts; nothing for shards of other maps."""
+def resolve_counts(
+    key: Key, values: Sequence[Any], accepted: Mapping[int, Reading]
+) -> list[tuple[int, Repetition | LogError]]:
+    """Merge one shard's key counts, or why it was refused; nothing for shards of other maps.
+
+    :param accepted: what was read for each map
+    """
     number, _ = key
     if number >= 0:
         return []
+    try:
+        packed = accepted_entries(values, accepted[number])
+    except LogError as error:
+        return [(number, error)]
     expected = sum(map(len, packed))
     total = SlotTable.of_keys(COUNTS, expected)
     for packed_counts in packed:

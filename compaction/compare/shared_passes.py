@@ -16,6 +16,7 @@ import numpy as np
 
 from compaction.compare.count import SharedSummary, Source, Tally, counts_of, scan_shared
 from compaction.compare.measure import MeasureContext, Measured, Repetition, count_rounds, measure_shared, resolve_counts
+from compaction.errors import LogError
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.passes.merge import MapParts
 from compaction.passes.tasks import (
@@ -80,9 +81,9 @@ class SharedPasses:
 
     def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
-    ) -> Mapping[int, KeyFilter]:
+    ) -> Sequence[SliceSummary]:
         """No filters: the policies' dirty sections differ."""
-        return {}
+        return ()
 
     def build_offset_map(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings
@@ -102,9 +103,12 @@ class SharedPasses:
         tasks = pack(list(self._slices.values()), size_of, self._sizes.scan_bytes)
         description = f"pass 1: scan {len(self._slices)} slices for {len(scans)} maps"
         shared_summaries = self._plain.scan(
-            description, MapInputs(tasks, scan_shared, (scans, self._sources), settings, bounds)
+            description, MapInputs(tasks, scan_shared, (scans, self._sources), settings, bounds), lambda shared: shared.summary
         )
         by_id = {summary.summary.slice_id: summary for summary in shared_summaries}
+        self._slices = {
+            key: replace(part, fingerprint=by_id[part.id].summary.fingerprint) for key, part in self._slices.items()
+        }
         self.described = self._describe(by_id)
         return [_for_plan(slice_, self._shared(slice_), by_id[self._shared(slice_).id].summary) for slice_ in slices]
 
@@ -168,10 +172,13 @@ class SharedPasses:
 
     def _describe(self, summaries: Mapping[SliceId | None, SharedSummary]) -> dict[int, LogCounts]:
         repetitions: dict[int, Repetition] = {}
-        for number, repetition in self._plain.collect_shards("count how often keys occur", resolve_counts):
-            repetitions[number] = repetitions[number] + repetition if number in repetitions else repetition
         by_segment: dict[int, dict[int, Tally]] = {source: {} for source in self._sources}
         errors: dict[int, str] = {}
+        for number, repetition in self._plain.collect_shards("count how often keys occur", resolve_counts):
+            if isinstance(repetition, LogError):
+                errors.setdefault(counts_of(number), str(repetition))
+            else:
+                repetitions[number] = repetitions[number] + repetition if number in repetitions else repetition
         for part in self._slices.values():
             source, summary = part.log, summaries[part.id]
             segments, segment = by_segment[source], part.segment_index

@@ -7,7 +7,7 @@ a key that several partitions of a topic have is one key of the topic.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -20,12 +20,12 @@ from compaction.counting.task_totals import KEYS, RecordCounts, TaskTotals
 from compaction.errors import LogError, as_log_error
 from compaction.kernels.reading import columns
 from compaction.names import LogLocation
-from compaction.source.read_columns import read_columns
+from compaction.source.read_columns import Records, read_columns
 from compaction.source.read_plan import ReadRequest, ReadTask, plan_log, plan_stored
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.task_runner import Item, Job, TaskRunner, pack
+from compaction.task_runner import Item, Job, Place, Reading, TaskRunner, pack
 
 #: bytes of a topic whose keys are joined by one task
 PARTITION_BYTES = 96 << 20
@@ -48,12 +48,12 @@ class CountTask:
 
 
 class TaskCounts(NamedTuple):
-    """The counts of the records that a task has read, or its error, in one line."""
+    """The counts of the records that a task has read, up to its error, if any."""
 
     log: int
     counts: RecordCounts
-    usage: Usage | None = None
-    error: str | None = None
+    usage: Usage | None
+    reading: Reading
 
 
 class KeyPartition(NamedTuple):
@@ -69,6 +69,13 @@ class KeyPartition(NamedTuple):
     newest: Int64s | None = None
 
 
+class PlaceReading(NamedTuple):
+    """What was read of a log, as one of the places of its keys knows it."""
+
+    log: int
+    reading: Reading
+
+
 #: key of the items with counts of records
 _COUNTS = (-1, 0)
 
@@ -82,6 +89,10 @@ class LogCount:
     keys: KeySummary = NO_NAMES
     error: str | None = None
     usage: Usage | None = None
+
+    def note(self, error: str | None) -> None:
+        """Tasks end in any order: of several errors always the same one is reported."""
+        self.error = min(filter(None, (self.error, error)), default=None)
 
     def add_keys(self, part: KeyPartition, largest: Largest) -> None:
         self.keys = self.keys.joined(part.summary, largest)
@@ -193,14 +204,21 @@ def count_logs(runner: TaskRunner, plan: CountPlan, largest: Mapping[str, Larges
     job = Job.sized("count", f"count: read {len(plan.tasks)} byte ranges", sizes)
     parts = {(task.topic, part) for task in plan.tasks for part in range(task.partitions)}
     reducers = max(1, runner.cores, len(parts))
-    for result in runner.exchange(job, packs, _count_tasks, partial(_join_keys, largest=largest), reducers):
+    results = runner.exchange(job, packs, _count_tasks, partial(_join_keys, largest=largest), reducers)
+    accepted: dict[int, Reading] = {}
+    for result in results:
         if isinstance(result, TaskCounts):
             log = plan.logs[result.log]
             log.counts.add(result.counts)
             if log.usage is not None and result.usage is not None:
                 log.usage.add(result.usage)
-            # tasks end in any order: of several errors always the same one is reported
-            log.error = min(filter(None, (log.error, result.error)), default=None)
+            log.note(result.reading.error)
+            accepted[result.log] = accepted.get(result.log, Reading()) + result.reading
+    for result in results:
+        if isinstance(result, PlaceReading):
+            plan.logs[result.log].note(result.reading.difference(accepted[result.log]))
+        elif isinstance(result, TaskCounts):
+            continue
         elif result.log is not None:
             plan.logs[result.log].add_keys(result, largest[KEYS])
         else:
@@ -209,33 +227,51 @@ def count_logs(runner: TaskRunner, plan: CountPlan, largest: Mapping[str, Larges
 
 
 def _count_tasks(tasks: Iterable[CountTask]) -> Iterator[Item]:
-    """The counts of each task, and pairs of a log and a table of keys by topic and partition."""
+    """The counts of each task, pairs of a log and a table of keys by topic and partition, and of a log and a ``Reading``."""
     for task in tasks:
-        totals, path, error = TaskTotals(task), task.read.slices[0].path, None
+        totals, path, error, read = TaskTotals(task), task.read.slices[0].path, None, []
         try:
             for part in task.read.slices:
                 path = part.path
-                for records in read_columns(part.path, part.start, part.end, task.read.spec):
-                    yield from (((task.topic, names.part), (task.log, names)) for names in totals.add(records))
+                fingerprint = yield from _counted(task, totals, read_columns(part.path, part.start, part.end, task.read.spec))
+                read.append((part.path, part.start, fingerprint))
                 if totals.usage is not None:
                     totals.usage.finish_range(part.end - part.start)
         except Exception as failure:
             error = str(as_log_error(failure, path))
+        reading = Reading.of(task.read.slices[0].path, (task.read.slices[0].start, read), error)
         yield from (((task.topic, names.part), (task.log, names)) for names in totals.packed())
-        yield _COUNTS, TaskCounts(task.log, totals.counts, totals.usage, error)
+        yield from (((task.topic, part), (task.log, reading)) for part in range(task.partitions))
+        yield _COUNTS, TaskCounts(task.log, totals.counts, totals.usage, reading)
 
 
-def _join_keys(items: Iterable[Item], largest: Mapping[str, Largest]) -> Iterator[TaskCounts | KeyPartition]:
+def _counted(
+    task: CountTask, totals: TaskTotals, reading: Generator[Records, None, str]
+) -> Generator[Item, None, str]:
+    while True:
+        try:
+            records = next(reading)
+        except StopIteration as end:
+            return str(end.value)
+        yield from (((task.topic, names.part), (task.log, names)) for names in totals.add(records))
+
+
+def _join_keys(items: Iterable[Item], largest: Mapping[str, Largest]) -> Iterator[TaskCounts | KeyPartition | PlaceReading]:
     """Join the tables of names that tasks have emitted, all of them of each topic and partition."""
     joined: dict[tuple[int, int], dict[str, dict[int, KeyTotals]]] = {}
+    readings: dict[tuple[Place, int], Reading] = {}
     for place, value in items:
         if isinstance(value, TaskCounts):
             yield value
+            continue
+        log, packed = value
+        if isinstance(packed, Reading):
+            readings[place, log] = readings.get((place, log), Reading()) + packed
         else:
-            log, packed = value
             # only keys are reported by log
             number = log if packed.names == KEYS else 0
             joined.setdefault(place, {}).setdefault(packed.names, {}).setdefault(number, KeyTotals()).add_packed(packed.table)
+    yield from (PlaceReading(log, reading) for (_, log), reading in readings.items())
     for (topic, _), by_names in joined.items():
         for names, logs in by_names.items():
             of_names = partial(KeyTotals.summary, largest=largest[names], with_newest=names == KEYS)

@@ -32,8 +32,8 @@ from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import Decoded
 from compaction.passes.merge import resolve
-from compaction.passes.scan import Emitted, Entries, finish, scan_records_of
-from compaction.passes.tasks import SUMMARY, MapContext, MapSettings, Packed, Resolved, Slice
+from compaction.passes.scan import Emitted, Emitting, Entries, ShardReadings, finish, scan_records_of
+from compaction.passes.tasks import SUMMARY, MapContext, MapSettings, Packed, Resolved, Slice, SliceSummary
 from compaction.storage.segment_file import Block
 
 #: lookups are kept up to this size
@@ -51,18 +51,21 @@ _LOAD = 0.7
 
 
 def scan_slices(slices: Iterable[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Iterator[Emitted]:
-    """Packed entries (``uint64[n, words]``) by shard, and one ``SliceSummary`` per slice. The shard of a ``single_task`` log is
-    resolved here if its entries fit the task's map.
+    """Packed entries (``uint64[n, words]``) by shard, each shard with the ``Reading`` of this task, and a ``SliceSummary`` of
+    each slice. The shard of a ``single_task`` log is resolved here if its entries fit the task's map.
 
     The summary of an unreadable slice has an error; the caller must then ignore its log's entries.
     """
     for log, group in groupby(slices, key=lambda slice_: slice_.log):
         log_slices, throttle = list(group), Throttle(settings.bytes_per_second)
         sink = OffsetMapSink(log, logs[log], settings, dirty_records(log_slices, logs[log].first_dirty_offset))
+        sent, summaries = ShardReadings({log: logs[log].shards}), []
         for slice_ in log_slices:
-            summary = yield from scan_records_of(slice_, [sink], (), settings, throttle)
+            summary = yield from sent.counted(scan_records_of(slice_, [sink], (), settings, throttle))
+            summaries.append(summary)
             yield (log, SUMMARY), [summary]
-        yield from sink.result()
+        yield from sent.counted(sink.result())
+        yield from sent.result(log_slices, summaries)
 
 
 def flag_single_task_logs(logs: Mapping[int, MapContext], tasks: Iterable[Iterable[Slice]]) -> dict[int, MapContext]:
@@ -73,8 +76,8 @@ def flag_single_task_logs(logs: Mapping[int, MapContext], tasks: Iterable[Iterab
 
 def collect_keys(
     work: tuple[Iterable[Slice], Mapping[int, tuple[MapContext, int]]], settings: MapSettings
-) -> list[tuple[int, KeyFilter]]:
-    """The keys of the dirty records of some slices, by log. Pass 1 reports unreadable slices.
+) -> list[tuple[int, KeyFilter, list[SliceSummary]]]:
+    """The keys of the dirty records of some slices, by log, with the summaries of the slices.
 
     :param work: the slices; of each log, the size of the filter in words
     """
@@ -83,9 +86,8 @@ def collect_keys(
     for log, group in groupby(slices, key=lambda slice_: slice_.log):
         context, words = logs[log]
         sink, throttle = _KeyFilterSink(log, context, settings, words), Throttle(settings.bytes_per_second)
-        for slice_ in group:
-            finish(scan_records_of(slice_, [sink], (), settings, throttle))
-        collected.append((log, sink.keys))
+        summaries = [finish(scan_records_of(slice_, [sink], (), settings, throttle)) for slice_ in group]
+        collected.append((log, sink.keys, summaries))
     return collected
 
 
@@ -147,7 +149,7 @@ class OffsetMapSink:
             self._lookups, self._lookup_count = [], 0
             yield from spilled(self.number, lookups, self._log.shards)
 
-    def result(self) -> Iterator[Emitted]:
+    def result(self) -> Emitting[None]:
         """The log's survivor entries, if this task has scanned the entire log without spilling; else all remaining entries and
         lookups, by shard."""
         resolved = self._resolved()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.config.kinds import to_long
-from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, as_log_error
+from compaction.errors import CompactionError, CorruptLogError, LogError, UnsupportedLogError, as_log_error
 from compaction.formats.codecs import Codec, compress
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import (
@@ -44,7 +44,6 @@ from compaction.kernels.rewriting.survivors import BAD_NAMES
 from compaction.logdir.throttle import Throttle
 from compaction.output.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
 from compaction.passes.decoder import (
-    CHANGED,
     Decoded,
     check_count,
     check_crcs,
@@ -52,6 +51,7 @@ from compaction.passes.decoder import (
     corrupt_record,
     read_by_kafka,
 )
+from compaction.passes.merge import Survivors, accepted_survivors
 from compaction.passes.scan import Emitted, finish, scan
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, Packed, PartResult, Slice
 from compaction.passes.unchanged import DiffersError, SourceComparison, only_source
@@ -88,7 +88,7 @@ class Decided(NamedTuple):
 
 
 def clean_parts(
-    parts: Sequence[tuple[OutputPart, Sequence[Packed]]], logs: Mapping[int, CleanContext], *, dry_run: bool
+    parts: Sequence[tuple[OutputPart, Sequence[Survivors]]], logs: Mapping[int, CleanContext], *, dry_run: bool
 ) -> list[PartResult]:
     """Write some output parts in step, or only count in a dry run.
 
@@ -99,13 +99,16 @@ def clean_parts(
     return run_in_step(contexts[0].files, [log.directory for log in contexts], works)
 
 
-def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Packed], *, dry_run: bool) -> DurableSteps[PartResult]:
+def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Survivors], *, dry_run: bool) -> DurableSteps[PartResult]:
     """Writes one output part, or only counts in a dry run. An error is returned in the result.
 
-    :param packed: the part's survivor entries from any number of shards, each uint64
+    :param packed: the part's survivor entries from any number of shards, each uint64, or why a shard was refused
     """
     output = part.output
-    rewriter = Rewriter(log, packed)
+    survivors = accepted_survivors(packed)
+    if isinstance(survivors, LogError):
+        return PartResult(output.log, output.group, part.number, CleanStats(), None, str(survivors))
+    rewriter = Rewriter(log, survivors)
     suffix = None if dry_run else new_suffix()
     try:
         if _is_unchanged(part, log, rewriter):
@@ -200,10 +203,7 @@ class Rewriter:
         started_s = self._throttle.now_s()
         for slice_ in slices:
             sink = _CleanSink(self, self.limits(slice_), writer)
-            fingerprint = finish(scan(slice_, [sink], self._log.files, self._throttle, check_crc=False))
-            if slice_.fingerprint is not None and fingerprint != slice_.fingerprint:
-                message = "segment is not the one that the first pass read"
-                raise CorruptLogError(message, path=slice_.path, position=slice_.start, hint=CHANGED)
+            finish(scan(slice_, [sink], self._log.files, self._throttle, check_crc=False))
         self.seconds += self._throttle.now_s() - started_s
 
     def limits(self, slice_: Slice) -> Limits:

@@ -11,11 +11,16 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.errors import CorruptLogError, LogError
 from compaction.kernels.keys.slot_table import OFFSETS, SlotTable, by_bound
 from compaction.kernels.reading.tables import DROPPED, LOOKUP, OFFSET_SHIFT, TOMBSTONE
 from compaction.passes.tasks import SUMMARY, Key, OutputPart, Packed, Resolved, Slice
+from compaction.task_runner import Reading
 
 T = TypeVar("T")
+
+#: survivor entries of a part, or why a shard that may have some was refused
+Survivors = Packed | LogError
 
 #: replaces the id of a part in the entry with the number of keys of a shard
 KEYS = -1
@@ -27,11 +32,13 @@ _WORD_BYTES = 8
 
 @dataclass(frozen=True)
 class MapParts:
-    """The parts that the survivor entries of a map belong to: their first offsets, int64[parts] ascending, and their ids."""
+    """The parts that the survivor entries of a map belong to: their first offsets, int64[parts] ascending, and their ids.
+    ``reading``: what pass 1 has read for the map, as the driver knows it."""
 
     first_dirty_offset: int
     first_offsets: NDArray[np.int64]
     ids: tuple[Hashable, ...]
+    reading: Reading = Reading()
 
     @classmethod
     def of(cls, first_dirty_offset: int, parts: Iterable[OutputPart | Slice]) -> MapParts:
@@ -40,7 +47,7 @@ class MapParts:
 
 
 def merge_lists(packed: list[T], others: list[T]) -> list[T]:
-    """Concatenate two lists of packed arrays in place: the ``reduceByKey`` of both shuffles. No array is copied."""
+    """Concatenate two lists of packed arrays in place: the ``reduceByKey`` of pass 1. No array is copied."""
     packed.extend(others)
     return packed
 
@@ -49,14 +56,50 @@ def resolve_into_parts(
     shards: Iterable[tuple[Key, list[Any]]], maps: Mapping[int, MapParts], load_factor: float
 ) -> Iterator[tuple[tuple[int, Hashable], list[Any]]]:
     """Resolves merged shards of ``maps``: the survivor entries by map and id of the part, and the number of keys of each map
-    under ``KEYS``. Shards of other maps are skipped."""
-    for (number, shard), packed in shards:
+    under ``KEYS``. Shards of other maps are skipped. A shard that is refused fails every part of its map: a record without an
+    entry is dropped."""
+    for (number, shard), values in shards:
         if shard != SUMMARY and number in maps:
             parts = maps[number]
+            try:
+                packed = accepted_entries(values, parts.reading)
+            except LogError as error:
+                yield from (((number, part), [error]) for part in parts.ids)
+                continue
             survivors, keys = resolve_shard(packed, parts.first_dirty_offset, load_factor)
             yield (number, KEYS), [keys]
             for index, entries in split_by_part(survivors, parts.first_offsets):
                 yield (number, parts.ids[index]), [entries]
+
+
+def accepted_entries(values: Iterable[Any], accepted: Reading) -> list[Any]:
+    """The packed entries of a merged shard, without the readings that its tasks have sent with them.
+
+    :param accepted: what was read for the shard's map, as the driver knows it
+    :raises CorruptLogError: a task was repeated and has read something else, or entries are missing
+    """
+    reading, packed = Reading(), []
+    for value in values:
+        if isinstance(value, Reading):
+            reading += value
+        else:
+            packed.append(value)
+    difference = reading.difference(accepted)
+    if difference is None and len(packed) != reading.items:
+        difference = f"a map shard has {len(packed)} arrays of entries, expected {reading.items}; run it again"
+    if difference is not None:
+        raise CorruptLogError(difference)
+    return packed
+
+
+def accepted_survivors(survivors: Iterable[Survivors]) -> list[Packed] | LogError:
+    """The survivor entries of a part from all shards, or why one of these was refused."""
+    packed: list[Packed] = []
+    for entries in survivors:
+        if isinstance(entries, LogError):
+            return entries
+        packed.append(entries)
+    return packed
 
 
 def resolve_shard(packed: Sequence[Packed | Resolved], first_dirty_offset: int, load_factor: float) -> Resolved:

@@ -7,23 +7,34 @@ takes them decoded, a bounded number of bytes at a time. ``Entries`` is the comm
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
-from compaction.errors import LogError, as_log_error
+from compaction.errors import CorruptLogError, LogError, as_log_error
 from compaction.formats.record_batch import CONTROL, MAGIC, TRANSACTIONAL
 from compaction.kernels.reading.records import KEYLESS, LOOKUPS_ONLY, MAP, MESSAGES, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import ENTRY_WORDS
 from compaction.logdir.throttle import Throttle
-from compaction.passes.decoder import Decoded, Decoder, check_count, check_message_crcs, check_offsets, corrupt_record
+from compaction.passes.decoder import (
+    CHANGED,
+    Decoded,
+    Decoder,
+    check_count,
+    check_message_crcs,
+    check_offsets,
+    corrupt_record,
+)
 from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, Slice, SliceSummary
 from compaction.storage.filesystem import ReadableFileSystem
 from compaction.storage.segment_file import Block, SegmentFile
+from compaction.task_runner import Reading
 
 T = TypeVar("T")
 
@@ -31,6 +42,7 @@ _LOG = logging.getLogger(__name__)
 
 #: packed entries of a shard of a map, emitted while a task runs
 Emitted = tuple[Key, list[Any]]
+Emitting = Generator[Emitted, None, T]
 
 _ENTRIES = 1 << 14
 
@@ -51,7 +63,7 @@ def scan(
     """Yields what the sinks emit; returns the fingerprint of the slice.
 
     :param check_crc: if not set, sinks check the CRCs of the v2 batches that they read
-    :raises LogError: the slice cannot be read, or a sink failed
+    :raises LogError: the slice cannot be read, or does not have the fingerprint of an earlier read, or a sink failed
     """
     position, next_offset = slice_.start, slice_.first_offset
     try:
@@ -65,12 +77,16 @@ def scan(
                 for batches in decoder.as_v2(block):
                     next_offset = check_offsets(batches, next_offset, slice_.end_offset)
                     yield from _through(sinks, batches, decoder)
-            return reader.fingerprint()
+            fingerprint = reader.fingerprint()
     except Exception as error:
         failure = as_log_error(error, slice_.path, position)
         if failure is error:
             raise
         raise failure from error
+    if slice_.fingerprint not in (None, fingerprint):
+        message = "segment is not the one that was read before"
+        raise CorruptLogError(message, path=slice_.path, position=slice_.start, hint=CHANGED)
+    return fingerprint
 
 
 def _through(sinks: Sequence[Sink], block: Block, decoder: Decoder) -> Iterator[Emitted]:
@@ -163,6 +179,50 @@ class RecordCounts:
     def add_keyless(self, rows: NDArray[np.void], keyless: NDArray[np.int32]) -> None:
         if keyless.any():
             self.keyless_rows.append(keyless_rows(rows, keyless))
+
+
+class ShardReadings:
+    """Sends what a task has read for some maps with their entries, to each shard of them.
+
+    :param shards: the number of shards of each map
+    """
+
+    def __init__(self, shards: Mapping[int, int]) -> None:
+        self._shards = shards
+        self._arrays: Counter[Key] = Counter()
+
+    def counted(self, emitting: Emitting[T]) -> Emitting[T]:
+        """Counts the entries that pass through."""
+        while True:
+            try:
+                key, values = next(emitting)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            self._arrays[key] += len(values)
+            yield key, values
+
+    def result(self, slices: Sequence[Slice], summaries: Iterable[SliceSummary]) -> Iterator[Emitted]:
+        for number, reading in readings(slices, summaries).items():
+            for shard in range(self._shards[number]):
+                yield (number, shard), [replace(reading, items=self._arrays[number, shard])]
+
+
+def readings(slices: Iterable[Slice], summaries: Iterable[SliceSummary]) -> dict[int, Reading]:
+    """What a task has read for each map, given the summaries of its slices."""
+    by_id = {summary.slice_id: summary for summary in summaries}
+    by_map: dict[int, list[Slice]] = {}
+    for part in slices:
+        for number in part.maps or (part.log,):
+            by_map.setdefault(number, []).append(part)
+    return {
+        number: Reading.of(
+            own[0].path,
+            [(tuple(part.id), by_id[part.id].fingerprint) for part in own],
+            next((error for part in own if (error := by_id[part.id].error) is not None), None),
+        )
+        for number, own in by_map.items()
+    }
 
 
 class RecordSink(Sink, Protocol):

@@ -141,17 +141,26 @@ class Cleaner:
 
     @staticmethod
     def add_up(logs: Sequence[LogCleaning], summaries: Sequence[SliceSummary]) -> None:
-        """Adds up the summaries of each log and sets the fingerprints of its slices; its first error fails the log."""
+        """Adds up the summaries of each log, and notes its reads."""
+        for log, own in Cleaner.note_reads(logs, summaries):
+            log.totals = ScanTotals.of(own)
+
+    @staticmethod
+    def note_reads(
+        logs: Sequence[LogCleaning], summaries: Sequence[SliceSummary]
+    ) -> list[tuple[LogCleaning, list[SliceSummary]]]:
+        """Sets the fingerprints of the slices that were read: later reads must have the same. The first error of a log fails
+        it. Returns the summaries of each log."""
         by_log: dict[int, list[SliceSummary]] = {log.number: [] for log in logs}
         for summary in summaries:
             by_log[summary.log].append(summary)
         for log in logs:
             own = by_log[log.number]
-            log.totals = ScanTotals.of(own)
             log.seconds += sum(summary.seconds for summary in own)
             log.error = next((summary.error for summary in own if summary.error is not None), None)
             fingerprints = {summary.slice_id: summary.fingerprint for summary in own}
-            log.slices = [replace(part, fingerprint=fingerprints.get(part.id)) for part in log.slices]
+            log.slices = [replace(part, fingerprint=fingerprints.get(part.id, part.fingerprint)) for part in log.slices]
+        return [(log, by_log[log.number]) for log in logs]
 
     def _slice(self, log: LogCleaning) -> None:
         plan = log.compaction

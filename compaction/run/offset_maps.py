@@ -40,11 +40,9 @@ class MapPasses(Protocol):
 
     def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
-    ) -> Mapping[int, KeyFilter]:
-        """The keys of the dirty records in ``slices``, by log; may be empty.
-
-        :param filters: empty filters of the right sizes
-        """
+    ) -> Sequence[SliceSummary]:
+        """Adds the keys of the dirty records in ``slices`` to ``filters``, by log. Returns the summaries of the slices; none if
+        the filters are not to be used."""
 
     def build_offset_map(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings
@@ -94,6 +92,8 @@ class OffsetMaps:
             return
         settings = cleaner.map_settings
         contexts = self._with_dirty_keys(cleaner, contexts, settings)
+        if not contexts:
+            return
         slices = [part for log in cleaner.unfailed for part in log.slices]
         cleaner.add_up(cleaner.unfailed, self.passes.build_offset_map(slices, contexts, settings))
         for log in cleaner.unfailed:
@@ -117,8 +117,13 @@ class OffsetMaps:
                 dirty += parts
         if not dirty:
             return contexts
-        keys = self.passes.collect_dirty_keys(dirty, {number: contexts[number] for number in filters}, settings, filters)
-        return {number: replace(context, dirty_keys=keys.get(number)) for number, context in contexts.items()}
+        summaries = self.passes.collect_dirty_keys(dirty, {number: contexts[number] for number in filters}, settings, filters)
+        cleaner.note_reads(cleaner.unfailed, summaries)
+        collected = {summary.log for summary in summaries}
+        return {
+            log.number: replace(contexts[log.number], dirty_keys=filters[log.number] if log.number in collected else None)
+            for log in cleaner.unfailed
+        }
 
     def resolve(self, cleaner: Cleaner, log: LogCleaning) -> None:
         """Determines aborted data, discardable markers and the transaction indexes of the outputs."""

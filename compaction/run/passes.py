@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -17,22 +17,21 @@ from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.logdir.throttle import UNLIMITED
 from compaction.passes.build_map import collect_keys, flag_single_task_logs, scan_slices
 from compaction.passes.clean_into import clean_parts
-from compaction.passes.merge import KEYS, MapParts
-from compaction.passes.scan import scan_transactions
+from compaction.passes.merge import KEYS, MapParts, Survivors
+from compaction.passes.scan import readings, scan_transactions
 from compaction.passes.tasks import (
     CleanContext,
     Key,
     MapContext,
     MapSettings,
     OutputPart,
-    Packed,
     PartResult,
     Slice,
     SliceSummary,
 )
 from compaction.run.sizing import Sizes, max_records_by_log
 from compaction.storage.filesystem import ReadableFileSystem
-from compaction.task_runner import Job, TaskRunner, pack, size_of
+from compaction.task_runner import Job, Reading, TaskRunner, pack, size_of
 
 R = TypeVar("R")
 
@@ -49,8 +48,8 @@ class MapInputs:
     """Input of pass 1.
 
     :ivar tasks: the slices of each task
-    :ivar scan: called with a task, ``known`` and ``settings``; emits packed entries by map and shard, and summaries under the
-        shard ``SUMMARY``
+    :ivar scan: called with a task, ``known`` and ``settings``; emits packed entries by map and shard, to each shard of its maps
+        also the ``Reading`` of this attempt, and summaries under the shard ``SUMMARY``
     :ivar settings: contain the run's secret
     :ivar shards: of each map the number of shards, and an upper bound of the entries in all of them
     """
@@ -70,7 +69,7 @@ class MapResult(NamedTuple):
 
 
 #: some parts, each with the survivor entries of each map for it
-PartsToClean = Sequence[tuple[Any, Mapping[int, Sequence[Packed]]]]
+PartsToClean = Sequence[tuple[Any, Mapping[int, Sequence[Survivors]]]]
 
 
 @dataclass(frozen=True)
@@ -129,15 +128,15 @@ def clean_task(
     """One task of pass 2: cleans ``parts``, and adds up the numbers of keys of shards.
 
     :param clean: see ``CleanInputs``
-    :param items: from ``resolve_into_parts``, merged
+    :param items: from ``resolve_into_parts``, in any order
     """
-    survivors: dict[Hashable, dict[int, list[Packed]]] = {}
+    survivors: dict[Hashable, dict[int, list[Survivors]]] = {}
     keys: dict[int, int] = {}
     for (number, part), values in items:
         if part == KEYS:
-            keys[number] = sum(values)
+            keys[number] = keys.get(number, 0) + sum(values)
         else:
-            survivors.setdefault(part, {})[number] = values
+            survivors.setdefault(part, {}).setdefault(number, []).extend(values)
     works = [(part, survivors.get(part.id, {})) for part in parts]
     in_step = pack(works, lambda work: max(_LEAST_PART_BYTES, work[0].size_bytes), _IN_STEP_BYTES)
     results = run_concurrently([partial(clean, group, known) for group in in_step], threads)
@@ -172,6 +171,8 @@ class PlainPasses:
     def __init__(self, passes: Passes, sizes: Sizes, *, dry_run: bool = False) -> None:
         self._passes, self._sizes, self._dry_run = passes, sizes, dry_run
         self._merged: Any = None
+        #: what the tasks of pass 1 have read for each map
+        self._readings: dict[int, Reading] = {}
         self._load_factor = 1.0
 
     def read_transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
@@ -183,15 +184,17 @@ class PlainPasses:
 
     def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
-    ) -> Mapping[int, KeyFilter]:
+    ) -> Sequence[SliceSummary]:
         tasks = pack(slices, size_of, max(1, sum(map(size_of, slices)) // self._passes.cores))
         job = Job.reading("keys", f"collect the keys of {len(slices)} dirty slices", tasks)
         words = {log: len(keys.words) for log, keys in filters.items()}
         works = [(task, {part.log: (logs[part.log], words[part.log]) for part in task}) for task in tasks]
-        for keys_by_log in self._passes.run(job, works, partial(collect_keys, settings=settings)):
-            for log, keys in keys_by_log:
+        summaries: list[SliceSummary] = []
+        for collected in self._passes.run(job, works, partial(collect_keys, settings=settings)):
+            for log, keys, of_slices in collected:
                 filters[log].join(keys)
-        return filters
+                summaries += of_slices
+        return summaries
 
     def build_offset_map(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings
@@ -203,16 +206,28 @@ class PlainPasses:
         description = f"pass 1: scan {len(slices)} slices into {sum(count for count, _ in shards.values())} map shards"
         return self.scan(description, MapInputs(tasks, scan_slices, flag_single_task_logs(logs, tasks), settings, shards))
 
-    def scan(self, description: str, inputs: MapInputs) -> Sequence[Any]:
-        """Pass 1; keeps its maps for pass 2."""
+    def scan(
+        self, description: str, inputs: MapInputs, summary_of: Callable[[Any], SliceSummary] = lambda summary: summary
+    ) -> Sequence[Any]:
+        """Pass 1; keeps its maps for pass 2.
+
+        :param summary_of: of the summaries that the tasks return, those of slices
+        """
         self._load_factor = inputs.settings.load_factor
         job = Job.reading("pass 1", description, inputs.tasks)
         summaries, self._merged = self._passes.build_offset_map(job, inputs, self._sizes.reducer_entries)
+        accepted = {summary.slice_id: summary for summary in map(summary_of, summaries)}
+        self._readings = {}
+        for task in inputs.tasks:
+            for number, reading in readings(task, [accepted[part.id] for part in task]).items():
+                self._readings[number] = self._readings.get(number, Reading()) + reading
         return summaries
 
-    def collect_shards(self, description: str, work: Callable[[Key, list[Any]], Iterable[R]]) -> list[R]:
-        """The results of ``work`` for each shard of pass 1."""
-        return self._passes.collect_shards(Job(description), self._merged, work)
+    def collect_shards(
+        self, description: str, work: Callable[[Key, list[Any], Mapping[int, Reading]], Iterable[R]]
+    ) -> list[R]:
+        """The results of ``work`` for each shard of pass 1, given what was read for each map."""
+        return self._passes.collect_shards(Job(description), self._merged, partial(_work_on, work, self._readings))
 
     def resolve_into(
         self,
@@ -224,6 +239,7 @@ class PlainPasses:
         threads: int = 1,
     ) -> CleanedParts[R]:
         """Pass 2 with the maps of pass 1; see ``CleanInputs``."""
+        maps = {number: replace(parts, reading=self._readings[number]) for number, parts in maps.items()}
         inputs = CleanInputs(tasks, maps, clean, known, self._load_factor, threads)
         return self._passes.clean_into_groups(job, self._merged, inputs)
 
@@ -249,6 +265,15 @@ class PlainPasses:
         threads = _PART_CONCURRENCY if writes and not throttled else 1
         job = pass_2(parts, tasks, writes=writes)
         return self.resolve_into(job, tasks, maps, partial(_clean, dry_run=not writes), dict(logs), threads)
+
+
+def _work_on(
+    work: Callable[[Key, list[Any], Mapping[int, Reading]], Iterable[R]],
+    accepted: Mapping[int, Reading],
+    key: Key,
+    values: list[Any],
+) -> Iterable[R]:
+    return work(key, values, accepted)
 
 
 def pass_2(parts: Sequence[OutputPart], tasks: Iterable[Iterable[OutputPart]], *, writes: bool) -> Job:

@@ -13,11 +13,11 @@ emits of each key the first and the last record, by shard of the hash; a shard p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,11 +34,13 @@ from compaction.kernels.reading.records import LOOKUPS_ONLY, MAP, SKIP
 from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import spilled
 from compaction.passes.decoder import Decoded
-from compaction.passes.scan import Emitted, in_portions, scan
+from compaction.passes.scan import Emitted, Emitting, in_portions, scan
 from compaction.passes.tasks import SUMMARY, MapSettings, Packed, Slice
 from compaction.run.sizing import max_records
 from compaction.storage.segment_file import Block
-from compaction.task_runner import Item, Job, TaskRunner
+from compaction.task_runner import Item, Job, Reading, TaskRunner
+
+T = TypeVar("T")
 
 Int64s = NDArray[np.int64]
 
@@ -153,13 +155,15 @@ class _Task:
 
 
 class _Part(NamedTuple):
-    """What a task has found: parts by number, and cells; or its error."""
+    """What a task has found: parts by number, and cells; or its error. Of one that joins a shard, ``joins``, what was read for
+    that."""
 
     numbers: Int64s
     table: Int64s
     cells: Cells
     compressed: Int64s
-    error: str | None = None
+    reading: Reading
+    joins: bool = False
 
 
 def read_arrivals(
@@ -208,7 +212,9 @@ def _size(task: _Task) -> int:
 
 def _whole(found: Sequence[_Part], task: _Task | None) -> Arrivals | str:
     """Of all that the tasks of a log have found, one of which is ``task``; a log without data has none."""
-    errors = [part.error for part in found if part.error is not None]
+    read = sum((part.reading for part in found if not part.joins), Reading())
+    noted = [part.reading.difference(read) if part.joins else part.reading.error for part in found]
+    errors = [error for error in noted if error is not None]
     if errors:
         # tasks end in any order: of several errors always the same one is reported
         return min(errors)
@@ -257,18 +263,29 @@ def _cells_of_pairs(pairs: Packed) -> Cells:
 
 
 def _emit(task: _Task, settings: MapSettings) -> Iterator[Item]:
-    """The ends of keys by shard, and one ``_Part``."""
-    sink, throttle, error = _Arrivals(task, settings), Throttle(settings.bytes_per_second), None
+    """The ends of keys by shard, each shard with the ``Reading`` of the task, and one ``_Part``."""
+    sink, throttle, error, read = _Arrivals(task, settings), Throttle(settings.bytes_per_second), None, []
     try:
         for part, bytes_before in zip(task.slices, task.bytes_before, strict=True):
             sink.bytes_before = bytes_before - part.start
-            for place, (entries,) in scan(part, [sink], settings.files, throttle):
-                yield place, entries
+            scanning = scan(part, [sink], settings.files, throttle)
+            read.append((yield from _entries_of(scanning)))
     except LogError as failure:
         error = str(failure)
-    for place, (entries,) in sink.ends():
+    yield from _entries_of(sink.ends())
+    reading = Reading.of(task.slices[0].path, (tuple(task.slices[0].id), read), error)
+    yield from (((task.log, shard), reading) for shard in range(task.shards))
+    yield (task.log, SUMMARY), sink.result(reading)
+
+
+def _entries_of(emitting: Emitting[T]) -> Generator[Item, None, T]:
+    while True:
+        try:
+            place, (entries,) = next(emitting)
+        except StopIteration as end:
+            result: T = end.value
+            return result
         yield place, entries
-    yield (task.log, SUMMARY), sink.result(error)
 
 
 class _Arrivals:
@@ -367,13 +384,13 @@ class _Arrivals:
         if sum(len(each.keys) for each in self._cells) > _MOST_ROWS:
             self._cells = [joined_cells(self._cells)]
 
-    def ends(self) -> Iterator[Emitted]:
+    def ends(self) -> Emitting[None]:
         """The first and the last record of each key."""
         yield from spilled(self._task.log, self._table.slots, self._task.shards)
 
-    def result(self, error: str | None) -> _Part:
+    def result(self, reading: Reading) -> _Part:
         compressed = np.array(self._compressed, np.int64).reshape(-1, 2)
-        return _Part(*self._all_parts(), joined_cells(self._cells), compressed, error)
+        return _Part(*self._all_parts(), joined_cells(self._cells), compressed, reading)
 
 
 def _compressed_parts(decoded: Decoded, index: int) -> Iterator[tuple[int, int]]:
@@ -395,18 +412,22 @@ def _compressed_parts(decoded: Decoded, index: int) -> Iterator[tuple[int, int]]
 def _join(items: Iterable[Item]) -> Iterator[tuple[int, _Part]]:
     """Pair the ends of keys of different tasks."""
     shards: dict[tuple[int, int], list[Packed]] = {}
+    readings: dict[tuple[int, int], Reading] = {}
     for place, value in items:
         if isinstance(value, _Part):
             yield place[0], value
+        elif isinstance(value, Reading):
+            readings[place] = readings.get(place, Reading()) + value
         else:
             shards.setdefault(place, []).append(value)
-    for place in list(shards):
-        cells = _paired(shards.pop(place))
-        yield place[0], _Part(np.empty(0, np.int64), np.empty((0, COLUMNS), np.int64), cells, np.empty((0, 2), np.int64))
+    for place, reading in readings.items():
+        cells = _paired(shards.pop(place, []))
+        tables = np.empty(0, np.int64), np.empty((0, COLUMNS), np.int64), cells, np.empty((0, 2), np.int64)
+        yield place[0], _Part(*tables, reading, joins=True)
 
 
 def _paired(arrays: list[Packed]) -> Cells:
-    entries = np.concatenate(arrays)
+    entries = np.concatenate([np.empty((0, ENDS.words), np.uint64), *arrays])
     arrays.clear()
     # by the first record, then by the last one: in the order of the log
     entries = entries[np.argsort(entries[:, 2])]

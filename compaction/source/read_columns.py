@@ -6,7 +6,7 @@ Mirrors ``CompletedFetch.nextFetchedRecord``: control records are skipped (unles
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -80,8 +80,8 @@ class Records(NamedTuple):
     columns: Columns
 
 
-def read_columns(path: str, start: int, end: int, spec: ReadSpec) -> Iterator[Records]:
-    """The records in bytes ``[start, end)`` of a segment file, a few megabytes at a time.
+def read_columns(path: str, start: int, end: int, spec: ReadSpec) -> Generator[Records, None, str]:
+    """The records in bytes ``[start, end)`` of a segment file, a few megabytes at a time; returns the batches' fingerprint.
 
     :raises CorruptLogError: a batch or record is malformed
     """
@@ -93,6 +93,7 @@ def read_columns(path: str, start: int, end: int, spec: ReadSpec) -> Iterator[Re
                 if selected.any():
                     for decoded in decoder.decode(part, selected):
                         yield from _columns(decoded, selected, spec)
+        return reader.fingerprint()
 
 
 def _selected(rows: NDArray[np.void], spec: ReadSpec) -> NDArray[np.bool_]:

@@ -102,11 +102,20 @@ _LOG_FILE = Path(__file__).with_name("log4j2.properties")
 _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
 
 _silent = threading.Event()
+#: lines of the standard error of a JVM that is starting
+_held: list[str] = []
+_holding = threading.Lock()
+
+
+def errors_of_start() -> str:
+    """The standard error of a JVM that has failed to start."""
+    return "\n".join(_held)
 
 
 def start_jvm() -> None:
-    """Starts the JVM, and relays its standard error, except for its warning about a module that Spark's launcher adds: no
-    option suppresses that. It looks for data sources with this Python, unless the user chose one."""
+    """Starts the JVM, and relays its standard error once it has started, except for its warning about a module that Spark's
+    launcher adds: no option suppresses that. It looks for data sources with this Python, unless the user chose one."""
+    _held.clear()
     read_end, write_end = os.pipe()
     relay = threading.Thread(target=_relay_errors, args=(read_end,), name="standard error of the JVM", daemon=True)
     relay.start()
@@ -117,8 +126,12 @@ def start_jvm() -> None:
     finally:
         os.close(write_end)
         if SparkContext._gateway is None:
-            # the JVM failed to start: relay its errors
             relay.join(_RELAY_TIMEOUT_S)
+        else:
+            with _holding:
+                for line in _held:
+                    FOREIGN.warning("%s", line)
+                _held.clear()
 
 
 def _local_jvm_variables() -> dict[str, str]:
@@ -158,8 +171,13 @@ def silence_jvm() -> None:
 def _relay_errors(read_end: int) -> None:
     with os.fdopen(read_end, encoding="utf-8", errors="backslashreplace") as lines:
         for line in lines:
-            if _MODULE_WARNING not in line and not _silent.is_set():
-                FOREIGN.warning("%s", line.rstrip("\n"))
+            if _MODULE_WARNING in line or _silent.is_set():
+                continue
+            with _holding:
+                if SparkContext._gateway is None:
+                    _held.append(line.rstrip("\n"))
+                else:
+                    FOREIGN.warning("%s", line.rstrip("\n"))
 
 
 def print_to_jvm_errors(text: str) -> None:

@@ -7,12 +7,10 @@ packed arrays are shuffled: there is no Python object per record.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 
 from compaction.passes.merge import KEYS, merge_lists, resolve_into_parts
@@ -20,14 +18,12 @@ from compaction.passes.tasks import SUMMARY, Key
 from compaction.run.passes import CleanedParts, CleanInputs, MapInputs, MapResult, clean_task
 from compaction.run.sizing import assign_shards
 from compaction.screen.steps import step
+from compaction.spark.own_jobs import OwnJobs, concurrent_tasks
 from compaction.spark.progress import Progress
 from compaction.task_runner import Item, Job, freeze_gc, reducer_of
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-#: how long to wait for tasks that Spark has killed
-_KILLED_ATTEMPTS_S = 10.0
 
 
 class SparkPasses:
@@ -39,17 +35,25 @@ class SparkPasses:
     def __init__(self, sc: SparkContext, progress: Progress | None = None) -> None:
         self._sc = sc
         self._progress = progress
-        #: number of tasks that run concurrently
-        self.cores = sc.defaultParallelism
+        self._jobs = OwnJobs(sc)
+
+    @property
+    def cores(self) -> int:
+        """Number of tasks that run concurrently."""
+        return concurrent_tasks(self._sc)
+
+    def close(self) -> None:
+        """Releases what the maps of pass 1 need."""
+        self._jobs.release()
 
     @contextmanager
     def _shown(self, job: Job) -> Iterator[None]:
-        try:
+        with self._jobs.running():
             with self._displayed(job):
                 yield
-        except KeyboardInterrupt:
-            _cancel_all(self._sc)
-            raise
+            # killed attempts may still write files, which the swap removes. The next run removes files that are written later
+            if job.writes and self._sc.getConf().get("spark.speculation", "false") == "true":
+                self._jobs.await_tasks()
 
     @contextmanager
     def _displayed(self, job: Job) -> Iterator[None]:
@@ -62,8 +66,6 @@ class SparkPasses:
             with progress.watched(self._sc, job.name, job.task_bytes):
                 self._sc.setJobDescription(job.description)
                 yield
-        if job.writes:
-            _await_killed_attempts(self._sc)
 
     def run(self, job: Job, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
         """The result of ``work`` for each of ``tasks``, in order."""
@@ -102,7 +104,9 @@ class SparkPasses:
     def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
         """Pass 1. The summaries are collected; the shards stay in shuffle files."""
         reducers, first_reducer = assign_shards(inputs.shards, task_entries, 2 * self.cores)
-        shared = self._sc.broadcast((inputs.known, first_reducer))
+        # the maps of an earlier pass 1 are not used any more
+        self._jobs.release()
+        shared = self._jobs.broadcast((inputs.known, first_reducer))
         scan, settings = inputs.scan, inputs.settings
 
         # PySpark writes broadcasts, and functions larger than 1 MiB, to files. So the settings, which contain the secret, are
@@ -139,7 +143,7 @@ class SparkPasses:
     def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
         """Pass 2: resolves each shard into survivor entries, and cleans the parts that these belong to."""
         task_of = {part.id: number for number, task in enumerate(inputs.tasks) for part in task}
-        shared = self._sc.broadcast((inputs.known, inputs.tasks))
+        shared = self._jobs.broadcast((inputs.known, inputs.tasks))
         maps, load_factor, clean, threads = inputs.maps, inputs.load_factor, inputs.clean, inputs.threads
 
         def resolve(items: Iterable[tuple[Key, list[Any]]]) -> Iterator[tuple[tuple[int, Hashable], list[Any]]]:
@@ -155,33 +159,9 @@ class SparkPasses:
             contexts, tasks = shared.value
             yield clean_task(clean, contexts, tasks[task], items, threads)
 
-        survivors = merged.mapPartitions(resolve).reduceByKey(merge_lists, len(inputs.tasks), partition)
+        survivors = merged.mapPartitions(resolve).partitionBy(len(inputs.tasks), partition)
         with self._shown(job):
             return CleanedParts.of(survivors.mapPartitionsWithIndex(run_task).collect())
-
-
-def _cancel_all(sc: SparkContext) -> None:
-    """Cancels all jobs and waits, with a timeout, until no task runs. Under ``spark-submit`` an interrupt at the terminal also
-    ends the JVM, and with it the tasks."""
-    with suppress(Py4JError, OSError):
-        sc.cancelAllJobs()
-        _await_tasks(sc)
-
-
-def _await_killed_attempts(sc: SparkContext) -> None:
-    """Waits, with a timeout, until no task runs: killed attempts may still write files, which the swap removes.
-
-    Only under speculative execution. The next run removes files that are written later.
-    """
-    if sc.getConf().get("spark.speculation", "false") == "true":
-        _await_tasks(sc)
-
-
-def _await_tasks(sc: SparkContext) -> None:
-    tracker = sc._jsc.sc().statusTracker()
-    deadline = time.monotonic() + _KILLED_ATTEMPTS_S
-    while time.monotonic() < deadline and any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()):
-        time.sleep(_KILLED_ATTEMPTS_S / 100)
 
 
 def _summaries(items: Iterable[tuple[Key, list[Any]]]) -> list[Any]:

@@ -48,6 +48,7 @@ _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _EXECUTOR_CACHE_DIR = _EXECUTOR_ENVIRONMENT + CACHE_DIR
 _DRIVER_PYTHON = "PYSPARK_DRIVER_PYTHON"
 _ROOT = Path(__file__).resolve().parents[2]
+_PACKAGE = "kafka-log-compaction-driver.zip"
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 
 _LOG = logging.getLogger(__name__)
@@ -129,24 +130,26 @@ def ship_package(session: Session) -> None:
     """Lets Python workers import the driver's package, whether or not it is installed on their machines.
 
     Local workers use its directory, and count what they read; workers on a cluster use a copy of its modules. Libraries are
-    not shipped: see ``conf/cluster``.
+    not shipped: see ``conf/cluster``. Later calls for the same session change nothing: Spark starts new workers for each other
+    environment, and refuses a second file of the same name.
     """
     sc = session.sparkContext
     if is_local(sc.getConf().get(MASTER)):
-        existing = sc.environment.get("PYTHONPATH")
-        sc.environment["PYTHONPATH"] = os.pathsep.join(path for path in (str(_ROOT), existing) if path)
+        existing = [path for path in sc.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+        if str(_ROOT) not in existing:
+            sc.environment["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *existing])
         if read_counter.VARIABLE not in sc.environment:
             counts = tempfile.mkdtemp(prefix="kafka-log-compaction-")
             atexit.register(shutil.rmtree, counts, ignore_errors=True)
             sc.environment[read_counter.VARIABLE] = counts
         return
-    if _ROOT.is_file():
-        # the driver itself runs the zip of --py-files, which executors have
+    if _ROOT.is_file() or _PACKAGE in (sc._python_includes or ()):
+        # the driver itself runs the zip of --py-files, or an earlier call has added it: executors have it
         return
     # executors fetch it from the driver whenever they start: it is removed when the driver ends
     scratch = private_dirs(tempfile.gettempdir())
     # a unique name, because --py-files may have added a package already; what is added last takes precedence
-    package = str(Path(scratch) / "kafka-log-compaction-driver.zip")
+    package = str(Path(scratch) / _PACKAGE)
     write_package(package)
     sc.addPyFile(package)
 

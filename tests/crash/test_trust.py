@@ -271,7 +271,7 @@ def test_batches_replaced_by_other_valid_ones_between_the_passes_fail_the_log(
     call = [str(tmp_path / each) if each == "out" else each for each in options]
     ended = run(log_dir, *call, events={"before_rewrite": replace})
     assert ended.code == 1
-    assert "segment is not the one that the first pass read" in ended.err
+    assert "segment is not the one that was read before" in ended.err
     assert path.read_bytes() == other_batches()
     assert {name: data for name, data in contents(log_dir / "subject-0").items() if name != path.name} == {
         name: data for name, data in VALID.files.items() if name != path.name

@@ -19,6 +19,7 @@ from tests.crash import kill, kill_driver, snapshots
 from tests.damage import fuzz as damage
 from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.jars import KAFKA_TOOLS, REFERENCE, TOOLS_RELEASE, VERSIONS
+from tests.passes.repeated_tasks import problems_of
 from tests.search import threads
 from tests.search.in_memory import CASES, IN_MEMORY, write
 from tests.search.turns import Failure, Turn, repeat
@@ -157,11 +158,19 @@ def calls_in_threads(turn: Turn) -> Iterator[Failure]:
             yield Failure("\n".join(found[:5]), repeat("threads", seed))
 
 
+def repeated_tasks(turn: Turn) -> Iterator[Failure]:
+    """Tasks of random commands are repeated, and cannot read a random log the second time."""
+    for seed in turn.seeds():
+        if found := problems_of(seed):
+            yield Failure("\n".join(found[:5]), repeat("repeated tasks", seed))
+
+
 #: in this order; the judges of the fuzzer come last because they are many
 SEARCHES = (
     *(Search(name, partial(search.run, name)) for name, search in IN_MEMORY.items()),
     Search("damage", damaged_bytes, bounds_checks=True),
     Search("threads", calls_in_threads),
+    Search("repeated tasks", repeated_tasks),
     Search("killed drivers", killed_drivers),
     Search(f"random logs {REFERENCE}", partial(random_logs, version=REFERENCE)),
     Search("random logs on Spark", partial(random_logs, version=REFERENCE, spark=True)),

@@ -90,6 +90,7 @@ PLANTED: Mapping[str, Plant] = {
     "error loop": lambda patch: patch.setattr(error_loop.Search, "look", lambda *_: ["a record is lost"]),
     "damage": lambda patch: patch.setattr(targets, "walk", reads_badly),
     "threads": lambda patch: patch.setattr(threads, "differences", lambda *_: ["a record is lost"]),
+    "repeated tasks": lambda patch: patch.setattr(searches, "problems_of", lambda _: ["a record is lost"]),
     "killed drivers": lambda patch: patch.setattr(kill_driver, "run_kills", lost),
     "snapshots": lambda patch: patch.setattr(snapshots, "check_snapshots", lost),
     "kills": lambda patch: patch.setattr(kill, "run", lost),

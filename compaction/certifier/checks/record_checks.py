@@ -6,6 +6,7 @@ known only after the keys of all ranges are joined, so their keys are emitted (`
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from compaction.errors import CorruptLogError, LogError
 from compaction.formats.java_text import java_text
 from compaction.kernels.reading.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records
 from compaction.kernels.reading.tables import ABORT, COMMIT
+from compaction.task_runner import Reading
 
 _DIFFERENT = {
     TIMESTAMP: "timestamp of the record differs",
@@ -41,12 +43,19 @@ BELOW_START, EXPIRED, MARKER, ABORTED, INVALID = "below_log_start", "expired", "
 @dataclass
 class RangeResult:
     """Violations and counts of a range: records on both sides, missing ones by reason, and retained ones that could have been
-    dropped (``aborted_left``, ``invalid_left``). ``error``: why ``before`` cannot be read."""
+    dropped (``aborted_left``, ``invalid_left``). ``reading``: of the range; of a result that ``joins`` keys, what was read for
+    that."""
 
     log: int
     findings: Findings = field(default_factory=Findings)
     counts: Counter[str] = field(default_factory=Counter)
-    error: str | None = None
+    reading: Reading = Reading()
+    joins: bool = False
+    #: of the batches that were compared
+    checksum: int = 0
+
+    def read(self, chunk: Chunk) -> None:
+        self.checksum = zlib.crc32(chunk.identity(), self.checksum)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,16 +73,20 @@ def compare_range(task: RangeTask, erased: ErasedKeys | None = None) -> tuple[Ra
     :param erased: the keys, if the log was not cleaned but these keys were erased from it
     """
     result, keys = RangeResult(task.log), KeyTables(task.partitions, task.seed)
+    error = None
     try:
         _compare_sides(task, result, keys, erased)
-    except LogError as error:
-        result.error = str(error)
+    except LogError as failure:
+        error = str(failure)
+    path = task.before[0].path if task.before else ""
+    result.reading = Reading.of(path, (task.first_offset, result.checksum), error)
     return result, keys
 
 
 def _compare_sides(task: RangeTask, result: RangeResult, keys: KeyTables, erased: ErasedKeys | None) -> None:
     after = _After(task, result)
     for before in read_chunks(task.before, task.first_offset, task.end_offset):
+        result.read(before)
         retained = np.zeros(len(before.records), np.bool_)
         selected = (
             np.zeros(len(retained), np.bool_) if erased is None else erased.to_erase(before, task.cleaned_to, result.counts)
@@ -123,6 +136,7 @@ class _After:
                 self._chunk, self._row = self._next(), 0
                 if self._chunk is None:
                     return
+                self._result.read(self._chunk)
                 self._count(self._chunk)
             rows = self._chunk.rows
             end = int(np.searchsorted(rows["last_offset"], last_offset, "right"))

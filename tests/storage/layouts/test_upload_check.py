@@ -14,7 +14,8 @@ import pytest
 
 from compaction.formats.indexes import TXN_ROW, write_txn_index
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
-from compaction.storage.calls import KEYS_VARIABLE, add_tail
+from compaction.storage.calls import KEYS_VARIABLE
+from compaction.storage.uri import add_tail
 from tests.exports.test_local_tiered import tail
 from tests.logdir.logs import data_batch
 from tests.storage.layouts.aiven_objects import KEY_ID
