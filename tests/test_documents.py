@@ -12,7 +12,6 @@ import pytest
 
 import compaction
 from compaction.cli import console
-from compaction.config.entries import KIP_280
 from compaction.storage.export_layout import GROUP
 
 if sys.version_info >= (3, 11):
@@ -93,7 +92,7 @@ def test_every_module_path_in_a_document_about_the_code_exists(document: Path) -
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, *NOTEBOOKS], ids=relative)
 def test_every_module_in_a_document_exists(document: Path) -> None:
-    named = set(MODULE.findall(document.read_text())) - {*KIP_280, GROUP}
+    named = set(MODULE.findall(document.read_text())) - {GROUP}
     assert [name for name in sorted(named) if not is_module_or_attribute(name)] == []
 
 

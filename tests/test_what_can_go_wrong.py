@@ -173,12 +173,6 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_nothing_is_written_without_a_cache",
         ),
     },
-    "`compaction.strategy=… would be undone": {
-        "commands/test_compact_safety.py": (
-            "test_a_strategy_is_refused_in_a_directory_of_a_broker",
-            "test_a_strategy_is_carried_out_in_copies_and_exports_and_noted_and_verified",
-        ),
-    },
     "`… of … records": {
         "commands/test_compact_safety.py": (
             "test_more_than_one_percent_without_a_key_is_refused",

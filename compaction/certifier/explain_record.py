@@ -13,12 +13,11 @@ from compaction.certifier.checks.log_checks import log_end
 from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.offset_ranges import RangeTask, cut_into_ranges
 from compaction.certifier.checks.read_chunks import Chunk, read_chunks
-from compaction.certifier.checks.record_checks import NO_RECORD, RecordKinds
+from compaction.certifier.checks.record_checks import RecordKinds
 from compaction.certifier.checks.txn_checks import Transactions
 from compaction.certifier.find_pairs import find_pairs
 from compaction.certifier.run_tasks import last_of
 from compaction.certifier.verify_request import VerifyRequest
-from compaction.config.entries import OFFSET
 from compaction.task_runner import TaskRunner
 
 _RANGE_BYTES = 16 << 20
@@ -96,14 +95,13 @@ def _reason(runner: TaskRunner, tasks: list[RangeTask], task: RangeTask, source:
 def _reason_by_key(runner: TaskRunner, tasks: list[RangeTask], source: FoundRecord, offset: int, *, droppable: bool) -> str:
     record = source.chunk.records[source.row]
     key = source.chunk.data[record["key_at"] : record["key_at"] + record["key_size"]].tobytes()
-    by_offset = tasks[0].rules.strategy == OFFSET
-    candidates = [task for task in tasks if (task.end_offset > offset or not by_offset) and task.first_offset < task.cleaned_to]
-    *_, last = max(last_of(runner, candidates, key), default=NO_RECORD)
-    if last not in (offset, NO_RECORD[-1]) and (last > offset or not by_offset):
+    candidates = [task for task in tasks if task.end_offset > offset and task.first_offset < task.cleaned_to]
+    last = max(last_of(runner, candidates, key), default=-1)
+    if last > offset:
         task = next(range_task for range_task in tasks if range_task.first_offset <= last < range_task.end_offset)
         retained = _find(task, last, in_after=True) is not None
         consequence = "which was retained" if retained else f"which is missing too: see --why for offset {last}"
         return f"was superseded by offset {last} of the same key, {consequence}"
     if droppable:
-        return "was a tombstone past its delete horizon" + ("" if by_offset else ", unless verify names it as a violation")
+        return "was a tombstone past its delete horizon"
     return "is LOST: it is the last record of its key, and nothing explains why it is missing"

@@ -72,8 +72,6 @@ def _rules(request: VerifyRequest, settings: Settings) -> CleaningRules:
         strict=request.strict,
         mtime_only=settings.kafka.rules.mtime_only,
         keeps_magic=settings.kafka.rules.keeps_magic,
-        strategy=topic.compaction_strategy,
-        header=topic.compaction_strategy_header.encode(),
         kafka_version=str(settings.kafka),
         producer_expiration_ms=settings.broker.producer_id_expiration_ms,
     )

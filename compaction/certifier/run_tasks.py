@@ -8,7 +8,7 @@ from functools import partial
 from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.checks.key_tables import JoinedKeys
 from compaction.certifier.checks.offset_ranges import PARTITION_BYTES, RANGE_BYTES, RangeTask
-from compaction.certifier.checks.record_checks import Last, RangeResult, compare_range, last_of_key
+from compaction.certifier.checks.record_checks import RangeResult, compare_range, last_of_key
 from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
 from compaction.certifier.find_remains import Remains, remains_in, size_in
 from compaction.screen.amounts import counted
@@ -75,7 +75,7 @@ def _search(files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remain
     return [remains_in(*file, erased) for file in files]
 
 
-def last_of(runner: TaskRunner, tasks: Sequence[RangeTask], key: bytes) -> list[Last]:
+def last_of(runner: TaskRunner, tasks: Sequence[RangeTask], key: bytes) -> list[int]:
     """``last_of_key`` of each range."""
     sizes = [task.size_bytes for task in tasks]
     job = Job.sized("records of the key", f"verify: look up one key in {counted(len(tasks), 'range')} of offsets", sizes)

@@ -12,7 +12,6 @@ from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.cleaning.skip_reasons import Condition, ratio_remedy
-from compaction.config import TopicConfig
 from compaction.config.kinds import LONG_MAX
 from compaction.screen.amounts import duration
 
@@ -38,7 +37,7 @@ class Answer:
 def explain_compaction(plan: LogPlan, now_ms: int) -> tuple[Answer, ...]:
     """The conditions under which a log is compacted, and the bounds of the cleanable range."""
     conditions = (_condition(plan, condition, now_ms) for condition in plan.conditions)
-    return (*conditions, *_strategy(plan.config), *_bounds(plan, now_ms))
+    return (*conditions, *_bounds(plan, now_ms))
 
 
 def explain_deletion(plan: DeletionPlan, now_ms: int) -> tuple[Answer, ...]:
@@ -79,12 +78,6 @@ def _condition(plan: LogPlan, condition: Condition, now_ms: int) -> Answer:
     if condition.setting == "max.compaction.lag.ms":
         return Answer(text, False, _overdue_remedy(plan, now_ms))
     return Answer(text, False)
-
-
-def _strategy(config: TopicConfig) -> Iterator[Answer]:
-    if not config.by_offset:
-        source = config.source("compaction.strategy")
-        yield Answer(f"of a key, the record by {config.strategy} ({source}) is retained; no Kafka has this", None)
 
 
 def _overdue_remedy(plan: LogPlan, now_ms: int) -> str:

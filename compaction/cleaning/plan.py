@@ -89,19 +89,6 @@ class LogPlan(LogToClean):
         return tuple(segment for group in self.groups for segment in group.segments)
 
     @property
-    def map_start_offset(self) -> int:
-        """The first offset whose record enters the map: with a strategy other than ``offset``, a record of the clean section
-        may supersede one of the dirty section."""
-        return self.first_dirty_offset if self.config.by_offset else self.view.log_start_offset
-
-    @property
-    def map_last_offset(self) -> int:
-        """The last offset, inclusive, whose record another one may supersede: with a strategy other than ``offset``, the log's
-        last record is always retained."""
-        last = self.first_uncleanable_offset - 1
-        return last if self.config.by_offset else min(last, self.view.log_end_offset - 2)
-
-    @property
     def retain_end_offset(self) -> int:
         """Exception 7 of ``compaction.cleaning.record_retention``: a batch that ends there, exclusive, becomes an empty batch
         if it loses all records; -1 for none."""

@@ -11,12 +11,6 @@ Notation:
 
 Rule: r survives iff r.offset >= M[r.key]. A record below that is *superseded*.
 
-Strategies other than ``offset`` (``compaction.strategy`` of KIP-280, in no Kafka) compare (rank, offset) in place of offset;
-the rank is the record's timestamp, or the signed 64-bit value of its last header of the given name; a record without such a
-header of 8 bytes ranks below all others. M then holds the highest pair of [log start, U), because a record of the clean section
-may supersede one of the dirty section, and 3 also applies to the log's last record, r.offset = log end - 1: it may supersede
-others, and is always retained. If a tombstone supersedes it, 5 does not apply to that tombstone.
-
 Exceptions. For a record, the first that applies decides:
 
 1. *Aborted.* b is data of an aborted transaction: no record of b survives.

@@ -55,11 +55,6 @@ examples:
     kafka-log-compaction compact --log-dir /exports/orders --set cleanup.policy=compact \\
         --include-active --output-dir /exports/orders-compacted --report orders.json
 
-  Retain the record with the highest timestamp of each key, not the newest record, in a copy
-  (docs/strategies.md):
-    kafka-log-compaction compact --log-dir /backup/kafka --topic orders \\
-        --set compaction.strategy=timestamp --output-dir /restore/kafka --verify
-
   Repeat a scheduled run, with the same result:
     kafka-log-compaction compact --log-dir /backup/kafka --as-of 2026-11-22T02:00Z
 """

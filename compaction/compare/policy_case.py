@@ -19,7 +19,7 @@ from compaction.run.log_reports import deletion_report, skipped_report
 from compaction.storage.filesystem import FileSystem
 
 #: everything that determines a plan's output
-PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...], KafkaRules, str, int | None]
+PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...], KafkaRules, int | None]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,6 @@ class PolicyCase:
             plan.view.log_start_offset,
             plan.view.producers,
             plan.rules,
-            plan.config.strategy,
             plan.max_record_bytes,
         )
 

@@ -106,11 +106,7 @@ class SharedPasses:
         )
         by_id = {summary.summary.slice_id: summary for summary in shared_summaries}
         self.described = self._describe(by_id)
-        variant_of = {log: number for number, variant in self._variants.items() for log in variant.logs}
-        summaries = (_for_plan(slice_, self._shared(slice_), by_id[self._shared(slice_).id].summary) for slice_ in slices)
-        return [
-            replace(summary, unranked={summary.log: summary.unranked.get(variant_of[summary.log], 0)}) for summary in summaries
-        ]
+        return [_for_plan(slice_, self._shared(slice_), by_id[self._shared(slice_).id].summary) for slice_ in slices]
 
     def measure(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
         """Pass 2 over the slices of ``parts``."""
@@ -207,7 +203,7 @@ def _byte_range(slice_: Slice) -> tuple[str, int, int]:
 def _map_identity(scan: MapContext) -> object:
     aborted = scan.aborted
     ranges = b"" if aborted is None else np.stack([aborted.producer_id, aborted.first_offset, aborted.last_offset]).tobytes()
-    return scan.first_dirty_offset, scan.shards, ranges, scan.ranking
+    return scan.first_dirty_offset, scan.shards, ranges
 
 
 def _for_plan(slice_: Slice, shared: Slice, summary: SliceSummary) -> SliceSummary:

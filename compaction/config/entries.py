@@ -3,7 +3,7 @@
 Mirrors ``LogConfig.CONFIG``, ``ServerTopicConfigSynonyms.ALL_TOPIC_CONFIG_SYNONYMS``, ``LogConfig.SERVER_CONFIG_DEF`` and
 ``CleanerConfig``. The names and types of all other entries are those of ``compaction.config.config_names``, of any version: the
 configuration of a topic and a broker's ``server.properties`` are accepted unchanged, and a misspelled name or a value of the
-wrong type is still an error. No version of Kafka has the entries of ``KIP_280``.
+wrong type is still an error.
 """
 
 from __future__ import annotations
@@ -34,10 +34,6 @@ DAY_MS = 24 * HOUR_MS
 MIB = 1 << 20
 MAX_RECORD = "max.decompressed.message.bytes"
 
-#: the values of ``compaction.strategy``
-OFFSET, TIMESTAMP, HEADER = "offset", "timestamp", "header"
-#: topic entries of KIP-280, which was accepted and is in no version of Kafka
-KIP_280 = ("compaction.strategy", "compaction.strategy.header")
 
 
 @dataclass(frozen=True)
@@ -144,11 +140,6 @@ TOPIC_ENTRIES: dict[str, Entry] = {
             "largest decompressed size of a record in a compressed batch, bytes", (Synonym(MAX_RECORD),),
         ),
         Entry("remote.storage.enable", Kind.BOOLEAN, False, None, "whether the topic is tiered"),
-        Entry(
-            "compaction.strategy", Kind.STRING, OFFSET, Choice((OFFSET, TIMESTAMP, HEADER)),
-            "which record of a key compaction retains: that of the highest offset, timestamp or header",
-        ),
-        Entry("compaction.strategy.header", Kind.STRING, "", None, "the header that compaction.strategy=header compares"),
         Entry(
             "internal.segment.bytes", _I, None, Range(1, INT_MAX),
             "segment size without the lower bound of segment.bytes, for tests",

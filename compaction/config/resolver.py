@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from compaction.config.entries import BROKER_ENTRIES, HEADER, MIB, TOPIC_ENTRIES, Entry, broker_entry
+from compaction.config.entries import BROKER_ENTRIES, MIB, TOPIC_ENTRIES, Entry, broker_entry
 from compaction.config.kinds import Value
 from compaction.config.sources import DEFAULT, Origin, Setting, Source
 from compaction.config.toml_source import TomlSettings
@@ -119,7 +119,6 @@ class Resolver:
             policy_guess=guess,
         )
         _check_lags(name, config)
-        _check_strategy(name, config)
         return config
 
     def broker(self) -> BrokerConfig:
@@ -227,19 +226,6 @@ def _check_lags(topic: str, config: TopicConfig) -> None:
         low = f"min.compaction.lag.ms is {config.min_compaction_lag_ms} ({config.source('min.compaction.lag.ms')})"
         high = f"max.compaction.lag.ms {config.max_compaction_lag_ms} ({config.source('max.compaction.lag.ms')})"
         raise ConfigError(f"topic {topic}: {low}, which is more than {high}", hint="lower the first or raise the second")
-
-
-def _check_strategy(topic: str, config: TopicConfig) -> None:
-    by_header, named = config.compaction_strategy == HEADER, bool(config.compaction_strategy_header)
-    if by_header and not named:
-        origin = config.source("compaction.strategy")
-        message = f"topic {topic}: compaction.strategy is header ({origin}), but no header is named"
-        raise ConfigError(message, hint="add --set compaction.strategy.header=NAME")
-    if named and not by_header:
-        origin = config.source("compaction.strategy.header")
-        message = f"topic {topic}: compaction.strategy.header ({origin}) has no effect with"
-        hint = "add --set compaction.strategy=header, or drop the header"
-        raise ConfigError(f"{message} compaction.strategy={config.compaction_strategy}", hint=hint)
 
 
 def policy_guess(source: Source, *, unknown: str | None, has_properties: bool) -> str | None:

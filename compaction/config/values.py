@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compaction.config.entries import DAY_MS, MIB, NO_RECORD_LIMIT, OFFSET
+from compaction.config.entries import DAY_MS, MIB, NO_RECORD_LIMIT
 from compaction.config.kinds import LONG_MAX
 from compaction.config.sources import DEFAULT, Origin, Source
 
@@ -21,8 +21,7 @@ class TopicConfig:
 
     ``segment_bytes`` is ``internal.segment.bytes`` if that is set (Kafka: ``LogConfig.segmentSize``). A retention of -1 is
     unlimited. ``policy_guess`` is the reason that ``cleanup.policy`` is a guess, with the remedy
-    (``compaction.config.resolver``); ``None`` if the policy is known. ``compaction_strategy`` is one of ``offset``,
-    ``timestamp`` and ``header``, and ``compaction_strategy_header`` is set if and only if it is ``header``.
+    (``compaction.config.resolver``); ``None`` if the policy is known.
     """
 
     cleanup_compact: bool = False
@@ -40,8 +39,6 @@ class TopicConfig:
     retention_bytes: int = -1
     max_decompressed_message_bytes: int = NO_RECORD_LIMIT
     remote_storage_enable: bool = False
-    compaction_strategy: str = OFFSET
-    compaction_strategy_header: str = ""
     sources: Mapping[str, Source] = field(default_factory=dict, compare=False, repr=False)
     policy_guess: str | None = field(default=None, compare=False)
 
@@ -56,16 +53,6 @@ class TopicConfig:
         return {
             name: {"value": getattr(self, name.replace(".", "_")), "source": str(source)} for name, source in sources.items()
         }
-
-    @property
-    def by_offset(self) -> bool:
-        """Whether of a key the record with the highest offset is retained, as by Kafka."""
-        return self.compaction_strategy == OFFSET
-
-    @property
-    def strategy(self) -> str:
-        name = self.compaction_strategy_header
-        return f"compaction.strategy={self.compaction_strategy}" + (f", compaction.strategy.header={name}" if name else "")
 
     @property
     def cleanup_policy(self) -> str:

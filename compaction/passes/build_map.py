@@ -27,14 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.kernels.keys.key_filter import KeyFilter
-from compaction.kernels.keys.slot_table import OFFSETS, RANKED, Arena, Layout, SlotTable, by_shard
-from compaction.kernels.reading.tables import ENTRY_BYTES, OFFSET_SHIFT
-from compaction.kernels.reading.tables import RANKED as RANK_FLAG
+from compaction.kernels.keys.slot_table import OFFSETS, Arena, SlotTable, by_shard
+from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import Decoded
 from compaction.passes.merge import resolve
 from compaction.passes.scan import Emitted, Entries, finish, scan_records_of
-from compaction.passes.tasks import SUMMARY, LastRecord, MapContext, MapSettings, Packed, Resolved, Slice
+from compaction.passes.tasks import SUMMARY, MapContext, MapSettings, Packed, Resolved, Slice
 from compaction.storage.segment_file import Block
 
 #: lookups are kept up to this size
@@ -120,23 +119,18 @@ class OffsetMapSink:
     ) -> None:
         self.number, self._log, self._source = number, log, Entries(log, settings.secret)
         self.counts = self._source.counts
-        layout = OFFSETS if log.ranking is None else RANKED
-        self._map = TaskMap(layout, settings.map_bytes, settings.load_factor, max_records, arena)
+        self._map = TaskMap(settings.map_bytes, settings.load_factor, max_records, arena)
         self._lookups: list[Packed] = []
         self._lookup_count = 0
         self._lookup_limit = min(settings.map_bytes, _LOOKUP_BYTES) // ENTRY_BYTES
         self._any_spilled = False
-        #: with ranks, the log's last record, if it entered the map
-        self._last: LastRecord | None = None
 
     def begin(self, block: Block) -> NDArray[np.bool_]:
         return self._source.begin(block)
 
     def take(self, decoded: Decoded) -> Iterator[Emitted]:
         for entries, lookups in self._source.of(decoded):
-            if self._log.ranking is not None:
-                self._note_last(entries)
-            elif self._log.dirty_keys is not None:
+            if self._log.dirty_keys is not None:
                 lookups = self._log.dirty_keys.prune(lookups, self._log.first_dirty_offset)
             for slots in self._map.put(entries):
                 yield from spilled(self.number, slots, self._log.shards)
@@ -145,10 +139,6 @@ class OffsetMapSink:
                 self._lookup_count += len(lookups)
                 if self._lookup_count >= self._lookup_limit:
                     yield from self._spill_lookups()
-
-    def _note_last(self, ranked: Packed) -> None:
-        if len(ranked) and int(ranked[-1, 2] & ~np.uint64(RANK_FLAG)) >> OFFSET_SHIFT == self._log.last_offset + 1:
-            self._last = LastRecord(ranked[-1:].copy())
 
     def _spill_lookups(self) -> Iterator[Emitted]:
         if self._lookups:
@@ -159,7 +149,7 @@ class OffsetMapSink:
 
     def result(self) -> Iterator[Emitted]:
         """The log's survivor entries, if this task has scanned the entire log without spilling; else all remaining entries and
-        lookups, and the last record, by shard."""
+        lookups, by shard."""
         resolved = self._resolved()
         if resolved is not None:
             yield (self.number, 0), [resolved]
@@ -167,14 +157,11 @@ class OffsetMapSink:
         yield from self._spill_lookups()
         for slots in self._map.drain():
             yield from spilled(self.number, slots, self._log.shards)
-        if self._last is not None:
-            for key, (entry,) in spilled(self.number, self._last.entry, self._log.shards):
-                yield key, [LastRecord(entry)]
 
     def _resolved(self) -> Resolved | None:
         if not self._log.single_task or self._any_spilled or self._map.complete is None:
             return None
-        return resolve(self._map.complete, self._lookups, self._log.first_dirty_offset, self._last)
+        return resolve(self._map.complete, self._lookups, self._log.first_dirty_offset)
 
 
 def spilled(number: int, slots: Packed, shards: int) -> Iterator[Emitted]:
@@ -195,20 +182,18 @@ class TaskMap:
     :param max_records: upper bound on the number of entries
     """
 
-    def __init__(
-        self, layout: Layout, map_bytes: int, load_factor: float, max_records: int, arena: Arena | None = None
-    ) -> None:
+    def __init__(self, map_bytes: int, load_factor: float, max_records: int, arena: Arena | None = None) -> None:
         load = min(load_factor, _LOAD)
-        self._first = SlotTable(layout, map_bytes, load, max_records, arena)
+        self._first = SlotTable(OFFSETS, map_bytes, load, max_records, arena)
         self._second: SlotTable | None = None
         self._second_arena = Arena()
-        self._second_size = layout, map_bytes // _SECOND, load, max_records
+        self._second_size = OFFSETS, map_bytes // _SECOND, load, max_records
         self._entries, self._misses = 0, 0
         #: the map of all entries so far, or ``None`` if they did not fit
         self.complete: SlotTable | None = self._first
 
     def put(self, entries: Packed) -> Iterator[Packed]:
-        """Put uint64[n, words] ``entries``, which are reordered. Consume the iterator, even if nothing is spilled."""
+        """Put uint64[n, 3] ``entries``, which are reordered. Consume the iterator, even if nothing is spilled."""
         while len(entries):
             if self._second is None:
                 entries = entries[self._first.put(entries) :]

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.keys.slot_table import OFFSETS, RANKED, SlotTable, by_bound
-from compaction.kernels.reading.tables import DROPPED, LOOKUP, OFFSET_SHIFT, TOMBSTONE, UNEXPIRED
-from compaction.kernels.reading.tables import RANKED as RANK_FLAG
-from compaction.passes.tasks import SUMMARY, Key, LastRecord, OutputPart, Packed, Resolved, Slice
+from compaction.kernels.keys.slot_table import OFFSETS, SlotTable, by_bound
+from compaction.kernels.reading.tables import DROPPED, LOOKUP, OFFSET_SHIFT, TOMBSTONE
+from compaction.passes.tasks import SUMMARY, Key, OutputPart, Packed, Resolved, Slice
 
 T = TypeVar("T")
 
@@ -60,50 +59,36 @@ def resolve_into_parts(
                 yield (number, parts.ids[index]), [entries]
 
 
-def resolve_shard(
-    packed: Sequence[Packed | LastRecord | Resolved], first_dirty_offset: int, load_factor: float
-) -> Resolved:
+def resolve_shard(packed: Sequence[Packed | Resolved], first_dirty_offset: int, load_factor: float) -> Resolved:
     """Merge one shard.
 
-    :param packed: arrays of uint64[n, 3], each either of map entries or of lookups; or all of them with ranks, uint64[n, 4],
-        and at most one ``LastRecord``; or one ``Resolved``
+    :param packed: arrays of uint64[n, 3], each either of map entries or of lookups; or one ``Resolved``
     """
     arrays: list[Packed] = []
-    last = None
     for item in packed:
         if isinstance(item, Resolved):
             return item
-        if isinstance(item, LastRecord):
-            last = item
-        else:
-            arrays.append(item)
+        arrays.append(item)
     lookups = [array for array in arrays if array[0, 2] & np.uint64(LOOKUP)]
     entries = [array for array in arrays if not array[0, 2] & np.uint64(LOOKUP)]
     expected = sum(map(len, entries))
-    layout = RANKED if arrays and arrays[0].shape[1] == RANKED.words else OFFSETS
     # few collisions
-    table_bytes = (int(expected / min(load_factor, _LOAD)) + 4) * layout.words * _WORD_BYTES
-    shard = SlotTable(layout, table_bytes, load_factor, expected)
+    table_bytes = (int(expected / min(load_factor, _LOAD)) + 4) * OFFSETS.words * _WORD_BYTES
+    shard = SlotTable(OFFSETS, table_bytes, load_factor, expected)
     for item in entries:
         if shard.put(item) < len(item):
             raise ValueError(f"a map of {shard.capacity} keys is too small for {expected} entries")
-    return resolve(shard, lookups, first_dirty_offset, last)
+    return resolve(shard, lookups, first_dirty_offset)
 
 
-def resolve(
-    shard: SlotTable, lookups: Sequence[Packed], first_dirty_offset: int, last: LastRecord | None = None
-) -> Resolved:
+def resolve(shard: SlotTable, lookups: Sequence[Packed], first_dirty_offset: int) -> Resolved:
     """Resolve a complete shard into survivor entries.
 
     These are, in no order: of the dirty section every record that the map holds; of the clean section every record to be
     dropped (``DROPPED``: superseded, or without a key) and every tombstone that is not.
 
-    :param lookups: all of the shard's, each uint64[n, 3], with ranks uint64[n, 4]
-    :param last: if it is superseded, the entry of the record that supersedes it is ``UNEXPIRED``
+    :param lookups: all of the shard's, each uint64[n, 3]
     """
-    if last is not None and shard.superseded(last.entry)[0]:
-        words, entry = shard.slots, last.entry[0]
-        words[(words[:, 0] == entry[0]) & (words[:, 1] == entry[1]) & (words[:, 2] != 0), 2] |= np.uint64(UNEXPIRED)
     survivors = [shard.offset_words(), *(_look_up(shard, array, first_dirty_offset) for array in lookups)]
     return Resolved(np.concatenate(survivors), len(shard))
 
@@ -112,7 +97,7 @@ def _look_up(shard: SlotTable, lookups: Packed, first_dirty_offset: int) -> Pack
     """The survivor entries that follow from ``lookups``; those of dirty records are of aborted data."""
     dropped = shard.superseded(lookups)
     dropped |= (lookups[:, 0] == 0) & (lookups[:, 1] == 0)
-    survivors = lookups[:, 2] & ~np.uint64(LOOKUP | RANK_FLAG)
+    survivors = lookups[:, 2] & ~np.uint64(LOOKUP)
     clean = survivors < np.uint64((first_dirty_offset + 1) << OFFSET_SHIFT)
     tombstone = (survivors & np.uint64(TOMBSTONE)) != 0
     survivors[clean & dropped] |= np.uint64(DROPPED)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
 from compaction.errors import LogError, as_log_error
 from compaction.formats.record_batch import CONTROL, MAGIC, TRANSACTIONAL
-from compaction.kernels.reading.ranks import RANKED_WORDS, Ranking, rank_records
 from compaction.kernels.reading.records import KEYLESS, LOOKUPS_ONLY, MAP, MESSAGES, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import ENTRY_WORDS
@@ -151,7 +150,7 @@ def count_records(slice_: Slice, files: ReadableFileSystem, bytes_per_second: fl
 
 
 class RecordCounts:
-    """Counts of the records of a slice: ``counters`` are those of ``scan_records``, ``unranked`` the entries without a rank."""
+    """Counts of the records of a slice: ``counters`` are those of ``scan_records``."""
 
     def __init__(self) -> None:
         self.clear()
@@ -160,7 +159,6 @@ class RecordCounts:
         """Reset the counts for the next slice."""
         self.counters = np.zeros(3, np.int64)
         self.keyless_rows = [np.empty(0, KEYLESS_ROW)]
-        self.unranked = 0
 
     def add_keyless(self, rows: NDArray[np.void], keyless: NDArray[np.int32]) -> None:
         if keyless.any():
@@ -190,8 +188,7 @@ def scan_records_of(
     messages, keyless, tombstones = counts.counters[[MESSAGES, KEYLESS, TOMBSTONES]].tolist()
     return SliceSummary(
         slice_.log, messages, keyless, tombstones, txns.result(), np.concatenate(counts.keyless_rows),
-        slice_id=slice_.id, fingerprint=fingerprint, unranked={sink.number: sink.counts.unranked for sink in sinks},
-        seconds=throttle.now_s() - started_s,
+        slice_id=slice_.id, fingerprint=fingerprint, seconds=throttle.now_s() - started_s,
     )  # fmt: skip
 
 
@@ -217,11 +214,7 @@ def in_portions(
 
 
 class Entries:
-    """Makes map entries and lookups of the records of decoded batches, in reused buffers.
-
-    With a ranking, records are ranked in a second walk over the batches, so that the default strategy takes the same time as
-    without rankings.
-    """
+    """Makes map entries and lookups of the records of decoded batches, in reused buffers."""
 
     def __init__(self, log: MapContext, secret: HashSecret) -> None:
         self.counts = RecordCounts()
@@ -247,26 +240,16 @@ class Entries:
         return selected
 
     def of(self, decoded: Decoded) -> Iterator[tuple[Packed, Packed]]:
-        """Map entries and lookups, each uint64[n, 3], or with a ranking uint64[n, 4]; valid until the next ones."""
+        """Map entries and lookups, each uint64[n, 3]; valid until the next ones."""
         rows, first = decoded.rows, decoded.first_row
         actions, keyless = self._actions[first : first + len(rows)], np.zeros(len(rows), np.int32)
         batches = decoded.block.raw, decoded.scratch, rows, decoded.spans, actions, self._log.first_dirty_offset
-        ranking, counts = self._log.ranking, self.counts
 
         def read(first_row: int) -> tuple[int, int, tuple[Packed, Packed]]:
             next_row, n, m, error = scan_records(
-                *batches, first_row, self._entries, self._lookups, keyless, counts.counters, self._secret
+                *batches, first_row, self._entries, self._lookups, keyless, self.counts.counters, self._secret
             )
-            entries, lookups = self._entries[:n], self._lookups[:m]
-            if ranking is not None and not error:
-                entries, lookups = self._ranked(ranking, (*batches, first_row), entries, lookups)
-            return next_row, error, (entries, lookups)
+            return next_row, error, (self._entries[:n], self._lookups[:m])
 
         yield from in_portions(decoded, read, self._enlarge)
-        counts.add_keyless(rows, keyless)
-
-    def _ranked(self, ranking: Ranking, batches: tuple[Any, ...], entries: Packed, lookups: Packed) -> tuple[Packed, Packed]:
-        ranked, ranked_lookups = (np.empty((len(array), RANKED_WORDS), np.uint64) for array in (entries, lookups))
-        by_header = ranking.header is not None
-        self.counts.unranked += rank_records(*batches, by_header, ranking.name(), entries, lookups, ranked, ranked_lookups)
-        return ranked, ranked_lookups
+        self.counts.add_keyless(rows, keyless)

@@ -8,7 +8,6 @@ their ``first_offset`` up to the next one's, so an offset determines where a sur
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import add
 from typing import NamedTuple
@@ -20,7 +19,6 @@ from compaction.cleaning.log_view import AbortedTxn
 from compaction.cleaning.record_retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedRanges
 from compaction.kernels.keys.key_filter import KeyFilter
-from compaction.kernels.reading.ranks import Ranking
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.storage.contents import FileDigest
 from compaction.storage.filesystem import DiskFileSystem
@@ -85,16 +83,6 @@ class MapContext:
     dirty_keys: KeyFilter | None = None
     #: one task scans all slices of the log, so its map is complete
     single_task: bool = False
-    #: the order of a key's records; by default that of their offsets
-    ranking: Ranking | None = None
-    #: with a ranking, the last offset of the log: a tombstone that supersedes its record does not expire
-    last_offset: int = -1
-
-
-class LastRecord(NamedTuple):
-    """The ranked entry of the log's last record, uint64[1, 4], beside the one that enters the map."""
-
-    entry: Packed
 
 
 class Resolved(NamedTuple):
@@ -134,8 +122,6 @@ class SliceSummary:
     error: str | None = None
     slice_id: SliceId | None = None
     fingerprint: str | None = None
-    #: of each map with ranks, the number of entries without one
-    unranked: Mapping[int, int] = field(default_factory=dict)
     #: time that the slice took
     seconds: float = field(default=0.0, compare=False)
 

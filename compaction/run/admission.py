@@ -1,5 +1,4 @@
-"""Refuses logs whose outputs exceed the free space, logs with many records without a key, and in directories of a broker logs
-with a ``compaction.strategy`` that the broker's own cleaner does not follow.
+"""Refuses logs whose outputs exceed the free space, and logs with many records without a key.
 
 Free space is checked before anything is written. If the outputs fit even if no record is dropped, all logs are admitted.
 Otherwise pass 2 runs once without writing to get the exact sizes, and logs are admitted in order, the dirtiest first. A log
@@ -15,9 +14,6 @@ from typing import NamedTuple
 from compaction.cleaning.grouping import Group
 from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
-from compaction.cleaning.skip_reasons import Verdict
-from compaction.config.request import CompactionRequest
-from compaction.errors import UnsupportedLogError
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult
 from compaction.run.sizing import Sizes, max_records
@@ -162,20 +158,6 @@ def _complete_bytes(kept_bytes: int, interval_bytes: int, aborted_txns: int) -> 
 
 def _joined_bytes(kept_bytes: int, batches: int) -> int:
     return kept_bytes + OUT_ROW.itemsize * batches
-
-
-def require_lasting(plan: LogPlan, request: CompactionRequest) -> None:
-    """Refuse a log of a broker's directory that would be cleaned by another strategy than ``offset``: Kafka's own cleaner has
-    no other, and drops what this run retains as soon as the key has a later record.
-
-    :raises UnsupportedLogError: no copy is written, and a broker may append to the directory
-    """
-    kept = request.output_dir is not None or request.include_active
-    if kept or plan.verdict is Verdict.SKIP or plan.config.by_offset:
-        return
-    undone = "would be undone here by Kafka's own cleaner, which retains the record of the highest offset"
-    hint = "write a copy with --output-dir, or add --include-active if no broker will append to this directory"
-    raise UnsupportedLogError(f"{plan.config.strategy} {undone}", path=plan.view.path, hint=hint)
 
 
 def keyless_refusal(*, allow_keyless: bool) -> Callable[[LogPlan, int, int], str | None]:

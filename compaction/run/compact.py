@@ -13,7 +13,7 @@ from compaction.config.request import BENEFIT, CompactionRequest
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
 from compaction.report import LogReport
-from compaction.run.admission import keyless_refusal, require_lasting
+from compaction.run.admission import keyless_refusal
 from compaction.run.budget import defer
 from compaction.run.cleaner import Cleaner
 from compaction.run.command import Command
@@ -46,9 +46,7 @@ class _Compaction(Command):
 
     def plan(self, view: LogView, settings: Settings) -> PolicyPlan:
         active, rules = self.request.include_active, settings.kafka.rules
-        plan = plan_compact_run(view, settings.topic, now_ms=self.request.as_of_ms, include_active=active, rules=rules)
-        require_lasting(plan.compaction, self.request)
-        return plan
+        return plan_compact_run(view, settings.topic, now_ms=self.request.as_of_ms, include_active=active, rules=rules)
 
     def order(self, logs: Sequence[LogCleaning]) -> list[LogCleaning]:
         by_path = {log.location.path: log for log in logs}

@@ -33,7 +33,6 @@ class ScanTotals:
 
     messages: int = 0
     keyless: int = 0
-    unranked: int = 0
     txn_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, TXN_ROW))
     keyless_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, KEYLESS_ROW))
 
@@ -44,7 +43,6 @@ class ScanTotals:
         return cls(
             sum(summary.messages for summary in own),
             sum(summary.keyless for summary in own),
-            sum(summary.unranked.get(summary.log, 0) for summary in own),
             np.concatenate([np.empty(0, TXN_ROW), *(summary.txn_rows for summary in own)]),
             np.concatenate([np.empty(0, KEYLESS_ROW), *(summary.keyless_rows for summary in own)]),
         )

@@ -15,14 +15,13 @@ from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.cleaning.skip_reasons import SkipCause, Verdict
 from compaction.config import TopicConfig
-from compaction.config.entries import HEADER
 from compaction.errors import CompactionError, PolicyUnknownError
 from compaction.logdir.segments import has_changed
 from compaction.logdir.settings.kafka_version import KafkaVersion
 from compaction.names import LOG, LogLocation
 from compaction.output.swap import SwapGroup
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, VersionUsed
-from compaction.run.log_cleaning import LogCleaning, ScanTotals
+from compaction.run.log_cleaning import LogCleaning
 from compaction.storage.kinds import storage_of
 from compaction.storage.local import LocalFileSystem
 
@@ -42,7 +41,6 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
     return replace(
         planned,
         status=LogStatus.CLEANED,
-        reason=planned.reason + _strategy_note(compaction.config, log.totals),
         reason_code="",
         compacted=True,
         disk_bytes_after=compaction.view.size_bytes - (stats.bytes_read - stats.bytes_kept),
@@ -63,14 +61,6 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
         markers_removed=stats.markers_removed,
         keys=log.keys,
     )
-
-
-def _strategy_note(config: TopicConfig, totals: ScanTotals) -> str:
-    """A note on a log that is cleaned by another strategy than Kafka's."""
-    if config.by_offset:
-        return ""
-    without = f"; {totals.unranked} records have no such header of 8 bytes" if config.compaction_strategy == HEADER else ""
-    return f"; by {config.strategy}{without}; Kafka's own cleaner retains the highest offset and would undo this"
 
 
 def skipped_report(plan: PolicyPlan) -> LogReport:

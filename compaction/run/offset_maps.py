@@ -14,10 +14,8 @@ import numpy as np
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import aborted_for_map, resolve_cleaning
-from compaction.config import TopicConfig
 from compaction.formats.indexes import read_offset_index
 from compaction.kernels.keys.key_filter import KeyFilter
-from compaction.kernels.reading.ranks import Ranking
 from compaction.names import INDEX, segment_file
 from compaction.passes.build_map import dirty_records
 from compaction.passes.tasks import CleanContext, MapContext, MapSettings, OutputPart, PartResult, Slice, SliceSummary
@@ -109,7 +107,7 @@ class OffsetMaps:
         filters: dict[int, KeyFilter] = {}
         free_bytes, least_bytes = _KEY_FILTER_BYTES, cleaner.sizes.key_filter_min_clean_bytes
         for log in cleaner.unfailed:
-            first_dirty_offset = log.compaction.map_start_offset
+            first_dirty_offset = log.compaction.first_dirty_offset
             parts = [part for part in log.slices if part.end_offset > first_dirty_offset]
             dirty_bytes = sum(part.size_bytes for part in parts)
             clean_bytes = sum(part.size_bytes for part in log.slices) - dirty_bytes
@@ -131,8 +129,8 @@ class OffsetMaps:
         log.txn_index = outcomes.txn_index
         log.invalid = totals.keyless - int(totals.keyless_rows["keyless"][aborted].sum())
         log.context = CleanContext(
-            first_dirty_offset=plan.map_start_offset,
-            latest_offset=plan.map_last_offset,
+            first_dirty_offset=plan.first_dirty_offset,
+            latest_offset=plan.first_uncleanable_offset - 1,
             delete_retention_ms=plan.config.delete_retention_ms,
             legacy_delete_horizon_ms=plan.legacy_delete_horizon_ms,
             index_interval_bytes=plan.config.index_interval_bytes,
@@ -172,7 +170,7 @@ def _check_txn_indexes(cleaner: Cleaner, log: LogCleaning) -> None:
 
 
 def _find_aborted(cleaner: Cleaner, log: LogCleaning) -> None:
-    plan, view, start = log.compaction, log.compaction.view, log.compaction.map_start_offset
+    plan, view, start = log.compaction, log.compaction.view, log.compaction.first_dirty_offset
     first = max((s for s in view.segments if s.base_offset <= start), key=lambda s: s.base_offset, default=view.segments[0])
     data = cleaner.fs.read_bytes(join(view.path, segment_file(first.base_offset, INDEX)))
     entries = read_offset_index(data, first.base_offset)
@@ -185,11 +183,4 @@ def _find_aborted(cleaner: Cleaner, log: LogCleaning) -> None:
 def _map_context(cleaner: Cleaner, log: LogCleaning) -> MapContext:
     plan = log.compaction
     count = shards(plan, cleaner.sizes.shard_entries)
-    ranking, last_offset = _ranking(plan.config), plan.view.log_end_offset - 1
-    return MapContext(plan.map_start_offset, count, log.aborted, ranking=ranking, last_offset=last_offset)
-
-
-def _ranking(config: TopicConfig) -> Ranking | None:
-    if config.by_offset:
-        return None
-    return Ranking(config.compaction_strategy_header.encode() or None)
+    return MapContext(plan.first_dirty_offset, count, log.aborted)

@@ -171,10 +171,7 @@ def _read(
 def _refusal(settings: Settings | CompactionError) -> str | None:
     if isinstance(settings, CompactionError):
         return str(settings)
-    config = settings.topic
-    if config.policy_guess is not None:
-        return config.policy_guess
-    return None if config.by_offset else f"{config.strategy} is not simulated"
+    return settings.topic.policy_guess
 
 
 def _known(log: _Log) -> Known:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from compaction.formats.indexes import OFFSET_ROW, TIME_ROW
 from compaction.kernels.compiling.cache import note_all_compiled
 from compaction.kernels.keys import key_filter, key_set, slot_table
-from compaction.kernels.reading import backup_records, batches, columns, locate, messages, ranks, records
+from compaction.kernels.reading import backup_records, batches, columns, locate, messages, records
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import BATCH_ROW, ENTRY_WORDS, OUT_ROW
 from compaction.kernels.rewriting import batch_retention, index, rewrite, tally
@@ -61,11 +61,6 @@ def large_logs() -> None:
     filtered.add(entries)
     filtered.prune(entries, 0)
     slot_table.by_bound(survivors, survivors, _empty(np.int64, 2))
-
-
-def strategies() -> None:
-    entries, ranked, name = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.uint64, 0, ranks.RANKED_WORDS), _empty(np.uint8)
-    ranks.rank_records(*_rows(), name, 0, 0, False, name, entries, entries, ranked, ranked)
 
 
 def second_pass() -> None:
@@ -123,7 +118,6 @@ def certifier() -> None:
     locate.compare_records(records, data, records, data, numbers, data)
     locate.gather_keys(data, records, _empty(np.int32, 1), data)
     locate.assign_parts(_empty(np.int32, 1), data, 0, 1, _empty(np.int32))
-    locate.last_longs(data, records, data, numbers, _empty(np.bool_))
 
 
 def dumping() -> None:
@@ -131,7 +125,7 @@ def dumping() -> None:
 
 
 _WORK = (
-    scan, first_pass, second_pass, strategies, matches, large_logs, markers, v0_v1, record_sizes, comparison, source,
+    scan, first_pass, second_pass, matches, large_logs, markers, v0_v1, record_sizes, comparison, source,
     backup_sets, certifier, dumping,
 )  # fmt: skip
 

@@ -21,7 +21,7 @@ from tests.memory import scratch
 from tests.oracle.disk import read_partition, write_partition, write_producers
 from tests.oracle.records import NaiveBatch, NaiveRecord, encode
 from tests.oracle.segments import NaiveSegment, write_segment
-from tests.passes.random_cases import NOW_MS, RANKED_FLAVOURS, random_case, random_cases
+from tests.passes.random_cases import NOW_MS, random_cases
 from tests.passes.rounds import INTERVAL_BYTES, Case, move_on
 
 #: how the texts of violations begin, by the oracle's sets of offsets
@@ -32,12 +32,10 @@ _CHANGED = ("timestamp of", "key of", "value of", "headers of")
 class Rounds:
     """Rounds over random logs in ``root``: ``before`` is a copy of what ``logs`` was."""
 
-    def __init__(self, root: Path, seed: int, kafka_version: str = KAFKA, strategy: str = "offset") -> None:
+    def __init__(self, root: Path, seed: int, kafka_version: str = KAFKA) -> None:
         self.kafka_version = kafka_version
         self.logs, self.before = root / "logs", root / "before"
-        self.ranked = strategy != "offset"
-        ranked = (random_case(flavour, seed, strategy) for flavour in RANKED_FLAVOURS)
-        self.cases = list(ranked) if self.ranked else random_cases([seed])
+        self.cases = random_cases([seed])
         for case in self.cases:
             # what lies below a checkpoint is clean
             case.checkpoint = case.segments[0].base_offset
@@ -54,9 +52,7 @@ class Rounds:
             write_producers(path, case.segments[-1].next_offset, active)
         write_offsets(self.logs, cleaner_offsets={case.name: case.checkpoint for case in self.cases})
         shutil.copytree(self.logs, self.before)
-        return clean_locally(
-            self.logs, now_ms, self.topics, include_active=self.ranked, kafka_version=self.kafka_version
-        )
+        return clean_locally(self.logs, now_ms, self.topics, kafka_version=self.kafka_version)
 
     @property
     def topics(self) -> dict[str, dict[str, str]]:
@@ -66,7 +62,7 @@ class Rounds:
         before = () if in_place else (str(self.before),)
         given = resolver_of(self.topics)
         request = VerifyRequest(before, (str(self.logs),), now_ms, exact=True, resolver=given, strict=True)
-        return replace(request, kafka_version=self.kafka_version, include_active=self.ranked)
+        return replace(request, kafka_version=self.kafka_version)
 
     def settle(self, rng: random.Random, reports: dict[str, LogReport]) -> None:
         for case in self.cases:
@@ -77,19 +73,11 @@ class Rounds:
         move_on(rng, self.cases, read_offsets(self.logs, "cleaner_offsets"))
 
 
-@pytest.mark.parametrize(
-    ("seed", "range_bytes", "version", "strategy"),
-    [
-        (0, 400, "2.8", "offset"),
-        (1, 1 << 20, "4.3", "offset"),
-        (2, 1_500, "3.9.1", "offset"),
-        *((seed, 400 * seed, "4.3", strategy) for seed in range(1, 3) for strategy in ("timestamp", "v")),
-    ],
-)
-def test_the_result_of_every_round_holds(seed: int, range_bytes: int, version: str, strategy: str) -> None:
+@pytest.mark.parametrize(("seed", "range_bytes", "version"), [(0, 400, "2.8"), (1, 1 << 20, "4.3"), (2, 1_500, "3.9.1")])
+def test_the_result_of_every_round_holds(seed: int, range_bytes: int, version: str) -> None:
     rng, now_ms, judged = random.Random(seed), NOW_MS, Counter[bool]()
     with scratch() as root:
-        rounds = Rounds(root, seed, version, strategy)
+        rounds = Rounds(root, seed, version)
         for number in range(4):
             reports = rounds.run(now_ms)
             for in_place in (False, True):
@@ -100,19 +88,7 @@ def test_the_result_of_every_round_holds(seed: int, range_bytes: int, version: s
                     judged[in_place] += 1
             rounds.settle(rng, reports)
             now_ms += (0, 1_000, 10**9)[number % 3]
-    assert judged[True] == judged[False] > (3 if rounds.ranked else 40)
-
-
-@pytest.mark.parametrize("strategy", ["timestamp", "v"])
-def test_what_one_strategy_retains_is_a_loss_by_another(strategy: str) -> None:
-    with scratch() as root:
-        rounds = Rounds(root, 1, strategy=strategy)
-        rounds.run(NOW_MS)
-        others = ("offset", "timestamp" if strategy == "v" else "v")
-        for other in others:
-            for case in rounds.cases:
-                case.config = replace(case.config, strategy=other)
-            assert sum(log.lost for log in certify(rounds.request(NOW_MS)).logs) > 0, other
+    assert judged[True] == judged[False] > 40
 
 
 def _figures(log: LogCertificate) -> tuple[int, ...]:

@@ -83,14 +83,6 @@ def test_a_segment_that_is_too_young_has_the_remaining_time() -> None:
     assert verdict(view, f"min.compaction.lag.ms={DAY_MS}") is Verdict.CLEAN
 
 
-def test_a_strategy_is_explained_with_its_source() -> None:
-    strategy = one(answers(mostly_clean(), "compaction.strategy=timestamp"), "compaction.strategy")
-    assert strategy.holds is None
-    text = "of a key, the record by compaction.strategy=timestamp (--set compaction.strategy) is retained"
-    assert strategy.text.startswith(text)
-    assert not any("compaction.strategy" in each for each in answers(mostly_clean()))
-
-
 def test_an_open_transaction_is_explained_with_its_producer() -> None:
     waiting = ProducerEntry(4001, 0, 3, 12, 0, NOW_MS, -1, 12)
     later = ProducerEntry(7, 0, 3, 15, 0, NOW_MS, -1, 15)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from compaction.commands import verify
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import Journal, JournalGroup, write_journal
 from compaction.storage.contents import FileDigest
@@ -20,7 +19,6 @@ from tests.crash.surroundings import run
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.kafka.encode import Batch, Record
 from tests.logdir.logs import build
-from tests.oracle.disk import read_partition
 
 #: strings that no message, name or path contains
 SECRETS = ("Zugangswort", "geheimer-Wert", "Kopfzeilenname", "Kopfzeilenwert")
@@ -56,69 +54,6 @@ def test_allow_keyless_drops_records_without_a_key(tmp_path: Path) -> None:
     assert (ended.code, ended.err) == (0, "")
     assert " -99 " in ended.out
     assert len((path / f"{0:020d}.log").read_bytes()) < 100
-
-
-BY_TIME = ("--set", "compaction.strategy=timestamp")
-
-
-def test_a_strategy_is_refused_in_a_directory_of_a_broker(tmp_path: Path) -> None:
-    path = keyed_and_not(tmp_path, 0, 100)
-    before = look_at(path)
-    ended = run(tmp_path, *BY_TIME)
-    assert ended.code == 1
-    what = "compaction.strategy=timestamp would be undone here by Kafka's own cleaner, which retains the record of the highest"
-    hint = "write a copy with --output-dir, or add --include-active if no broker will append to this directory"
-    assert ended.err == f"error: mixed-0: {path}: {what} offset; {hint}\n"
-    assert look_at(path) == before
-    assert run(tmp_path, *BY_TIME, "--dry-run")[::2] == ended[::2]
-
-
-def test_a_strategy_is_carried_out_in_copies_and_exports_and_noted_and_verified(tmp_path: Path) -> None:
-    keyed_and_not(tmp_path / "logs", 0, 100)
-    out = tmp_path / "out"
-    for options in (("--output-dir", out), ("--include-active",)):
-        ended = run(tmp_path / "logs", *BY_TIME, *options, "--verify", "--report", tmp_path / "report.json")
-        assert (ended.code, ended.err) == (0, "")
-        (log,) = json.loads((tmp_path / "report.json").read_text())["logs"]
-        note = "; by compaction.strategy=timestamp; Kafka's own cleaner retains the highest offset and would undo this"
-        assert log["reason"].endswith(note)
-        assert log["settings"]["compaction.strategy"] == {"value": "timestamp", "source": "--set compaction.strategy"}
-        assert log["records_after"] == 1
-
-
-def test_ties_are_broken_by_offset_the_last_record_stays_and_verify_explains_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    logs, out = tmp_path / "logs", tmp_path / "out"
-    timestamps = (5, 9, 9, 1, 2)
-    records = [Record(i, NOW_MS - 10 + at, b"key", b"%d" % i) for i, at in enumerate(timestamps)]
-    files = {}
-    for base, batches in ((0, [Batch(records).encode()]), (len(records), [])):
-        files.update({f"{base:020d}{kind}": data for kind, data in build(base, batches).files.items()})
-    write_log(logs / "ties-0", files)
-    assert run(logs, *BY_TIME, "--output-dir", out).code == 0
-    found = [batch for segment in read_partition(out / "ties-0") for batch in segment.batches]
-    assert [record.offset for batch in found for record in batch.records()] == [2, 4]
-    given = ["--before", str(logs), "--after", str(out), "--as-of-ms", str(NOW_MS), "--set", "cleanup.policy=compact"]
-    reasons = {**dict.fromkeys((0, 1, 3), "was superseded by offset 2"), 4: "was retained"}
-    for offset, reason in reasons.items():
-        assert verify.main([*given, *BY_TIME, "--why", f"ties-0:{offset}"]) == 0
-        assert reason in capsys.readouterr().out, offset
-    assert verify.main([*given, *BY_TIME, "--strict"]) == 0
-    capsys.readouterr()
-    assert verify.main([*given, "--strict"]) == 1
-    assert "older records of this record's key are retained" in capsys.readouterr().err
-
-
-def test_contradicting_strategies_are_usage_errors(tmp_path: Path) -> None:
-    keyed_and_not(tmp_path, 0, 100)
-    for settings, what in (
-        (("compaction.strategy=newest",), "is not one of offset, timestamp, header"),
-        (("compaction.strategy=header",), "no header is named; add --set compaction.strategy.header=NAME"),
-        (("compaction.strategy.header=v",), "has no effect with compaction.strategy=offset"),
-    ):
-        ended = run(tmp_path, *(each for setting in settings for each in ("--set", setting)))
-        assert (ended.code, what in ended.err) == (2, True), ended.err
 
 
 def test_a_dry_run_refuses_as_the_real_run_does(tmp_path: Path) -> None:

@@ -206,26 +206,6 @@ def age_of(record: NaiveRecord) -> int:
     return sum(NOW_MS - record.timestamp >= bound for bound in AGE_BOUNDS_MS)
 
 
-def test_strategies_have_the_figures_and_notes_of_their_runs(tmp_path: Path) -> None:
-    log_dir, base = tmp_path / "logs", "cleanup.policy=compact,min.cleanable.dirty.ratio=0"
-    for number in range(3):
-        made = random_log(number, Flavour(keys=4, versions=0.7, codecs=(0, 1), magics=(1, 2), transactions=False), START_MS)
-        write_partition(log_dir / f"log{number}-0", made.segments)
-        write_producers(log_dir / f"log{number}-0", made.segments[-1].next_offset, made.producers)
-    strategies = ("timestamp", "header,compaction.strategy.header=v", "header,compaction.strategy.header=absent")
-    policies = [base, *(f"{base},compaction.strategy={each}" for each in strategies)]
-    found = compared_locally(log_dir, *policies, sizes=SMALL, include_active=True)
-    for number, policy in enumerate(policies):
-        copy, real = run_for_real(log_dir, policy, tmp_path / str(number), include_active=True)
-        for log in found.logs:
-            assert as_told(log.outcomes[number].run, log_dir, copy) == as_told(real[log.name], log_dir, copy), policy
-            assert ("would undo this" in log.outcomes[number].run.reason) == (number > 0)
-    retained = [[log.outcomes[number].after.bytes for log in found.logs] for number in range(4)]
-    assert retained[1] != retained[0] != retained[2] != retained[1]
-    reasons = {log.outcomes[2].run.reason.rpartition("records have no such header")[0][-4:] for log in found.logs}
-    assert len(reasons) > 1
-
-
 def place_of(record: NaiveRecord, first: int, end: int) -> int:
     return min(POSITIONS - 1, int((record.offset - first) / (end - first) * POSITIONS))
 

@@ -8,7 +8,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from compaction.config.config_names import config_names
-from compaction.config.entries import BROKER_ENTRIES, KIP_280, TOPIC_ENTRIES, Entry, broker_entry, topic_entry
+from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES, Entry, broker_entry, topic_entry
 from compaction.errors import ConfigError
 from tests.kafka.gateway import Gateway, unconverted_errors
 
@@ -49,10 +49,10 @@ def test_the_names_and_types_are_those_of_kafka(gateway: Gateway) -> None:
 def test_a_topic_has_no_other_names(gateway: Gateway) -> None:
     known = {name for name, found in config_names("topic").items() if found.is_in(gateway.version)}
     assert known == set(definitions(gateway)[0].names())
-    assert set(TOPIC_ENTRIES) - set(KIP_280) <= set(definitions(gateway)[0].names())
+    assert set(TOPIC_ENTRIES) <= set(definitions(gateway)[0].names())
 
 
-@pytest.mark.parametrize("name", sorted({**TOPIC_ENTRIES, **BROKER_ENTRIES}.keys() - set(KIP_280)))
+@pytest.mark.parametrize("name", sorted({**TOPIC_ENTRIES, **BROKER_ENTRIES}))
 def test_an_entry_has_kafkas_type_default_and_bounds(gateway: Gateway, name: str) -> None:
     topics, brokers = definitions(gateway)
     for entry, definition in ((TOPIC_ENTRIES.get(name), topics), (BROKER_ENTRIES.get(name), brokers)):

@@ -87,6 +87,8 @@ def test_set_takes_topic_level_and_broker_level_names() -> None:
         ("segment.byte=5", "--set: unknown configuration name 'segment.byte'; did you mean segment.bytes?"),
         ("log.segment.byte=5", "unknown configuration name 'log.segment.byte'; did you mean log.segment.bytes?"),
         ("my.plugin.setting=1", "--set: unknown configuration name 'my.plugin.setting'"),
+        # of KIP-280: no version of Kafka has it, and a broker's cleaner would undo it
+        ("compaction.strategy=timestamp", "--set: unknown configuration name 'compaction.strategy'"),
         ("segment.bytes=1", "--set: segment.bytes = '1' is less than 14"),
         ("retention.ms=-2", "--set: retention.ms = '-2' is less than -1"),
         ("min.cleanable.dirty.ratio=1.5", "is greater than 1"),

@@ -16,7 +16,6 @@ from compaction.kernels.reading.tables import (
     OFFSET_SHIFT,
     RETAIN_EMPTY,
     TOMBSTONE,
-    UNEXPIRED,
 )
 from compaction.kernels.rewriting.batch_retention import Limits
 from tests.oracle.records import NaiveBatch, NaiveRecord
@@ -24,8 +23,7 @@ from tests.oracle.records import NaiveBatch, NaiveRecord
 
 @dataclass(frozen=True)
 class Situation:
-    """A round over some batches: the highest offset of each key, the verdict on each batch, the kernels' limits, and the
-    offsets of dirty records that do not expire."""
+    """A round over some batches: the highest offset of each key, the verdict on each batch, and the kernels' limits."""
 
     batches: tuple[NaiveBatch, ...]
     latest: dict[bytes, int]
@@ -34,7 +32,6 @@ class Situation:
     latest_offset: int
     now_ms: int
     retain_legacy: bool
-    unexpired: frozenset[int] = frozenset()
 
     @property
     def limits(self) -> Limits:
@@ -49,8 +46,7 @@ class Situation:
                 tombstone = TOMBSTONE if record.value is None else 0
                 wins = self.is_latest(record)
                 if record.offset >= self.first_dirty:
-                    flags = tombstone | (UNEXPIRED if record.offset in self.unexpired else 0)
-                    found += [flags | (record.offset + 1) << OFFSET_SHIFT] if wins else []
+                    found += [tombstone | (record.offset + 1) << OFFSET_SHIFT] if wins else []
                 elif not wins:
                     found.append(tombstone | DROPPED | (record.offset + 1) << OFFSET_SHIFT)
                 elif tombstone:
@@ -72,7 +68,7 @@ class Situation:
             return True
         if not self.is_latest(record):
             return False
-        if record.value is not None or record.offset in self.unexpired:
+        if record.value is not None:
             return True
         if batch.magic < 2:
             return self.retain_legacy
@@ -93,8 +89,7 @@ def random_situation(rng: random.Random, batches: Sequence[NaiveBatch]) -> Situa
     times = [batch.base_timestamp for batch in batches if batch.delete_horizon_ms is not None] or [0]
     now_ms = rng.choice(times) + rng.choice((-1, 0, 1))
     retain_legacy = rng.random() < 0.5
-    unexpired = frozenset(offset for offset in latest.values() if rng.random() < 0.2)
-    return Situation(tuple(batches), latest, verdicts, first_dirty, latest_offset, now_ms, retain_legacy, unexpired)
+    return Situation(tuple(batches), latest, verdicts, first_dirty, latest_offset, now_ms, retain_legacy)
 
 
 def _verdict(rng: random.Random, batch: NaiveBatch) -> int:

@@ -26,15 +26,13 @@ def _java_sum(one: int, other: int) -> int:
 
 @dataclass(frozen=True)
 class NaiveConfig:
-    """The topic's settings that a round uses, under their own names; ``max_keys`` is the offset map's bound. ``strategy`` is
-    ``offset``, ``timestamp``, or the name of a header (KIP-280)."""
+    """The topic's settings that a round uses, under their own names; ``max_keys`` is the offset map's bound."""
 
     segment_bytes: int = 1 << 30
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
     delete_retention_ms: int = 86_400_000
     max_keys: int = 1 << 62
-    strategy: str = "offset"
 
 
 @dataclass(frozen=True)
@@ -137,33 +135,15 @@ def _fits(group: list[NaiveSegment], segment: NaiveSegment, config: NaiveConfig)
 class _OffsetMap:
     """``SkimpyOffsetMap`` with keys in place of their hashes."""
 
-    strategy: str
     offsets: dict[bytes, int] = field(default_factory=dict)
     latest_offset: int = -1
-    ranks: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
-    #: key and rank of the record put last
-    last: tuple[bytes | None, tuple[int, ...]] = (None, ())
 
     def put(self, key: bytes, record: NaiveRecord) -> None:
-        if self.strategy != "offset":
-            self.ranks[key] = max(self.ranks.get(key, ()), self.rank(record))
-            self.last = key, self.rank(record)
         self.offsets[key] = record.offset
         self.latest_offset = record.offset
 
     def supersedes(self, key: bytes, record: NaiveRecord) -> bool:
-        if self.strategy != "offset":
-            return self.rank(record) < self.ranks.get(key, ())
         return record.offset < self.offsets.get(key, -1)
-
-    def rank(self, record: NaiveRecord) -> tuple[int, ...]:
-        """Orders as the strategy does: whether there is a rank, the rank, the offset."""
-        if self.strategy == "timestamp":
-            return 1, record.timestamp, record.offset
-        last = [value for name, value in record.headers if name == self.strategy.encode()][-1:]
-        if last and last[0] is not None and len(last[0]) == 8:
-            return 1, int.from_bytes(last[0], "big", signed=True), record.offset
-        return 0, 0, record.offset
 
 
 @dataclass
@@ -180,8 +160,7 @@ class _Cleaning:
         self.segments = segments
         self.config = config
         self.round = round_
-        self.map = _OffsetMap(config.strategy)
-        self.map_start = round_.first_dirty_offset if config.strategy == "offset" else round_.log_start_offset
+        self.map = _OffsetMap()
         self.stats = NaiveStats()
         self.judged: list[Judged] = []
         self.txns = CleanedTransactions()
@@ -213,7 +192,7 @@ class _Cleaning:
         return collect_aborted(indexes, self.round.log_start_offset, start, end)
 
     def _build_map(self) -> None:
-        start, end = self.map_start, self.round.first_uncleanable_offset
+        start, end = self.round.first_dirty_offset, self.round.first_uncleanable_offset
         dirty = self._values(start, end)
         txns = CleanedTransactions()
         txns.add(self._aborted(start, end))
@@ -228,7 +207,7 @@ class _Cleaning:
 
         Bytes are counted at the end: Kafka counts them per read, which is here a complete segment.
         """
-        start = self.map_start
+        start = self.round.first_dirty_offset
         first_position = segment.position_of(start)
         for batch in segment.batches:
             if batch.position < first_position:
@@ -332,21 +311,15 @@ class _Cleaning:
         return batch.control and batch.producer_epoch == entry.producer_epoch
 
     def _retains(self, batch: NaiveBatch, record: NaiveRecord, young: bool) -> bool:
-        log_end = self.segments[-1].next_offset
-        if record.offset > self.map.latest_offset or (self.config.strategy != "offset" and record.offset == log_end - 1):
+        if record.offset > self.map.latest_offset:
             return True
         if record.key is None:
             self.stats.invalid_messages_read += 1
             return False
         if self.map.supersedes(record.key, record):
             return False
-        if record.value is not None or self._hides_last_record(record, log_end):
+        if record.value is not None:
             return True
         if batch.magic < 2 or self.rules.by_mtime:
             return young
         return batch.delete_horizon_ms is None or self.round.now_ms < batch.delete_horizon_ms
-
-    def _hides_last_record(self, record: NaiveRecord, log_end: int) -> bool:
-        """Whether the record supersedes the log's last one, which is retained by another strategy than ``offset``."""
-        key, rank = self.map.last
-        return key == record.key and rank[-1] == log_end - 1 != record.offset

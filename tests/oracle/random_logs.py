@@ -23,7 +23,7 @@ class Flavour:
     ``stated`` that of one whose header has times and bits that no broker writes, ``spoiled`` that of a batch that Kafka's
     cleaner cannot rewrite. A segment ends with the markers of all open transactions with probability ``settled``, and with
     probability ``far`` a gap follows of up to half of what an index can express. ``marker_keys`` says that records may have the
-    keys of transaction markers. ``versions`` is the probability of a header ``v``, most of them 8 bytes.
+    keys of transaction markers.
     """
 
     batches: int = 60
@@ -40,7 +40,6 @@ class Flavour:
     settled: float = 0.0
     far: float = 0.0
     marker_keys: bool = True
-    versions: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -206,10 +205,4 @@ class _Writer:
         if rng.random() < 0.2:
             names = (*BAD_NAMES, *GOOD_NAMES) if self.odd else ("é".encode(),)
             headers = ((b"h", None), (rng.choice(names), rng.randbytes(3)))
-        if self.flavour.versions and rng.random() < self.flavour.versions:
-            headers += tuple((b"v", self._version()) for _ in range(rng.choice((1, 1, 1, 2))))
         return Sent(key_or_none, value, self.now_ms - rng.randrange(3_000), headers)
-
-    def _version(self) -> bytes | None:
-        number = self.rng.choice((self.rng.randrange(-5, 30), -(2**63), 2**63 - 1, self.rng.randrange(300, 70_000)))
-        return self.rng.choice((None, b"", b"1234567")) if self.rng.random() < 0.1 else struct.pack(">q", number)

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from tests.oracle.cleaner import NaiveConfig
 from tests.oracle.random_logs import START_MS, Flavour, random_log
-from tests.oracle.segments import NaiveSegment
 from tests.passes.rounds import INTERVAL_BYTES, Case
 
 FLAVOURS = {
@@ -25,33 +24,20 @@ FLAVOURS = {
     "odd-of-all-codecs": Flavour(odd=0.4, stated=0.1, codecs=(0, 1, 2, 3, 4), magics=(0, 1, 2)),
     "odd-markers": Flavour(odd=0.6, keys=2, producers=10),
 }
-#: logs for strategies other than ``offset``: records with versions, of all formats and codecs
-RANKED_FLAVOURS = {
-    "versions": Flavour(batches=80, keys=5, versions=0.8),
-    "versions-message-sets": Flavour(batches=50, keys=5, codecs=(0, 1, 2, 3), magics=(0, 1, 2), versions=0.8),
-    "versions-of-all-codecs": Flavour(odd=0.3, keys=5, codecs=(0, 1, 2, 3, 4), magics=(1, 2), versions=0.8),
-}
 #: later than anything in any of them
 NOW_MS = START_MS + 300_000
 
 
-def random_case(flavour: str, seed: int, strategy: str = "offset") -> Case:
-    """A log with random settings, its producers active but for some.
-
-    :param strategy: see ``NaiveConfig``
-    """
+def random_case(flavour: str, seed: int) -> Case:
+    """A log with random settings, its producers active but for some."""
     rng = random.Random(f"{flavour} {seed}")
-    log = random_log(seed, {**FLAVOURS, **RANKED_FLAVOURS}[flavour])
+    log = random_log(seed, FLAVOURS[flavour])
     config = NaiveConfig(
         segment_bytes=rng.choice((3_000, 6_000, 1 << 20)),
         index_interval_bytes=INTERVAL_BYTES,
         delete_retention_ms=rng.choice((0, 1_000, 10**9)),
-        strategy=strategy,
     )
     segments = list(log.segments)
-    if strategy != "offset" and segments[-1].log:
-        # such logs are cleaned as exports, which is the same if the active segment is empty
-        segments.append(NaiveSegment(segments[-1].next_offset, b"", mtime_ms=segments[-1].mtime_ms))
     low, top = log.segments[0].base_offset, log.segment_bases()[-1]
     middle = log.segments[len(log.segments) // 2].base_offset
     checkpoint = min(top, rng.choice((low, middle, rng.randrange(low, top + 1))))

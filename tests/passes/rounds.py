@@ -53,15 +53,8 @@ class Case:
             "segment.index.bytes": str(self.config.segment_index_bytes),
             "index.interval.bytes": str(self.config.index_interval_bytes),
             "delete.retention.ms": str(self.config.delete_retention_ms),
-            **_strategy(self.config.strategy),
             **self.extra,
         }
-
-
-def _strategy(name: str) -> dict[str, str]:
-    if name in ("offset", "timestamp"):
-        return {} if name == "offset" else {"compaction.strategy": name}
-    return {"compaction.strategy": "header", "compaction.strategy.header": name}
 
 
 def run_round(
@@ -79,8 +72,8 @@ def run_round(
         active = (entry._replace(last_timestamp_ms=now_ms) for entry in case.producers)
         write_producers(log_dir / f"{case.name}-0", case.segments[-1].next_offset, active)
     write_offsets(log_dir, cleaner_offsets={case.name: case.checkpoint for case in alive})
-    topics, ranked = {case.name: case.topic_config for case in alive}, any(case.config.strategy != "offset" for case in alive)
-    reports = clean_locally(log_dir, now_ms, topics, sizes, include_active=ranked, kafka_version=version)
+    topics = {case.name: case.topic_config for case in alive}
+    reports = clean_locally(log_dir, now_ms, topics, sizes, kafka_version=version)
     checkpoints = read_offsets(log_dir, "cleaner_offsets")
     for case in alive:
         round_ = NaiveRound(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from compaction.run.sizing import Sizes
 from tests.local_job import clean_locally, clean_on_spark, write_offsets
 from tests.memory import scratch
 from tests.oracle.disk import write_partition, write_producers
-from tests.passes.random_cases import NOW_MS, RANKED_FLAVOURS, random_case, random_cases
+from tests.passes.random_cases import NOW_MS, random_cases
 from tests.passes.rounds import Case
 
 if TYPE_CHECKING:
@@ -59,15 +58,3 @@ def test_both_give_the_same_files_checkpoints_and_reports(spark: SparkSession, s
         assert {name: plain(each, left) for name, each in local.items()} == {
             name: plain(each, right) for name, each in on_spark.items()
         }
-
-
-def test_both_give_the_same_by_a_strategy(spark: SparkSession, tmp_path: Path) -> None:
-    cases = [random_case(flavour, 60, "v") for flavour in RANKED_FLAVOURS]
-    topics, found = {case.name: case.topic_config for case in cases}, {}
-    on_spark = clean_on_spark(Sizes(600, 2_000, 5), spark, include_active=True)
-    for kind, run in (("local", partial(clean_locally, include_active=True)), ("spark", on_spark)):
-        lay_out(tmp_path / kind, cases)
-        reports = run(tmp_path / kind, NOW_MS, topics)
-        found[kind] = contents(tmp_path / kind), {name: plain(each, tmp_path / kind) for name, each in reports.items()}
-    assert found["local"] == found["spark"]
-    assert any(report.superseded_records for report in found["local"][1].values())

@@ -10,12 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.kernels.keys.slot_table import OFFSETS, RANKED, Arena
-from compaction.kernels.reading.tables import ENTRY_BYTES, OFFSET_SHIFT, UNEXPIRED
-from compaction.kernels.reading.tables import RANKED as RANK_FLAG
+from compaction.kernels.keys.slot_table import Arena
+from compaction.kernels.reading.tables import ENTRY_BYTES, OFFSET_SHIFT
 from compaction.passes.build_map import TaskMap
-from compaction.passes.merge import resolve_shard
-from compaction.passes.tasks import LastRecord
 
 SLOTS = 400
 MAP_BYTES = SLOTS * ENTRY_BYTES
@@ -33,7 +30,7 @@ class Taken:
 
     def __init__(self, max_records: int = 1 << 30, load_factor: float = 0.9) -> None:
         self.parts: list[NDArray[np.uint64]] = []
-        self.map = TaskMap(OFFSETS, MAP_BYTES, load_factor, max_records, Arena())
+        self.map = TaskMap(MAP_BYTES, load_factor, max_records, Arena())
         self.offset = 0
 
     def _take(self, slots: NDArray[np.uint64]) -> None:
@@ -119,36 +116,7 @@ def test_the_map_works_with_any_load_factor(load_factor: float) -> None:
 def test_a_tiny_map_takes_any_number_of_keys() -> None:
     entries = entries_of(np.arange(20_000), 0)
     found: list[int] = []
-    tiny = TaskMap(OFFSETS, 4 * ENTRY_BYTES, 0.9, len(entries), Arena())
+    tiny = TaskMap(4 * ENTRY_BYTES, 0.9, len(entries), Arena())
     for slots in chain(tiny.put(entries), tiny.drain()):
         found += slots[slots[:, 2] != 0, 1].tolist()
     assert sorted(found) == list(range(20_000))
-
-
-def ranked(rows: list[tuple[int, int, int]]) -> NDArray[np.uint64]:
-    """Ranked entries of key, rank and offset."""
-    words = [(key + 1, key << 40, (offset + 1) << OFFSET_SHIFT | RANK_FLAG, rank) for key, rank, offset in rows]
-    return np.array(words, np.uint64)
-
-
-@pytest.mark.parametrize("map_bytes", [64, 640, 1 << 20])
-def test_ranked_entries_that_do_not_fit_are_spilled_and_merge_to_the_same_winners(map_bytes: int) -> None:
-    rng = np.random.default_rng(7)
-    rows = list(zip(rng.integers(0, 200, 3_000).tolist(), rng.integers(0, 9, 3_000).tolist(), range(3_000), strict=True))
-    task, spilled = TaskMap(RANKED, map_bytes, 0.9, 3_000), []
-    for at in range(0, 3_000, 500):
-        spilled += [slots[slots[:, 2] != 0] for slots in task.put(ranked(rows[at : at + 500]))]
-    parts = [*spilled, *(slots[slots[:, 2] != 0] for slots in task.drain())]
-    assert (task.complete is None) == (map_bytes < 1 << 20) == (len(parts) > 1)
-    survivors, keys = resolve_shard([each for each in parts if len(each)], 0, 0.9)
-    best = {key: offset for key, _, offset in sorted(rows, key=lambda row: row[1:])}
-    assert keys == len(best)
-    assert sorted(survivors.tolist()) == sorted((offset + 1) << OFFSET_SHIFT for offset in best.values())
-
-
-@pytest.mark.parametrize(("last", "flagged"), [((3, 5, 9), [2]), ((3, 7, 9), []), ((4, 1, 9), [])])
-def test_what_supersedes_the_last_record_does_not_expire(last: tuple[int, int, int], flagged: list[int]) -> None:
-    rows = ranked([(2, 9, 1), (3, 6, 2), last])
-    survivors, keys = resolve_shard([rows[:2], LastRecord(rows[2:]), rows[2:]], 0, 0.9)
-    assert keys == len({2, 3, last[0]})
-    assert [(word >> OFFSET_SHIFT) - 1 for word in survivors.tolist() if word & UNEXPIRED] == flagged

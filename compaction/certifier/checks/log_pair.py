@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.config.entries import OFFSET
 from compaction.config.kinds import to_long
 from compaction.names import LOG, TopicPartition, segment_file
 from compaction.storage.filesystem import join
@@ -52,9 +51,8 @@ class CleaningRules:
     includes ``delete``. ``include_active``: the active segment was cleaned too. ``several_rounds``: there may have been more
     than one round between the two sides. ``strict``: retained superseded records are violations. ``mtime_only``: the mtime of
     segments decides when tombstones and markers may be dropped, and batches have no delete horizon (Kafka up to 3.0).
-    ``keeps_magic``: batches of magic 0 and 1 do not become v2 (up to 3.9). ``strategy`` and ``header``: the order in which
-    records of a key supersede others (``compaction.strategy``); with one other than ``offset`` the log's last record is always
-    retained. ``kafka_version``: the version that has these rules, and why it applies.
+    ``keeps_magic``: batches of magic 0 and 1 do not become v2 (up to 3.9). ``kafka_version``: the version that has these rules,
+    and why it applies.
 
     ``erases``: keys were erased, and nothing was cleaned (``erased_keys``); ``refused``: the erasure refused the log.
     ``producer_expiration_ms``: a producer that is idle for this time at ``now_ms`` has expired.
@@ -71,8 +69,6 @@ class CleaningRules:
     strict: bool = False
     mtime_only: bool = False
     keeps_magic: bool = False
-    strategy: str = OFFSET
-    header: bytes = b""
     kafka_version: str = ""
     erases: bool = False
     refused: bool = False

@@ -32,7 +32,7 @@ class RangeTask:
     """The batches of one log with last offsets in ``[first_offset, end_offset)``, on both sides.
 
     ``cleaned_to``: no record at or past it may be missing. ``legacy_delete_horizon_ms``: segments modified up to this time may
-    lose their v0 and v1 tombstones. ``last_offset``: the log's. Keys are hashed with ``seed`` into ``partitions``.
+    lose their v0 and v1 tombstones. Keys are hashed with ``seed`` into ``partitions``.
     """
 
     log: int
@@ -48,7 +48,6 @@ class RangeTask:
     legacy_delete_horizon_ms: int
     partitions: int = 1
     seed: int = 0
-    last_offset: int = -1
 
     @property
     def size_bytes(self) -> int:
@@ -83,7 +82,6 @@ def cut_into_ranges(
             legacy_delete_horizon_ms=horizon_ms,
             partitions=max(1, min(_MOST_PARTITIONS, size // PARTITION_BYTES)),
             seed=seed,
-            last_offset=before[-1].next_offset - 1,
         )
 
 

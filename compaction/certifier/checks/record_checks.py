@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from compaction.certifier.checks.batch_checks import check_batches
 from compaction.certifier.checks.erased_keys import ErasedKeys
-from compaction.certifier.checks.key_tables import KeyTables, keys_of, ranks_of
+from compaction.certifier.checks.key_tables import KeyTables, keys_of
 from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
 from compaction.certifier.checks.offset_ranges import RangeTask
 from compaction.certifier.checks.read_chunks import LOG_APPEND_TIME, Chunk, read_chunks
@@ -34,9 +34,6 @@ _DIFFERENT = {
     VALUE: "value of the record differs",
     HEADERS: "headers of the record differ",
 }
-#: a record's place in the order of supersession: whether it has a rank, its rank, its offset
-Last = tuple[bool, int, int]
-NO_RECORD: Last = (False, 0, -1)
 #: reasons that do not depend on other records of the key
 BELOW_START, EXPIRED, MARKER, ABORTED, INVALID = "below_log_start", "expired", "marker", "aborted", "invalid"
 
@@ -66,7 +63,7 @@ def compare_range(task: RangeTask, erased: ErasedKeys | None = None) -> tuple[Ra
 
     :param erased: the keys, if the log was not cleaned but these keys were erased from it
     """
-    result, keys = RangeResult(task.log), KeyTables(task.partitions, task.seed, task.rules, task.last_offset)
+    result, keys = RangeResult(task.log), KeyTables(task.partitions, task.seed)
     try:
         _compare_sides(task, result, keys, erased)
     except LogError as error:
@@ -271,16 +268,14 @@ def supersedable(offsets: Int64s, kinds: RecordKinds, task: RangeTask) -> Bools:
     return chosen & (offsets >= task.after_start)
 
 
-def last_of_key(task: RangeTask, key: bytes) -> Last:
-    """The record of the range that has this key and supersedes all others, ``NO_RECORD`` if there is none."""
-    last = NO_RECORD
+def last_of_key(task: RangeTask, key: bytes) -> int:
+    """The offset of the range's last record with this key, -1 if there is none."""
+    last = -1
     for chunk in read_chunks(task.before, task.first_offset, task.end_offset):
         records = chunk.records[supersedable(chunk.records["offset"], RecordKinds.of(chunk, task), task)]
         records = records[records["key_size"] == len(key)]
         equal = pc.equal(keys_of(chunk, records), pa.scalar(key, pa.binary()))
-        same = records[equal.to_numpy(zero_copy_only=False)]
-        ranked, ranks = ranks_of(chunk, same, task.rules)
-        last = max([last, *zip(ranked.tolist(), ranks.tolist(), same["offset"].tolist(), strict=True)])
+        last = max([last, *records["offset"][equal.to_numpy(zero_copy_only=False)].tolist()])
     return last
 
 

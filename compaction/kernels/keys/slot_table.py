@@ -3,9 +3,6 @@
 A slot has the two halves of the hash, a third word that is 0 only in an empty slot, and with some layouts a fourth one:
 
 ``OFFSETS``  key -> highest offset word, as Kafka's ``SkimpyOffsetMap``
-``RANKED``   key -> offset word and rank of the record that supersedes all others, for a ``compaction.strategy`` other than
-             ``offset`` (``compaction.kernels.reading.ranks``). The higher rank supersedes; of equal ranks the higher third
-             word: it has a rank and the other one has none, or it has the higher offset
 ``COUNTS``   key -> number of its records
 ``NEWEST``   key -> highest offset word and number of its records
 ``ENDS``     key -> its first and its last record in some part of a log (``follow``)
@@ -23,9 +20,7 @@ from numpy.typing import NDArray
 
 from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.compiling.native import prefetch
-from compaction.kernels.reading.ranks import RANKED_WORDS
 from compaction.kernels.reading.tables import ENTRY_WORDS, OFFSET_SHIFT
-from compaction.kernels.reading.tables import RANKED as RANK_FLAG
 
 #: number of entries before its use at which a slot is prefetched
 _PREFETCH_DISTANCE = 12
@@ -50,11 +45,10 @@ class Layout(NamedTuple):
 
 
 OFFSETS = Layout(0, ENTRY_WORDS)
-RANKED = Layout(1, RANKED_WORDS)
-COUNTS = Layout(2, ENTRY_WORDS)
-NEWEST = Layout(3, ENTRY_WORDS + 1)
-ENDS = Layout(4, ENTRY_WORDS + 1)
-_OFFSETS, _RANKED, _COUNTS = OFFSETS.code, RANKED.code, COUNTS.code
+COUNTS = Layout(1, ENTRY_WORDS)
+NEWEST = Layout(2, ENTRY_WORDS + 1)
+ENDS = Layout(3, ENTRY_WORDS + 1)
+_OFFSETS, _COUNTS = OFFSETS.code, COUNTS.code
 
 
 @inner
@@ -83,23 +77,18 @@ def _prefetch_slot(base, slot_bytes, low, slots):
 
 
 @inner
-def _supersedes(layout, word, rank, other_word, other_rank):
-    """Whether a record supersedes another one of its key; ranks count with ``RANKED`` only."""
-    if layout == _RANKED and rank != other_rank:
-        return rank > other_rank
+def _supersedes(word, other_word):
+    """Whether the record of an offset word supersedes another one of its key."""
     return word >> np.uint64(OFFSET_SHIFT) > other_word >> np.uint64(OFFSET_SHIFT)
 
 
 @inner
 def _merge(table, slot, old_word, layout, word, fourth):
     if layout == _OFFSETS:
-        if word >> np.uint64(OFFSET_SHIFT) > old_word >> np.uint64(OFFSET_SHIFT):
+        if _supersedes(word, old_word):
             table[slot, 2] = word
     elif layout == _COUNTS:
         table[slot, 2] = old_word + word
-    elif layout == _RANKED:
-        if _supersedes(layout, word, fourth, old_word, table[slot, 3]):
-            table[slot, 2], table[slot, 3] = word, fourth
     else:
         table[slot, 2] = max(old_word, word)
         table[slot, 3] += fourth
@@ -113,9 +102,7 @@ def _value(entries, i, layout, of_records):
         return word, np.uint64(0)
     if layout == _COUNTS:
         return np.uint64(1) if of_records else word, np.uint64(0)
-    if layout == _RANKED or not of_records:
-        return word, entries[i, 3]
-    return word, np.uint64(1)
+    return word, np.uint64(1) if of_records else entries[i, 3]
 
 
 @kernel
@@ -125,8 +112,7 @@ def _put(table, layout, entries, first, used, capacity, of_records):
     As in Kafka's cleaner, an entry is not looked up in a full map, even if the map may hold its key.
 
     :param table: uint64[slots, words] with free slots
-    :param of_records: whether ``entries`` are map entries of one record each, uint64[n, 3] (``RANKED``: uint64[n, 4]), else
-        slots of another table
+    :param of_records: whether ``entries`` are map entries of one record each, uint64[n, 3], else slots of another table
     """
     slots, base, slot_bytes = np.uint64(len(table)), np.uint64(table.ctypes.data), np.uint64(table.shape[1] * _WORD_BYTES)
     for i in range(first, min(first + _PREFETCH_DISTANCE, len(entries))):
@@ -202,15 +188,14 @@ def _follow(table, entries, first, used, capacity, pairs):
 
 
 @kernel
-def _superseded(table, layout, lookups, result):
-    """Fill bool[n] ``result``: whether ``table`` holds a record that supersedes that of each of ``lookups``, of its width."""
+def _superseded(table, lookups, result):
+    """Fill bool[n] ``result``: whether ``table`` holds a record that supersedes that of each of ``lookups``."""
     slots, base, slot_bytes = np.uint64(len(table)), np.uint64(table.ctypes.data), np.uint64(table.shape[1] * _WORD_BYTES)
     for i in range(len(lookups)):
         if i + _PREFETCH_DISTANCE < len(lookups):
             _prefetch_slot(base, slot_bytes, lookups[i + _PREFETCH_DISTANCE, 0], slots)
         slot, word = _find_slot(table, lookups[i, 0], lookups[i, 1], slots)
-        rank, other_rank = (table[slot, 3], lookups[i, 3]) if layout == _RANKED else (np.uint64(0), np.uint64(0))
-        result[i] = word != 0 and _supersedes(layout, word, rank, lookups[i, 2], other_rank)
+        result[i] = word != 0 and _supersedes(word, lookups[i, 2])
 
 
 @kernel
@@ -350,7 +335,7 @@ class SlotTable:
     def put(self, entries: NDArray[np.uint64], first: int = 0, *, of_records: bool = True) -> int:
         """Put ``entries[first:]`` until the table is full: the index of the first entry that was not put, or their number.
 
-        :param entries: of one record each, uint64[n, 3] (``RANKED``: uint64[n, 4]); else slots of another table
+        :param entries: of one record each, uint64[n, 3]; else slots of another table
         """
         next_entry, self._used = _put(self.slots, self.layout.code, entries, first, self._used, self.capacity, of_records)
         return int(next_entry)
@@ -373,9 +358,9 @@ class SlotTable:
         return entries[: _update(self.slots, self.layout.code, entries)]
 
     def superseded(self, lookups: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """bool[n]: for each of ``lookups``, of the table's width, whether the table holds a record that supersedes it."""
+        """bool[n]: for each of ``lookups``, uint64[n, 3], whether the table (``OFFSETS``) holds a record that supersedes it."""
         result = np.empty(len(lookups), np.bool_)
-        _superseded(self.slots, self.layout.code, lookups, result)
+        _superseded(self.slots, lookups, result)
         return result
 
     def occupied(self) -> NDArray[np.uint64]:
@@ -387,7 +372,7 @@ class SlotTable:
         """The offset words of all keys, uint64[n] in no order."""
         words = self.slots[:, 2]
         occupied: NDArray[np.uint64] = words[words != 0]
-        return occupied & ~np.uint64(RANK_FLAG) if self.layout == RANKED else occupied
+        return occupied
 
     def clear(self) -> None:
         self.slots[:, 2] = 0

@@ -183,41 +183,6 @@ def gather_keys(data, records, offsets, keys):
         offsets[i + 1] = used
 
 
-@inner
-def _big_endian(data, pos):
-    """The big-endian int64 at ``data[pos:]``."""
-    word = np.uint64(0)
-    for i in range(8):
-        word = (word << np.uint64(8)) | np.uint64(data[pos + i])
-    return np.int64(word)
-
-
-@kernel
-def last_longs(data, records, name, longs, present):
-    """Read the last header of a name as a 64-bit number.
-
-    :param records: ``RECORD_ROW[n]``; ``name``: uint8[]
-    :param longs: int64[n] to fill, 0 for none
-    :param present: bool[n] to fill: whether that header is present, well-formed and 8 bytes long
-    """
-    for i in range(len(records)):
-        longs[i], present[i] = 0, False
-        pos, end = records[i].headers_at, records[i].end
-        if pos >= end:
-            continue
-        count, pos = _zigzag(data, pos, end, 5)
-        for _ in range(count):
-            if pos < 0:
-                break
-            name_at, size, pos = _bytes(data, pos, end)
-            if pos < 0:
-                break
-            value_at, value_size, pos = _bytes(data, pos, end)
-            if pos >= 0 and size == len(name) and _same(data, name_at, name, 0, size):
-                present[i] = value_size == 8
-                longs[i] = _big_endian(data, value_at) if present[i] else 0
-
-
 @kernel
 def assign_parts(offsets, keys, seed, parts, part_of):
     """Partition keys by a hash that only distributes the work: equal keys get the same part; callers compare the keys.

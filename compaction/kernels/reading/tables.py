@@ -46,16 +46,12 @@ ENTRY_BYTES = 24
 OFFSET_SHIFT = 2
 #: the highest offset that fits an offset word
 MAX_OFFSET = (1 << 61) - 2
-#: Flags of an offset word. ``TOMBSTONE``: the record's value is null. Bit 1 has three meanings. In pass 1 it is ``LOOKUP``: the
+#: Flags of an offset word. ``TOMBSTONE``: the record's value is null. Bit 1 has two meanings. In pass 1 it is ``LOOKUP``: the
 #: record does not enter the map; the merge looks its key up. In survivor entries of the clean section it is ``DROPPED``: the
-#: record is superseded, or has no key; in those of the dirty section ``UNEXPIRED``: if it is a tombstone, it is retained even
-#: if its retention has passed.
+#: record is superseded, or has no key.
 TOMBSTONE = 1
 LOOKUP = 2
 DROPPED = 2
-UNEXPIRED = 2
-#: In ranked entries and lookups only: the record has a rank (``compaction.kernels.reading.ranks``). No offset has this bit.
-RANKED = 1 << 63
 
 #: Bits of a batch's verdict (``compaction.cleaning.record_retention``). ``DISCARD``: all of its records are
 #: dropped (aborted data, or a marker past its delete horizon). ``RETAIN_EMPTY``: its header is retained even without records.

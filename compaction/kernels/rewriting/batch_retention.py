@@ -24,7 +24,6 @@ from compaction.kernels.reading.tables import (
     RETAIN_EMPTY,
     REWRITE,
     TOMBSTONE,
-    UNEXPIRED,
 )
 
 
@@ -87,16 +86,15 @@ def _first_at_least(survivors, offset, start):
 def _kept(row, survivors, low, high, dirty, expired):
     """``(kept records, kept tombstones, expired tombstones)`` of a batch in one section, from its entries
     ``survivors[low:high]``."""
-    listed, dropped, tombstones, unexpired = high - low, 0, 0, 0
+    listed, dropped, tombstones = high - low, 0, 0
     for k in range(low, high):
         if not dirty and survivors[k] & np.uint64(DROPPED):
             dropped += 1
         elif survivors[k] & np.uint64(TOMBSTONE):
             tombstones += 1
-            unexpired += dirty and survivors[k] & np.uint64(UNEXPIRED) != 0
     kept = listed if dirty else row.count - dropped
     if expired:
-        return kept - tombstones + unexpired, unexpired, tombstones - unexpired
+        return kept - tombstones, 0, tombstones
     return kept, tombstones, 0
 
 
@@ -107,8 +105,7 @@ def decide(rows, verdicts, survivors, limits, actions):
 
     :param verdicts: uint8[r], bits ``DISCARD``, ``RETAIN_EMPTY``, ``MARKER_OF_EMPTY_TXN``
     :param survivors: uint64[m], survivor entries, ascending: of the dirty section (offset >= first dirty offset) the records
-        that the map holds (``UNEXPIRED``: tombstones that do not expire); of the clean section those to be dropped
-        (``DROPPED``) and the tombstones that are not superseded
+        that the map holds; of the clean section those to be dropped (``DROPPED``) and the tombstones that are not superseded
     :param limits: ``Limits`` of the batches' segment
     """
     first_dirty, latest_offset = limits.first_dirty_offset, limits.latest_offset

@@ -11,7 +11,7 @@ from compaction.formats.record_batch import CONTROL
 from compaction.kernels.compiling.jit import inner
 from compaction.kernels.reading.bytes import is_utf8, varint, varlong, varlong_size
 from compaction.kernels.reading.records import BAD_RECORD, OK, quick_bounds, quick_record, read_record
-from compaction.kernels.reading.tables import DISCARD, DROPPED, OFFSET_SHIFT, UNEXPIRED
+from compaction.kernels.reading.tables import DISCARD, DROPPED, OFFSET_SHIFT
 from compaction.kernels.rewriting.batch_retention import tombstones_expired
 
 #: the batch has a header name with malformed UTF-8, whose bytes Kafka replaces (see ``repair_header_names``)
@@ -75,10 +75,10 @@ def should_retain(offset, keyless, tombstone, survivors, cursor, first_dirty, la
     if keyless:
         return False, False, cursor
     if offset < first_dirty:
-        latest, unexpired = not (listed and survivors[cursor] & np.uint64(DROPPED) != 0), False
+        latest = not (listed and survivors[cursor] & np.uint64(DROPPED) != 0)
     else:
-        latest, unexpired = listed, listed and survivors[cursor] & np.uint64(UNEXPIRED) != 0
-    if latest and tombstone and expire_tombstones and not unexpired:
+        latest = listed
+    if latest and tombstone and expire_tombstones:
         return False, True, cursor
     return latest, False, cursor
 

@@ -10,7 +10,6 @@ import pytest
 
 from compaction.certifier.checks import key_tables
 from compaction.certifier.checks.key_tables import JoinedKeys, KeyTables
-from compaction.certifier.checks.log_pair import CleaningRules
 from compaction.certifier.checks.read_chunks import Chunk
 from compaction.kernels.reading.locate import RECORD_ROW
 from compaction.kernels.reading.tables import BATCH_ROW
@@ -30,14 +29,11 @@ EARLY = "tombstone is missing though older records of its key are retained"
 EXTRA = "older records of this record's key are retained"
 
 
-def tables(records: list[Seen], partitions: int = 1, kept: int | None = None) -> list[tuple[int, bytes]]:
-    rules = CleaningRules(0, strategy="offset" if kept is None else "timestamp")
-    keys = KeyTables(partitions, 5, rules, -1 if kept is None else kept)
+def tables(records: list[Seen], partitions: int = 1) -> list[tuple[int, bytes]]:
+    keys = KeyTables(partitions, 5)
     data = b"".join(each.key for each in records)
     rows = np.zeros(len(records), RECORD_ROW)
     rows["offset"] = [each.offset for each in records]
-    # of two records the one with the lower offset supersedes the other one by timestamp
-    rows["timestamp"] = -rows["offset"]
     rows["key_size"] = [len(each.key) for each in records]
     rows["key_at"] = np.cumsum(rows["key_size"]) - rows["key_size"]
     chunk = Chunk(np.zeros(1, BATCH_ROW), rows, np.frombuffer(data, np.uint8), "", 0)
@@ -46,9 +42,9 @@ def tables(records: list[Seen], partitions: int = 1, kept: int | None = None) ->
     return list(keys.packed())
 
 
-def concluded(*tasks: list[Seen], strict: bool = False, kept: int | None = None) -> tuple[set[tuple[int, str]], dict[str, int]]:
+def concluded(*tasks: list[Seen], strict: bool = False) -> tuple[set[tuple[int, str]], dict[str, int]]:
     joined = JoinedKeys()
-    for _, packed in (each for task in tasks for each in tables(task, kept=kept)):
+    for _, packed in (each for task in tasks for each in tables(task)):
         joined.add(packed)
     findings, counts = joined.conclude(strict=strict)
     return {(each.offset, each.what) for each in findings.named}, {name: count for name, count in counts.items() if count}
@@ -73,14 +69,6 @@ def test_a_missing_record_is_superseded_a_tombstone_or_lost(
 ) -> None:
     assert concluded(records) == (violations, counts)
     assert concluded(*([each] for each in records)) == (violations, counts)
-
-
-def test_a_tombstone_that_supersedes_the_last_record_of_the_log_must_be_retained() -> None:
-    tombstone, last = Seen(b"a", 1, droppable=True), Seen(b"a", 2)
-    assert concluded([tombstone], [last], strict=True, kept=2) == (set(), {})
-    dropped = tombstone._replace(missing=True)
-    assert concluded([dropped], [last], kept=2) == ({(1, EARLY)}, {"tombstone": 1})
-    assert concluded([dropped], [last._replace(missing=True)], kept=3) == (set(), {"superseded": 1, "tombstone": 1})
 
 
 def test_retained_superseded_records_are_violations_when_strict() -> None:

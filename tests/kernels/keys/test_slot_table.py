@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.kernels.keys.slot_table import COUNTS, NEWEST, OFFSETS, RANKED, Arena, Layout, SlotTable, by_bound, by_shard
+from compaction.kernels.keys.slot_table import COUNTS, NEWEST, OFFSETS, Arena, Layout, SlotTable, by_bound, by_shard
 from compaction.kernels.reading.tables import ENTRY_BYTES, LOOKUP, TOMBSTONE
-from compaction.kernels.reading.tables import RANKED as RANK_FLAG
 
 Entries = NDArray[np.uint64]
 #: hashes of few different halves, so that slots and shards collide
@@ -72,39 +71,31 @@ def test_a_map_holds_as_many_keys_as_its_buffer_and_load_factor_allow(slots: int
     assert (len(found), found.remaining(), content(found.slots)) == (0, room, {})
 
 
-def order(word: int, rank: int) -> tuple[int, bool, int]:
-    return rank, bool(word & RANK_FLAG), word >> 2
-
-
-def put_slowly(layout: Layout, held: dict[int, tuple[int, ...]], key: int, word: int, rank: int) -> None:
+def put_slowly(layout: Layout, held: dict[int, tuple[int, ...]], key: int, word: int) -> None:
     """One record into a dictionary."""
     old = held.get(key)
     if layout == COUNTS:
         held[key] = ((old or (0,))[0] + 1,)
     elif layout == NEWEST:
         held[key] = (max(word, old[0]), old[1] + 1) if old else (word, 1)
-    elif layout == RANKED:
-        if old is None or order(word, rank) > order(*old):
-            held[key] = (word, rank)
     elif old is None or word > old[0]:
         held[key] = (word,)
 
 
-def records(layout: Layout, seed: int, count: int, keys: int) -> Entries:
-    """Map entries with distinct offsets, whose hashes collide; with ranks if the layout has them."""
+def records(seed: int, count: int, keys: int) -> Entries:
+    """Map entries with distinct offsets, whose hashes collide."""
     rng = random.Random(seed)
     rows = []
     for offset in rng.sample(range(10 * count), count):
-        key, ranked = rng.randrange(keys), layout == RANKED and rng.random() < 0.8
-        rank = rng.choice((0, 1, 2**64 - 1, rng.getrandbits(64))) if ranked else 0
-        rows.append((key % 3, key + 1, (offset + 1) << 2 | (RANK_FLAG if ranked else 0), rank))
-    return np.array(rows, np.uint64)[:, : 4 if layout == RANKED else 3].copy()
+        key = rng.randrange(keys)
+        rows.append((key % 3, key + 1, (offset + 1) << 2))
+    return np.array(rows, np.uint64)
 
 
 def dictionary(layout: Layout, given: Entries) -> dict[int, tuple[int, ...]]:
     held: dict[int, tuple[int, ...]] = {}
     for row in given.tolist():
-        put_slowly(layout, held, row[1], row[2], row[3] if layout == RANKED else 0)
+        put_slowly(layout, held, row[1], row[2])
     return held
 
 
@@ -112,10 +103,10 @@ def values(table: SlotTable) -> dict[int, tuple[int, ...]]:
     return {row[1]: tuple(row[2:]) for row in table.occupied().tolist()}
 
 
-@pytest.mark.parametrize("layout", [OFFSETS, RANKED, COUNTS, NEWEST])
+@pytest.mark.parametrize("layout", [OFFSETS, COUNTS, NEWEST])
 @pytest.mark.parametrize(("count", "keys"), [(1, 1), (50, 1), (500, 60), (500, 10_000)])
 def test_a_table_holds_what_a_dictionary_holds(layout: Layout, count: int, keys: int) -> None:
-    given, table = records(layout, count, count, keys), SlotTable(layout, 1 << 20, 0.9, count, Arena())
+    given, table = records(count, count, keys), SlotTable(layout, 1 << 20, 0.9, count, Arena())
     half = count // 2
     assert (table.put(given[:half]), table.put(given, half)) == (half, count)
     assert values(table) == dictionary(layout, given)
@@ -124,7 +115,7 @@ def test_a_table_holds_what_a_dictionary_holds(layout: Layout, count: int, keys:
 
 @pytest.mark.parametrize("layout", [COUNTS, NEWEST])
 def test_the_slots_of_two_tables_add_up(layout: Layout) -> None:
-    given = records(layout, 1, 500, 60)
+    given = records(1, 500, 60)
     # not full with all keys, as no entry is put into a full table
     total = SlotTable.of_keys(layout, 61)
     for part in (given[:200], given[200:]):
@@ -134,25 +125,14 @@ def test_the_slots_of_two_tables_add_up(layout: Layout) -> None:
     assert values(total) == dictionary(layout, given)
 
 
-@pytest.mark.parametrize("layout", [OFFSETS, RANKED])
-def test_updates_change_held_keys_and_return_the_others(layout: Layout) -> None:
-    given, table = records(layout, 2, 400, 60), SlotTable(layout, 1 << 20, 0.9, 400, Arena())
+def test_updates_change_held_keys_and_return_the_others() -> None:
+    given, table = records(2, 400, 60), SlotTable(OFFSETS, 1 << 20, 0.9, 400, Arena())
     table.put(given[:40])
     held = {row[1] for row in given[:40].tolist()}
     others = table.update(given[40:].copy())
     assert others.tolist() == [row for row in given[40:].tolist() if row[1] not in held]
-    expected = dictionary(layout, given)
+    expected = dictionary(OFFSETS, given)
     assert values(table) == {key: expected[key] for key in held}
-
-
-def test_only_a_record_of_higher_order_supersedes_a_ranked_lookup() -> None:
-    given, lookups, table = records(RANKED, 3, 200, 60), records(RANKED, 4, 200, 90), SlotTable(RANKED, 1 << 20, 0.9, 200)
-    table.put(given)
-    best = dictionary(RANKED, given)
-    expected = [key in best and order(*best[key]) > order(word, rank) for _, key, word, rank in lookups.tolist()]
-    assert table.superseded(lookups).tolist() == expected
-    assert any(expected) and not all(expected)
-    assert sorted(table.offset_words().tolist()) == sorted(word & ~RANK_FLAG for word, _ in best.values())
 
 
 def rounds_of(keys: list[int], most: int) -> int:
@@ -168,7 +148,7 @@ def rounds_of(keys: list[int], most: int) -> int:
 @pytest.mark.parametrize("most", [1, 2, 7, 50, 51])
 @pytest.mark.parametrize("distinct", [1, 5, 50, 1000])
 def test_a_table_is_full_with_the_given_number_of_keys(most: int, distinct: int) -> None:
-    given, at, rounds = records(COUNTS, most, 400, distinct), 0, 0
+    given, at, rounds = records(most, 400, distinct), 0, 0
     while at < len(given):
         table = SlotTable.of_keys(COUNTS, most)
         at = table.put(given, at)

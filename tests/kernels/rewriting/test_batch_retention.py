@@ -18,7 +18,6 @@ from compaction.kernels.reading.tables import (
     RETAIN_EMPTY,
     REWRITE,
     TOMBSTONE,
-    UNEXPIRED,
 )
 from compaction.kernels.rewriting.batch_retention import Limits, decide
 from tests.kernels.situations import Situation, random_situation
@@ -93,18 +92,6 @@ def test_a_tombstone_is_dropped_at_its_delete_horizon(now_ms: int, action: int, 
     survivors = np.array([1 << OFFSET_SHIFT | TOMBSTONE], np.uint64)
     actions = np.empty(1, np.uint8)
     assert decide(rows, np.zeros(1, np.uint8), survivors, Limits(0, 10, now_ms, False), actions) == expired
-    assert actions.tolist() == [action]
-
-
-@pytest.mark.parametrize(("first_dirty", "action", "expired"), [(0, COPY, 0), (1, DROP, 0)])
-def test_a_dirty_tombstone_that_does_not_expire_is_retained_a_clean_one_with_this_bit_is_superseded(
-    first_dirty: int, action: int, expired: int
-) -> None:
-    rows = np.zeros(1, BATCH_ROW)
-    rows["count"], rows["magic"], rows["attributes"], rows["base_timestamp"] = 1, 2, 0x40, 1_000
-    survivors = np.array([1 << OFFSET_SHIFT | TOMBSTONE | UNEXPIRED], np.uint64)
-    actions = np.empty(1, np.uint8)
-    assert decide(rows, np.zeros(1, np.uint8), survivors, Limits(first_dirty, 10, 1_000, False), actions) == expired
     assert actions.tolist() == [action]
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from compaction.config import Origin, Resolver, TopicConfig, read_properties
-from compaction.config.entries import KIP_280, TOPIC_ENTRIES
+from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.kinds import parse
 from compaction.config.resolver import TOPIC_ATTRIBUTES
 from compaction.formats.properties import parse_properties
@@ -122,8 +122,8 @@ def effective(config: TopicConfig, name: str) -> object:
 @pytest.mark.parametrize("topic", TOPICS)
 def test_values_and_sources_equal_the_brokers(stored: Stored, topic: str) -> None:
     config, told = ours(stored.log_dir, topic), stored.told[topic]
-    assert set(told) >= set(TOPIC_ENTRIES) - {"internal.segment.bytes", *KIP_280}
-    for name in {"cleanup.policy", *TOPIC_ATTRIBUTES} - set(KIP_280):
+    assert set(told) >= set(TOPIC_ENTRIES) - {"internal.segment.bytes"}
+    for name in ("cleanup.policy", *TOPIC_ATTRIBUTES):
         expected: object = parse(told[name].value or "", TOPIC_ENTRIES[name].kind)
         if name == "cleanup.policy":
             expected = {word for word in (told[name].value or "").split(",") if word}
