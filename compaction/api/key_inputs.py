@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.inputs import texts
-from compaction.certifier.verify_request import VerifyRequest
+from compaction.certifier.find_pairs import VerifyRequest
 from compaction.errors import UsageError
 from compaction.formats.primitives import FormatError
 from compaction.storage.text_files import read_text

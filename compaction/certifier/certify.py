@@ -34,10 +34,9 @@ from compaction.certifier.checks.txn_checks import (
     check_retained,
 )
 from compaction.certifier.checks.violations import Findings
-from compaction.certifier.find_pairs import find_pairs
+from compaction.certifier.find_pairs import VerifyRequest, find_pairs
 from compaction.certifier.kept_files import WalkedLog, check_directories, check_logs
 from compaction.certifier.run_tasks import compare_ranges, walk_segments
-from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import StorageError
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step

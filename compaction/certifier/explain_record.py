@@ -15,9 +15,8 @@ from compaction.certifier.checks.offset_ranges import RangeTask, cut_into_ranges
 from compaction.certifier.checks.read_chunks import Chunk, read_chunks
 from compaction.certifier.checks.record_checks import RecordKinds
 from compaction.certifier.checks.txn_checks import Transactions
-from compaction.certifier.find_pairs import find_pairs
+from compaction.certifier.find_pairs import VerifyRequest, find_pairs
 from compaction.certifier.run_tasks import last_of
-from compaction.certifier.verify_request import VerifyRequest
 from compaction.task_runner import TaskRunner
 
 _RANGE_BYTES = 16 << 20

@@ -19,7 +19,7 @@ from compaction.api.inputs import Inputs, NamedSettings, Texts, Time, read_reque
 from compaction.api.key_inputs import KeyInputs, certified_salt, erased_keys, read_keys
 from compaction.api.runs import carried_out, done_before
 from compaction.certifier.certificate import Status, error_line
-from compaction.certifier.verify_request import VerifyRequest
+from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cli import execution, log_lines, option_groups
 from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError

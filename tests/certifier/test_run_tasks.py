@@ -20,9 +20,9 @@ from compaction.certifier.certify import certify as certify_request
 from compaction.certifier.checks import offset_ranges
 from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.erasure_certificate import certify_erasure
+from compaction.certifier.find_pairs import VerifyRequest
 from compaction.certifier.find_remains import Remains
 from compaction.certifier.run_tasks import search_files
-from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engines.processes import ProcessPasses
