@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.checks.erased_keys import ErasedKeys
+from compaction.certifier.checks.key_tables import JoinedKeys
 from compaction.certifier.checks.log_checks import check_log, log_end
 from compaction.certifier.checks.log_pair import LogPair
-from compaction.certifier.checks.offset_ranges import RANGE_BYTES, RangeTask, cut_into_ranges
-from compaction.certifier.checks.record_checks import RangeResult
-from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask
+from compaction.certifier.checks.offset_ranges import PARTITION_BYTES, RANGE_BYTES, RangeTask, cut_into_ranges
+from compaction.certifier.checks.record_checks import RangeResult, compare_range
+from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
 from compaction.certifier.checks.txn_checks import (
     Transactions,
     check_index,
@@ -36,12 +38,13 @@ from compaction.certifier.checks.txn_checks import (
 from compaction.certifier.checks.violations import Findings
 from compaction.certifier.find_pairs import VerifyRequest, find_pairs
 from compaction.certifier.kept_files import WalkedLog, check_directories, check_logs
-from compaction.certifier.run_tasks import compare_ranges, walk_segments
 from compaction.errors import StorageError
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.task_runner import TaskRunner
+from compaction.task_runner import Item, Job, Place, TaskRunner, pack
 
+#: the part of a log under which results travel
+_RESULT = -1
 #: the walks of ``before`` and of ``after``
 Walks = tuple[list[SegmentWalk], list[SegmentWalk]]
 
@@ -155,3 +158,44 @@ def _conclude(
         failed = log in errors
         certificates[log] = LogCertificate.failed(name, errors[log]) if failed else LogCertificate.of(name, log_findings, count)
     return certificates
+
+
+def walk_segments(runner: TaskRunner, tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
+    """Walk each segment; results are in order."""
+    packs = pack(tasks, lambda task: task.files.size_bytes, RANGE_BYTES)
+    sizes = [sum(task.files.size_bytes for task in tasks) for tasks in packs]
+    job = Job.sized("segments", f"verify: walk {counted(len(tasks), 'segment')}", sizes)
+    return [walk for walks in runner.run(job, packs, _walk) for walk in walks]
+
+
+def _walk(tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
+    return list(map(walk_segment, tasks))
+
+
+def compare_ranges(
+    runner: TaskRunner, tasks: Sequence[RangeTask], strict: Mapping[int, bool], erased: ErasedKeys | None = None
+) -> list[RangeResult]:
+    """Compare each range, and join the keys of each log, in no order; ``strict`` is by log."""
+    packs = pack(tasks, lambda task: task.size_bytes, RANGE_BYTES)
+    sizes = [sum(task.size_bytes for task in tasks) for tasks in packs]
+    job = Job.sized("records", f"verify: compare {counted(len(tasks), 'range')} of offsets", sizes)
+    reducers = max(1, runner.cores, sum(sizes) // PARTITION_BYTES)
+    return runner.exchange(job, packs, partial(_compare, erased=erased), partial(_join, strict=dict(strict)), reducers)
+
+
+def _compare(tasks: Sequence[RangeTask], erased: ErasedKeys | None) -> Iterator[Item]:
+    for task in tasks:
+        result, keys = compare_range(task, erased)
+        yield (task.log, _RESULT), result
+        yield from (((task.log, partition), packed) for partition, packed in keys.packed())
+
+
+def _join(items: Iterable[Item], strict: Mapping[int, bool]) -> Iterator[RangeResult]:
+    joined: dict[Place, JoinedKeys] = {}
+    for place, item in items:
+        if isinstance(item, RangeResult):
+            yield item
+        else:
+            joined.setdefault(place, JoinedKeys()).add(item)
+    for (log, _), keys in joined.items():
+        yield RangeResult(log, *keys.conclude(strict=strict[log]))

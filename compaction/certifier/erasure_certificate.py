@@ -46,8 +46,7 @@ from compaction.certifier.certify import certify_pairs
 from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.checks.log_pair import LogPair, SegmentFiles, Side
 from compaction.certifier.find_pairs import VerifyRequest, find_pairs
-from compaction.certifier.find_remains import Remains, unreached
-from compaction.certifier.run_tasks import search_files
+from compaction.certifier.find_remains import Remains, search_files, unreached
 from compaction.errors import UsageError
 from compaction.formats.key_criteria import fingerprint
 from compaction.logdir.discover import Selector
