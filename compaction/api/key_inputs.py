@@ -206,8 +206,7 @@ def certified_salt(path: str, criteria: KeyCriteria) -> bytes | None:
 
 
 def _read_sealed(path: str, criteria: KeyCriteria) -> Mapping[str, Any]:
-    from compaction.certifier.certificate_seal import require_sealed
-    from compaction.certifier.erasure_certificate import read_certificate
+    from compaction.certifier.erasure_certificate import read_certificate, require_sealed
 
     certificate = read_certificate(read_text(path), path)
     require_sealed(certificate, criteria, path)

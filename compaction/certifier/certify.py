@@ -8,7 +8,7 @@ The proof for each log:
    the cleaner checkpoint and not aborted, a tombstone past its delete horizon, aborted, a marker, without a key (Kafka:
    invalid), below the log start, or expired;
 3. start and end offsets, checkpoints, indexes, transactions and the active segment are consistent (``log_checks``,
-   ``index_checks``, ``txn_checks``);
+   ``segment_walk``, ``txn_checks``);
 4. the files beside the records equal those of before, or in place agree with the log (``kept_files``).
 """
 
