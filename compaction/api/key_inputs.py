@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.certifier.verify_request import VerifyRequest
+from compaction.certifier.find_pairs import VerifyRequest
 from compaction.errors import UsageError
 from compaction.formats.primitives import FormatError
 from compaction.options.table import Keys
@@ -207,8 +207,7 @@ def certified_salt(path: str, criteria: KeyCriteria) -> bytes | None:
 
 
 def _read_sealed(path: str, criteria: KeyCriteria) -> Mapping[str, Any]:
-    from compaction.certifier.certificate_seal import require_sealed
-    from compaction.certifier.erasure_certificate import read_certificate
+    from compaction.certifier.erasure_certificate import read_certificate, require_sealed
 
     certificate = read_certificate(read_text(path), path)
     require_sealed(certificate, criteria, path)

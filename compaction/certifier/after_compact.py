@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from compaction.certifier.verify_request import VerifyRequest
+from compaction.certifier.find_pairs import VerifyRequest
 from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
 from compaction.logdir.settings.log_settings import Settings, read_settings

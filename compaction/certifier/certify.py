@@ -8,7 +8,7 @@ The proof for each log:
    the cleaner checkpoint and not aborted, a tombstone past its delete horizon, aborted, a marker, without a key (Kafka:
    invalid), below the log start, or expired;
 3. start and end offsets, checkpoints, indexes, transactions and the active segment are consistent (``log_checks``,
-   ``index_checks``, ``txn_checks``);
+   ``segment_walk``, ``txn_checks``);
 4. the files beside the records equal those of before, or in place agree with the log (``kept_files``).
 """
 
@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.checks.erased_keys import ErasedKeys
+from compaction.certifier.checks.key_tables import JoinedKeys
 from compaction.certifier.checks.log_checks import check_log, log_end
 from compaction.certifier.checks.log_pair import LogPair
-from compaction.certifier.checks.offset_ranges import RANGE_BYTES, RangeTask, cut_into_ranges
-from compaction.certifier.checks.record_checks import RangeResult
-from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask
+from compaction.certifier.checks.offset_ranges import PARTITION_BYTES, RANGE_BYTES, RangeTask, cut_into_ranges
+from compaction.certifier.checks.record_checks import RangeResult, compare_range
+from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
 from compaction.certifier.checks.txn_checks import (
     Transactions,
     check_index,
@@ -34,15 +36,15 @@ from compaction.certifier.checks.txn_checks import (
     check_retained,
 )
 from compaction.certifier.checks.violations import Findings
-from compaction.certifier.find_pairs import find_pairs
+from compaction.certifier.find_pairs import VerifyRequest, find_pairs
 from compaction.certifier.kept_files import WalkedLog, check_directories, check_logs
-from compaction.certifier.run_tasks import compare_ranges, walk_segments
-from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import StorageError
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.task_runner import Reading, TaskRunner
+from compaction.task_runner import Item, Job, Place, Reading, TaskRunner, pack
 
+#: the part of a log under which results travel
+_RESULT = -1
 #: the walks of ``before`` and of ``after``
 Walks = tuple[list[SegmentWalk], list[SegmentWalk]]
 
@@ -161,3 +163,49 @@ def _conclude(
         failed = log in errors
         certificates[log] = LogCertificate.failed(name, errors[log]) if failed else LogCertificate.of(name, log_findings, count)
     return certificates
+
+
+def walk_segments(runner: TaskRunner, tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
+    """Walk each segment; results are in order."""
+    packs = pack(tasks, lambda task: task.files.size_bytes, RANGE_BYTES)
+    sizes = [sum(task.files.size_bytes for task in tasks) for tasks in packs]
+    job = Job.sized("segments", f"verify: walk {counted(len(tasks), 'segment')}", sizes)
+    return [walk for walks in runner.run(job, packs, _walk) for walk in walks]
+
+
+def _walk(tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
+    return list(map(walk_segment, tasks))
+
+
+def compare_ranges(
+    runner: TaskRunner, tasks: Sequence[RangeTask], strict: Mapping[int, bool], erased: ErasedKeys | None = None
+) -> list[RangeResult]:
+    """Compare each range, and join the keys of each log, in no order; ``strict`` is by log."""
+    packs = pack(tasks, lambda task: task.size_bytes, RANGE_BYTES)
+    sizes = [sum(task.size_bytes for task in tasks) for tasks in packs]
+    job = Job.sized("records", f"verify: compare {counted(len(tasks), 'range')} of offsets", sizes)
+    reducers = max(1, runner.cores, sum(sizes) // PARTITION_BYTES)
+    return runner.exchange(job, packs, partial(_compare, erased=erased), partial(_join, strict=dict(strict)), reducers)
+
+
+def _compare(tasks: Sequence[RangeTask], erased: ErasedKeys | None) -> Iterator[Item]:
+    for task in tasks:
+        result, keys = compare_range(task, erased)
+        yield (task.log, _RESULT), result
+        yield from (((task.log, partition), packed) for partition, packed in keys.packed())
+        yield from (((task.log, partition), result.reading) for partition in range(task.partitions))
+
+
+def _join(items: Iterable[Item], strict: Mapping[int, bool]) -> Iterator[RangeResult]:
+    joined: dict[Place, JoinedKeys] = {}
+    readings: dict[Place, Reading] = {}
+    for place, item in items:
+        if isinstance(item, RangeResult):
+            yield item
+        elif isinstance(item, Reading):
+            readings[place] = readings.get(place, Reading()) + item
+        else:
+            joined.setdefault(place, JoinedKeys()).add(item)
+    for place, reading in readings.items():
+        log, keys = place[0], joined.pop(place, JoinedKeys())
+        yield RangeResult(log, *keys.conclude(strict=strict[log]), reading=reading, joins=True)

@@ -13,7 +13,7 @@ selected key remains.
 | ``elsewhere`` | files that were not erased from: each with its ``path`` and the ``records`` of the keys in it; ``null`` if it
   cannot be read as record batches |
 | ``out_of_reach`` | copies of the logs that no erasure reaches, whether they exist or not |
-| ``seal`` | binds all other fields to the keys (``certificate_seal``) |
+| ``seal`` | binds all other fields to the keys, as below |
 
 | field of a log | meaning |
 | --- | --- |
@@ -30,11 +30,18 @@ selected key remains.
 
 It has no signature, but is reproducible: ``compare`` names the fields in which another run's certificate differs. The seal
 binds the fields that cannot be computed again: without the keys no field can be changed unnoticed.
+
+The ``seal`` binds the certificate to its keys: it is an HMAC-SHA256 of all its other fields, under a secret that
+is derived from the keys and patterns.
+
+Digests of an erasure's result can be computed again; its request and the state before it cannot. The seal detects changes by
+anyone who does not have the keys.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,18 +49,16 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport, worst
-from compaction.certifier.certificate_seal import sealed
 from compaction.certifier.certify import certify_pairs
 from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.checks.log_pair import LogPair, SegmentFiles, Side
-from compaction.certifier.find_pairs import find_pairs
-from compaction.certifier.find_remains import Remains, unreached
-from compaction.certifier.run_tasks import search_files
-from compaction.certifier.verify_request import VerifyRequest
-from compaction.errors import UsageError
-from compaction.formats.key_criteria import fingerprint
+from compaction.certifier.find_pairs import VerifyRequest, find_pairs
+from compaction.certifier.find_remains import Remains, search_files, unreached
+from compaction.errors import CompactionError, UsageError
+from compaction.formats.key_criteria import KeyCriteria, fingerprint
 from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
+from compaction.printable import printable_json
 from compaction.storage.mixed import MixedFileSystem
 from compaction.task_runner import TaskRunner
 
@@ -301,3 +306,36 @@ def _digest(files: SegmentFiles) -> str:
     for position in range(0, files.size_bytes, _READ_BYTES):
         digest.update(fs.read_bytes(path, position, min(_READ_BYTES, files.size_bytes - position)))
     return digest.hexdigest()
+
+
+_SEAL = "seal"
+
+
+def sealed(fields: Mapping[str, Any], secret: bytes) -> str:
+    """The certificate as JSON: the fields, and their seal.
+
+    :param secret: the secret of the keys, under the certificate's salt
+    """
+    # the fields as a reader sees them: bytes of names that are not UTF-8 are escaped
+    written = json.loads(printable_json(json.dumps(fields, ensure_ascii=False)))
+    document = {**written, _SEAL: _seal(written, secret)}
+    return printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
+
+
+def require_sealed(certificate: Mapping[str, Any], criteria: KeyCriteria, path: str) -> None:
+    """:raises UsageError: the certificate is of other keys
+    :raises CompactionError: the certificate has changed since it was written
+    """
+    secret = criteria.secret(bytes.fromhex(certificate["salt"]))
+    if fingerprint(secret) != certificate["keys_sha256"]:
+        problem = "--certificate: it belongs to other keys"
+        raise UsageError(problem, path=path, hint="give the same --keys and --where as to erase")
+    if _seal(certificate, secret) != certificate.get(_SEAL):
+        problem = "--certificate: it was changed after it was written, because its seal does not match its fields"
+        raise CompactionError(problem, path=path, hint="use the file that erase --certificate wrote")
+
+
+def _seal(fields: Mapping[str, Any], secret: bytes) -> str:
+    other_fields = {name: value for name, value in fields.items() if name != _SEAL}
+    text = json.dumps(other_fields, sort_keys=True, separators=(",", ":"))
+    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -13,12 +14,11 @@ from compaction.certifier.checks.log_checks import log_end
 from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.offset_ranges import RangeTask, cut_into_ranges
 from compaction.certifier.checks.read_chunks import Chunk, read_chunks
-from compaction.certifier.checks.record_checks import RecordKinds
+from compaction.certifier.checks.record_checks import RecordKinds, last_of_key
 from compaction.certifier.checks.txn_checks import Transactions
-from compaction.certifier.find_pairs import find_pairs
-from compaction.certifier.run_tasks import last_of
-from compaction.certifier.verify_request import VerifyRequest
-from compaction.task_runner import TaskRunner
+from compaction.certifier.find_pairs import VerifyRequest, find_pairs
+from compaction.screen.amounts import counted
+from compaction.task_runner import Job, TaskRunner
 
 _RANGE_BYTES = 16 << 20
 
@@ -105,3 +105,10 @@ def _reason_by_key(runner: TaskRunner, tasks: list[RangeTask], source: FoundReco
     if droppable:
         return "was a tombstone past its delete horizon"
     return "is LOST: it is the last record of its key, and nothing explains why it is missing"
+
+
+def last_of(runner: TaskRunner, tasks: Sequence[RangeTask], key: bytes) -> list[int]:
+    """``last_of_key`` of each range."""
+    sizes = [task.size_bytes for task in tasks]
+    job = Job.sized("records of the key", f"verify: look up one key in {counted(len(tasks), 'range')} of offsets", sizes)
+    return runner.run(job, tasks, partial(last_of_key, key=key))

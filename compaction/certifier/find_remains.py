@@ -7,12 +7,13 @@ batches are searched for the keys; the others are only named.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.checks.log_pair import LONG_MAX
-from compaction.certifier.checks.offset_ranges import ByteRange
+from compaction.certifier.checks.offset_ranges import RANGE_BYTES, ByteRange
 from compaction.certifier.checks.read_chunks import read_chunks
 from compaction.errors import CompactionError, StorageError
 from compaction.formats.primitives import FormatError
@@ -33,6 +34,7 @@ from compaction.screen.amounts import counted
 from compaction.storage.filesystem import ReadableFileSystem, join
 from compaction.storage.manifest import MANIFEST, MARKER
 from compaction.storage.mixed import file_system
+from compaction.task_runner import Job, TaskRunner, pack
 
 _OF_RUNS = frozenset((JOURNAL, FINISHED, MANIFEST, MARKER))
 _DIRECTORY = "/"
@@ -119,3 +121,19 @@ def _listed(fs: ReadableFileSystem, path: str) -> list[str]:
 def _is_dir(fs: ReadableFileSystem, path: str) -> bool:
     status = fs.stat(path)
     return status is not None and status.is_dir
+
+
+def search_files(runner: TaskRunner, files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remains]:
+    """``remains_in`` each of ``files``: a log directory, and a path in it."""
+    sizes = {file: size_in(*file) for file in files}
+    packs = pack(files, sizes.__getitem__, RANGE_BYTES)
+    job = Job.sized(
+        "other files",
+        f"verify: look for keys in {counted(len(files), 'other file')}",
+        [sum(sizes[file] for file in files_of_task) for files_of_task in packs],
+    )
+    return [remains for task_remains in runner.run(job, packs, partial(_search, erased=erased)) for remains in task_remains]
+
+
+def _search(files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remains]:
+    return [remains_in(*file, erased) for file in files]

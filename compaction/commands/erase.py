@@ -19,7 +19,7 @@ from compaction.api.inputs import Inputs, read_request, read_selector, with_outp
 from compaction.api.key_inputs import KeyInputs, certified_salt, erased_keys, read_keys
 from compaction.api.runs import OnReport, done_before, run_on_engine
 from compaction.certifier.certificate import Status, error_line
-from compaction.certifier.verify_request import VerifyRequest
+from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cli import execution, log_lines
 from compaction.cli.parser import Parser
 from compaction.config.request import CompactionRequest

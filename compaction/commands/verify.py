@@ -23,7 +23,7 @@ from compaction.api.inputs import (
 from compaction.api.key_inputs import KeyInputs, with_certificate
 from compaction.api.provenance import provenance
 from compaction.certifier.certificate import Status, VerifyReport, error_line
-from compaction.certifier.verify_request import VerifyRequest
+from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cli import execution, log_lines
 from compaction.cli.parser import Parser
 from compaction.errors import UsageError

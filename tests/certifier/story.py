@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.certifier.certificate import VerifyReport
-from compaction.certifier.verify_request import VerifyRequest
+from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cleaning.log_view import AbortedTxn
 from tests.certifier.certify import certify
 from tests.local_job import clean_locally, read_offsets, resolver_of, write_offsets

@@ -25,7 +25,7 @@ from compaction.certifier.erasure_certificate import (
     read_certificate,
     selected_logs,
 )
-from compaction.certifier.verify_request import VerifyRequest
+from compaction.certifier.find_pairs import VerifyRequest
 from compaction.errors import UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.key_criteria import KeyCriteria, KeyPattern

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from compaction.certifier.certificate import LogCertificate, Status
-from compaction.certifier.verify_request import VerifyRequest
+from compaction.certifier.find_pairs import VerifyRequest
 from compaction.report import LogReport, LogStatus
 from tests.certifier.certify import certify
 from tests.certifier.oracle import Judgement, Round, judge

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.certifier.certificate import LogCertificate
-from compaction.certifier.verify_request import VerifyRequest
+from compaction.certifier.find_pairs import VerifyRequest
 from compaction.config import Resolver, read_toml
 from tests.certifier.certify import certify
 from tests.conformance.compare import differences

@@ -12,7 +12,7 @@ import google_crc32c
 import pytest
 
 from compaction.certifier.certificate import Status
-from compaction.certifier.verify_request import VerifyRequest
+from compaction.certifier.find_pairs import VerifyRequest
 from compaction.report import LogStatus
 from compaction.run.sizing import Sizes
 from tests.certifier.certify import certify

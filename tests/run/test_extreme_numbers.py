@@ -17,7 +17,7 @@ import google_crc32c
 import pytest
 
 from compaction.certifier.certificate import Status
-from compaction.certifier.verify_request import VerifyRequest
+from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cleaning.log_view import ProducerEntry
 from compaction.config import Resolver, read_sets
 from compaction.config.entries import BROKER_ENTRIES, MIB, TOPIC_ENTRIES, Entry

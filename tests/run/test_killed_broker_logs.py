@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from compaction.certifier.verify_request import VerifyRequest
+from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cli import console
 from compaction.commands import erase
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys

@@ -68,6 +68,6 @@ def test_each_kernel_is_compiled_once_and_kept_outside_of_the_package(tmp_path: 
     assert any("rewrite.rewrite" in each for each in first)
     assert set(first.values()) == {1}, first
     cached = tmp_path / "home/.cache/kafka-log-compaction/numba"
-    assert len(list(cached.rglob("*.nbc"))) == len(first)
+    assert len(list(cached.rglob("*.kernel"))) == len(first)
     assert not compiled_by_a_run(package, tmp_path, "second", *options)
     assert sorted(package.rglob("*")) == before

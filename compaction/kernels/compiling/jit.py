@@ -1,22 +1,27 @@
 """Decorators that compile kernels: ``kernel`` for functions that Python calls, ``inner`` for functions that kernels call.
 
-The code of a kernel includes the functions that it calls, so only kernels are cached on disk (see ``cache``). An inner function
-is compiled once per list of argument types, whatever constants it is called with.
+Both are numba's ``njit``. The code of a kernel includes the functions that it calls, so only kernels are cached on disk (see
+``cache``). An inner function is compiled once per list of argument types, whatever constants it is called with.
 
 numba, which takes half a second to import, is imported with the first call of a kernel: commands without work do not need it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 from compaction import signals
 
+_LOGGER = logging.getLogger(__name__)
 #: whether kernels run as plain Python, for tests and debuggers: numba's own switch
 INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+#: held while a kernel's compiler is set up: threads that call a kernel at once share one
+_SETUP = threading.Lock()
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -35,25 +40,38 @@ class _Kernel:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.__doc__ = function.__doc__
+        self._compiled: Any = None
 
     def __call__(self, *args: Any) -> Any:
         """Call the compiled function."""
-        return self._compiled(*args)
+        return (self._compiled or self._set_up())(*args)
 
-    @cached_property
-    def _compiled(self) -> Any:
+    def _set_up(self) -> Any:
         # an interrupt arrives once numba is imported: imports lose exceptions where a library ignores any
-        with signals.deferred():
+        with _SETUP, signals.deferred():
             # a kernel from the cache needs the library that ``intrinsics`` loads, too
             from compaction.kernels.compiling import intrinsics  # noqa: F401
-            from compaction.kernels.compiling.cache import kernel_cache
-            from compaction.kernels.compiling.compiler import KernelCompiler
+            from compaction.kernels.compiling.cache import use_cache
 
-            compiled = _compiled(self._function, pipeline_class=KernelCompiler, nogil=True, no_cfunc_wrapper=True)
-        compiled._cache = kernel_cache(self._function) or compiled._cache
-        # the exception of an interrupt would be lost within a call by LLVM
-        compiled._compiler.compile = signals.deferred()(compiled._compiler.compile)
-        return compiled
+            if self._compiled is None:
+                _load_extensions()
+                self._compiled = use_cache(_njit(self._function, nogil=True, no_cfunc_wrapper=True))
+        return self._compiled
+
+
+def _load_extensions() -> None:
+    """Load numba's extensions of installed packages, as numba would before its first compilation.
+
+    Kernels need none of them: one that fails, and malformed entry points of any package, are a warning.
+    """
+    from numba.core.entrypoints import init_all
+
+    try:
+        init_all()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit
+        _LOGGER.warning("extensions of numba are not loaded: %s: %s", type(error).__name__, error)
 
 
 class _Inner:
@@ -75,9 +93,7 @@ class _Inner:
 
     @cached_property
     def _part(self) -> Any:
-        from compaction.kernels.compiling.compiler import PartCompiler
-
-        return _compiled(self._function, pipeline_class=PartCompiler, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+        return _njit(self._function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
     @cached_property
     def _numba_type_(self) -> Any:
@@ -87,7 +103,7 @@ class _Inner:
         return types.Dispatcher(self._part)
 
 
-def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+def _njit(function: Callable[..., Any], **options: bool) -> Any:
     from numba import njit, types
     from numba.core.options import DefaultOptions
 

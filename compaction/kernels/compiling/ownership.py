@@ -62,10 +62,10 @@ def make_private(directory: Path) -> str:
     return reason
 
 
-def is_private_file(path: str) -> bool:
+def is_private_file(path: Path) -> bool:
     """Whether a file, in a private directory, is a regular file that nobody else may write to."""
     try:
-        status = Path(path).lstat()
+        status = path.lstat()
     except OSError:
         return False
     return stat.S_ISREG(status.st_mode) and status.st_uid in (_ROOT, os.geteuid()) and not _others_write(status)

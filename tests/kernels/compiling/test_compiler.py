@@ -1,13 +1,19 @@
-"""Inner functions become parts of the kernels that call them, and nothing else."""
+"""Kernels and inner functions are compiled by numba as it is: they share inner functions for any types, in any thread."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
 import numpy as np
 import pytest
-from numba import njit
 
-from compaction.kernels.compiling.compiler import KernelCompiler
-from compaction.kernels.compiling.jit import inner
+from compaction.kernels.compiling.jit import inner, kernel
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @inner
@@ -24,7 +30,7 @@ def half_at(data, k):  # type: ignore[no-untyped-def]
     return half(data[k])
 
 
-@njit(pipeline_class=KernelCompiler)
+@kernel
 def halves(data):  # type: ignore[no-untyped-def]
     """The sum of the halves of ``data``, and their number times 10."""
     total = data[0] - data[0]
@@ -33,7 +39,7 @@ def halves(data):  # type: ignore[no-untyped-def]
     return total, max(10, 5) * len(data)
 
 
-@njit(pipeline_class=KernelCompiler)
+@kernel
 def last_half(data):  # type: ignore[no-untyped-def]
     """Half of the last one."""
     return half_at(data, len(data) - 1)
@@ -51,12 +57,36 @@ def test_an_error_of_an_inner_function_is_raised_by_the_kernel() -> None:
     assert halves(np.array([2, 2])) == (2, 20)
 
 
-def test_an_inner_function_is_not_translated_to_machine_code() -> None:
-    last_half(np.array([2]))
-    compiled = last_half.overloads[last_half.signatures[0]]
-    assert compiled.library._compiled
-    parts = half._part.overloads.values()
-    assert parts
-    for each in parts:
-        assert not getattr(each.library, "_compiled", False)
-        assert each.fndesc.llvm_func_name in each.library.get_llvm_str()
+def test_threads_that_call_a_kernel_at_once_compile_it_once() -> None:
+    def quarters(data):  # type: ignore[no-untyped-def]
+        return half(half_at(data, 0))
+
+    compiled, together, threads = kernel(quarters), Barrier(4), 4
+
+    def call(number: int) -> int:
+        together.wait()
+        found: int = compiled(np.array([4 * number], np.int16))
+        return found
+
+    with ThreadPoolExecutor(threads) as pool:
+        assert list(pool.map(call, range(threads))) == list(range(threads))
+    assert len(compiled._compiled.overloads) == 1
+
+
+#: calls a kernel, and prints what of numba's classes and modules is a function or class of this package
+CHANGED = """
+import sys
+from compaction.startup import all_kernels
+all_kernels.markers()
+ours = lambda value: (getattr(value, "__module__", None) or "").startswith("compaction")
+modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] in ("numba", "llvmlite")]
+values = (value for module in modules for value in (module, *vars(module).values()))
+holders = {id(value): value for value in values if isinstance(value, (type, type(sys)))}.values()
+replaced = [(holder, name) for holder in holders for name, value in list(vars(holder).items()) if ours(value)]
+print(len(holders) > 1000, replaced)
+"""
+
+
+def test_no_function_of_numba_is_replaced_for_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", CHANGED], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True []\n", "")
