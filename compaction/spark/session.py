@@ -41,6 +41,7 @@ from compaction.kernels.compiling.cache import process_cache_dir
 from compaction.kernels.compiling.place import CACHE_DIR, NO_CACHE
 from compaction.spark.jvm import C1_ONLY, LOCAL_DIRS, choose_jvm_options, private_dirs, start_jvm
 from compaction.startup import protection
+from compaction.startup.java_version import require_safe_jvm
 from compaction.startup.protection import MASTER, is_local
 from compaction.storage import read_counter
 
@@ -132,7 +133,11 @@ def ship_package(session: Session) -> None:
     Local workers use its directory, and count what they read; workers on a cluster use a copy of its modules. Libraries are
     not shipped: see ``conf/cluster``. Later calls for the same session change nothing: Spark starts new workers for each other
     environment, and refuses a second file of the same name.
+
+    :raises UsageError: the driver's JVM can corrupt data
     """
+    jvm: Any = SparkContext._jvm
+    require_safe_jvm(str(jvm.System.getProperty("java.version")))
     sc = session.sparkContext
     if is_local(sc.getConf().get(MASTER)):
         existing = [path for path in sc.environment.get("PYTHONPATH", "").split(os.pathsep) if path]

@@ -1,7 +1,7 @@
 """Finds the Java that Spark's scripts start, and checks its version before a run starts. Spark's launcher would report only the
 end of its JVM.
 
-Not checked under ``spark-submit``, because the JVM is running already.
+Under ``spark-submit`` and with a caller's session the JVM is running already: only its version is checked, when it is used.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ OLDEST_JAVA = 17
 _CORRUPTING = (25,), (25, 0, 3)
 #: files that Spark's JVM opens at its start: mainly its jars
 LEAST_FILES = 400
-_RELEASE = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+(?:\.\d+)*)', re.MULTILINE)
-_VERSION = re.compile(r' version "(?:1\.)?(\d+(?:\.\d+)*)')
+_NUMBERS = r"(?:1\.)?(\d+(?:\.\d+)*)"
+_RELEASE = re.compile(rf'^JAVA_VERSION="{_NUMBERS}', re.MULTILINE)
+_VERSION = re.compile(rf' version "{_NUMBERS}')
 _LIMIT_S = 20.0
 _HINT = f"install Java {OLDEST_JAVA} or newer and set JAVA_HOME to its directory"
 
@@ -47,6 +48,15 @@ def version_of(java: Path) -> tuple[int, ...] | None:
             return None
         match = _VERSION.search(f" {result.stderr} {result.stdout}")
     return None if match is None else tuple(map(int, match[1].split(".")))
+
+
+def require_safe_jvm(version: str) -> None:
+    """:param version: the property ``java.version`` of the JVM that runs Spark, e.g. ``25.0.1``
+
+    :raises UsageError: it can corrupt data
+    """
+    if (match := re.match(_NUMBERS, version)) is not None:
+        require_safe(tuple(map(int, match[1].split("."))), "of Spark's JVM")
 
 
 def require_safe(version: tuple[int, ...], where: str) -> None:

@@ -58,6 +58,14 @@ def test_a_java_whose_collector_corrupts_data_is_refused(
         java_version.require_java()
 
 
+@pytest.mark.parametrize("version", ["25", "25.0.2", "25-ea"])
+def test_a_running_jvm_that_corrupts_data_is_refused(version: str) -> None:
+    with pytest.raises(UsageError, match="of Spark's JVM can corrupt data"):
+        java_version.require_safe_jvm(version)
+    for safe in ("17.0.15", "1.8.0_392", "25.0.3", "unknown"):
+        java_version.require_safe_jvm(safe)
+
+
 @pytest.mark.parametrize("release", ["17", "21.0.9", "24.0.2", "25.0.3", "26"])
 def test_a_java_without_that_defect_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str) -> None:
     make_java(tmp_path / "jdk", release)
