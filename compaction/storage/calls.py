@@ -98,16 +98,21 @@ def store_keys(keys: Iterable[str]) -> None:
 def own_options(root: str) -> dict[str, str]:
     """The settings that this call, or none, has given for a store or an export."""
     with _mutex:
-        known = {**_in_environment(), **_process.options, **_current.get().options}
+        known = _joined(_in_environment(), _process.options, _current.get().options)
     return dict(known.get(root, {}))
 
 
 def all_options() -> dict[str, dict[str, str]]:
     """The settings by store or export."""
-    known = _in_environment()
     with _mutex:
-        for each in _open:
-            known.update(each.options)
+        return _joined(_in_environment(), *(each.options for each in _open))
+
+
+def _joined(*given: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Later options count; a store that was named without any has those that were given before."""
+    known: dict[str, dict[str, str]] = {}
+    for options_by_store in given:
+        known |= {store: options for store, options in options_by_store.items() if options or store not in known}
     return known
 
 

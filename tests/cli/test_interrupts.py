@@ -47,11 +47,6 @@ def test_a_signal_whose_exception_a_destructor_swallows_is_sent_again(number: si
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", line)
 
 
-def test_an_interrupted_dry_run_speaks_of_no_changes() -> None:
-    done = run_with_handlers("interrupts.set_only_reads(True)\nsignal.raise_signal(number)", signal.SIGINT)
-    assert (done.returncode, done.stderr) == (130, "interrupted; no log was changed\n")
-
-
 def test_other_errors_in_destructors_are_shown() -> None:
     body = """\
         class Resource:

@@ -405,5 +405,5 @@ def test_a_word_without_an_option_and_an_empty_value_are_named(
 
 
 def test_an_empty_path_in_python_is_named() -> None:
-    with pytest.raises(compaction.UsageError, match="--log-dir: the path is empty; give a directory or a URI"):
+    with pytest.raises(compaction.UsageError, match="log_dirs: the path is empty; give a directory or a URI"):
         compaction.compact("")

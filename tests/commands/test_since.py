@@ -142,7 +142,7 @@ def test_a_copy_is_published_after_it_was_found_good(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     monkeypatch.undo()
     assert run(logs, target, 3, "--replace", "--verify") == 0
-    assert "3 logs: 3 holds" in capsys.readouterr().out and tree(target) != before
+    assert "3 logs: 3 hold (" in capsys.readouterr().out and tree(target) != before
 
 
 def test_an_output_that_cannot_be_written_is_a_wrong_call(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,10 +83,10 @@ def test_expire_keeps_compacted_topics_whose_policy_is_in_another_directory(
     assert ended.report["totals"]["policy_unknown"] == len(TOPICS)
     assert ended.report["totals"]["expired_bytes"] == 0
     assert f"{len(TOPICS)} failed, 1 skipped (1 policy), cleanup.policy of {len(TOPICS)} unknown" in ended.out
-    told = [line for line in ended.err.splitlines() if line.startswith("error: ")]
-    assert len(told) == len(TOPICS)
+    (told,) = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    assert f" and {len(TOPICS) - 1} more: " in told
     for remedy in ("--metadata DIR", "--set cleanup.policy=", "--config", "--assume-default-policy"):
-        assert all(remedy in line for line in told)
+        assert remedy in told
 
 
 def test_a_dry_run_of_expire_reports_the_same_as_the_run(run: Command, directories: tuple[Path, Path]) -> None:

@@ -123,7 +123,7 @@ def run_for_real(log_dir: Path, policy: str, scratch: Path, **given: Any) -> tup
 
 def as_told(report: LogReport, log_dir: Path, copy: Path) -> dict[str, Any]:
     """A report without what two runs over two copies cannot share."""
-    told = {**asdict(report), "seconds": 0, "log_dir": ""}
+    told = {**asdict(report), "seconds": 0, "task_seconds": 0, "log_dir": ""}
     if not report.compacted:
         # a run of the delete policy reads no records
         told["expired_records"] = None

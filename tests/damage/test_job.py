@@ -92,9 +92,8 @@ def test_a_malformed_checkpoint_fails_the_logs_of_its_directory(
     before = {topic: look_at(log_dir / f"{topic}-0") for topic in TOPICS}
     assert compact.main(["--log-dir", str(log_dir), *OPTIONS], _locally) == 1
     assert {topic: look_at(log_dir / f"{topic}-0") for topic in TOPICS} == before
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3
-    assert all(str(log_dir / name) in line and "line" in line for line in lines)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert " and 2 more: " in line and str(log_dir / name) in line and "line" in line
 
 
 def test_a_huge_checkpoint_is_one_line_for_each_log_of_its_directory_and_the_others_are_cleaned(

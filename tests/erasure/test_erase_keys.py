@@ -333,4 +333,4 @@ def test_on_a_full_disk_sizes_are_measured_and_nothing_is_written(tmp_path: Path
     monkeypatch.setattr(LocalFileSystem, "create", lambda _, path, like, **kwargs: created.append(path))
     log = erase(tmp_path, [b"k"], include_active=True).logs[0]
     assert (log.status, created) == (LogStatus.FAILED, [])
-    assert "are free besides" in log.reason
+    assert "0 B are free, less than the margin of" in log.reason

@@ -99,12 +99,12 @@ def test_a_failing_reader_returns_its_buffer(following: int, monkeypatch: pytest
 
     fs = disk(b"")
     monkeypatch.setattr(fs, "reader", lambda *_, uncached: Failing(fs.inode(PATH)))
-    monkeypatch.setattr(contents, "_spare", [])
+    monkeypatch.setattr(contents, "_spare", {})
     check = ReadBack(fs, PATH, [])
     check.advance(10 * READ_BYTES)
     with pytest.raises(StorageError, match="cannot read"):
         check.end(10 * READ_BYTES, 1, None)
-    assert len(contents._spare) == 1
+    assert [len(spare) for spare in contents._spare.values()] == [1]
 
 
 def test_an_abandoned_output_stops_its_reader(following: int) -> None:

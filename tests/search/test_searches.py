@@ -97,6 +97,7 @@ PLANTED: Mapping[str, Plant] = {
     "dumps": prints_badly,
     "query sequences": answers_badly,
     "incremental copies": copies_badly,
+    "chains with damage": copies_badly,
     "policies through time": differs_every_evening,
     "exchanged uploads": lambda patch: patch.setattr(exchanged_uploads, "problems", lambda _: ["a record is lost"]),
     **{name: plant_in_fuzzer for name in BY_NAME if name.startswith("random logs")},

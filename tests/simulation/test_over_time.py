@@ -189,7 +189,7 @@ def test_a_wrong_call_is_one_line(logs: Path, options: list[str], message: str, 
 
 
 def test_its_options_need_it(logs: Path) -> None:
-    with pytest.raises(UsageError, match="--ahead is an option of --over-time"):
+    with pytest.raises(UsageError, match="ahead is an option of over_time"):
         compaction.dry_run(logs, ahead="3d")
 
 

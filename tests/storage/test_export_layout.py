@@ -149,7 +149,7 @@ def test_a_plug_in_that_ends_the_process_is_an_error_of_the_command(other_packag
 def test_malformed_entry_points_of_another_package_break_no_command(other_package: Path, tmp_path: Path) -> None:
     (tmp_path / "logs" / "orders-0").mkdir(parents=True)
     (tmp_path / "logs" / "orders-0" / f"{0:020d}.log").write_bytes(data_batch(0))
-    calls = [["count", "--log-dir", f"{tmp_path}/logs"], ["completion", "bash"], ["compact", "--help"]]
+    calls = [["count", "--log-dir", f"{tmp_path}/logs"], ["completion", "bash"], ["compact", "--help-all"]]
     codes, printed, errors = result(other_package, *calls)
     assert codes == [0, 0, 0], errors
     assert "orders" in printed and "aiven,backup,local-tiered" in printed

@@ -24,7 +24,6 @@ import argparse
 import json
 import logging
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -34,12 +33,8 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
-import numpy as np
-from numpy.typing import NDArray
-
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, LockedError
-from compaction.kernels.keys import slot_table
 from compaction.locking.claim import Identity
 from compaction.names import LOCK
 from compaction.report import LogStatus
@@ -109,17 +104,6 @@ class Scenario:
         return cls(seed, mode, layout, switch, jobs, starts, kills, broker, copies, left_claim, delay_ms, portions)
 
 
-class _ArenaOfEach(threading.local):
-    """Each actor's own memory for maps, as in separate processes."""
-
-    def __init__(self) -> None:
-        self._arena = slot_table.Arena()
-
-    def table(self, slots: int, words: int) -> NDArray[np.uint64]:
-        """See ``Arena``."""
-        return self._arena.table(slots, words)
-
-
 class SimulatedRuns:
     """Runs of the simulation; it is known which are over."""
 
@@ -169,10 +153,7 @@ class World:
     def play(self) -> Verdict:
         """Play the scenario and the undisturbed end; returns the violations."""
         free_bytes = _GROUP_BYTES if self.scenario.portions else 1 << 40
-        with (
-            patch.object(slot_table.SlotTable, "arena", _ArenaOfEach()),
-            patch.object(admission, "free_space", lambda directory: FreeSpace(1, free_bytes, 0)),
-        ):
+        with patch.object(admission, "free_space", lambda directory: FreeSpace(1, free_bytes, 0)):
             return self._play()
 
     def _play(self) -> Verdict:
