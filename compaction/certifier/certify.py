@@ -3,7 +3,7 @@
 The proof for each log:
 
 1. every record of ``after`` equals that of ``before`` at its offset, except for fields that a rewrite may change
-(``batch_checks``);
+(``record_checks``);
 2. every missing record has a reason (``record_checks``, ``key_tables``): superseded by a later record of its key that is below
    the cleaner checkpoint and not aborted, a tombstone past its delete horizon, aborted, a marker, without a key (Kafka:
    invalid), below the log start, or expired;

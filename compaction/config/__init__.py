@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from compaction.config.policy import Policy
-from compaction.config.resolver import Resolver
+from compaction.config.resolver import Resolver, TomlSettings, read_toml
 from compaction.config.sources import DEFAULT, Origin, Setting, Source, read_properties, read_sets
-from compaction.config.toml_source import TomlSettings, read_toml
 from compaction.config.values import BrokerConfig, TopicConfig
 
 __all__ = [

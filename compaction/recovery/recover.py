@@ -14,6 +14,17 @@ Differences: the torn tail of the active segment is kept and ignored (a broker t
 clean shutdown it may have any bytes, but no valid batch. A damaged inactive segment is an error; a broker truncates it and
 deletes every later segment. A run passes an ``OverlayFileSystem``; one in place carries out the repairs on the
 disk when it swaps the log or deletes its segments (``write_repairs``), and not before: a log that fails is not changed.
+
+Splits a segment whose offsets do not fit its indexes (last offset - base offset > 2^31 - 1).
+
+Mirrors ``LocalLog.splitOverflowedSegment``: a new segment begins at the first batch whose last offset does not
+fit. The new segments are written as ``.cleaned``, a suffix that a broker knows: while one of these exists, it removes the
+``.swap`` files at or above it and keeps the source. They are renamed to ``.swap`` in descending order, then the source to
+``.deleted``, then ``.swap`` is removed in ascending order.
+
+Differences: the first new segment keeps the source's base offset, and is empty if the first batch does not fit. Kafka names it
+after its first batch, so that a broker that stops before the source is ``.deleted`` finds both the source and the new segments.
+Transaction index entries move to the segment that holds their marker; Kafka drops them.
 """
 
 from __future__ import annotations
@@ -23,18 +34,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from compaction.cleaning.log_view import Segment
 from compaction.errors import CorruptLogError, StorageError
+from compaction.formats import indexes
+from compaction.formats.indexes import MAX_RELATIVE_OFFSET
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import DirectoryState, read_directory_state
 from compaction.logdir.read_log import snapshots
 from compaction.logdir.segments import LONG_MAX, SegmentState, inspect_segment, require_unchanged, segment_bases
-from compaction.names import LEADER_EPOCHS, LOG, TXNINDEX, LogLocation, segment_file
-from compaction.output.segment_files import exists, remove_deleted
+from compaction.names import CLEANED, DELETED, INDEX, LEADER_EPOCHS, LOG, SWAP, TIMEINDEX, TXNINDEX, LogLocation, segment_file
+from compaction.output.segment_files import change_suffixes, exists, remove_deleted
 from compaction.output.verification import copy_verified
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
-from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, rebuild_indexes
-from compaction.recovery.split import split_segment
+from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, IndexBuilder, rebuild_indexes
 from compaction.recovery.txn_indexes import contradictions, recover_unflushed, repair
 from compaction.recovery.unflushed import (
     HeaderScan,
@@ -45,10 +59,92 @@ from compaction.recovery.unflushed import (
     repair_indexes,
     scan_headers,
 )
-from compaction.storage.durable import DurableSteps, names_in, verified_file
-from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.durable import DurableSteps, names_in, verified_file, write_verified
+from compaction.storage.filesystem import FileRange, FileSystem, join
 from compaction.storage.kinds import storage_of
 from compaction.storage.overlay import Copied, NamesSynced, Operation, OverlayFileSystem, Removed, Renamed, Written
+from compaction.storage.segment_file import Rows, SegmentFile
+
+
+@dataclass
+class _NewSegment:
+    """The byte range ``[start, end)`` of the source that becomes a segment, and its indexes."""
+
+    base_offset: int
+    start: int
+    end: int
+    builder: IndexBuilder = field(compare=False)
+    last_offset: int = -1
+
+
+def split_segment(fs: FileSystem, log_path: str, segment: Segment, interval_bytes: int) -> tuple[int, ...]:
+    """Replace an overflowing segment by segments that do not overflow; returns their base offsets.
+
+    :raises CorruptLogError: a batch is damaged, or is read differently each time; the source is unchanged
+    :raises StorageError: the file system refused; the source is unchanged
+    """
+    new_segments = _split_points(fs, log_path, segment, interval_bytes)
+    # no checksum covers the offsets of batches: one wrong read would lose records
+    if _split_points(fs, log_path, segment, interval_bytes) != new_segments:
+        path = join(log_path, segment_file(segment.base_offset, LOG))
+        raise CorruptLogError("returns other bytes each time it is read", path=path, hint="check the disk")
+    for new in new_segments:
+        _write(fs, log_path, new, segment)
+    fs.fsync_dir(log_path)
+    for new in reversed(new_segments):
+        change_suffixes(fs, log_path, new.base_offset, CLEANED, SWAP)
+        fs.fsync_dir(log_path)
+    change_suffixes(fs, log_path, segment.base_offset, "", DELETED)
+    fs.fsync_dir(log_path)
+    for new in new_segments:
+        change_suffixes(fs, log_path, new.base_offset, SWAP, "")
+        fs.fsync_dir(log_path)
+    return tuple(new.base_offset for new in new_segments)
+
+
+def _split_points(fs: FileSystem, log_path: str, segment: Segment, interval_bytes: int) -> list[_NewSegment]:
+    file = SegmentFile.of(fs, log_path, segment)
+    scan = file.scan(check_crc=True)
+    parts = [_NewSegment(segment.base_offset, 0, 0, IndexBuilder(segment.base_offset, interval_bytes))]
+    for rows in scan:
+        remaining = rows
+        while len(remaining):
+            fits = remaining["last_offset"] - parts[-1].base_offset <= MAX_RELATIVE_OFFSET
+            count = len(remaining) if fits.all() else int(np.argmin(fits))
+            _extend(parts[-1], remaining[:count])
+            remaining = remaining[count:]
+            if len(remaining):
+                base, start = int(remaining["base_offset"][0]), int(remaining["position"][0])
+                parts.append(_NewSegment(base, start, start, IndexBuilder(base, interval_bytes)))
+    if not scan.complete:
+        raise CorruptLogError(scan.damage() or "segment ends within a batch", path=file.path, position=scan.position)
+    return parts
+
+
+def _extend(new: _NewSegment, rows: Rows) -> None:
+    if not len(rows):
+        return
+    moved = rows.copy()
+    moved["position"] -= new.start
+    new.builder.add(moved)
+    new.end = int(rows["position"][-1] + rows["size"][-1])
+    new.last_offset = int(rows["last_offset"][-1])
+
+
+def _write(fs: FileSystem, log_path: str, new: _NewSegment, source: Segment) -> None:
+    log = join(log_path, segment_file(source.base_offset, LOG))
+    status = fs.stat(log)
+    mtime_ns = None if status is None else status.mtime_ns
+    target = join(log_path, segment_file(new.base_offset, LOG, CLEANED))
+    copy_verified(fs, fs, FileRange(log, new.start, new.end - new.start), target)
+    files = list(zip((INDEX, TIMEINDEX), new.builder.finish(), strict=True))
+    txns = [txn for txn in source.aborted_txns if new.base_offset <= txn.last_offset <= new.last_offset]
+    if txns:
+        files.append((TXNINDEX, indexes.write_txn_index(np.array(txns, indexes.TXN_ROW))))
+    for kind, data in files:
+        path = join(log_path, segment_file(new.base_offset, kind, CLEANED))
+        write_verified(fs, path, data, like=log, mtime_ns=mtime_ns)
+
 
 _LOG = logging.getLogger(__name__)
 _HINT = "restore this segment from a replica or a backup"

@@ -1,4 +1,14 @@
-"""Simulates policies on logs at rest: reads every log once, and writes nothing."""
+"""Simulates policies on logs at rest: reads every log once, and writes nothing.
+
+When the records of a log arrived, by their timestamps or by the times of its files; and the times of a simulation.
+
+Goes on after the present: the arrivals of the last days once more, as often as needed.
+
+A copy of the last days has the same records at the same distances. Its keys recur as they did: of the records that were
+superseded in the last days, as many of the same age, as far as so many of that age remain, are superseded at the same place of
+the copy. Each copy takes the time of all before it, and a log that is much shorter says little of what comes: there are at most
+``MOST_COPIES``.
+"""
 
 from __future__ import annotations
 
@@ -30,26 +40,177 @@ from compaction.run.run import parallel_read
 from compaction.run.sizing import sizes
 from compaction.screen.amounts import counted, duration, size
 from compaction.screen.steps import step
-from compaction.simulation.ahead import MOST_COPIES, continued, window_ms
 from compaction.simulation.arrivals import (
     BATCHES,
     CONTROLS,
     FIRST_OFFSET,
+    FIRST_TIMESTAMP,
+    LARGEST_TIMESTAMP,
     LAST_OFFSET,
+    NEVER,
     PLAIN,
     RECORDS,
     STORED,
+    TOMBSTONE,
     Arrivals,
+    Cells,
     Int64s,
+    cell_keys,
+    joined_cells,
     read_arrivals,
 )
 from compaction.simulation.figures import Effect, Known, SimulatedLog, total
 from compaction.simulation.fit import Fit, fit
-from compaction.simulation.replay import Replay
+from compaction.simulation.replay import Clock, Replay
 from compaction.simulation.result import OverTime
-from compaction.simulation.times import arrival_times, clock, period
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
+
+#: the days that are repeated
+WINDOW_MS = 30 * 86_400_000
+MOST_COPIES = 100
+
+
+def window_ms(arrivals_ms: Int64s, now_ms: int) -> int:
+    """The length of what is repeated, ms; 0 if nothing is."""
+    length_ms = min(WINDOW_MS, now_ms - int(arrivals_ms[0])) if len(arrivals_ms) else 0
+    return length_ms if length_ms > 0 and arrivals_ms[-1] > now_ms - length_ms else 0
+
+
+def continued(arrivals: Arrivals, arrivals_ms: Int64s, now_ms: int, ahead_ms: int) -> tuple[Arrivals, Int64s]:
+    """The arrivals and their times, with those of ``ahead_ms`` after ``now_ms``; whole buckets are copied."""
+    parts, buckets, cells, count = arrivals.parts, arrivals.buckets, arrivals.cells, len(arrivals_ms)
+    length_ms = window_ms(arrivals_ms, now_ms)
+    if not length_ms:
+        return arrivals, arrivals_ms
+    first = int(np.searchsorted(arrivals_ms, now_ms - length_ms, "right"))
+    first, starts = int(arrivals.starts[buckets[first]]), np.append(arrivals.starts, count)
+    bucket_ms = arrivals_ms[arrivals.starts]
+    for copy in range(1, -(-ahead_ms // length_ms) + 1):
+        last = first + int(np.searchsorted(arrivals_ms[first:count], now_ms + ahead_ms - copy * length_ms, "right"))
+        copied = slice(int(buckets[first]), int(buckets[last - 1]) + 1 if last > first else int(buckets[first]))
+        of, start = slice(first, int(starts[copied.stop])), len(bucket_ms)
+        arrivals_ms = np.append(arrivals_ms, arrivals_ms[of] + copy * length_ms)
+        parts = np.concatenate([parts, _later(parts[of], parts[-1, LAST_OFFSET] + 1, copy * length_ms)])
+        buckets = np.append(buckets, arrivals.buckets[of] - copied.start + start)
+        bucket_ms = np.append(bucket_ms, bucket_ms[copied] + copy * length_ms)
+        cells = _superseding(cells, arrivals.cells, bucket_ms, (copied.start, copied.stop, start), copy * length_ms)
+    return arrivals._replace(parts=parts, buckets=buckets, cells=cells), arrivals_ms
+
+
+def _later(parts: Int64s, offset: int, by_ms: int) -> Int64s:
+    copied = parts.copy()
+    copied[:, [FIRST_OFFSET, LAST_OFFSET]] += offset - parts[0, FIRST_OFFSET] if len(parts) else 0
+    copied[:, [FIRST_TIMESTAMP, LARGEST_TIMESTAMP]] += by_ms
+    return copied
+
+
+def _superseding(cells: Cells, pattern: Cells, bucket_ms: Int64s, copied: tuple[int, int, int], by_ms: int) -> Cells:
+    """``cells`` with those of a copy.
+
+    :param pattern: the cells of what is copied
+    :param copied: the buckets ``[first, end)`` are copied to those from ``start`` on
+    """
+    first, end, start = copied
+    shift, flags = start - first, pattern.keys & 3
+    # the records of the copy; what supersedes them after its end is not in it
+    own = (pattern.bucket >= first) & (pattern.bucket < end)
+    successor = np.where(pattern.successor[own] < end, pattern.successor[own] + shift, NEVER)
+    records = Cells(cell_keys(pattern.bucket[own] + shift, successor, flags[own]), pattern.numbers[own])
+    # the older ones that they supersede
+    older = (pattern.bucket < first) & (pattern.successor >= first) & (pattern.successor < end)
+    place = np.searchsorted(bucket_ms[:start], bucket_ms[pattern.bucket[older]] + by_ms, "right") - 1
+    waiting = place * 2 + (flags[older] & TOMBSTONE)
+    newest = cells.successor == NEVER
+    pool = cells.bucket[newest] * 2 + (cells.keys[newest] & TOMBSTONE)
+    available, sizes = (_sums(pool, column, 2 * start) for column in cells.numbers[newest].T)
+    wanted = _sums(waiting, pattern.records[older], 2 * start)
+    granted = np.divide(np.minimum(wanted, available), wanted, out=np.zeros(2 * start), where=wanted > 0)
+    order = np.argsort(waiting, kind="stable")
+    # rounded so that the sums are right
+    taken = np.diff(np.floor(np.cumsum(pattern.records[older][order] * granted[waiting[order]]) + 1e-6), prepend=0)
+    each = np.divide(sizes, available, out=np.zeros(2 * start), where=available > 0)
+    numbers = np.stack([taken, np.rint(taken * each[waiting[order]])], axis=1).astype(np.int64)
+    keys = cell_keys(place[order], pattern.successor[older][order] + shift, flags[older][order])
+    left = cell_keys(place[order], np.full(len(order), NEVER), flags[older][order] & TOMBSTONE)
+    joined = joined_cells([cells, records, Cells(keys, numbers), Cells(left, -numbers)])
+    present = joined.records > 0
+    return Cells(joined.keys[present], joined.numbers[present])
+
+
+def _sums(index: Int64s, values: Int64s, count: int) -> Int64s:
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, index, values)
+    return sums
+
+
+_MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
+#: a broker's ``log.retention.check.interval.ms``; its cleaner looks more often
+_LEAST_CHECK_MS = 5 * _MINUTE_MS
+#: checks of a simulation, at most this number and the ends of periods
+_CHECKS = 1000
+_PERIODS_MS = (10 * _MINUTE_MS, _HOUR_MS, 6 * _HOUR_MS)
+#: with fewer days periods are shorter
+_FEW = 14
+#: timestamps may be later than now, or fall, by this time
+_TOLERANCE_MS = _DAY_MS
+#: at most this share of the parts may be out of order by more
+_DISORDER = 0.1
+
+
+def arrival_times(arrivals: Arrivals, view: LogView, now_ms: int) -> tuple[Int64s, bool]:
+    """When each part arrived, int64[n], ascending; and whether that is by the times of files.
+
+    :raises UnsupportedLogError: neither timestamps nor files say when
+    """
+    largest = arrivals.parts[:, LARGEST_TIMESTAMP]
+    if not len(largest):
+        return largest, False
+    problem = _problem(largest, now_ms)
+    if problem is None:
+        return np.maximum.accumulate(np.minimum(largest, now_ms)), False
+    bases = np.array([segment.base_offset for segment in view.segments])
+    written = np.array([segment.mtime_ms for segment in view.segments])
+    written = np.maximum.accumulate(np.minimum(written, now_ms))
+    if len(written) < 2 or written[-1] - written[0] < _HOUR_MS:
+        message = f"its timestamps do not say when its records arrived ({problem}), nor do the times of its files"
+        raise UnsupportedLogError(message, path=view.path, hint="copy it with its file times (cp -p, rsync -t)")
+    # a file is written last when the next one begins
+    ends = np.append(bases[1:], view.log_end_offset)
+    offsets = arrivals.parts[:, FIRST_OFFSET]
+    return np.interp(offsets, np.append(bases[:1], ends), np.append(written[:1], written)).astype(np.int64), True
+
+
+def _problem(largest: Int64s, now_ms: int) -> str | None:
+    """Why timestamps are no times of arrival; ``None`` if they are."""
+    if (largest < 0).any():
+        return "some records have none"
+    future = int((largest > now_ms + _TOLERANCE_MS).sum())
+    if future:
+        return "some are in the future"
+    if len(largest) > 2 and largest.min() == largest.max():
+        return "all are equal"
+    fallen = np.maximum.accumulate(largest) - largest > _TOLERANCE_MS
+    return "they decrease" if fallen.mean() > _DISORDER else None
+
+
+def period(first_ms: int, last_ms: int) -> int:
+    """The length of a period, ms: a day, or less if there are few days."""
+    span_ms = last_ms - first_ms
+    return next((each for each in _PERIODS_MS if span_ms < _FEW * _DAY_MS and span_ms / each <= 2 * _FEW * 4), _DAY_MS)
+
+
+def clock(first_ms: int, last_ms: int, shown_ms: int, period_ms: int) -> Clock:
+    """The times of a simulation from the first time to the last, at which a period ends, whichever its length.
+
+    :param shown_ms: the first end of a period
+    """
+    step_ms = max(_LEAST_CHECK_MS, -(-(last_ms - first_ms) // _CHECKS))
+    first_end = shown_ms - shown_ms % period_ms + period_ms
+    ends = np.unique([shown_ms, *range(first_end, last_ms, period_ms), last_ms])
+    checks = np.arange(first_ms, last_ms, step_ms, dtype=np.int64)
+    return Clock(np.unique(np.concatenate([checks, ends])), ends)
+
 
 _LOG = logging.getLogger(__name__)
 #: samples of a simulation that a caller may ask for

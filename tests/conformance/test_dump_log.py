@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from compaction.dumping.index_lookup import find_timestamp, start_position
+from compaction.dumping.dump_tool import find_timestamp, start_position
 from compaction.dumping.targets import Target
 from compaction.formats.java_text import java_text
 from compaction.storage.local import LocalFileSystem

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow
 
-from compaction.dumping.index_lookup import find_timestamp
+from compaction.dumping.dump_tool import find_timestamp
 from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.targets import Target
 from compaction.errors import LogError

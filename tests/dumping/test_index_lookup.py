@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compaction.dumping import batch_reader
-from compaction.dumping.index_lookup import find_timestamp, may_hold, segments_with, start_position
+from compaction.dumping.dump_tool import find_timestamp, may_hold, segments_with, start_position
 from compaction.dumping.targets import Target
 from compaction.errors import CorruptLogError
 from compaction.storage.local import LocalFileSystem

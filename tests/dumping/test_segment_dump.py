@@ -13,7 +13,7 @@ import pytest
 
 from compaction.dumping import batch_reader
 from compaction.dumping.batch_reader import BatchReader
-from compaction.dumping.index_lookup import find_timestamp
+from compaction.dumping.dump_tool import find_timestamp
 from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.targets import Target
 from compaction.errors import CorruptLogError, UnsupportedLogError

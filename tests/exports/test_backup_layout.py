@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from compaction.errors import CompactionError, CorruptLogError, StorageError, UnsupportedLogError, UsageError
-from compaction.exports.backup import segment_spool
+from compaction.exports.backup import reader as backup_reader
 from compaction.exports.backup.set_objects import MAX_MANIFEST_BYTES
 from compaction.formats.backup_segment import SegmentStream
 from compaction.formats.message_set import iter_batches
@@ -211,7 +211,7 @@ def test_segments_are_converted_once_and_removed_with_the_run(place: Path, tmp_p
 KILLED = """\
 import os, signal, sys
 from compaction.storage.uri import parse_uri
-from compaction.exports.backup import segment_spool
+from compaction.exports.backup import reader as backup_reader
 from compaction.exports.backup.set_objects import MAX_MANIFEST_BYTES
 from compaction.storage.spool_directory import temporary_directory
 from compaction.storage.mixed import MixedFileSystem
@@ -260,7 +260,7 @@ def test_few_lz4_segments_are_in_memory_at_a_time(place: Path, monkeypatch: pyte
             yield from super().plain(step_bytes)
             now.remove(self)
 
-    monkeypatch.setattr(segment_spool, "SegmentStream", Counted)
+    monkeypatch.setattr(backup_reader, "SegmentStream", Counted)
     read(manifest(place, *(segment(place, some_records(at, at + 5), LZ4) for at in range(0, 40, 5))))
     assert (len(seen), max(seen)) == (8, 2)
 

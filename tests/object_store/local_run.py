@@ -8,6 +8,7 @@ from compaction.commands import compact as job
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
+from compaction.storage.calls import call
 from tests.local_passes import LocalPasses
 
 NOW_MS = 1798761600000
@@ -20,7 +21,8 @@ def run(*options: object, sizes: Sizes | None = None, include_active: bool = Tru
     given = [*map(str, options), "--as-of-ms", str(NOW_MS), *(["--include-active"] if include_active else [])]
     arguments = job.parser().parse_args(given)
     called = job.OPTIONS.complete(vars(arguments))
-    return job.run(arguments.log_dirs, called, lambda report: None, lambda _, request: clean_logs(LocalPasses, request, sizes))
+    with call():
+        return job.run(arguments.log_dirs, called, lambda report: None, lambda _, request: clean_logs(LocalPasses, request, sizes))
 
 
 def figures(report: RunReport) -> list[tuple[object, ...]]:

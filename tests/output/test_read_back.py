@@ -7,8 +7,8 @@ import xxhash
 
 from compaction.errors import StorageError
 from compaction.names import LOG
-from compaction.output import read_back
-from compaction.output.read_back import ReadBack
+from compaction.output import segment_writer
+from compaction.output.segment_writer import ReadBack
 from compaction.storage import contents
 from compaction.storage.contents import READ_BYTES, FileDigest
 from tests.kafka.encode import Batch, Record
@@ -37,7 +37,7 @@ def disk(data: bytes) -> FaultyFileSystem:
 @pytest.fixture
 def following(monkeypatch: pytest.MonkeyPatch) -> int:
     """Follow from a few blocks on; returns the number of batches of an output that is followed."""
-    monkeypatch.setattr(read_back, "_FOLLOW_BYTES", READ_BYTES)
+    monkeypatch.setattr(segment_writer, "_FOLLOW_BYTES", READ_BYTES)
     return 3 * READ_BYTES // len(VALUE)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.passes import unchanged
+from compaction.passes import clean_into
 from compaction.report import LogReport
 from compaction.run.sizing import Sizes
 from tests.local_job import clean_locally
@@ -31,7 +31,7 @@ def root() -> Iterator[Path]:
 def test_rounds_give_the_output_of_the_plain_cleaner(
     root: Path, sizes: Sizes, seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unchanged, "_MIN_BYTES", ANY_SIZE)
+    monkeypatch.setattr(clean_into, "_MIN_BYTES", ANY_SIZE)
     kept = counted(monkeypatch)
     cases = random_cases(seeds)
     for case in cases[::2]:
@@ -45,15 +45,15 @@ def test_rounds_give_the_output_of_the_plain_cleaner(
 def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How often an output was, and was not, its source."""
     counts = {"unchanged": 0, "changed": 0}
-    finish = unchanged.SourceComparison.finish
+    finish = clean_into.SourceComparison.finish
 
-    def counting(self: unchanged.SourceComparison) -> None:
+    def counting(self: clean_into.SourceComparison) -> None:
         counts["changed"] += 1
         finish(self)
         counts["changed"] -= 1
         counts["unchanged"] += 1
 
-    monkeypatch.setattr(unchanged.SourceComparison, "finish", counting)
+    monkeypatch.setattr(clean_into.SourceComparison, "finish", counting)
     return counts
 
 
@@ -68,9 +68,9 @@ def settled(root: Path) -> Case:
 
 def test_segments_stay_and_files_and_figures_are_the_same(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = settled(root / "first")
-    monkeypatch.setattr(unchanged, "_MIN_BYTES", NEVER)
+    monkeypatch.setattr(clean_into, "_MIN_BYTES", NEVER)
     expected, written, _ = outcome(root / "written", case)
-    monkeypatch.setattr(unchanged, "_MIN_BYTES", ANY_SIZE)
+    monkeypatch.setattr(clean_into, "_MIN_BYTES", ANY_SIZE)
     found, report, stayed = outcome(root / "kept", case)
     assert found == expected
     assert replace(report, deleted_bytes=0) == replace(written, deleted_bytes=0)
@@ -89,7 +89,7 @@ def outcome(log_dir: Path, case: Case) -> tuple[dict[str, tuple[bytes, int]], Lo
 
 
 def test_a_segment_whose_indexes_would_differ_is_written(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unchanged, "_MIN_BYTES", ANY_SIZE)
+    monkeypatch.setattr(clean_into, "_MIN_BYTES", ANY_SIZE)
     case = settled(root / "first")
     _, _, stayed = outcome(root / "same", case)
     case.config = replace(case.config, index_interval_bytes=1 << 20)

@@ -10,8 +10,7 @@ from compaction.logdir.read_log import read_segments
 from compaction.logdir.segments import segment_bases
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.output.segment_writer import new_suffix
-from compaction.recovery.recover import recover_log
-from compaction.recovery.split import split_segment
+from compaction.recovery.recover import recover_log, split_segment
 from compaction.storage.filesystem import FileSystem, real_file
 from compaction.storage.overlay import OverlayFileSystem
 from tests.logdir.broker_model import start_broker

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from compaction.simulation.ahead import continued
 from compaction.simulation.arrivals import NEVER, Arrivals, Int64s
 from compaction.simulation.figures import Effect, Event, Sample
 from compaction.simulation.fit import changed, fit
+from compaction.simulation.over_time import continued
 from compaction.simulation.replay import Clock, Replay
 from tests.kafka.encode import Batch, Record
 from tests.simulation.simulated import arrivals_of, config_of

@@ -11,7 +11,7 @@ from compaction.cleaning.log_view import LogView, Segment
 from compaction.errors import UnsupportedLogError
 from compaction.names import TopicPartition
 from compaction.simulation.arrivals import COLUMNS, FIRST_OFFSET, LARGEST_TIMESTAMP, Arrivals, Cells
-from compaction.simulation.times import arrival_times, clock, period
+from compaction.simulation.over_time import arrival_times, clock, period
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 NOW_MS = 20_000 * DAY_MS
