@@ -15,6 +15,8 @@ _RECORDS = 4 + INLINE_BYTES // len(_VALUE)
 _MS = 1_760_000_000_000
 #: number of keys of the log; the active segment has another one
 KEYS = 5
+#: of the log
+END_OFFSET = _RECORDS + 1
 
 
 def _varint(number: int) -> bytes:
@@ -24,19 +26,23 @@ def _varint(number: int) -> bytes:
     return data + bytes([number])
 
 
-def _batch(offset: int, key: bytes, value: bytes) -> bytes:
+def _batch(offset: int, key: bytes, value: bytes, step_ms: int) -> bytes:
     record = b"\0\0\0" + _varint(len(key)) + key + _varint(len(value)) + value + b"\0"
-    tail = struct.pack(">hiqqqhii", 0, 0, _MS, _MS, -1, -1, -1, 1) + _varint(len(record)) + record
+    time_ms = _MS + offset * step_ms
+    tail = struct.pack(">hiqqqhii", 0, 0, time_ms, time_ms, -1, -1, -1, 1) + _varint(len(record)) + record
     return struct.pack(">qiibI", offset, 9 + len(tail), 0, 2, google_crc32c.value(tail)) + tail
 
 
-def write_large_log(directory: Path) -> Path:
-    """Writes ``orders-0`` in a log directory: two inactive segments and an active one. Returns the log directory."""
+def write_large_log(directory: Path, step_ms: int = 0) -> Path:
+    """Writes ``orders-0`` in a log directory: two inactive segments and an active one. Returns the log directory.
+
+    :param step_ms: from a record to the next one
+    """
     log = directory / "orders-0"
     log.mkdir(parents=True)
     for first, last in ((0, _RECORDS // 2), (_RECORDS // 2, _RECORDS)):
-        _write(log, first, (_batch(offset, b"key-%d" % (offset % KEYS), _VALUE) for offset in range(first, last)))
-    _write(log, _RECORDS, [_batch(_RECORDS, b"active", b"value")])
+        _write(log, first, (_batch(offset, b"key-%d" % (offset % KEYS), _VALUE, step_ms) for offset in range(first, last)))
+    _write(log, _RECORDS, [_batch(_RECORDS, b"active", b"value", step_ms)])
     return directory
 
 

@@ -1,81 +1,129 @@
-"""The command examples of the documents and of the help run, on copies of the sample logs, and end with 0."""
+"""The command examples of the documents and of the help end with 0: on the sample logs, and with a log that needs workers."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-import compaction
 from compaction.cli import console
-from tests.cli.test_help import DOCUMENTS, PARSERS, calls, parser_of
+from compaction.engines.processes import INLINE_BYTES
+from tests.cli.test_help import PARSERS, ROOT
+from tests.example_calls import NOT_HERE, Places, copied, examples, runs_here
 from tests.golden import unpack_sample
+from tests.large_log import END_OFFSET, write_large_log
 
-#: what an example needs that this test does not have; other tests run those, or their page's own tests do
-_NEEDS = re.compile(
-    r"s3://|gs://|hdfs|aiven|tiered|backup\+|/exports/|\$\{|\$\(|…|spark-submit|--(tail|private-key|keys|where|certificate|broker-log|files"
-    r"|output-layout|since|over-time|config \S+\.toml)\b|completion|warm-up|compaction.strategy"
-)
-_FILES = ("--html", "--report", "--metrics")
-#: names in examples that the sample does not have
-_NAMES = {"orders-0:4711": "orders-0:3", "page-views": "sessions", "__consumer_offsets-7": "__consumer_offsets-0"}
+#: ``--files`` of an export whose directory is named like a partition, as in this example
+_FAULT = pytest.mark.xfail(strict=True, reason="kafka-1 in the address of an export is taken for a partition of it")
+_EXAMPLES = [each for each in examples() if runs_here(each[1])]
+#: objects are in local directories here
+_PATH = re.compile(r'(?<!\S)(?:(?:s3:/)?/\S+|"\$\w+"\S*)')
+#: those that differ in more than their paths
+_DIFFERENT = {_PATH.sub("PATH", call): (source, call) for source, call in reversed(_EXAMPLES)}
+#: their commands read whole logs, unless an option in _READS_LITTLE is given
+_READ_LOGS = ("compact", "count", "dry-run", "erase", "verify")
+#: an unchanged log is not read, an explanation reads segments, and a sample of 4 MiB has no key of the large log twice
+_READS_LITTLE = re.compile(r"--since|--explain|--min-freed")
+#: of one command
+_LIMIT_S = 120
 
 
-def examples() -> Iterator[tuple[str, str]]:
-    texts = {page.name: page.read_text() for page in DOCUMENTS if page.name != "over-time.md"}
-    helps = {name: re.sub("^ +", "", parser_of(name).format_help(), flags=re.MULTILINE) for name in PARSERS}
-    for source, text in {**texts, **helps}.items():
-        yield from ((source, " ".join(call.split())) for call in calls(text) if not _NEEDS.search(call))
+def _cases(chosen: list[tuple[str, str]]) -> list[object]:
+    marks = {call: [_FAULT] for _, call in chosen if "--files aiven+" in call}
+    return [pytest.param(call, id=f"{source}: {call[21:70]}", marks=marks.get(call, ())) for source, call in chosen]
 
 
-EXAMPLES = sorted(set(examples()))
+def test_no_example_is_left_out_without_a_reason() -> None:
+    left_out = [call for _, call in examples() if not runs_here(call)]
+    assert [sum(part in call for call in left_out) for part in NOT_HERE] == [1] * len(NOT_HERE) == [1] * len(left_out)
+    for chosen in (_EXAMPLES, list(_DIFFERENT.values())):
+        assert {shlex.split(call)[1] for _, call in chosen} == set(PARSERS)
+    assert len(_EXAMPLES) > 75
+    assert len(_DIFFERENT) > 60
 
 
 @pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The sample, a compacted copy of it, and the sample after it was compacted in place."""
-    place = tmp_path_factory.mktemp("examples")
-    made = {name: unpack_sample(place / name) for name in ("logs", "in place")}
-    compaction.compact(made["logs"], output_dir=place / "copy", engine="local")
-    compaction.compact(made["in place"], engine="local")
-    return {**made, "copy": place / "copy"}
+def small(tmp_path_factory: pytest.TempPathFactory) -> Places:
+    """The sample."""
+    place = tmp_path_factory.mktemp("small")
+    logs = unpack_sample(place)
+    return Places(lambda _: logs, place, _run_here)
 
 
-def test_there_are_examples_of_most_commands() -> None:
-    assert {shlex.split(call)[1] for _, call in EXAMPLES} >= {"compact", "expire", "dry-run", "verify", "count", "doctor"}
-    assert len(EXAMPLES) > 30
+@pytest.mark.parametrize("call", _cases(_EXAMPLES))
+def test_an_example_runs(call: str, small: Places, tmp_path: Path) -> None:
+    assert _run_here(small.arguments(call, tmp_path), tmp_path) == 0
 
 
-@pytest.mark.parametrize(("source", "call"), EXAMPLES, ids=[f"{source}: {call[21:70]}" for source, call in EXAMPLES])
-def test_an_example_runs(
-    source: str, call: str, logs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    arguments: list[str] = []
-    option = ""
-    for word in shlex.split(call)[1:]:
-        option = word if word.startswith("--") else option
-        command = arguments[0] if arguments else ""
-        arguments.append(word if word.startswith("--") else given(option, word, logs, tmp_path, command))
-    assert console.main(arguments) == 0
+def _run_here(arguments: list[str], place: Path) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("COLUMNS", "80")
+        return console.main(arguments)
 
 
-def given(option: str, word: str, logs: dict[str, Path], place: Path, command: str) -> str:
-    """The value of an option for the example's own one."""
-    if option in ("--log-dir", "--before", "--metadata"):
-        if command not in ("compact", "expire") or option != "--log-dir":
-            return str(logs["logs"])
-        own = place / "logs"
-        if not own.exists():
-            shutil.copytree(logs["logs"], own)
-        return str(own)
-    if option == "--config":
-        (place / "server.properties").write_text("log.retention.hours=168\n")
-        return "server.properties"
-    places = {"--after": str(logs["copy"]), "--in-place": str(logs["in place"]), "--output-dir": str(place / "out")}
-    return places.get(option, Path(word).name if option in _FILES else _NAMES.get(word, word))
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Places:
+    """The sample, in which the first log of an example's topic is replaced by one that needs worker processes."""
+    place = tmp_path_factory.mktemp("large")
+    sample, log = unpack_sample(place), write_large_log(place / "log", step_ms=60_000) / "orders-0"
+
+    def logs(topic: str) -> Path:
+        made = place / topic
+        if not made.exists():
+            copied(sample, made)
+            _replace(made, topic, log)
+        return made
+
+    return Places(logs, place, lambda *call: _run_as_a_user(*call)[0])
+
+
+def _replace(log_dir: Path, topic: str, log: Path) -> None:
+    """Puts a log in the place of a topic's first one."""
+    replaced = log_dir / f"{topic}-0"
+    for file in replaced.iterdir():
+        if re.match(r"\d+\.", file.name):
+            file.unlink()
+    for file in log.iterdir():
+        os.link(file, replaced / file.name)
+    assert sum(file.stat().st_size for file in replaced.glob("*.log")) > INLINE_BYTES
+    for file in log_dir.glob("*-offset-checkpoint"):
+        end = f"{topic} 0 {0 if file.name.startswith(('log-start', 'cleaner')) else END_OFFSET}"
+        file.write_text(re.sub(rf"^{topic} 0 \d+$", end, file.read_text(), flags=re.MULTILINE))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", _cases(list(_DIFFERENT.values())))
+def test_an_example_runs_as_its_user_runs_it_on_a_log_that_needs_workers(call: str, large: Places, tmp_path: Path) -> None:
+    """Of examples that differ only in their paths, one runs: all take two and a half minutes of processor time."""
+    arguments = large.arguments(call, tmp_path)
+    code, workers = _run_as_a_user(arguments, tmp_path)
+    assert code == 0
+    assert workers == (arguments[0] in _READ_LOGS and not _READS_LITTLE.search(call))
+
+
+def _run_as_a_user(arguments: list[str], place: Path) -> tuple[int, bool]:
+    """The exit code of a command, and whether it had processes of its own."""
+    workers, until = False, time.monotonic() + _LIMIT_S
+    command = [sys.executable, "-m", "compaction", *arguments]
+    with subprocess.Popen(command, cwd=place, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            if time.monotonic() > until:
+                process.kill()
+                pytest.fail(f"takes more than {_LIMIT_S} s: {arguments}")
+            workers = workers or _has_children(process.pid)
+            time.sleep(0.02)
+    return process.returncode, workers
+
+
+def _has_children(process: int) -> bool:
+    try:
+        return any(file.read_text() for file in Path(f"/proc/{process}/task").glob("*/children"))
+    except OSError:
+        return False  # a thread, or the process, has just ended
