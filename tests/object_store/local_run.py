@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from compaction.commands import compact as job
 from compaction.run.compact import clean_logs
@@ -22,7 +23,8 @@ def run(*options: object, sizes: Sizes | None = None, include_active: bool = Tru
     arguments = job.parser().parse_args(given)
     called = job.OPTIONS.complete(vars(arguments))
     with call():
-        return job.run(arguments.log_dirs, called, lambda report: None, lambda _, request: clean_logs(LocalPasses, request, sizes))
+        execute = partial(clean_logs, LocalPasses)
+        return job.run(arguments.log_dirs, called, lambda report: None, lambda _, request: execute(request, sizes))
 
 
 def figures(report: RunReport) -> list[tuple[object, ...]]:
