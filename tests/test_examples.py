@@ -19,8 +19,6 @@ from tests.example_calls import NOT_HERE, Places, copied, examples, runs_here
 from tests.golden import unpack_sample
 from tests.large_log import END_OFFSET, write_large_log
 
-#: ``--files`` of an export whose directory is named like a partition, as in this example
-_FAULT = pytest.mark.xfail(strict=True, reason="kafka-1 in the address of an export is taken for a partition of it")
 _EXAMPLES = [each for each in examples() if runs_here(each[1])]
 #: objects are in local directories here
 _PATH = re.compile(r'(?<!\S)(?:(?:s3:/)?/\S+|"\$\w+"\S*)')
@@ -28,15 +26,14 @@ _PATH = re.compile(r'(?<!\S)(?:(?:s3:/)?/\S+|"\$\w+"\S*)')
 _DIFFERENT = {_PATH.sub("PATH", call): (source, call) for source, call in reversed(_EXAMPLES)}
 #: their commands read whole logs, unless an option in _READS_LITTLE is given
 _READ_LOGS = ("compact", "count", "dry-run", "erase", "verify")
-#: an unchanged log is not read, an explanation reads segments, and a sample of 4 MiB has no key of the large log twice
-_READS_LITTLE = re.compile(r"--since|--explain|--min-freed")
+#: an unchanged log is not read, and an explanation reads segments
+_READS_LITTLE = re.compile(r"--since|--explain")
 #: of one command
 _LIMIT_S = 120
 
 
 def _cases(chosen: list[tuple[str, str]]) -> list[object]:
-    marks = {call: [_FAULT] for _, call in chosen if "--files aiven+" in call}
-    return [pytest.param(call, id=f"{source}: {call[21:70]}", marks=marks.get(call, ())) for source, call in chosen]
+    return [pytest.param(call, id=f"{source}: {call[21:70]}") for source, call in chosen]
 
 
 def test_no_example_is_left_out_without_a_reason() -> None:

@@ -4,6 +4,9 @@ The sample is blocks of ``_BLOCK_BYTES``, evenly spread over the segments, ``_BL
 records are taken to be drawn evenly from K keys. Of n of them, K (1 - exp(-n / K)) are expected to have distinct keys, which
 gives K, and with it how many of all records have. Some keys are more frequent than others: then more records are superseded
 within the sample than K keys would, so that K is too small, and with it the retained share.
+
+n²/2K pairs of equal keys are expected. If there is none, K is at least n²/6 with a probability of 95 %: a small sample does not
+prove that a large log has few superseded records.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ _BLOCKS = 16
 _BLOCK_BYTES = 256 << 10
 #: of all logs of a run together
 _MOST_BYTES = 1 << 30
+#: without a pair of equal keys, there are at least n²/6 keys, as 3 expected pairs would be missed once in 20 times
+_CERTAIN_PAIRS = 6
 
 
 def sample_keys(files: FileSystem, logs: Sequence[LogCleaning]) -> None:
@@ -81,7 +86,7 @@ def _hashes(block: Block, secret: HashSecret) -> Iterator[NDArray[np.uint64]]:
 def retained_share(sampled: int, distinct: int, records: int) -> float:
     """The share of ``records`` with distinct keys, if ``distinct`` of ``sampled`` have them."""
     if distinct >= sampled:
-        return 1.0
+        return min(1.0, sampled * sampled / (_CERTAIN_PAIRS * max(1, records)))
     low, high = math.log(max(1, distinct)), math.log(max(1, distinct)) + 60
     for _ in range(80):
         middle = (low + high) / 2

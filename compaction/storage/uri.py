@@ -17,7 +17,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from compaction.errors import StorageError, UsageError
-from compaction.names import parse_partition_dir, parse_segment_file
+from compaction.names import parse_partition_dir
 from compaction.storage import calls
 from compaction.storage.export_layout import LAYOUTS, NAME, ExportLayout
 from compaction.storage.kinds import EXPORTS, storage_of
@@ -85,7 +85,7 @@ def _roots(stores: tuple[str, ...]) -> tuple[str, ...]:
 def _probable_root(path: str) -> str:
     """The export of a log or of a file of a log, by their names."""
     outer, _, name = path.rpartition("/")
-    if parse_segment_file(name) is not None or parse_partition_dir(outer.rpartition("/")[2]) is not None:
+    if parse_partition_dir(name) is None:
         outer, _, name = outer.rpartition("/")
     return outer if parse_partition_dir(name) is not None else path
 

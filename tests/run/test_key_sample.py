@@ -36,7 +36,7 @@ def log_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("block_bytes", [4096, 256 << 10])
+@pytest.mark.parametrize("block_bytes", [32 << 10, 256 << 10])
 def test_a_log_without_superseded_records_is_deferred_though_it_was_never_cleaned(
     log_dir: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
@@ -65,5 +65,9 @@ def test_the_share_is_that_of_records_drawn_evenly_from_keys(keys: int) -> None:
     assert retained_share(sampled, distinct, records) == pytest.approx(expected, rel=0.1)
 
 
-def test_a_sample_without_two_equal_keys_expects_nothing_to_be_freed() -> None:
-    assert retained_share(1000, 1000, 10**6) == retained_share(0, 0, 10) == 1.0
+def test_a_sample_without_two_equal_keys_proves_only_what_its_size_allows() -> None:
+    assert retained_share(3000, 3000, 10**6) == 1.0
+    # a few large records of a log with few keys
+    assert retained_share(4, 4, 36) < 0.1
+    assert retained_share(1000, 1000, 10**6) == pytest.approx(1 / 6)
+    assert retained_share(0, 0, 10) == 0.0
