@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import Broadcast, SparkContext, SparkStageInfo
+from pyspark import Broadcast, SparkConf, SparkContext, SparkStageInfo
 from pyspark.errors import PySparkException
 
 from compaction.errors import CompactionError
@@ -117,13 +117,13 @@ def slots(sc: SparkContext) -> int:
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
 
-def concurrent_tasks(sc: SparkContext) -> int:
+def concurrent_tasks(sc: SparkContext, conf: SparkConf) -> int:
     """Number of tasks that run concurrently, with as many executors as dynamic allocation may add. This is not
     ``spark.default.parallelism``: that is the number of partitions of the user's jobs."""
-    conf, executors = sc.getConf(), 0
+    added = 0
     if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         executors = int(conf.get("spark.dynamicAllocation.maxExecutors", "0"))
-    added = executors * _executor_slots(sc) if executors < _UNLIMITED else 0
+        added = executors * _executor_slots(conf) if executors < _UNLIMITED else 0
     return max(1, slots(sc), added)
 
 
@@ -147,20 +147,20 @@ def _expected_slots(sc: SparkContext) -> int:
     conf = sc.getConf()
     cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", str(sc.master))
     if cluster is not None:
-        return int(cluster[1]) * int(cluster[2]) // _task_cpus(sc)
+        return int(cluster[1]) * int(cluster[2]) // _task_cpus(conf)
     dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
     instances = conf.get("spark.dynamicAllocation.initialExecutors" if dynamic else "spark.executor.instances")
     if instances is not None:
-        return int(instances) * _executor_slots(sc)
-    return int(conf.get("spark.cores.max", "0")) // _task_cpus(sc)
+        return int(instances) * _executor_slots(conf)
+    return int(conf.get("spark.cores.max", "0")) // _task_cpus(conf)
 
 
-def _task_cpus(sc: SparkContext) -> int:
-    return int(sc.getConf().get("spark.task.cpus", "1"))
+def _task_cpus(conf: SparkConf) -> int:
+    return int(conf.get("spark.task.cpus", "1"))
 
 
-def _executor_slots(sc: SparkContext) -> int:
-    return max(1, int(sc.getConf().get("spark.executor.cores", "1")) // _task_cpus(sc))
+def _executor_slots(conf: SparkConf) -> int:
+    return max(1, int(conf.get("spark.executor.cores", "1")) // _task_cpus(conf))
 
 
 def why_stalled(sc: SparkContext) -> str:

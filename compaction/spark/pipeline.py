@@ -36,11 +36,11 @@ class SparkPasses:
         self._sc = sc
         self._progress = progress
         self._jobs = OwnJobs(sc)
-
-    @property
-    def cores(self) -> int:
-        """Number of tasks that run concurrently."""
-        return concurrent_tasks(self._sc)
+        # a copy of all settings, one call of the JVM for each
+        conf = sc.getConf()
+        #: number of tasks that run concurrently
+        self.cores = concurrent_tasks(sc, conf)
+        self._speculates = conf.get("spark.speculation", "false") == "true"
 
     def close(self) -> None:
         """Releases what the maps of pass 1 need."""
@@ -52,7 +52,7 @@ class SparkPasses:
             with self._displayed(job):
                 yield
             # killed attempts may still write files, which the swap removes. The next run removes files that are written later
-            if job.writes and self._sc.getConf().get("spark.speculation", "false") == "true":
+            if job.writes and self._speculates:
                 self._jobs.await_tasks()
 
     @contextmanager

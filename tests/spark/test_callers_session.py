@@ -83,7 +83,7 @@ def test_an_interrupt_cancels_only_the_jobs_of_the_call(spark: SparkSession) -> 
 def test_work_is_sized_by_the_tasks_that_run_at_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by the number of partitions that the user wants, by which a rate limit would be divided."""
     monkeypatch.setattr(SparkContext, "defaultParallelism", property(lambda _: 500))
-    assert concurrent_tasks(spark.sparkContext) == SparkPasses(spark.sparkContext).cores == 2
+    assert concurrent_tasks(spark.sparkContext, spark.sparkContext.getConf()) == SparkPasses(spark.sparkContext).cores == 2
 
 
 class Registering:
@@ -134,7 +134,7 @@ def test_dynamic_allocation_counts_the_executors_that_it_may_add(
     settings = [(f"spark.dynamicAllocation.{name}", value) for name, value in names.items()]
     sc: Any = Registering("yarn", *settings, ("spark.executor.cores", "4"), ("spark.task.cpus", "2"))
     monkeypatch.setattr(own_jobs, "slots", sc.slots)
-    assert concurrent_tasks(sc) == tasks
+    assert concurrent_tasks(sc, sc.getConf()) == tasks
 
 
 def test_a_failure_of_spark_is_one_line_with_its_cause(spark: SparkSession) -> None:
