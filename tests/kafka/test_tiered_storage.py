@@ -18,10 +18,7 @@ from tests.kafka.clients import Clients, Consumed
 from tests.kafka.gateway import Gateway
 from tests.kafka.jars import tiered_storage_jar
 from tests.object_store.local_run import COMPACT, run
-from tests.storage.layouts.exports import no_exports_known
 from tests.waiting import wait_until
-
-__all__ = ["no_exports_known"]
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
