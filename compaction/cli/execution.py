@@ -131,7 +131,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     results = {}
     for name, (dest, default) in arguments.options.items():
         value = getattr(arguments, dest)
-        shown = [HIDDEN] * len(value) if dest == "where" else value
+        shown = [HIDDEN] * len(value) if dest in arguments.hidden else value
         results[name] = option(shown, default, "command line")
     return results
 

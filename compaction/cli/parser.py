@@ -90,6 +90,8 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             add_help=False,
         )
+        #: errors quote no value: it may be a key
+        self._hides = any(row.hidden for row in command.rows.values())
         groups: dict[str, argparse._ArgumentGroup] = {}
         for name, row in sorted(rows.items(), key=lambda item: GROUPS.index(item[1].group)):
             group = groups.get(row.group) or groups.setdefault(row.group, self.add_argument_group(row.group))
@@ -126,7 +128,7 @@ class Parser(argparse.ArgumentParser):
         """:raises UsageError: a word precedes all options, although the command takes none there"""
         positional = [action for action in self._actions if not action.option_strings]
         if arguments and not arguments[0].startswith("-") and not positional:
-            word = "a word" if "--where" in self._option_string_actions else repr(arguments[0])
+            word = "a word" if self._hides else repr(arguments[0])
             needed = next((action.option_strings[0] for action in self._actions if action.required), None)
             hint = f"directories and files follow {needed}; " if needed else ""
             raise UsageError(f"{word} belongs to no option", hint=f"{hint}see {self.prog} --help")
@@ -139,15 +141,16 @@ class Parser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """The arguments; for reports also the command's name, and the keyword and default of each flag."""
+        """The arguments; for reports also the command's name, the keyword and default of each flag, and hidden keywords."""
         result = super().parse_args(args, namespace)
         result.command = self._command.name
+        result.hidden = {name for name, row in self._command.rows.items() if row.hidden}
         named = [action for action in self._actions if action.option_strings and action.dest not in ("help", "help_all")]
         result.options = {action.option_strings[-1]: (action.dest, self.get_default(action.dest)) for action in named}
         return result
 
     def error(self, message: str) -> NoReturn:
-        if "--where" in self._option_string_actions:
+        if self._hides:
             # a value may be a key or a pattern, which are never printed
             message = _QUOTED_VALUE.sub(r"\1", message)
             if message.startswith(_UNRECOGNIZED):

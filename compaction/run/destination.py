@@ -3,7 +3,7 @@
 ``InPlace`` swaps logs in, many in step: a swap waits for the disk nine times. ``CopyOutput`` collects all logs, cleaned or not,
 except failed ones, and publishes them together at the end of the run. ``DryRunOutput`` writes nothing.
 
-The logs of an incremental copy: those that continue the previous copy, and those that are copied in full.
+``Increment`` has the logs of an incremental copy: those that continue the previous copy, and those that are copied in full.
 
 A log that fails although its source may be intact is copied in full, too: the previous copy may have changed meanwhile.
 """
