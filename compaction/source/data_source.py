@@ -103,8 +103,12 @@ class KafkaLogReader(DataSourceReader):
             # Spark reads one partition of None if there are no input partitions
             return
         task: ReadTask = partition.value
-        set_environment(self._environment)
-        partition.require_unchanged()
+        with environment_kept():
+            set_environment(self._environment)
+            partition.require_unchanged()
+            yield from self._batches(task)
+
+    def _batches(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         columns = ArrowColumns(self._schema, task.topic_partition)
         if task.latest is not None:
             for latest in read_latest(task.slices, task.spec, task.latest):

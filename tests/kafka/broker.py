@@ -63,6 +63,8 @@ _PASSING = (
     "apiKey=CONTROLLER_REGISTRATION",
     "Remote log metadata cache is not initialized",
     "Expected sequence 0 for transactions v2 idempotent producer with no existing state",
+    "processExpiredBrokerHeartbeat",
+    "sent a heartbeat request but received error REQUEST_TIMED_OUT",
 )
 
 #: several threads may start brokers
@@ -202,7 +204,8 @@ class Broker:
     def errors(self) -> list[str]:
         """The errors that the broker logged, except for those that pass: its own registration, which a new controller refuses;
         a fetch of uploaded segments before it knows them; batches that overtake the first of a transaction, which waits for the
-        coordinator to add the partition: the producer sends these again."""
+        coordinator to add the partition: the producer sends these again; heartbeats that a busy machine delays, which the
+        broker sends again."""
         lines = self.log_text().splitlines()
         with_causes = [f"{line} {cause}" for line, cause in zip(lines, [*lines[1:], ""], strict=True) if " ERROR " in line]
         return [each for each in with_causes if not any(passing in each for passing in _PASSING)]
