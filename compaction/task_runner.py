@@ -1,7 +1,9 @@
-"""The interface of engines that run the tasks of a command (``TaskRunner``), and the values that tasks exchange.
+"""The interface of the engines that run the tasks of a command (``Engine``), and the values that tasks exchange.
 
-``compaction.engines.processes`` runs them in worker processes of this machine, ``compaction.spark.pipeline`` as Spark jobs; the
-results are equal. Functions are sent to other processes: those of a module, or ``partial`` objects of them.
+``compaction.engines.local`` runs tasks in worker processes of this machine, ``compaction.spark.pipeline`` as Spark jobs; the
+results are equal. Functions are sent to other processes: those of a module, or ``partial`` objects of them. They must be small:
+Spark writes large ones to files, and those of pass 1 have the run's secret. Everything that grows with the number of logs is
+a part of a task, or ``known`` to all of them.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
@@ -18,10 +21,14 @@ R = TypeVar("R")
 #: jobs of a certification or a count that read less are short, and are not shown as passes
 SHOWN_BYTES = 32 << 20
 
-#: the address of an item: the number of a log or topic, and of a part of it
-Place = tuple[int, int]
-#: a value that a task emits for other tasks
+#: the address of a value: the number of a log, map or topic, and a part of it
+Place = tuple[int, Any]
+#: a value for another task
 Item = tuple[Place, Any]
+#: a value that a task emits; without a place it is for the driver
+Emission = tuple[Place | None, Any]
+#: values by place
+Items = Iterable[tuple[Place, Iterable[Any]]]
 
 
 class Part(Protocol):
@@ -108,35 +115,120 @@ class Reading:
         return f"{accepted.path}: a repeated task read other batches than before; {hint}"
 
 
-class TaskRunner(Protocol):
-    """Runs tasks."""
+class Shuffle(Protocol):
+    """The values that tasks have emitted, in parts. An engine may run the tasks when its results or its parts are needed, and
+    again if parts are lost."""
+
+    @property
+    def parts(self) -> int:
+        """Their number."""
+
+    @property
+    def results(self) -> list[Any]:
+        """What was emitted for the driver, in no order."""
+
+    def close(self) -> None:
+        """Its values are not needed any more."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What tasks get. Their function is called with those of the three that are given, in this order.
+
+    :ivar tasks: a value for each task; with ``items`` one for each part
+    :ivar items: a shuffle of the same engine: each task gets the ``Items`` of one part
+    :ivar known: the same for all tasks; it may be large
+    """
+
+    tasks: Sequence[Any] | None = None
+    items: Shuffle | None = None
+    known: Any = None
+
+    def of(self, function: Callable[..., R]) -> Callable[[Any, Any, Any], R]:
+        """``function`` with all three arguments."""
+        given = self.tasks is not None, self.items is not None, self.known is not None
+        return partial(_call, function, given)
+
+    def __len__(self) -> int:
+        """The number of tasks."""
+        return len(self.tasks or ()) if self.items is None else self.items.parts
+
+    @staticmethod
+    def over(source: Source | Sequence[Any]) -> Source:
+        return source if isinstance(source, Source) else Source(source)
+
+
+def _call(function: Callable[..., R], given: tuple[bool, bool, bool], *arguments: Any) -> R:
+    return function(*(argument for argument, is_given in zip(arguments, given, strict=True) if is_given))
+
+
+class Engine(Protocol):
+    """Runs tasks.
+
+    :raises CompactionError: the engine fails; errors of tasks are raised as they are, if the engine does not repeat the tasks
+    """
 
     @property
     def cores(self) -> int:
         """Number of tasks that run concurrently."""
 
-    def run(self, job: Job, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
-        """The result of ``work`` for each of ``tasks``, in order."""
+    def run(self, job: Job, source: Source | Sequence[Any], work: Callable[..., R]) -> list[R]:
+        """The result of ``work`` for each task, in order."""
 
-    def exchange(
+    def shuffle(
         self,
         job: Job,
-        tasks: Sequence[T],
-        emit: Callable[[T], Iterable[Item]],
-        join: Callable[[Iterable[Item]], Iterable[R]],
-        reducers: int,
-    ) -> list[R]:
-        """The results of ``join`` over the items that ``emit`` emits for each of ``tasks``, in no order.
+        source: Source | Sequence[Any],
+        emit: Callable[..., Iterable[Emission]],
+        place: Callable[[Place], int],
+        parts: int,
+        *,
+        merges: bool = False,
+    ) -> Shuffle:
+        """Brings the values that ``emit`` emits for each task together by place. No named file contains them.
 
-        :param join: called with all items of some places, in no order; the items are read one at a time
-        :param reducers: the maximum number of calls of ``join``; ``reducer_of`` selects the call of an item
+        :param place: the part of a place, below ``parts``
+        :param merges: each place comes once, with all of its values; else it may come several times
         """
 
 
-def reducer_of(place: Place, reducers: int) -> int:
-    """The number of the reducer that joins the items of a place. Consecutive parts of a large log have different reducers."""
-    number, part = place
-    return (31 * number + part) % reducers
+TaskRunner = Engine
+
+
+@dataclass(frozen=True)
+class ByPlace:
+    """The part of a place by its numbers. Consecutive parts of a large log have different ones."""
+
+    parts: int
+
+    def __call__(self, place: Place) -> int:
+        number, part = place
+        return int((31 * number + part) % self.parts)
+
+
+def exchange(
+    engine: Engine,
+    job: Job,
+    tasks: Sequence[T],
+    emit: Callable[[T], Iterable[Item]],
+    join: Callable[[Iterable[Item]], Iterable[R]],
+    reducers: int,
+) -> list[R]:
+    """The results of ``join`` over the items that ``emit`` emits for each of ``tasks``, in no order.
+
+    :param join: called with all items of some places, in no order; the items are read one at a time
+    :param reducers: number of calls of ``join``
+    """
+    shuffle = engine.shuffle(job, tasks, emit, ByPlace(reducers), reducers)
+    try:
+        joined = engine.run(Job(job.description), Source(items=shuffle), partial(_join, join))
+    finally:
+        shuffle.close()
+    return [result for results in joined for result in results]
+
+
+def _join(join: Callable[[Iterable[Item]], Iterable[R]], items: Items) -> list[R]:
+    return list(join((place, value) for place, values in items for value in values))
 
 
 def pack(items: Sequence[T], size_of: Callable[[T], int], target_bytes: int) -> list[list[T]]:

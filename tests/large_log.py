@@ -8,7 +8,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from compaction.engines.processes import INLINE_BYTES
+from compaction.engines.local import INLINE_BYTES
 
 _VALUE = bytes(1 << 20)
 _RECORDS = 4 + INLINE_BYTES // len(_VALUE)

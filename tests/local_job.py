@@ -111,7 +111,7 @@ def clean_on_spark(
     sizes: Sizes | None = None, spark: SparkSession | None = None, kafka_version: str = KAFKA, *, include_active: bool = False
 ) -> Callable[..., dict[str, LogReport]]:
     """The same on Spark: a function with the arguments of ``clean_locally``; starts a session if none is given."""
-    from compaction.spark.pipeline import SparkPasses
+    from compaction.spark.pipeline import SparkEngine
     from compaction.spark.session import build_session
 
     session = spark or build_session("tests", extra={"spark.master": "local[2]", "spark.ui.enabled": "false"})
@@ -119,7 +119,7 @@ def clean_on_spark(
 
     def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> dict[str, LogReport]:
         request = request_for(log_dir, now_ms, topics, include_active=include_active, kafka_version=kafka_version)
-        report = clean_logs(lambda: SparkPasses(sc), request, sizes)
+        report = clean_logs(lambda: SparkEngine(sc), request, sizes)
         return {log.topic: log for log in report.logs}
 
     return clean

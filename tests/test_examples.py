@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from compaction.cli import console
-from compaction.engines.processes import INLINE_BYTES
+from compaction.engines.local import INLINE_BYTES
 from tests.cli.test_help import PARSERS, ROOT
 from tests.example_calls import NOT_HERE, Places, copied, examples, runs_here
 from tests.golden import unpack_sample

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compaction import task_runner
-from compaction.engines.processes import ProcessPasses
-from compaction.task_runner import Item, Job, Place, TaskRunner, pack, reducer_of
+from compaction.engines.local import LocalEngine
+from compaction.task_runner import ByPlace, Engine, Item, Job, Place, exchange, pack
 from tests.local_passes import LocalPasses
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def join(items: Iterable[Item]) -> Iterator[Joined]:
     return ((place, os.getpid(), sorted(values)) for place, values in found.items())
 
 
-def exchanged(runner: TaskRunner, job: Job, reducers: int) -> list[Joined]:
-    return sorted(runner.exchange(job, TASKS, emit, join, reducers))
+def exchanged(engine: Engine, job: Job, reducers: int) -> list[Joined]:
+    return sorted(exchange(engine, job, TASKS, emit, join, reducers))
 
 
 def values(found: list[Joined]) -> list[tuple[Place, list[bytes]]]:
@@ -43,13 +43,13 @@ def values(found: list[Joined]) -> list[tuple[Place, list[bytes]]]:
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[ProcessPasses]:
-    with ProcessPasses(2, inline_bytes=0) as passes:
+def workers() -> Iterator[LocalEngine]:
+    with LocalEngine(2, inline_bytes=0) as passes:
         yield passes
 
 
 @pytest.mark.parametrize("reducers", [1, 2, 50])
-def test_worker_processes_exchange_what_plain_calls_do(workers: ProcessPasses, reducers: int) -> None:
+def test_worker_processes_exchange_what_plain_calls_do(workers: LocalEngine, reducers: int) -> None:
     found = exchanged(workers, Job("test"), reducers)
     assert values(found) == values(exchanged(LocalPasses(), Job("test"), reducers))
     assert [len(each) for _, each in values(found)] == [5, 4, 3, 2, 1] * 2
@@ -57,27 +57,27 @@ def test_worker_processes_exchange_what_plain_calls_do(workers: ProcessPasses, r
 
 
 def test_a_small_exchange_starts_no_worker() -> None:
-    with ProcessPasses(2) as passes:
+    with LocalEngine(2) as passes:
         assert {process for _, process, _ in exchanged(passes, Job("test", task_bytes=[1] * len(TASKS)), 2)} == {os.getpid()}
 
 
-def test_no_tasks_exchange_nothing(workers: ProcessPasses) -> None:
-    assert workers.exchange(Job("test"), [], emit, join, 3) == []
+def test_no_tasks_exchange_nothing(workers: LocalEngine) -> None:
+    assert exchange(workers, Job("test"), [], emit, join, 3) == []
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("reducers", [1, 5])
 def test_spark_exchanges_what_plain_calls_do(spark: SparkSession, reducers: int) -> None:
-    from compaction.spark.pipeline import SparkPasses
+    from compaction.spark.pipeline import SparkEngine
 
-    passes = SparkPasses(spark.sparkContext)
+    passes = SparkEngine(spark.sparkContext)
     assert values(exchanged(passes, Job("test"), reducers)) == values(exchanged(LocalPasses(), Job("test"), reducers))
-    assert passes.exchange(Job("test"), [], emit, join, 3) == passes.run(Job("test"), [], abs) == []
+    assert exchange(passes, Job("test"), [], emit, join, 3) == passes.run(Job("test"), [], abs) == []
 
 
 def test_consecutive_parts_go_to_different_reducers() -> None:
-    assert sorted(reducer_of((7, part), 5) for part in range(-1, 4)) == [0, 1, 2, 3, 4]
-    assert reducer_of((-1, 0), 3) in range(3)
+    assert sorted(ByPlace(5)((7, part)) for part in range(-1, 4)) == [0, 1, 2, 3, 4]
+    assert ByPlace(3)((-1, 0)) in range(3)
 
 
 @pytest.mark.parametrize(("size", "name"), [(task_runner.SHOWN_BYTES, "pass"), (task_runner.SHOWN_BYTES - 1, None)])

@@ -19,10 +19,10 @@ from compaction.startup.java_version import require_java
 from compaction.storage.calls import environment
 
 if TYPE_CHECKING:
-    from compaction.engines.processes import ProcessPasses
+    from compaction.engines.local import LocalEngine
     from compaction.run.passes import Passes
     from compaction.run_report import RunReport
-    from compaction.spark.pipeline import SparkPasses
+    from compaction.spark.pipeline import SparkEngine
     from compaction.spark.progress import Progress
     from compaction.spark.session import PlainSession, Session
 
@@ -99,8 +99,8 @@ class Engine:
     cores: int | None = None
     to_store: bool = False
     _started: PlainSession | None = None
-    _workers: ProcessPasses | None = None
-    _closing: list[SparkPasses] = field(default_factory=list)
+    _workers: LocalEngine | None = None
+    _closing: list[SparkEngine] = field(default_factory=list)
 
     def require(self) -> None:
         """:raises UsageError: the engine is Spark, and there is no suitable Java"""
@@ -124,20 +124,20 @@ class Engine:
         def start() -> Passes:
             if self.name == LOCAL:
                 return self._processes(progress)
-            from compaction.spark.pipeline import SparkPasses
+            from compaction.spark.pipeline import SparkEngine
 
-            self._closing.append(SparkPasses(self.spark().sparkContext, progress))
+            self._closing.append(SparkEngine(self.spark().sparkContext, progress))
             return self._closing[-1]
 
         return start
 
     def _processes(self, progress: Progress | None) -> Passes:
         from compaction.engines.limits import usable_cores
-        from compaction.engines.processes import INLINE_BYTES, ProcessPasses
+        from compaction.engines.local import INLINE_BYTES, LocalEngine
 
         if self._workers is None:
             cores = usable_cores()
-            self._workers = ProcessPasses(min(cores, self.cores or cores), inline_bytes=0 if self.to_store else INLINE_BYTES)
+            self._workers = LocalEngine(min(cores, self.cores or cores), inline_bytes=0 if self.to_store else INLINE_BYTES)
         self._workers.progress = progress
         return self._workers
 

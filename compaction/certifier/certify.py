@@ -41,7 +41,7 @@ from compaction.certifier.kept_files import WalkedLog, check_directories, check_
 from compaction.errors import StorageError
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.task_runner import Item, Job, Place, Reading, TaskRunner, pack
+from compaction.task_runner import Item, Job, Place, Reading, TaskRunner, exchange, pack
 
 #: the part of a log under which results travel
 _RESULT = -1
@@ -185,7 +185,7 @@ def compare_ranges(
     sizes = [sum(task.size_bytes for task in tasks) for tasks in packs]
     job = Job.sized("records", f"verify: compare {counted(len(tasks), 'range')} of offsets", sizes)
     reducers = max(1, runner.cores, sum(sizes) // PARTITION_BYTES)
-    return runner.exchange(job, packs, partial(_compare, erased=erased), partial(_join, strict=dict(strict)), reducers)
+    return exchange(runner, job, packs, partial(_compare, erased=erased), partial(_join, strict=dict(strict)), reducers)
 
 
 def _compare(tasks: Sequence[RangeTask], erased: ErasedKeys | None) -> Iterator[Item]:

@@ -22,7 +22,7 @@ from compaction.compare.count import AGE_BOUNDS_MS, Source, Tally
 from compaction.compare.figures import ComparedLog, Distribution, KeyFigures, LogTotals, Outcome, OutcomeStatus, RepetitionRange
 from compaction.compare.measure import Repetition
 from compaction.compare.policy_case import LogCases, PlanKey, PolicyCase
-from compaction.compare.shared_passes import LogCounts, SharedPasses
+from compaction.compare.shared_passes import LogCounts, SharedMaps
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.errors import CompactionError, as_log_error
 from compaction.kernels.rewriting.tally import BYTES, KEYLESS, RECORDS, TOMBSTONES
@@ -35,7 +35,6 @@ from compaction.run.admission import keyless_refusal
 from compaction.run.cleaner import Cleaner, Limits, map_settings, slices_of
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.log_reports import cleaned_report, versions_used, warn_of_changes
-from compaction.run.offset_maps import OffsetMaps
 from compaction.run.passes import Passes
 from compaction.run.prepare import LogAccess, ParallelRead, PreparedLog, read_logs
 from compaction.run.run import parallel_read, smallest_broker
@@ -171,7 +170,7 @@ class _SharedRun:
         logs: Sequence[LogCases],
         task_sizes: Sizes | None,
     ) -> None:
-        self._passes, self._base, self._fs = passes, request.base, fs
+        self._engine, self._base, self._fs = passes, request.base, fs
         cases = [[case for case in log.cases if case.fs is fs] for log in logs]
         self._cases = [case for cases_of_log in cases for case in cases_of_log]
         self._views = {cases_of_log[0].view.path: cases_of_log[0].view for cases_of_log in cases if cases_of_log}
@@ -182,13 +181,13 @@ class _SharedRun:
 
     def run(self, results: PassResults) -> None:
         sources = self._sources(results)
-        passes = SharedPasses(self._passes, self._sizes, sources)
+        passes = SharedMaps(self._engine, self._sizes, self._base.as_of_ms, self._note_refusal, sources)
         readable = {path for number, path in enumerate(self._views) if number in sources}
         to_clean = [case for case in self._cases if case.cleans and case.view.path in readable]
         plans = {case.key: case.plan.compaction for case in to_clean}
         cleaned = self._clean(passes, list(plans.values()))
         if not passes.described and sources:
-            rate = self._broker.io_max_bytes_per_second / self._passes.cores
+            rate = self._broker.io_max_bytes_per_second / self._engine.cores
             passes.build_offset_map([], {}, map_settings(self._broker, rate))
         for number, path in enumerate(self._views):
             if number in passes.described:
@@ -205,11 +204,11 @@ class _SharedRun:
             refusal = self._refusals.get(id(plans[key]))
             results.plans[key] = PlanResult(cleaned[number], dropped, refusal, rounds_by_keys[number])
 
-    def _clean(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[LogCleaning]:
+    def _clean(self, passes: SharedMaps, plans: Sequence[LogPlan]) -> list[LogCleaning]:
         logs = [_to_measure(plan) for plan in plans]
         if logs:
             limits = Limits(self._broker, self._sizes)
-            Cleaner(logs, self._fs, self._passes, limits).run(OffsetMaps(passes, self._base.as_of_ms, self._note_refusal))
+            Cleaner(logs, self._fs, self._engine, limits).run(passes)
         return logs
 
     def _note_refusal(self, plan: LogPlan, messages: int, keyless: int) -> None:

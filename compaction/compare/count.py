@@ -22,8 +22,9 @@ from compaction.passes.build_map import OffsetMapSink, dirty_records, spilled
 from compaction.passes.clean_into import Decided
 from compaction.passes.decoder import Decoded, corrupt_record
 from compaction.passes.scan import Emitted, Emitting, Entries, ShardReadings, scan_records_of
-from compaction.passes.tasks import SUMMARY, MapContext, MapSettings, Slice, SliceSummary
+from compaction.passes.tasks import MapContext, MapSettings, Slice, SliceSummary
 from compaction.storage.segment_file import Block
+from compaction.task_runner import Emission
 
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 #: lower bounds of the age buckets, ms
@@ -109,9 +110,9 @@ def counts_of(source: int) -> int:
 
 def scan_shared(
     slices: Iterable[Slice], contexts: tuple[Mapping[int, MapContext], Mapping[int, Source]], settings: MapSettings
-) -> Iterator[Emitted]:
+) -> Iterator[Emission]:
     """Packed map entries by variant and shard, packed key counts by source and shard, each shard with the ``Reading`` of this
-    task, and one ``SharedSummary`` per slice.
+    task, and for the driver one ``SharedSummary`` per slice.
 
     The summary of an unreadable slice has an error.
 
@@ -140,7 +141,7 @@ def scan_shared(
             summary = yield from sent.counted(scanning)
             summaries.append(summary)
             tally_of_slice = tallies.tally if summary.error is None else Tally.empty()
-            yield (source, SUMMARY), [SharedSummary(summary, tally_of_slice)]
+            yield None, SharedSummary(summary, tally_of_slice)
         for sink in sinks.values():
             yield from sent.counted(sink.result())
         yield from sent.result(of_source, summaries)

@@ -20,10 +20,9 @@ from compaction.kernels.rewriting.tally import LogRange
 from compaction.logdir.throttle import Throttle
 from compaction.passes.clean_into import Decided, Rewriter
 from compaction.passes.decoder import Decoded
-from compaction.passes.merge import Survivors, accepted_entries, accepted_survivors
+from compaction.passes.merge import PartsToClean, Survivors, accepted_entries, accepted_survivors
 from compaction.passes.scan import Emitted, Entries, finish, scan
 from compaction.passes.tasks import CleanContext, CleanStats, Key, MapContext, MapSettings, Slice, SliceId
-from compaction.run.passes import PartsToClean
 from compaction.storage.segment_file import Block
 from compaction.task_runner import Reading
 
@@ -123,7 +122,7 @@ class Repetition:
 
 
 def resolve_counts(
-    key: Key, values: Sequence[Any], accepted: Mapping[int, Reading]
+    key: Key, values: Iterable[Any], accepted: Mapping[int, Reading]
 ) -> list[tuple[int, Repetition | LogError]]:
     """Merge one shard's key counts, or why it was refused; nothing for shards of other maps.
 

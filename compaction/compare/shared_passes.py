@@ -7,18 +7,19 @@ written: both kinds of pass 2 measure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from compaction.cleaning.plan import LogPlan
 from compaction.compare.count import SharedSummary, Source, Tally, counts_of, scan_shared
 from compaction.compare.measure import MeasureContext, Measured, Repetition, count_rounds, measure_shared, resolve_counts
 from compaction.errors import LogError
 from compaction.kernels.keys.key_filter import KeyFilter
-from compaction.passes.merge import MapParts
+from compaction.passes.merge import CleanedParts, MapParts
 from compaction.passes.tasks import (
     CleanContext,
     CleanStats,
@@ -30,10 +31,10 @@ from compaction.passes.tasks import (
     SliceId,
     SliceSummary,
 )
-from compaction.run.passes import CleanedParts, MapInputs, Passes, PlainPasses
+from compaction.run.offset_maps import OffsetMaps
 from compaction.run.sizing import Sizes
 from compaction.storage.filesystem import ReadableFileSystem
-from compaction.task_runner import Job, pack, size_of
+from compaction.task_runner import Engine, Job, pack, size_of
 
 
 class Variant(NamedTuple):
@@ -53,8 +54,8 @@ class LogCounts:
     error: str | None
 
 
-class SharedPasses:
-    """The passes of comparisons (``run.offset_maps.MapPasses``).
+class SharedMaps(OffsetMaps):
+    """The passes of comparisons.
 
     :param sources: by number, the logs to describe, each with all of its slices in the order of offsets
     """
@@ -62,8 +63,15 @@ class SharedPasses:
     #: of pass 1
     _settings: MapSettings
 
-    def __init__(self, passes: Passes, sizes: Sizes, sources: Mapping[int, tuple[Source, Sequence[Slice]]]) -> None:
-        self._passes, self._sizes, self._plain = passes, sizes, PlainPasses(passes, sizes, dry_run=True)
+    def __init__(
+        self,
+        engine: Engine,
+        sizes: Sizes,
+        now_ms: int,
+        refuse: Callable[[LogPlan, int, int], str | None],
+        sources: Mapping[int, tuple[Source, Sequence[Slice]]],
+    ) -> None:
+        super().__init__(engine, sizes, now_ms, refuse, dry_run=True)
         self._sources = {number: source for number, (source, _) in sources.items()}
         self._slices = {_byte_range(part): part for _, slices in sources.values() for part in slices}
         self._variants: dict[int, Variant] = {}
@@ -75,7 +83,7 @@ class SharedPasses:
     def read_transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
         """The transaction summary of each slice; equal byte ranges are read once."""
         ranges = list(dict.fromkeys(_byte_range(slice_) for slice_ in slices))
-        summaries = self._plain.read_transactions([self._slices[byte_range] for byte_range in ranges], files)
+        summaries = super().read_transactions([self._slices[byte_range] for byte_range in ranges], files)
         by_range = dict(zip(ranges, summaries, strict=True))
         return [_for_plan(part, self._shared(part), by_range[_byte_range(part)]) for part in slices]
 
@@ -102,8 +110,9 @@ class SharedPasses:
         bounds = {number: (count, count * self._sizes.shard_entries) for number, count in shards.items()}
         tasks = pack(list(self._slices.values()), size_of, self._sizes.scan_bytes)
         description = f"pass 1: scan {len(self._slices)} slices for {len(scans)} maps"
-        shared_summaries = self._plain.scan(
-            description, MapInputs(tasks, scan_shared, (scans, self._sources), settings, bounds), lambda shared: shared.summary
+        known = (scans, self._sources)
+        shared_summaries = self.scan_into_maps(
+            description, tasks, scan_shared, known, settings, bounds, lambda shared: shared.summary
         )
         by_id = {summary.summary.slice_id: summary for summary in shared_summaries}
         self._slices = {
@@ -126,11 +135,13 @@ class SharedPasses:
         }
         tasks = pack(slices, size_of, self._sizes.slice_bytes)
         job = Job.reading("pass 2", f"pass 2: measure {len(slices)} slices", tasks)
-        cleaned = self._plain.resolve_into(job, tasks, maps, measure_shared, MeasureContext(cases, self._sources))
+        cleaned = self.resolve_into(job, tasks, maps, measure_shared, MeasureContext(cases, self._sources))
         keys = {log: cleaned.keys.get(number, 0) for number, variant in self._variants.items() for log in variant.logs}
         return CleanedParts(list(self._results(cleaned.results, parts)), keys)
 
-    clean = measure
+    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
+        """The same: nothing is written."""
+        return self.measure(logs, parts)
 
     def broker_rounds(
         self, plans_with_map_size: Iterable[tuple[int, int]], keys: Mapping[int, int]
@@ -151,7 +162,7 @@ class SharedPasses:
             works = [(variant.slices, variant.scan) for variant in variants]
             job = Job.reading("rounds", f"count a broker's rounds over {len(works)} logs", [slices for slices, _ in works])
             count = partial(count_rounds, settings=self._settings, most_keys=most_keys)
-            for variant, round_count in zip(variants, self._passes.run(job, works, count), strict=True):
+            for variant, round_count in zip(variants, self._engine.run(job, works, count), strict=True):
                 rounds.update({(log, most_keys): round_count for log in variant.logs if (log, most_keys) in rounds})
         return rounds
 
@@ -174,7 +185,7 @@ class SharedPasses:
         repetitions: dict[int, Repetition] = {}
         by_segment: dict[int, dict[int, Tally]] = {source: {} for source in self._sources}
         errors: dict[int, str] = {}
-        for number, repetition in self._plain.collect_shards("count how often keys occur", resolve_counts):
+        for number, repetition in self.collect_shards("count how often keys occur", resolve_counts):
             if isinstance(repetition, LogError):
                 errors.setdefault(counts_of(number), str(repetition))
             else:

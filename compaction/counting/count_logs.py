@@ -25,7 +25,7 @@ from compaction.source.read_plan import ReadRequest, ReadTask, plan_log, plan_st
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.task_runner import Item, Job, Place, Reading, TaskRunner, pack
+from compaction.task_runner import Item, Job, Place, Reading, TaskRunner, exchange, pack
 
 #: bytes of a topic whose keys are joined by one task
 PARTITION_BYTES = 96 << 20
@@ -204,7 +204,7 @@ def count_logs(runner: TaskRunner, plan: CountPlan, largest: Mapping[str, Larges
     job = Job.sized("count", f"count: read {len(plan.tasks)} byte ranges", sizes)
     parts = {(task.topic, part) for task in plan.tasks for part in range(task.partitions)}
     reducers = max(1, runner.cores, len(parts))
-    results = runner.exchange(job, packs, _count_tasks, partial(_join_keys, largest=largest), reducers)
+    results = exchange(runner, job, packs, _count_tasks, partial(_join_keys, largest=largest), reducers)
     accepted: dict[int, Reading] = {}
     for result in results:
         if isinstance(result, TaskCounts):

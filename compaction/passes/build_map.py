@@ -33,8 +33,9 @@ from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import Decoded
 from compaction.passes.merge import resolve
 from compaction.passes.scan import Emitted, Emitting, Entries, ShardReadings, finish, scan_records_of
-from compaction.passes.tasks import SUMMARY, MapContext, MapSettings, Packed, Resolved, Slice, SliceSummary
+from compaction.passes.tasks import MapContext, MapSettings, Packed, Resolved, Slice, SliceSummary
 from compaction.storage.segment_file import Block
+from compaction.task_runner import Emission
 
 #: lookups are kept up to this size
 _LOOKUP_BYTES = 32 << 20
@@ -50,9 +51,9 @@ _HIT_RATE = 4
 _LOAD = 0.7
 
 
-def scan_slices(slices: Iterable[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Iterator[Emitted]:
-    """Packed entries (``uint64[n, words]``) by shard, each shard with the ``Reading`` of this task, and a ``SliceSummary`` of
-    each slice. The shard of a ``single_task`` log is resolved here if its entries fit the task's map.
+def scan_slices(slices: Iterable[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Iterator[Emission]:
+    """Packed entries (``uint64[n, words]``) by shard, each shard with the ``Reading`` of this task, and for the driver a
+    ``SliceSummary`` of each slice. The shard of a ``single_task`` log is resolved here if its entries fit the task's map.
 
     The summary of an unreadable slice has an error; the caller must then ignore its log's entries.
     """
@@ -63,7 +64,7 @@ def scan_slices(slices: Iterable[Slice], logs: Mapping[int, MapContext], setting
         for slice_ in log_slices:
             summary = yield from sent.counted(scan_records_of(slice_, [sink], (), settings, throttle))
             summaries.append(summary)
-            yield (log, SUMMARY), [summary]
+            yield None, summary
         yield from sent.counted(sink.result())
         yield from sent.result(log_slices, summaries)
 
@@ -154,7 +155,7 @@ class OffsetMapSink:
         lookups, by shard."""
         resolved = self._resolved()
         if resolved is not None:
-            yield (self.number, 0), [resolved]
+            yield (self.number, 0), resolved
             return
         yield from self._spill_lookups()
         for slots in self._map.drain():
@@ -173,7 +174,7 @@ def spilled(number: int, slots: Packed, shards: int) -> Iterator[Emitted]:
         ordered, starts = by_shard(slots[first : first + portion], shards)
         for shard, (start, end) in enumerate(pairwise(starts.tolist())):
             if start < end:
-                yield (number, shard), [ordered[start:end]]
+                yield (number, shard), ordered[start:end]
 
 
 class TaskMap:

@@ -1,12 +1,14 @@
-"""Between the passes: merges the packed entries of a shard into one map, and resolves it into survivor entries by output part.
-"""
+"""Between the passes: merges the packed entries of a shard into one map, resolves it into survivor entries by output part, and
+hands these to the task that cleans the part."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +16,10 @@ from numpy.typing import NDArray
 from compaction.errors import CorruptLogError, LogError
 from compaction.kernels.keys.slot_table import OFFSETS, SlotTable, by_bound
 from compaction.kernels.reading.tables import DROPPED, LOOKUP, OFFSET_SHIFT, TOMBSTONE
-from compaction.passes.tasks import SUMMARY, Key, OutputPart, Packed, Resolved, Slice
-from compaction.task_runner import Reading
+from compaction.passes.tasks import OutputPart, Packed, Resolved, Slice
+from compaction.task_runner import Item, Items, Place, Reading, pack
 
-T = TypeVar("T")
+R = TypeVar("R")
 
 #: survivor entries of a part, or why a shard that may have some was refused
 Survivors = Packed | LogError
@@ -25,6 +27,10 @@ Survivors = Packed | LogError
 #: replaces the id of a part in the entry with the number of keys of a shard
 KEYS = -1
 
+#: parts of together this size are cleaned in step: the disk is waited for once for all of them
+_IN_STEP_BYTES = 8 << 20
+#: a part counts as at least this size, which bounds the number of buffers
+_LEAST_PART_BYTES = 64 << 10
 #: load of a shard's map: keeps probing short
 _LOAD = 0.7
 _WORD_BYTES = 8
@@ -46,30 +52,38 @@ class MapParts:
         return cls(first_dirty_offset, np.array([first for first, _ in pairs], np.int64), tuple(part for _, part in pairs))
 
 
-def merge_lists(packed: list[T], others: list[T]) -> list[T]:
-    """Concatenate two lists of packed arrays in place: the ``reduceByKey`` of pass 1. No array is copied."""
-    packed.extend(others)
-    return packed
-
-
-def resolve_into_parts(
-    shards: Iterable[tuple[Key, list[Any]]], maps: Mapping[int, MapParts], load_factor: float
-) -> Iterator[tuple[tuple[int, Hashable], list[Any]]]:
+def resolve_into_parts(shards: Items, maps: Mapping[int, MapParts], load_factor: float) -> Iterator[Item]:
     """Resolves merged shards of ``maps``: the survivor entries by map and id of the part, and the number of keys of each map
     under ``KEYS``. Shards of other maps are skipped. A shard that is refused fails every part of its map: a record without an
     entry is dropped."""
-    for (number, shard), values in shards:
-        if shard != SUMMARY and number in maps:
+    for (number, _), values in shards:
+        if number in maps:
             parts = maps[number]
             try:
                 packed = accepted_entries(values, parts.reading)
             except LogError as error:
-                yield from (((number, part), [error]) for part in parts.ids)
+                yield from (((number, part), error) for part in parts.ids)
                 continue
             survivors, keys = resolve_shard(packed, parts.first_dirty_offset, load_factor)
-            yield (number, KEYS), [keys]
+            yield (number, KEYS), keys
             for index, entries in split_by_part(survivors, parts.first_offsets):
-                yield (number, parts.ids[index]), [entries]
+                yield (number, parts.ids[index]), entries
+
+
+@dataclass(frozen=True)
+class PartPlaces:
+    """The tasks of pass 2 by place. The numbers of keys go to the task of the map's first part.
+
+    :ivar tasks: the task of each part
+    :ivar first: the first part of each map
+    """
+
+    tasks: Mapping[Hashable, int]
+    first: Mapping[int, Hashable]
+
+    def __call__(self, place: Place) -> int:
+        number, part = place
+        return self.tasks[self.first[number] if part == KEYS else part]
 
 
 def accepted_entries(values: Iterable[Any], accepted: Reading) -> list[Any]:
@@ -90,6 +104,64 @@ def accepted_entries(values: Iterable[Any], accepted: Reading) -> list[Any]:
     if difference is not None:
         raise CorruptLogError(difference)
     return packed
+
+
+#: some parts, each with the survivor entries of each map for it
+PartsToClean = Sequence[tuple[Any, Mapping[int, Sequence[Survivors]]]]
+
+
+@dataclass(frozen=True)
+class CleanedParts(Generic[R]):
+    """The result of pass 2: the results of all parts, and the number of distinct keys in each map."""
+
+    results: Sequence[R]
+    keys: Mapping[int, int]
+
+    @classmethod
+    def of(cls, tasks: Iterable[CleanedParts[R]]) -> CleanedParts[R]:
+        """The results of all tasks; the keys of a map are counted by one task."""
+        done = list(tasks)
+        keys = {number: count for task in done for number, count in task.keys.items()}
+        return cls([result for task in done for result in task.results], keys)
+
+
+def clean_task(
+    parts: Sequence[Any], items: Items, known: Any, clean: Callable[[PartsToClean, Any], list[R]], threads: int
+) -> CleanedParts[R]:
+    """One task of pass 2: cleans ``parts``, and adds up the numbers of keys of shards.
+
+    :param items: from ``resolve_into_parts``
+    :param clean: called with some parts, each with the survivor entries of each map for it, and ``known``
+    :param threads: number of such calls at a time
+    """
+    survivors: dict[Hashable, dict[int, list[Survivors]]] = {}
+    keys: dict[int, int] = {}
+    for (number, part), values in items:
+        if part == KEYS:
+            keys[number] = keys.get(number, 0) + sum(values)
+        else:
+            survivors.setdefault(part, {}).setdefault(number, []).extend(values)
+    works = [(part, survivors.get(part.id, {})) for part in parts]
+    in_step = pack(works, lambda work: max(_LEAST_PART_BYTES, work[0].size_bytes), _IN_STEP_BYTES)
+    results = run_concurrently([partial(clean, group, known) for group in in_step], threads)
+    return CleanedParts([result for group in results for result in group], keys)
+
+
+def run_concurrently(calls: Sequence[Callable[[], R]], threads: int) -> list[R]:
+    """Runs the calls on up to ``threads`` threads, inline if one suffices; returns their results in order.
+
+    If a call raises or the caller is interrupted, running calls complete and the others do not start.
+    """
+    threads = min(threads, len(calls))
+    if threads <= 1:
+        return [call() for call in calls]
+    with ThreadPoolExecutor(threads) as pool:
+        running = [pool.submit(call) for call in calls]
+        try:
+            return [future.result() for future in running]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def accepted_survivors(survivors: Iterable[Survivors]) -> list[Packed] | LogError:

@@ -41,7 +41,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 #: packed entries of a shard of a map, emitted while a task runs
-Emitted = tuple[Key, list[Any]]
+Emitted = tuple[Key, Any]
 Emitting = Generator[Emitted, None, T]
 
 _ENTRIES = 1 << 14
@@ -195,17 +195,17 @@ class ShardReadings:
         """Counts the entries that pass through."""
         while True:
             try:
-                key, values = next(emitting)
+                key, value = next(emitting)
             except StopIteration as end:
                 result: T = end.value
                 return result
-            self._arrays[key] += len(values)
-            yield key, values
+            self._arrays[key] += 1
+            yield key, value
 
     def result(self, slices: Sequence[Slice], summaries: Iterable[SliceSummary]) -> Iterator[Emitted]:
         for number, reading in readings(slices, summaries).items():
             for shard in range(self._shards[number]):
-                yield (number, shard), [replace(reading, items=self._arrays[number, shard])]
+                yield (number, shard), replace(reading, items=self._arrays[number, shard])
 
 
 def readings(slices: Iterable[Slice], summaries: Iterable[SliceSummary]) -> dict[int, Reading]:

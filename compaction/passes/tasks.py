@@ -26,9 +26,8 @@ from compaction.storage.mixed import MixedFileSystem
 
 #: a shuffled array of map entries, lookups, survivor entries or key counts
 Packed = NDArray[np.uint64]
-#: ``(map, shard)``; in a plain run each log has one map. The shard of a summary is ``SUMMARY``
+#: ``(map, shard)``; in a plain run each log has one map
 Key = tuple[int, int]
-SUMMARY = -1
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,14 @@ from compaction.logdir.segments import cut_segment
 from compaction.names import LOG, segment_file
 from compaction.output.swap import SwapGroup
 from compaction.passes.clean_into import Unjoined, join_parts
+from compaction.passes.merge import CleanedParts
 from compaction.passes.tasks import CleanContext, GroupOutput, MapSettings, OutputPart, PartResult, Slice, SliceSummary
 from compaction.run.admission import Lacking, SpaceBudget, logs_without_space
 from compaction.run.log_cleaning import LogCleaning, ScanTotals
-from compaction.run.passes import CleanedParts, Passes
 from compaction.run.sizing import Sizes, max_records, sizes
 from compaction.storage.filesystem import DiskFileSystem, FileSystem, join, real_file
 from compaction.storage.mixed import MixedFileSystem
+from compaction.task_runner import Engine as Passes
 from compaction.task_runner import Job, pack
 
 #: the result of each output segment, by the numbers of its log and its group

@@ -21,7 +21,7 @@ from compaction.run.key_sample import sample_keys
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.log_reports import cleaned_report, deferred_report, skipped_report
 from compaction.run.offset_maps import OffsetMaps
-from compaction.run.passes import Passes, PlainPasses
+from compaction.run.passes import Passes
 from compaction.run.run import carry_out
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
@@ -65,8 +65,8 @@ class _Compaction(Command):
         return ordered
 
     def method(self, cleaner: Cleaner) -> OffsetMaps:
-        passes = PlainPasses(cleaner.runner, cleaner.sizes, dry_run=self.request.dry_run)
-        return OffsetMaps(passes, self.request.as_of_ms, keyless_refusal(allow_keyless=self.request.allow_keyless))
+        refuse = keyless_refusal(allow_keyless=self.request.allow_keyless)
+        return OffsetMaps(cleaner.runner, cleaner.sizes, self.request.as_of_ms, refuse, dry_run=self.request.dry_run)
 
     def report(self, log: LogCleaning) -> LogReport:
         if log.compaction.verdict is not Verdict.CLEAN:

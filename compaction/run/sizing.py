@@ -14,6 +14,7 @@ from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.passes.tasks import Slice
+from compaction.task_runner import Place
 
 _MIN_SLICE_BYTES = 16 << 20
 _MAX_SLICE_BYTES = 128 << 20
@@ -97,18 +98,33 @@ def max_records_by_log(slices: Iterable[Slice]) -> Counter[int]:
     return records
 
 
-def assign_shards(logs: Mapping[int, tuple[int, int]], task_entries: int, at_least: int) -> tuple[int, dict[int, int]]:
-    """Assigns the shards of all logs to tasks, the fullest first, so that each task gets about ``task_entries`` or fewer.
+@dataclass(frozen=True)
+class ShardPlaces:
+    """The tasks that merge the shards of maps, the fullest map first: task ``(first + i) % tasks`` gets shard ``i``.
 
-    :param logs: of each log the number of shards, and an upper bound of the entries in all of them
-    :param at_least: number of tasks if there are that many shards
-    :return: the number of tasks, and of each log its first task: task ``(first + i) % tasks`` gets shard ``i``
+    :ivar tasks: their number
+    :ivar first: of each map its first task
     """
-    shards = sum(count for count, _ in logs.values())
-    entries = sum(bound for _, bound in logs.values())
-    tasks = max(1, min(shards, max(at_least, -(-entries // task_entries))))
-    first, assigned = {}, 0
-    for log, (count, _) in sorted(logs.items(), key=lambda item: item[1][1] / item[1][0], reverse=True):
-        first[log] = assigned
-        assigned += count
-    return tasks, first
+
+    tasks: int
+    first: Mapping[int, int]
+
+    def __call__(self, place: Place) -> int:
+        number, shard = place
+        return int((self.first[number] + shard) % self.tasks)
+
+    @classmethod
+    def of(cls, maps: Mapping[int, tuple[int, int]], task_entries: int, at_least: int) -> ShardPlaces:
+        """Each task gets about ``task_entries`` or fewer.
+
+        :param maps: of each map the number of shards, and an upper bound of the entries in all of them
+        :param at_least: number of tasks if there are that many shards
+        """
+        shards = sum(count for count, _ in maps.values())
+        entries = sum(bound for _, bound in maps.values())
+        tasks = max(1, min(shards, max(at_least, -(-entries // task_entries))))
+        first, assigned = {}, 0
+        for number, (count, _) in sorted(maps.items(), key=lambda item: item[1][1] / item[1][0], reverse=True):
+            first[number] = assigned
+            assigned += count
+        return cls(tasks, first)

@@ -13,7 +13,7 @@ emits of each key the first and the last record, by shard of the hash; a shard p
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -35,10 +35,10 @@ from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import spilled
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, Emitting, in_portions, scan
-from compaction.passes.tasks import SUMMARY, MapSettings, Packed, Slice
+from compaction.passes.tasks import MapSettings, Packed, Slice
 from compaction.run.sizing import max_records
 from compaction.storage.segment_file import Block
-from compaction.task_runner import Item, Job, Reading, TaskRunner
+from compaction.task_runner import Engine, Item, Job, Reading, exchange
 
 T = TypeVar("T")
 
@@ -68,6 +68,8 @@ _LONG_MAX = 2**63 - 1
 _FIRST_PLACE = 1
 _GOLDEN = 0.6180339887498949
 _PORTION = 1 << 14
+#: the place of the parts of a task
+_RESULT = -1
 #: bytes that a task reads, and the cells that it holds before it joins them
 _TASK_BYTES = 256 << 20
 _MOST_ROWS = 1 << 18
@@ -167,7 +169,7 @@ class _Part(NamedTuple):
 
 
 def read_arrivals(
-    runner: TaskRunner,
+    engine: Engine,
     logs: Sequence[tuple[LogView, Sequence[Slice], AbortedRanges]],
     settings: MapSettings,
     shard_entries: int,
@@ -179,9 +181,9 @@ def read_arrivals(
     """
     tasks = _divided([task for number, log in enumerate(logs) for task in _tasks(number, *log, shard_entries)])
     job = Job.sized("arrivals", f"arrivals: read {len(tasks)} byte ranges", [_size(task) for task in tasks])
-    reducers = max(runner.cores, sum({task.log: task.shards for task in tasks}.values()))
+    reducers = max(engine.cores, sum({task.log: task.shards for task in tasks}.values()))
     parts: list[list[_Part]] = [[] for _ in logs]
-    for log, part in runner.exchange(job, tasks, partial(_emit, settings=settings), _join, reducers):
+    for log, part in exchange(engine, job, tasks, partial(_emit, settings=settings), _join, reducers):
         parts[log].append(part)
     first = {task.log: task for task in reversed(tasks)}
     return [_whole(found, first.get(number)) for number, found in enumerate(parts)]
@@ -269,23 +271,13 @@ def _emit(task: _Task, settings: MapSettings) -> Iterator[Item]:
         for part, bytes_before in zip(task.slices, task.bytes_before, strict=True):
             sink.bytes_before = bytes_before - part.start
             scanning = scan(part, [sink], settings.files, throttle)
-            read.append((yield from _entries_of(scanning)))
+            read.append((yield from scanning))
     except LogError as failure:
         error = str(failure)
-    yield from _entries_of(sink.ends())
+    yield from sink.ends()
     reading = Reading.of(task.slices[0].path, (tuple(task.slices[0].id), read), error)
     yield from (((task.log, shard), reading) for shard in range(task.shards))
-    yield (task.log, SUMMARY), sink.result(reading)
-
-
-def _entries_of(emitting: Emitting[T]) -> Generator[Item, None, T]:
-    while True:
-        try:
-            place, (entries,) = next(emitting)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        yield place, entries
+    yield (task.log, _RESULT), sink.result(reading)
 
 
 class _Arrivals:

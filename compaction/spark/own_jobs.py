@@ -55,11 +55,13 @@ class OwnJobs:
         self._broadcasts.append(self.sc.broadcast(value))
         return self._broadcasts[-1]
 
-    def release(self) -> None:
-        """Destroys the broadcasts: no job that needs them runs again."""
+    def release(self, *broadcasts: Broadcast[Any] | None) -> None:
+        """Destroys some broadcasts, by default all: no job that needs them runs again."""
+        released = [broadcast for broadcast in self._broadcasts if broadcast in broadcasts or not broadcasts]
+        self._broadcasts = [broadcast for broadcast in self._broadcasts if broadcast not in released]
         with suppress(*SPARK_ERRORS, OSError):
-            while self._broadcasts:
-                self._broadcasts.pop().destroy()
+            for broadcast in released:
+                broadcast.destroy()
 
     @contextmanager
     def running(self) -> Iterator[None]:

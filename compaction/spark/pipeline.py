@@ -1,33 +1,31 @@
-"""Runs the tasks of ``run.passes.Passes`` as Spark jobs.
+"""Runs tasks as Spark jobs.
 
-Pass 1 scans slices into packed entries. They are shuffled by the shard of their map; one more partition receives the summaries,
-which the job collects. Pass 2 resolves each shard into survivor entries, shuffles these by part, and cleans the parts. Only
-packed arrays are shuffled: there is no Python object per record.
+A shuffle is ``partitionBy``, and ``reduceByKey`` if it merges. Only packed values are shuffled: there is no Python object per
+record. One more partition receives what tasks emit for the driver, which collects it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
-from pyspark import RDD, SparkContext
+from pyspark import RDD, Broadcast, SparkContext
 
-from compaction.passes.merge import KEYS, merge_lists, resolve_into_parts
-from compaction.passes.tasks import SUMMARY, Key
-from compaction.run.passes import CleanedParts, CleanInputs, MapInputs, MapResult, clean_task
-from compaction.run.sizing import assign_shards
 from compaction.screen.steps import step
 from compaction.spark.own_jobs import OwnJobs, concurrent_tasks
 from compaction.spark.progress import Progress
-from compaction.task_runner import Item, Job, freeze_gc, reducer_of
+from compaction.task_runner import Emission, Job, Place, Source, freeze_gc
 
-T = TypeVar("T")
 R = TypeVar("R")
 
+#: a place with some or all of its values
+_Placed = tuple[Place | None, list[Any]]
 
-class SparkPasses:
-    """Implements ``compaction.run.passes.Passes``.
+
+class SparkEngine:
+    """Implements ``compaction.task_runner.Engine``.
 
     :param progress: shows the bytes that the tasks of each pass have read
     """
@@ -43,20 +41,94 @@ class SparkPasses:
         self._speculates = conf.get("spark.speculation", "false") == "true"
 
     def close(self) -> None:
-        """Releases what the maps of pass 1 need."""
+        """Releases what shuffles need."""
         self._jobs.release()
 
-    @contextmanager
-    def _shown(self, job: Job) -> Iterator[None]:
+    def run(self, job: Job, source: Source | Sequence[Any], work: Callable[..., R]) -> list[R]:
+        """The result of ``work`` for each task, in order."""
+        source = Source.over(source)
+        known = self._known(source)
+        try:
+            results = self._over(source, known, source.of(work), lambda result: (result,))
+            return self.collect(_displayed(job, source), results, range(len(source)))
+        finally:
+            self._jobs.release(known)
+
+    def shuffle(
+        self,
+        job: Job,
+        source: Source | Sequence[Any],
+        emit: Callable[..., Iterable[Emission]],
+        place: Callable[[Place], int],
+        parts: int,
+        *,
+        merges: bool = False,
+    ) -> Shuffled:
+        """Runs nothing yet. The values of its tasks will be in Spark's shuffle files."""
+        source = Source.over(source)
+        # where tasks know much, there may be many places, too
+        known = self._known(source, place)
+        small: Any = place if known is None else None
+
+        def partition(of: Place | None) -> int:
+            part_of = small if known is None else known.value[2]
+            return parts if of is None else part_of(of)
+
+        emitted = self._over(source, known, source.of(emit), _listed)
+        # without partitionBy, reduceByKey would combine on the map side, and a task would hold all of its output in memory
+        shuffled = emitted.partitionBy(parts + 1, partition)
+        if merges:
+            shuffled = shuffled.reduceByKey(_extended, parts + 1, partition)
+        return Shuffled(self, job, shuffled, parts, known)
+
+    def _known(self, source: Source, place: Callable[[Place], int] | None = None) -> Broadcast[Any] | None:
+        """What is known to all tasks, the tasks of the parts of a shuffle, and the function of places."""
+        tasks = None if source.items is None else source.tasks
+        return None if source.known is None and tasks is None else self._jobs.broadcast((source.known, tasks, place))
+
+    def _over(
+        self,
+        source: Source,
+        known: Broadcast[Any] | None,
+        function: Callable[[Any, Any, Any], Any],
+        values: Callable[[Any], Iterable[Any]],
+    ) -> RDD[Any]:
+        """The ``values`` of the result of ``function`` for each task."""
+        if source.items is None:
+
+            def run_tasks(tasks: Iterable[Any]) -> Iterator[Any]:
+                freeze_gc()
+                for task in tasks:
+                    yield from values(function(task, None, None if known is None else known.value[0]))
+
+            tasks = source.tasks or ()
+            return self._sc.parallelize(tasks, max(1, len(tasks))).mapPartitions(run_tasks)
+        shuffled, parts = _shuffled(source), len(source)
+
+        def run_part(number: int, items: Iterable[Any]) -> Iterable[Any]:
+            freeze_gc()
+            if number == parts:
+                return ()
+            about, tasks, _ = (None, None, None) if known is None else known.value
+            return values(function(None if tasks is None else tasks[number], items, about))
+
+        return shuffled.rdd.mapPartitionsWithIndex(run_part)
+
+    def collect(self, job: Job, rdd: RDD[R], partitions: Sequence[int]) -> list[R]:
+        """The elements of some partitions."""
         with self._jobs.running():
-            with self._displayed(job):
-                yield
+            with self._shown(job):
+                collected: list[R] = self._sc.runJob(rdd, list, partitions) if partitions else []
             # killed attempts may still write files, which the swap removes. The next run removes files that are written later
             if job.writes and self._speculates:
                 self._jobs.await_tasks()
+        return collected
+
+    def release(self, known: Broadcast[Any] | None) -> None:
+        self._jobs.release(known)
 
     @contextmanager
-    def _displayed(self, job: Job) -> Iterator[None]:
+    def _shown(self, job: Job) -> Iterator[None]:
         progress = None if job.name is None else self._progress
         if progress is None or job.name is None:
             step(job.description)
@@ -67,102 +139,46 @@ class SparkPasses:
                 self._sc.setJobDescription(job.description)
                 yield
 
-    def run(self, job: Job, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
-        """The result of ``work`` for each of ``tasks``, in order."""
 
-        def run_task(task: T) -> R:
-            freeze_gc()
-            return work(task)
+class Shuffled:
+    """See ``compaction.task_runner.Shuffle``.
 
-        with self._shown(job):
-            return self._sc.parallelize(tasks, max(1, len(tasks))).map(run_task).collect()
+    :ivar rdd: ``parts`` partitions, and one of the driver
+    :ivar job: that of its tasks, as long as they have not run
+    """
 
-    def exchange(
-        self,
-        job: Job,
-        tasks: Sequence[T],
-        emit: Callable[[T], Iterable[Item]],
-        join: Callable[[Iterable[Item]], Iterable[R]],
-        reducers: int,
-    ) -> list[R]:
-        """The results of ``join`` for the items that ``emit`` emits for each of ``tasks``; these are in shuffle files."""
+    def __init__(self, engine: SparkEngine, job: Job, rdd: RDD[_Placed], parts: int, known: Broadcast[Any] | None) -> None:
+        self._engine, self.rdd, self.parts, self._known = engine, rdd, parts, known
+        self.job: Job | None = job
+        self._results: list[Any] | None = None
 
-        def emit_all(tasks: Iterable[T]) -> Iterator[Item]:
-            freeze_gc()
-            for task in tasks:
-                yield from emit(task)
+    @property
+    def results(self) -> list[Any]:
+        if self._results is None:
+            collected = self._engine.collect(self.job or Job("collect results"), self.rdd, [self.parts])
+            self._results = [value for _, values in collected for value in values]
+            self.job = None
+        return self._results
 
-        def join_all(items: Iterable[Item]) -> Iterable[R]:
-            freeze_gc()
-            return join(items)
-
-        emitted = self._sc.parallelize(tasks, max(1, len(tasks))).mapPartitions(emit_all)
-        shuffled = emitted.partitionBy(reducers, lambda key: reducer_of(key, reducers))
-        with self._shown(job):
-            return shuffled.mapPartitions(join_all).collect()
-
-    def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
-        """Pass 1. The summaries are collected; the shards stay in shuffle files."""
-        reducers, first_reducer = assign_shards(inputs.shards, task_entries, 2 * self.cores)
-        # the maps of an earlier pass 1 are not used any more
-        self._jobs.release()
-        shared = self._jobs.broadcast((inputs.known, first_reducer))
-        scan, settings = inputs.scan, inputs.settings
-
-        # PySpark writes broadcasts, and functions larger than 1 MiB, to files. So the settings, which contain the secret, are
-        # part of the function, and everything that grows with the logs is broadcast
-        def partition(key: Key) -> int:
-            number, shard = key
-            return reducers if shard == SUMMARY else (shared.value[1][number] + shard) % reducers
-
-        def scan_task(tasks: Iterable[Sequence[Any]]) -> Iterator[tuple[Key, list[Any]]]:
-            freeze_gc()
-            for task in tasks:
-                yield from scan(task, shared.value[0], settings)
-
-        entries = self._sc.parallelize(inputs.tasks, len(inputs.tasks)).mapPartitions(scan_task)
-        # without partitionBy, reduceByKey would combine on the map side, and a scan task would hold all of its output in memory
-        shuffled = entries.partitionBy(reducers + 1, partition)
-        merged: RDD[tuple[Key, list[Any]]] = shuffled.reduceByKey(merge_lists, reducers + 1, partition)
-        with self._shown(job):
-            summaries = self._sc.runJob(merged, _summaries, [reducers])
-        return MapResult(summaries, merged)
-
-    def collect_shards(self, job: Job, merged: Any, work: Callable[[Key, list[Any]], Iterable[R]]) -> list[R]:
-        """The results of ``work`` for each merged shard, in no order."""
-
-        def map_shards(items: Iterable[tuple[Key, list[Any]]]) -> Iterator[R]:
-            for key, packed in items:
-                if key[1] != SUMMARY:
-                    yield from work(key, packed)
-
-        with self._shown(job):
-            result: list[R] = merged.mapPartitions(map_shards).collect()
-        return result
-
-    def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
-        """Pass 2: resolves each shard into survivor entries, and cleans the parts that these belong to."""
-        task_of = {part.id: number for number, task in enumerate(inputs.tasks) for part in task}
-        shared = self._jobs.broadcast((inputs.known, inputs.tasks))
-        maps, load_factor, clean, threads = inputs.maps, inputs.load_factor, inputs.clean, inputs.threads
-
-        def resolve(items: Iterable[tuple[Key, list[Any]]]) -> Iterator[tuple[tuple[int, Hashable], list[Any]]]:
-            return resolve_into_parts(items, maps, load_factor)
-
-        def partition(key: tuple[int, Hashable]) -> int:
-            number, part = key
-            # the count of keys goes to the task of the map's first part
-            return task_of[maps[number].ids[0] if part == KEYS else part]
-
-        def run_task(task: int, items: Iterable[tuple[tuple[int, Hashable], list[Any]]]) -> Iterator[CleanedParts[R]]:
-            freeze_gc()
-            contexts, tasks = shared.value
-            yield clean_task(clean, contexts, tasks[task], items, threads)
-
-        survivors = merged.mapPartitions(resolve).partitionBy(len(inputs.tasks), partition)
-        with self._shown(job):
-            return CleanedParts.of(survivors.mapPartitionsWithIndex(run_task).collect())
+    def close(self) -> None:
+        self._engine.release(self._known)
 
 
-def _summaries(items: Iterable[tuple[Key, list[Any]]]) -> list[Any]:
-    return [summary for _, values in items for summary in values]
+def _shuffled(source: Source) -> Shuffled:
+    return cast("Shuffled", source.items)
+
+
+def _displayed(job: Job, source: Source) -> Job:
+    """The job that is shown for one whose tasks get a shuffle, which may run only now."""
+    waiting = None if job.name is not None or source.items is None else _shuffled(source).job
+    return job if waiting is None else replace(waiting, writes=job.writes)
+
+
+def _listed(items: Iterable[Emission]) -> Iterator[_Placed]:
+    return ((place, [value]) for place, value in items)
+
+
+def _extended(values: list[Any], others: list[Any]) -> list[Any]:
+    """The values of both, in place. No array is copied."""
+    values.extend(others)
+    return values

@@ -115,7 +115,7 @@ def test_a_call_leaves_its_process_as_it_was(
     name: str, workers: bool, log_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if workers:
-        monkeypatch.setattr("compaction.engines.processes.INLINE_BYTES", 0)
+        monkeypatch.setattr("compaction.engines.local.INLINE_BYTES", 0)
     # what the first call imports stays
     CALLS[name](shutil.copytree(log_dir, tmp_path / "first"), tmp_path / "out")
     before = state()

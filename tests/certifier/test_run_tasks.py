@@ -25,7 +25,7 @@ from compaction.certifier.find_pairs import VerifyRequest
 from compaction.certifier.find_remains import Remains, search_files
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
-from compaction.engines.processes import ProcessPasses
+from compaction.engines.local import LocalEngine
 from compaction.errors import UsageError
 from compaction.formats.key_criteria import KeyCriteria, KeyPattern
 from compaction.run.compact import clean_logs
@@ -51,12 +51,12 @@ def engine(name: str, request: pytest.FixtureRequest, told: io.StringIO | None =
     """What runs tasks elsewhere than in this process."""
     shown = Progress(told or io.StringIO())
     if name == "spark":
-        from compaction.spark.pipeline import SparkPasses
+        from compaction.spark.pipeline import SparkEngine
 
         spark: SparkSession = request.getfixturevalue("spark")
-        yield SparkPasses(spark.sparkContext, shown)
+        yield SparkEngine(spark.sparkContext, shown)
     else:
-        with ProcessPasses(2, shown, inline_bytes=0) as passes:
+        with LocalEngine(2, shown, inline_bytes=0) as passes:
             yield passes
 
 

@@ -29,9 +29,8 @@ from compaction.passes.tasks import MapContext, Slice
 from compaction.report import LogReport
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
-from compaction.run.passes import MapInputs, MapResult
 from compaction.run.sizing import Sizes
-from compaction.spark.pipeline import SparkPasses
+from compaction.spark.pipeline import SparkEngine
 from compaction.spark.progress import Progress
 from compaction.task_runner import Job
 from tests.golden import unpack_sample
@@ -41,7 +40,7 @@ from tests.kafka.fixtures import gateway
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import Opening
 from tests.local_job import logs_in, write_offsets
-from tests.local_passes import LocalPasses
+from tests.local_passes import LocalPasses, Shuffled
 from tests.oracle.disk import write_partition, write_producers
 from tests.oracle.random_logs import Flavour, random_log
 from tests.oracle.records import NaiveBatch, NaiveRecord, decode
@@ -238,7 +237,7 @@ def test_task_sizes_do_not_change_the_result(logs: Path, comparison: Comparison)
 
 @pytest.mark.spark
 def test_spark_computes_the_same_comparison(logs: Path, comparison: Comparison, spark: SparkSession) -> None:
-    assert compare_with(lambda: SparkPasses(spark.sparkContext), request(logs, *POLICIES)).logs == comparison.logs
+    assert compare_with(lambda: SparkEngine(spark.sparkContext), request(logs, *POLICIES)).logs == comparison.logs
 
 
 @pytest.mark.spark
@@ -251,7 +250,7 @@ def test_every_pass_shows_its_progress_and_every_job_has_a_description(tmp_path:
     policies = (POLICIES[0], f"cleanup.policy=compact,log.cleaner.dedupe.buffer.size={LEAST_BUFFER}")
     earlier = len(descriptions(spark))
     with Progress(stream) as progress:
-        compare_with(lambda: SparkPasses(spark.sparkContext, progress), request(log_dir, *policies))
+        compare_with(lambda: SparkEngine(spark.sparkContext, progress), request(log_dir, *policies))
     lines = stream.getvalue().splitlines()
     assert [line.split(":")[0] for line in lines] == ["transactions", "pass 1", "pass 2", "rounds"]
     size = decimal(held(log_dir / "many-0")["bytes"])
@@ -278,10 +277,11 @@ class CountingPasses(LocalPasses):
     scanned: Sequence[Slice] = ()
     variants: Mapping[int, MapContext]
 
-    def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
-        self.scanned = [*self.scanned, *(each for task in inputs.tasks for each in task)]
-        self.variants, _ = inputs.known
-        return super().build_offset_map(job, inputs, task_entries)
+    def shuffle(self, job: Job, source: Any, *to: Any, **options: Any) -> Shuffled:
+        if job.name == "pass 1":
+            self.scanned = [*self.scanned, *(each for task in source.tasks for each in task)]
+            self.variants, _ = source.known
+        return super().shuffle(job, source, *to, **options)
 
 
 def test_every_segment_is_read_once_whatever_the_number_of_policies(logs: Path) -> None:

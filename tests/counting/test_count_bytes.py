@@ -16,7 +16,7 @@ from compaction.counting.count_logs import StoredRequest, plan_count
 from compaction.counting.key_groups import KeyGroups
 from compaction.counting.key_totals import Largest
 from compaction.counting.task_totals import GROUPS, HEADER_NAMES, KEYS, PRODUCERS
-from compaction.engines.processes import ProcessPasses
+from compaction.engines.local import LocalEngine
 from compaction.source.read_plan import ReadRequest
 from compaction.spark.progress import Progress
 from compaction.task_runner import TaskRunner
@@ -145,7 +145,7 @@ def test_records_below_the_log_start_and_batches_without_records_are_stored(
 def test_engines_and_divisions_of_the_work_count_the_same(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = [location(path) for path in sorted(sample.glob("*-[0-9]"))]
     found = []
-    with ProcessPasses(2, Progress(io.StringIO()), inline_bytes=0) as workers:
+    with LocalEngine(2, Progress(io.StringIO()), inline_bytes=0) as workers:
         for runner, slice_bytes in ((LocalPasses(), 1 << 30), (workers, 20_000)):
             monkeypatch.setattr(count_logs, "PARTITION_BYTES", slice_bytes)
             found.append(count(runner, logs, sample, slice_bytes))

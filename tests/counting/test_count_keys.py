@@ -19,7 +19,7 @@ from compaction.counting import count_logs, key_totals
 from compaction.counting.count_logs import CountPlan, plan_count
 from compaction.counting.key_totals import Largest
 from compaction.counting.task_totals import KEYS
-from compaction.engines.processes import ProcessPasses
+from compaction.engines.local import LocalEngine
 from compaction.names import LogLocation, parse_partition_dir
 from compaction.source.read_plan import ReadRequest, plan_log
 from compaction.spark.progress import Progress
@@ -162,7 +162,7 @@ def test_both_engines_count_what_plain_calls_count(
     wanted = ReadRequest.parse({"path": str(sample), "slicebytes": "20000"})
     found: list[CountPlan] = []
     told = io.StringIO()
-    with ProcessPasses(2, Progress(told), inline_bytes=0) as workers:
+    with LocalEngine(2, Progress(told), inline_bytes=0) as workers:
         for runner in (LocalPasses(), on_spark(request, Progress(told)) if engine == "spark" else workers):
             plan = plan_count(logs, wanted)
             assert {task.partitions for task in plan.tasks} > {1}
@@ -175,10 +175,10 @@ def test_both_engines_count_what_plain_calls_count(
 
 
 def on_spark(request: pytest.FixtureRequest, progress: Progress) -> TaskRunner:
-    from compaction.spark.pipeline import SparkPasses
+    from compaction.spark.pipeline import SparkEngine
 
     spark: SparkSession = request.getfixturevalue("spark")
-    return SparkPasses(spark.sparkContext, progress)
+    return SparkEngine(spark.sparkContext, progress)
 
 
 class TestText:

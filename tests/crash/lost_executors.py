@@ -14,9 +14,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -26,12 +25,11 @@ import psutil
 
 import compaction
 from compaction.api.engine_choice import Engine
-from compaction.run.passes import CleanedParts, CleanInputs, MapInputs, MapResult
-from compaction.spark.pipeline import SparkPasses
+from compaction.spark.pipeline import Shuffled, SparkEngine
 from compaction.spark.session import build_session
 from compaction.storage.filesystem import ByteSource, storage_errors
 from compaction.storage.local import LocalFileSystem
-from compaction.task_runner import Item, Job
+from compaction.task_runner import ByPlace, Item, Job, Source
 from tests.crash.faulty_tasks import MARKS, first_time
 from tests.jvm import executor_options
 
@@ -102,16 +100,11 @@ def _clean(kills: bool, clean: Callable[..., Any], *inputs: Any) -> Any:
     return result
 
 
-def _run(kills: bool, work: Callable[[Any], R], task: Any) -> R:
+def _run(kills: bool, work: Callable[..., R], *inputs: Any) -> R:
     if kills and first_time("run"):
         _kill_all()
     with _reads():
-        return work(task)
-
-
-def _emit(emit: Callable[[T], Iterable[Item]], task: T) -> Iterator[Item]:
-    with _reads():
-        yield from emit(task)
+        return work(*inputs)
 
 
 def _join(kills: bool, join: Callable[[Iterable[Item]], Iterable[R]], items: Iterable[Item]) -> Iterator[R]:
@@ -122,34 +115,27 @@ def _join(kills: bool, join: Callable[[Iterable[Item]], Iterable[R]], items: Ite
     yield from join(found)
 
 
-class Disturbed(SparkPasses):
+class Disturbed(SparkEngine):
     """``at`` says where the executors are killed."""
 
     at = ""
 
-    def run(self, job: Job, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
-        return super().run(job, tasks, partial(_run, self.at == "run", work))
+    def run(self, job: Job, source: Any, work: Any) -> list[Any]:
+        if job.name == "pass 2" and self.at in ("between", "pass 2"):
+            if self.at == "between":
+                _kill_executors(psutil.Process())
+            work = partial(work, clean=partial(_clean, self.at == "pass 2", work.keywords["clean"]))
+        elif isinstance(source, Source) and source.items is not None and work.func.__name__ == "_join":
+            work = partial(work.func, partial(_join, self.at == "join", *work.args))
+        else:
+            work = partial(_run, self.at == "run", work)
+        return super().run(job, source, work)
 
-    def exchange(
-        self,
-        job: Job,
-        tasks: Sequence[T],
-        emit: Callable[[T], Iterable[Item]],
-        join: Callable[[Iterable[Item]], Iterable[R]],
-        reducers: int,
-    ) -> list[R]:
-        faulty: Any = partial(_emit, emit)
-        return super().exchange(job, tasks, faulty, partial(_join, self.at == "join", join), max(reducers, 5))
-
-    def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
-        faulty: Any = partial(_scan, self.at == "pass 1", inputs.scan)
-        return super().build_offset_map(job, replace(inputs, scan=faulty), task_entries)
-
-    def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
-        if self.at == "between":
-            _kill_executors(psutil.Process())
-        faulty: Any = partial(_clean, self.at == "pass 2", inputs.clean)
-        return super().clean_into_groups(job, merged, replace(inputs, clean=faulty))
+    def shuffle(self, job: Job, source: Any, emit: Any, place: Any, parts: int, *, merges: bool = False) -> Shuffled:
+        faulty: Any = partial(_scan, self.at == "pass 1" and merges, emit)
+        if isinstance(place, ByPlace):
+            place, parts = ByPlace(max(parts, 5)), max(parts, 5)
+        return super().shuffle(job, source, faulty, place, parts, merges=merges)
 
 
 def _digests(log_dir: Path) -> dict[str, str]:

@@ -10,15 +10,13 @@ import os
 import shutil
 import sys
 import tempfile
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from compaction.run.compact import clean_logs
-from compaction.run.passes import CleanedParts, CleanInputs
 from compaction.run.sizing import Sizes
-from compaction.spark.pipeline import SparkPasses
+from compaction.spark.pipeline import SparkEngine
 from compaction.spark.session import build_session
 from compaction.task_runner import Job
 from tests.crash.faulty_tasks import FAULTS, MARKS, one_by_one
@@ -39,25 +37,28 @@ CONFIG = {
 }
 
 
-class FaultyPasses(SparkPasses):
+class FaultyEngine(SparkEngine):
     """Tasks of pass 2 have the fault ``fault``."""
 
     fault = ""
 
-    def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
-        faulty: Any = partial(one_by_one, FAULTS[self.fault], inputs.clean)
-        return super().clean_into_groups(job, merged, replace(inputs, clean=faulty))
+    def run(self, job: Job, source: Any, work: Any) -> list[Any]:
+        if job.name != "pass 2":
+            return super().run(job, source, work)
+        self.before_pass_2()
+        return super().run(job, source, partial(work, clean=partial(one_by_one, FAULTS[self.fault], work.keywords["clean"])))
+
+    def before_pass_2(self) -> None: ...
 
 
-class LostShuffle(FaultyPasses):
+class LostShuffle(FaultyEngine):
     """Between the passes, lose the shuffle files of the first."""
 
-    def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
+    def before_pass_2(self) -> None:
         lost = [path for path in Path(os.environ["SPARK_LOCAL_DIRS"]).rglob("shuffle_*") if path.is_file()]
         assert lost
         for path in lost:
             path.unlink()
-        return super().clean_into_groups(job, merged, inputs)
 
 
 def main(log_dir: Path, master: str, fault: str) -> int:
@@ -81,7 +82,7 @@ def main(log_dir: Path, master: str, fault: str) -> int:
             "spark.shuffle.io.retryWait": "100ms",
         },
     )
-    passes = (FaultyPasses if fault == "twice" else LostShuffle)(session.sparkContext)
+    passes = (FaultyEngine if fault == "twice" else LostShuffle)(session.sparkContext)
     passes.fault = fault
     report = clean_logs(lambda: passes, request_for(log_dir, NOW_MS, topics), SIZES)
     print(json.dumps({"failed": [log.reason for log in report.logs if log.status.value == "failed"]}))

@@ -20,6 +20,7 @@ from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import DiskFileSystem
+from compaction.task_runner import Job
 from tests.damage.valid_logs import NOW_MS
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
@@ -41,13 +42,16 @@ class Disturbed(LocalPasses):
 
     events: dict[str, Callable[[], None]] = {}
 
-    def build_offset_map(self, *args: Any, **options: Any) -> Any:
-        self.events.get("before_scan", lambda: None)()
-        return super().build_offset_map(*args, **options)
+    def shuffle(self, job: Job, *args: Any, **options: Any) -> Any:
+        if job.name == "pass 1":
+            self.events.get("before_scan", lambda: None)()
+        return super().shuffle(job, *args, **options)
 
-    def clean_into_groups(self, *args: Any, **options: Any) -> Any:
+    def run(self, job: Job, *args: Any) -> Any:
+        if job.name != "pass 2":
+            return super().run(job, *args)
         self.events.get("before_rewrite", lambda: None)()
-        done = super().clean_into_groups(*args, **options)
+        done = super().run(job, *args)
         self.events.get("after_rewrite", lambda: None)()
         return done
 

@@ -37,7 +37,6 @@ from compaction.passes.clean_into import clean_parts
 from compaction.passes.merge import resolve_shard
 from compaction.passes.scan import scan_transactions
 from compaction.passes.tasks import (
-    SUMMARY,
     CleanContext,
     GroupOutput,
     MapContext,
@@ -45,7 +44,6 @@ from compaction.passes.tasks import (
     OutputPart,
     Packed,
     Slice,
-    SliceSummary,
 )
 from compaction.report import LogReport, LogStatus
 from compaction.source.read_columns import ReadSpec, read_columns
@@ -114,13 +112,11 @@ def passes(data: bytes, directory: Path, first_dirty: int = 7) -> None:
     part = Slice(0, 0, str(path), 0, MAX_OFFSET, 0, len(data), 1)
     _named(scan_transactions(part, LocalFileSystem()).error)
     shards: dict[int, list[Any]] = {}
-    for (_, shard), values in scan_slices([part], {0: MapContext(first_dirty, 3)}, MapSettings(1 << 16, 0.9, HashSecret(1, 2))):
-        for value in values:
-            if isinstance(value, SliceSummary):
-                _named(value.error)
-            elif not isinstance(value, Reading):
-                shards.setdefault(shard, []).append(value)
-    shards.pop(SUMMARY, None)
+    for place, value in scan_slices([part], {0: MapContext(first_dirty, 3)}, MapSettings(1 << 16, 0.9, HashSecret(1, 2))):
+        if place is None:
+            _named(value.error)
+        elif not isinstance(value, Reading):
+            shards.setdefault(place[1], []).append(value)
     found = [resolve_shard(packed, first_dirty, 0.9)[0] for packed in shards.values()]
     every = (np.arange(1, 80, dtype=np.uint64) << np.uint64(OFFSET_SHIFT)) | np.uint64(1)
     for marks in (found, [], [every]):

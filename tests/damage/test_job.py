@@ -74,9 +74,9 @@ def test_on_spark_the_error_names_the_same_log_file_and_position(
     log_dir: Path, capsys: pytest.CaptureFixture[str], spark: SparkSession
 ) -> None:
     def on_spark(_: Engine, request: CompactionRequest) -> RunReport:
-        from compaction.spark.pipeline import SparkPasses
+        from compaction.spark.pipeline import SparkEngine
 
-        return clean_logs(lambda: SparkPasses(spark.sparkContext), request)
+        return clean_logs(lambda: SparkEngine(spark.sparkContext), request)
 
     path = _damage(log_dir, valid_log("zstd").log(0), lambda data: _flip(data, 200))
     lines = [line for line in _run(log_dir, on_spark, capsys) if line.startswith("error")]

@@ -17,7 +17,7 @@ import pytest
 from compaction.compare.compare_policies import compare_with
 from compaction.config import Policy
 from compaction.config.request import ComparisonRequest
-from compaction.engines.processes import ProcessPasses
+from compaction.engines.local import LocalEngine
 from compaction.engines.spool import Piece, Spool
 from compaction.engines.workers import POLL_INTERVAL_S
 from compaction.errors import CompactionError
@@ -39,13 +39,13 @@ LIMIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[ProcessPasses]:
-    with ProcessPasses(2, inline_bytes=0) as passes:
+def workers() -> Iterator[LocalEngine]:
+    with LocalEngine(2, inline_bytes=0) as passes:
         yield passes
 
 
 @pytest.mark.parametrize("sizes", [TINY, None], ids=["tiny", "by size"])
-def test_the_files_checkpoints_and_reports_are_those_of_plain_calls(workers: ProcessPasses, sizes: Sizes | None) -> None:
+def test_the_files_checkpoints_and_reports_are_those_of_plain_calls(workers: LocalEngine, sizes: Sizes | None) -> None:
     cases = random_cases([60])[::2]
     topics = {case.name: case.topic_config for case in cases}
     with scratch() as root:
@@ -58,7 +58,7 @@ def test_the_files_checkpoints_and_reports_are_those_of_plain_calls(workers: Pro
         assert any(log.keys for log in found["processes"][1])
 
 
-def test_a_comparison_is_that_of_plain_calls(workers: ProcessPasses) -> None:
+def test_a_comparison_is_that_of_plain_calls(workers: LocalEngine) -> None:
     cases = random_cases([60])[:6]
     policies = tuple(map(Policy.read, ("configured", "cleanup.policy=compact,delete.retention.ms=0")))
     with scratch() as root:
@@ -74,7 +74,7 @@ def _killed(at: int) -> None:
 
 
 def test_a_killed_worker_is_one_line_and_the_next_job_has_new_ones() -> None:
-    with ProcessPasses(2, inline_bytes=0) as passes:
+    with LocalEngine(2, inline_bytes=0) as passes:
         with pytest.raises(CompactionError, match="a worker process was ended by signal 9") as error:
             passes.run(Job("test"), [1, 2], _killed)
         assert "\n" not in str(error.value)
@@ -105,24 +105,24 @@ def _read_slowly(size: int) -> None:
 
 def test_progress_is_shown_from_within_a_task_and_is_complete_at_its_end() -> None:
     shown = _Shown()
-    with ProcessPasses(1, shown, inline_bytes=0) as passes:
+    with LocalEngine(1, shown, inline_bytes=0) as passes:
         passes.run(Job("test", "pass", [4_000]), [4_000], _read_slowly)
     assert len(shown.advanced) > 2
     assert (sum(shown.advanced[:-1]), shown.advanced[-1]) == (4_000, -1)
 
 
 def test_an_error_of_a_task_reaches_the_driver_as_it_is() -> None:
-    with ProcessPasses(1, inline_bytes=0) as passes, pytest.raises(ZeroDivisionError):
+    with LocalEngine(1, inline_bytes=0) as passes, pytest.raises(ZeroDivisionError):
         passes.run(Job("test"), [0], partial(divmod, 1))
 
 
 def test_a_small_job_starts_no_worker() -> None:
-    with ProcessPasses(1) as passes:
+    with LocalEngine(1) as passes:
         assert passes.run(Job("test", task_bytes=[1]), [0], _pid) == [os.getpid()]
 
 
 def test_a_job_that_takes_long_runs_in_workers() -> None:
-    with ProcessPasses(1) as passes:
+    with LocalEngine(1) as passes:
         assert passes.run(Job("test", in_workers=True), [0], _pid) != [os.getpid()]
 
 
@@ -133,9 +133,9 @@ def _pid(_: int) -> int:
 def test_workers_end_with_a_driver_that_is_killed() -> None:
     program = (
         "import os\n"
-        "from tests.engines.test_processes import Job, ProcessPasses, _pid\n"
+        "from tests.engines.test_processes import Job, LocalEngine, _pid\n"
         "if __name__ == '__main__':\n"
-        "    passes = ProcessPasses(1, inline_bytes=0)\n"
+        "    passes = LocalEngine(1, inline_bytes=0)\n"
         "    print(*passes.run(Job('test'), [0], _pid), flush=True)\n"
         "    os.read(0, 1)\n"
     )
@@ -149,7 +149,7 @@ def test_workers_end_with_a_driver_that_is_killed() -> None:
     wait_until(lambda: not _runs(worker), LIMIT_S)
 
 
-def test_an_interrupt_while_workers_start_is_for_their_driver_alone(workers: ProcessPasses) -> None:
+def test_an_interrupt_while_workers_start_is_for_their_driver_alone(workers: LocalEngine) -> None:
     """A process that is still importing would print a stack trace."""
     (parent, mask) = workers.run(Job("test"), [0], _parent_and_its_mask)[0]
     assert (parent != os.getpid(), mask & 1 << (signal.SIGINT - 1) != 0) == (True, True)
@@ -169,9 +169,9 @@ def test_modules_in_the_working_directory_are_not_run(tmp_path: Path) -> None:
     program = tmp_path / "program/program.py"
     program.write_text(
         f"import os, sys\nsys.path.insert(1, {str(ROOT)!r})\n"
-        "from tests.engines.test_processes import Job, ProcessPasses, _pid\n"
+        "from tests.engines.test_processes import Job, LocalEngine, _pid\n"
         "if __name__ == '__main__':\n"
-        "    with ProcessPasses(1, inline_bytes=0) as passes:\n"
+        "    with LocalEngine(1, inline_bytes=0) as passes:\n"
         "        assert passes.run(Job('test'), [0], _pid) != [os.getpid()]\n"
     )
     done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -187,14 +187,15 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def _put(value: bytes, spool: Spool) -> Piece:
-    return spool.put(value)
+def _emit(value: bytes) -> list[tuple[tuple[int, int], bytes]]:
+    return [((0, len(value)), value)]
 
 
 class TestSpool:
-    def test_values_are_read_by_another_process(self, workers: ProcessPasses) -> None:
-        pieces = workers._map(Job("test"), [b"one", b"two"], _put)
-        assert [piece.load() for piece in pieces] == [b"one", b"two"]
+    def test_values_are_read_by_another_process(self, workers: LocalEngine) -> None:
+        placed = workers.shuffle(Job("test"), [b"one", b"three"], _emit, lambda place: place[0], 1).placed
+        pieces = [piece for _, piece in placed[0]]
+        assert [piece.load() for piece in pieces] == [b"one", b"three"]
         assert {piece.pid for piece in pieces}.isdisjoint({os.getpid()})
 
     def test_a_file_has_no_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

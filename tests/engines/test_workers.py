@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.engines.processes import ProcessPasses
+from compaction.engines.local import LocalEngine
 from compaction.engines.spool import Spool
 from compaction.engines.workers import Workers
 from compaction.errors import CompactionError
@@ -28,10 +28,10 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
 #: prints the absolute values of -1 and 2, found by workers
 RUN = """
-from compaction.engines.processes import ProcessPasses
+from compaction.engines.local import LocalEngine
 from compaction.task_runner import Job
 def found():
-    with ProcessPasses(2, inline_bytes=0) as passes:
+    with LocalEngine(2, inline_bytes=0) as passes:
         return passes.run(Job("test"), [-1, 2], abs)
 """
 #: programs that print [1, 2], each by a call of ``found`` from a place where process pools of the standard library fail
@@ -109,7 +109,7 @@ def test_calls_of_several_threads_have_workers_of_their_own() -> None:
     found: list[list[int]] = []
 
     def call(number: int) -> None:
-        with ProcessPasses(1, inline_bytes=0) as passes:
+        with LocalEngine(1, inline_bytes=0) as passes:
             found.append(passes.run(Job("test"), [number, number], partial(pow, 10)))
 
     threads = [threading.Thread(target=call, args=(number,)) for number in range(3)]
@@ -121,7 +121,7 @@ def test_calls_of_several_threads_have_workers_of_their_own() -> None:
 
 
 def test_only_own_processes_are_ended() -> None:
-    with ProcessPasses(1, inline_bytes=0) as passes:
+    with LocalEngine(1, inline_bytes=0) as passes:
         passes.run(Job("test"), [1], abs)
         ours = subprocess.Popen([sys.executable, "-c", "import multiprocessing as m; input()"], stdin=subprocess.PIPE)
     assert ours.poll() is None
@@ -271,7 +271,7 @@ def test_workers_have_the_environment_of_their_call(monkeypatch: pytest.MonkeyPa
     """Not that of the first call of the process."""
     for value in ("one", "two"):
         monkeypatch.setenv("SOME_VARIABLE", value)
-        with ProcessPasses(1, inline_bytes=0) as passes:
+        with LocalEngine(1, inline_bytes=0) as passes:
             assert passes.run(Job("test"), ["SOME_VARIABLE"], _variable) == [value]
 
 

@@ -6,28 +6,23 @@ from __future__ import annotations
 import errno
 import random
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import compaction
 from compaction.api.engine_choice import Engine
-from compaction.passes.tasks import Key
 from compaction.run import sizing
-from compaction.run.passes import MapInputs, MapResult
 from compaction.storage.filesystem import ByteSource, storage_errors
 from compaction.storage.local import LocalFileSystem
-from compaction.task_runner import Item, Job
+from compaction.task_runner import Job, Place
 from tests.golden import unpack_sample
-from tests.local_passes import LocalPasses
-
-T = TypeVar("T")
-R = TypeVar("R")
+from tests.local_passes import LocalPasses, Shuffled
 
 AS_OF_MS = 1_798_761_600_000
 LOG = "payments-0"
@@ -42,8 +37,7 @@ _MOST_READS = 40
 
 
 class RepeatedPasses(LocalPasses):
-    """About every second place, by ``seed``, has the items of second attempts; the driver has the results of the first ones of
-    pass 1, and those of one of the places of an exchange.
+    """About every second place, by ``seed``, has the items of second attempts; the driver has the results of the first ones.
 
     :param second: the context of second attempts
     """
@@ -52,33 +46,19 @@ class RepeatedPasses(LocalPasses):
         super().__init__()
         self._second, self._seed = second, seed
 
-    def _has_second(self, place: tuple[int, int]) -> bool:
+    def _has_second(self, place: Place) -> bool:
         return random.Random(f"{self._seed} {place}").random() < 0.5
 
-    def exchange(
-        self,
-        job: Job,
-        tasks: Sequence[T],
-        emit: Callable[[T], Iterable[Item]],
-        join: Callable[[Iterable[Item]], Iterable[R]],
-        reducers: int,
-    ) -> list[R]:
-        first = [item for task in tasks for item in emit(task)]
+    def shuffle(self, job: Job, source: Any, emit: Any, place: Any, parts: int, *, merges: bool = False) -> Shuffled:
+        first = super().shuffle(job, source, emit, place, parts)
         with self._second():
-            second = [item for task in tasks for item in emit(task)]
-        results: list[R] = []
-        for place in sorted({place for place, _ in (*first, *second)}):
-            items = second if self._has_second(place) else first
-            results += join([item for item in items if item[0] == place])
-        return results
+            second = super().shuffle(job, source, emit, place, parts)
+        return Shuffled(first.results, [self._mixed(*attempts) for attempts in zip(first.values, second.values, strict=True)])
 
-    def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
-        summaries, first = super().build_offset_map(job, inputs, task_entries)
-        with self._second():
-            _, second = super().build_offset_map(job, inputs, task_entries)
-        keys: set[Key] = {*first, *second}
-        merged = {key: (second if self._has_second(key) else first).get(key, []) for key in keys}
-        return MapResult(summaries, {key: values for key, values in merged.items() if values})
+    def _mixed(self, first: dict[Place, list[Any]], second: dict[Place, list[Any]]) -> dict[Place, list[Any]]:
+        places = {*first, *second}
+        mixed = {place: (second if self._has_second(place) else first).get(place, []) for place in places}
+        return {place: values for place, values in mixed.items() if values}
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.passes import build_map
 from compaction.passes.build_map import scan_slices
 from compaction.passes.scan import Emitted, finish
-from compaction.passes.tasks import SUMMARY, MapContext, MapSettings, Slice
-from compaction.task_runner import Reading
+from compaction.passes.tasks import MapContext, MapSettings, Slice
+from compaction.task_runner import Emission, Reading
 from tests.oracle.disk import write_partition
 from tests.oracle.logs import LogBuilder, Sent
 
@@ -24,7 +24,7 @@ SHARDS = 3
 PORTION = 100
 
 
-def scan_of(directory: Path, map_slots: int) -> Iterator[Emitted]:
+def scan_of(directory: Path, map_slots: int) -> Iterator[Emission]:
     log = LogBuilder()
     for at in range(0, KEYS, 2_000):
         log.batch([Sent(b"%d" % key, b"") for key in range(at, at + 2_000)])
@@ -40,7 +40,7 @@ def test_entries_are_copied_in_portions_of_bounded_size(
 ) -> None:
     monkeypatch.setattr(build_map, "_PORTION", PORTION)
     monkeypatch.setattr(build_map, "_PORTION_PER_SHARD", 1)
-    values = [(shard, value) for (_, shard), (value,) in scan_of(tmp_path, map_slots) if shard != SUMMARY]
+    values = [(place[1], value) for place, value in scan_of(tmp_path, map_slots) if place is not None]
     entries = [(shard, packed) for shard, packed in values if not isinstance(packed, Reading)]
     assert {shard for shard, _ in entries} == set(range(SHARDS))
     assert max(len(each if each.base is None else each.base) for _, each in entries) <= PORTION
@@ -50,9 +50,9 @@ def test_entries_are_copied_in_portions_of_bounded_size(
 def test_spilled_entries_leave_before_the_slice_has_been_read(tmp_path: Path) -> None:
     emitted = scan_of(tmp_path, 1_000)
     first = list(islice(emitted, SHARDS))
-    assert SUMMARY not in {shard for (_, shard), _ in first}
-    assert sum(len(packed) for _, (packed,) in first) < KEYS / 2
-    assert SUMMARY in {shard for (_, shard), _ in emitted}
+    assert None not in {place for place, _ in first}
+    assert sum(len(packed) for _, packed in first) < KEYS / 2
+    assert None in {place for place, _ in emitted}
 
 
 def test_a_scan_of_sinks_that_emit_nothing_has_only_a_result() -> None:

@@ -16,7 +16,7 @@ from compaction.compare.compare_policies import compare_with
 from compaction.kernels.keys.slot_table import COUNTS, OFFSETS, Arena, SlotTable
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.passes.build_map import scan_slices
-from compaction.passes.tasks import SUMMARY, MapContext, MapSettings, Slice
+from compaction.passes.tasks import MapContext, MapSettings, Slice
 from compaction.task_runner import Reading
 from tests.compare.test_compare_policies import request
 from tests.local_job import clean_locally, write_offsets
@@ -91,8 +91,8 @@ def scanned(path: Path, keys: list[bytes]) -> NDArray[np.uint64]:
     settings = MapSettings(1 << 24, 0.9, HashSecret.random())
     slice_ = Slice(0, 0, str(file), 0, len(keys), 0, file.stat().st_size, 0)
     emitted = list(scan_slices([slice_], {0: MapContext(0, 1)}, settings))
-    assert [values[0].error for (_, shard), values in emitted if shard == SUMMARY] == [None]
-    found = [values[0] for (_, shard), values in emitted if shard != SUMMARY]
+    assert [value.error for place, value in emitted if place is None] == [None]
+    found = [value for place, value in emitted if place is not None]
     return np.concatenate([packed for packed in found if not isinstance(packed, Reading)])
 
 

@@ -19,15 +19,13 @@ from compaction.passes import clean_into, decoder, scan
 from compaction.report import LogStatus
 from compaction.run import cleaner, sizing
 from compaction.run.compact import clean_logs
-from compaction.run.passes import CleanedParts, CleanInputs, MapInputs, MapResult
 from compaction.run.sizing import Sizes
 from compaction.storage.segment_file import SegmentReader
-from compaction.task_runner import Job
 from tests.conformance.ours import topics_file
 from tests.conftest import ROOT
 from tests.kafka.jars import spark_home
 from tests.local_job import KAFKA, clean_locally, request_for, write_offsets
-from tests.local_passes import LocalPasses
+from tests.local_passes import LocalPasses, Shuffled
 from tests.memory import scratch
 from tests.oracle.disk import read_partition, write_partition, write_producers
 from tests.oracle.records import NaiveRecord
@@ -36,7 +34,6 @@ from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
 from tests.passes.rounds import Case
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 #: flavour and seed of a case
@@ -77,7 +74,7 @@ def test_slices_tasks_and_shards_of_any_size_give_the_same_bytes(chosen: tuple[s
 
 
 class AnyOrder(LocalPasses):
-    """The passes as a cluster may run them: tasks end, and their results arrive, in any order."""
+    """Tasks as a cluster may run them: they end, and their values arrive, in any order."""
 
     def __init__(self, cores: int, seed: int) -> None:
         super().__init__(cores)
@@ -86,14 +83,10 @@ class AnyOrder(LocalPasses):
     def _shuffled(self, items: Iterable[T]) -> list[T]:
         return sorted(items, key=lambda _: self._rng.random())
 
-    def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
-        scanned = super().build_offset_map(job, inputs, task_entries)
-        merged = {key: self._shuffled(scanned.merged[key]) for key in self._shuffled(scanned.merged)}
-        return MapResult(self._shuffled(scanned.summaries), merged)
-
-    def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
-        done = super().clean_into_groups(job, merged, inputs)
-        return CleanedParts(self._shuffled(done.results), done.keys)
+    def shuffle(self, *inputs: Any, **options: Any) -> Shuffled:
+        found = super().shuffle(*inputs, **options)
+        values = [{place: self._shuffled(part[place]) for place in self._shuffled(part)} for part in found.values]
+        return Shuffled(self._shuffled(found.results), values)
 
 
 @QUICK

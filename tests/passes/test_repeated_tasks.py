@@ -3,7 +3,7 @@ not mixed with what the driver has of the first one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -73,9 +73,9 @@ def test_keys_that_were_collected_in_part_are_not_used(tmp_path: Path) -> None:
     """Without a dirty key, its records of the clean section would be retained."""
 
     class Collecting(LocalPasses):
-        def run(self, job: Job, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
+        def run(self, job: Job, source: Any, work: Callable[..., R]) -> list[R]:
             with reads_fail() if job.name == "keys" else nullcontext():
-                return super().run(job, tasks, work)
+                return super().run(job, source, work)
 
     log_dir = unpack_sample(tmp_path)
     compaction.compact(log_dir, engine="local", settings=ALL["settings"], as_of=AS_OF_MS)

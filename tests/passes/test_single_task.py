@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,11 +14,10 @@ from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.passes.build_map import flag_single_task_logs
 from compaction.passes.tasks import MapContext, Resolved, Slice
 from compaction.run.compact import clean_logs
-from compaction.run.passes import MapInputs, MapResult
 from compaction.run.sizing import Sizes
 from compaction.task_runner import Job, Reading
 from tests.local_job import request_for
-from tests.local_passes import LocalPasses
+from tests.local_passes import LocalPasses, Shuffled
 from tests.memory import scratch
 from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
 from tests.passes.test_metamorphic import WHOLE, cleaned, files, lay_out
@@ -32,10 +33,13 @@ class Watching(LocalPasses):
         self.emitted: Mapping[Any, Sequence[Any]] = {}
         self._map_bytes = map_bytes
 
-    def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
-        small = replace(inputs.settings, map_bytes=self._map_bytes or inputs.settings.map_bytes)
-        scanned = super().build_offset_map(job, replace(inputs, settings=small), task_entries)
-        self.emitted = scanned.merged
+    def shuffle(self, job: Job, source: Any, emit: Any, *to: Any, **options: Any) -> Shuffled:
+        if job.name != "pass 1":
+            return super().shuffle(job, source, emit, *to, **options)
+        settings = emit.keywords["settings"]
+        small = replace(settings, map_bytes=self._map_bytes or settings.map_bytes)
+        scanned = super().shuffle(job, source, partial(emit, settings=small), *to, **options)
+        self.emitted = dict(ChainMap(*scanned.values))
         return scanned
 
 

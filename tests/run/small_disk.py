@@ -126,13 +126,15 @@ class SmallDisk:
             self.clock.now += self.job_seconds
 
         class Recorded(LocalPasses):
-            def build_offset_map(self, job: Job, *args: Any) -> Any:
-                begin(job)
-                return super().build_offset_map(job, *args)
+            def shuffle(self, job: Job, *args: Any, **options: Any) -> Any:
+                if job.name == "pass 1":
+                    begin(job)
+                return super().shuffle(job, *args, **options)
 
-            def clean_into_groups(self, job: Job, *args: Any) -> Any:
-                begin(job)
-                return super().clean_into_groups(job, *args)
+            def run(self, job: Job, *args: Any) -> Any:
+                if job.name == "pass 2":
+                    begin(job)
+                return super().run(job, *args)
 
         return Recorded()
 

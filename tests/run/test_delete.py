@@ -22,7 +22,7 @@ from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
 from compaction.run.prepare import LogReadTask, read_without_recovery
 from compaction.run_report import RunReport
-from compaction.spark.pipeline import SparkPasses
+from compaction.spark.pipeline import SparkEngine
 from compaction.storage.local import LocalFileSystem
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
@@ -159,14 +159,14 @@ def test_reading_many_logs_by_spark_does_not_change_the_report(
     segment.write_bytes(segment.read_bytes()[:-7])
     monkeypatch.setattr(prepare, "MANY_SEGMENTS", 1)
     before = tree(logs)
-    parallel = delete_old_segments(lambda: SparkPasses(spark.sparkContext), request(logs, dry_run=True))
+    parallel = delete_old_segments(lambda: SparkEngine(spark.sparkContext), request(logs, dry_run=True))
     assert tree(logs) == before
     expected = by_name(local)
     found = by_name(parallel)
     assert found.pop("orders-0").status is LogStatus.FAILED
     del expected["orders-0"]
     assert found == expected
-    deleted = delete_old_segments(lambda: SparkPasses(spark.sparkContext), request(logs))
+    deleted = delete_old_segments(lambda: SparkEngine(spark.sparkContext), request(logs))
     assert deleted.totals["expired_segments"] == sum(log.expired_segments for log in expected.values())
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -104,9 +104,9 @@ def test_logs_are_read_in_workers() -> None:
     jobs: list[Job] = []
 
     class Recorded(LocalPasses):
-        def run(self, job: Job, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
+        def run(self, job: Job, source: Any, work: Callable[..., R]) -> list[R]:
             jobs.append(job)
-            return super().run(job, tasks, work)
+            return super().run(job, source, work)
 
     assert parallel_read(Recorded)([]) == []
     assert [job.in_workers for job in jobs] == [True]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.passes.tasks import Slice
-from compaction.run.sizing import assign_shards, core_utilization, max_records_by_log, sizes
+from compaction.run.sizing import ShardPlaces, core_utilization, max_records_by_log, sizes
 
 FULL = 1000
 
@@ -18,12 +18,12 @@ def part(log: int, offsets: int, size_bytes: int) -> Slice:
     return Slice(log, 0, "x", 100, 100 + offsets, 0, size_bytes, 0)
 
 
-def loads(logs: dict[int, tuple[int, int]], tasks: int, begin: dict[int, int]) -> Counter[int]:
+def loads(logs: dict[int, tuple[int, int]], places: ShardPlaces) -> Counter[int]:
     """Entries by task, if those of each log are spread evenly over its shards."""
     found: Counter[int] = Counter()
     for log, (count, entries) in logs.items():
         for shard in range(count):
-            found[(begin[log] + shard) % tasks] += -(-entries // count)
+            found[places((log, shard))] += -(-entries // count)
     return found
 
 
@@ -38,29 +38,29 @@ def test_a_record_has_its_own_offset_and_takes_at_least_a_byte() -> None:
 
 def test_thousands_of_small_logs_need_few_tasks() -> None:
     logs = dict.fromkeys(range(1200), (1, 5))
-    tasks, begin = assign_shards(logs, 6 * FULL, 4)
-    assert tasks == 4
-    assert set(loads(logs, tasks, begin).values()) == {1500}
+    places = ShardPlaces.of(logs, 6 * FULL, 4)
+    assert places.tasks == 4
+    assert set(loads(logs, places).values()) == {1500}
 
 
 def test_there_are_no_more_tasks_than_shards() -> None:
-    assert assign_shards({0: (1, 5), 1: (2, 9)}, 6 * FULL, 4)[0] == 3
-    assert assign_shards({0: (1, 0)}, 6 * FULL, 4) == (1, {0: 0})
+    assert ShardPlaces.of({0: (1, 5), 1: (2, 9)}, 6 * FULL, 4).tasks == 3
+    assert ShardPlaces.of({0: (1, 0)}, 6 * FULL, 4) == ShardPlaces(1, {0: 0})
 
 
 def test_full_shards_are_spread_over_all_tasks() -> None:
     logs = {log: (1, FULL if log % 4 == 0 else 1) for log in range(96)}
-    tasks, begin = assign_shards(logs, 6 * FULL, 4)
-    assert tasks == 5
-    assert max(loads(logs, tasks, begin).values()) < 6 * FULL
+    places = ShardPlaces.of(logs, 6 * FULL, 4)
+    assert places.tasks == 5
+    assert max(loads(logs, places).values()) < 6 * FULL
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, FULL)), min_size=1, max_size=60), st.integers(1, 8))
 def test_no_task_exceeds_the_average_by_more_than_a_shard(shape: list[tuple[int, int]], at_least: int) -> None:
     logs = {log: (shards, shards * fill) for log, (shards, fill) in enumerate(shape)}
-    tasks, begin = assign_shards(logs, 6 * FULL, at_least)
-    share = sum(entries for _, entries in logs.values()) / tasks
-    assert max(loads(logs, tasks, begin).values()) <= share + FULL
+    places = ShardPlaces.of(logs, 6 * FULL, at_least)
+    share = sum(entries for _, entries in logs.values()) / places.tasks
+    assert max(loads(logs, places).values()) <= share + FULL
 
 
 def test_a_shard_fits_into_the_dedupe_buffer() -> None:

@@ -49,7 +49,7 @@ def differences(root: Path, seed: int) -> list[str]:
         calls += [(chance.choice(CALLS), number) for _ in range(3)]
     alone = [_result(call, root / f"logs-{number}", root / f"alone-{at}") for at, (call, number) in enumerate(calls)]
     inline = 0 if chance.random() < _IN_WORKERS else 1 << 40
-    with mock.patch("compaction.engines.processes.INLINE_BYTES", inline), ThreadPoolExecutor(_THREADS) as pool:
+    with mock.patch("compaction.engines.local.INLINE_BYTES", inline), ThreadPoolExecutor(_THREADS) as pool:
         running = [
             pool.submit(_result, call, root / f"logs-{number}", root / f"thread-{at}")
             for at, (call, number) in enumerate(calls)

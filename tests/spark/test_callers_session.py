@@ -15,7 +15,7 @@ import compaction
 from compaction.errors import CompactionError
 from compaction.spark import own_jobs
 from compaction.spark.own_jobs import OwnJobs, cause_in, concurrent_tasks, why_stalled
-from compaction.spark.pipeline import SparkPasses
+from compaction.spark.pipeline import SparkEngine
 from compaction.spark.session import ship_package
 from compaction.task_runner import Job
 from tests.golden import unpack_sample
@@ -83,7 +83,7 @@ def test_an_interrupt_cancels_only_the_jobs_of_the_call(spark: SparkSession) -> 
 def test_work_is_sized_by_the_tasks_that_run_at_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by the number of partitions that the user wants, by which a rate limit would be divided."""
     monkeypatch.setattr(SparkContext, "defaultParallelism", property(lambda _: 500))
-    assert concurrent_tasks(spark.sparkContext, spark.sparkContext.getConf()) == SparkPasses(spark.sparkContext).cores == 2
+    assert concurrent_tasks(spark.sparkContext, spark.sparkContext.getConf()) == SparkEngine(spark.sparkContext).cores == 2
 
 
 class Registering:
@@ -139,7 +139,7 @@ def test_dynamic_allocation_counts_the_executors_that_it_may_add(
 
 def test_a_failure_of_spark_is_one_line_with_its_cause(spark: SparkSession) -> None:
     with pytest.raises(CompactionError) as failed:
-        SparkPasses(spark.sparkContext).run(Job("fails"), [1, 2], _fails)
+        SparkEngine(spark.sparkContext).run(Job("fails"), [1, 2], _fails)
     text = str(failed.value)
     assert text == (
         "Spark's job failed: OSError: [Errno 28] No space left on device; "

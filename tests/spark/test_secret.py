@@ -21,7 +21,7 @@ from compaction.compare.compare_policies import compare_with
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
-from compaction.spark.pipeline import SparkPasses
+from compaction.spark.pipeline import SparkEngine
 from tests.compare.test_compare_policies import request
 from tests.local_job import request_for, write_offsets
 from tests.local_passes import LocalPasses
@@ -108,7 +108,7 @@ def parallelized(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
 
 def compact(log_dir: Path, sc: SparkContext) -> str:
     """The report of a run, as it is written."""
-    report = clean_logs(lambda: SparkPasses(sc), request_for(log_dir, NOW_MS, TOPIC), TINY)
+    report = clean_logs(lambda: SparkEngine(sc), request_for(log_dir, NOW_MS, TOPIC), TINY)
     assert report.exit_code == 0
     return report.to_json()
 
@@ -117,7 +117,7 @@ def compare(log_dir: Path, sc: SparkContext) -> str:
     """All of a comparison."""
     # maps of one key: the logs are read once more, for a broker's rounds
     wanted = request(log_dir, "cleanup.policy=compact,min.cleanable.dirty.ratio=0,log.cleaner.dedupe.buffer.size=2097152")
-    found = compare_with(lambda: SparkPasses(sc), wanted, TINY)
+    found = compare_with(lambda: SparkEngine(sc), wanted, TINY)
     return json.dumps(asdict(found), default=str)
 
 
