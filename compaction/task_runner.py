@@ -1,6 +1,6 @@
 """The interface of the engines that run the tasks of a command (``Engine``), and the values that tasks exchange.
 
-``compaction.engines.local`` runs tasks in worker processes of this machine, ``compaction.spark.pipeline`` as Spark jobs; the
+``compaction.engines.local`` runs tasks in worker processes of this machine, ``compaction.engines.spark`` as Spark jobs; the
 results are equal. Functions are sent to other processes: those of a module, or ``partial`` objects of them. They must be small:
 Spark writes large ones to files, and those of pass 1 have the run's secret. Everything that grows with the number of logs is
 a part of a task, or ``known`` to all of them.

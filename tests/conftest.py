@@ -135,7 +135,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One quiet local session of two cores for the whole test run; its workers import the package from this checkout."""
-    from compaction.spark.session import build_session
+    from compaction.engines.spark_session import build_session
 
     session = build_session(
         "tests",

@@ -44,7 +44,7 @@ def _writing(archive: Path) -> tuple[str, ...]:
 
 def archive_spark() -> None:
     """Runs some of all that tests do with a session."""
-    from compaction.spark.session import build_session
+    from compaction.engines.spark_session import build_session
 
     os.environ.update(spark_variables(*_writing(SPARK_CLASSES)))
     session = build_session("classes", extra={"spark.master": "local[2]", "spark.ui.enabled": "false"})

@@ -111,8 +111,8 @@ def clean_on_spark(
     sizes: Sizes | None = None, spark: SparkSession | None = None, kafka_version: str = KAFKA, *, include_active: bool = False
 ) -> Callable[..., dict[str, LogReport]]:
     """The same on Spark: a function with the arguments of ``clean_locally``; starts a session if none is given."""
-    from compaction.spark.pipeline import SparkEngine
-    from compaction.spark.session import build_session
+    from compaction.engines.spark import SparkEngine
+    from compaction.engines.spark_session import build_session
 
     session = spark or build_session("tests", extra={"spark.master": "local[2]", "spark.ui.enabled": "false"})
     sc = session.sparkContext

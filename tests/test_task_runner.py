@@ -68,7 +68,7 @@ def test_no_tasks_exchange_nothing(workers: LocalEngine) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("reducers", [1, 5])
 def test_spark_exchanges_what_plain_calls_do(spark: SparkSession, reducers: int) -> None:
-    from compaction.spark.pipeline import SparkEngine
+    from compaction.engines.spark import SparkEngine
 
     passes = SparkEngine(spark.sparkContext)
     assert values(exchanged(passes, Job("test"), reducers)) == values(exchanged(LocalPasses(), Job("test"), reducers))

@@ -80,7 +80,7 @@ def test_the_wheel_has_only_modules_types_and_settings(wheel: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert code == expected | {"pyspark_kafka_log.py"}
-    assert {"compaction/py.typed", "compaction/spark/log4j2.properties"} <= code
+    assert {"compaction/py.typed", "compaction/engines/log4j2.properties"} <= code
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
@@ -136,7 +136,7 @@ def test_an_installation_takes_no_other_name_than_the_packages(installed: Path, 
     assert call(python, "-c", "import compaction.jobs.compact, jobs; print(jobs.MINE)", cwd=tmp_path) == "True\n"
     assert call(python, "-m", "compaction", "--version", cwd=tmp_path).startswith("kafka-log-compaction ")
     # the modules that a job ships to a cluster
-    shipped = "import sys; from compaction.spark.session import write_package; write_package(sys.argv[1])"
+    shipped = "import sys; from compaction.engines.spark_session import write_package; write_package(sys.argv[1])"
     call(python, "-c", shipped, "shipped.zip", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     names = zipfile.ZipFile(tmp_path / "shipped.zip").namelist()
     assert "compaction/jobs/compact.py" in names

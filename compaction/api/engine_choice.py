@@ -1,31 +1,36 @@
-"""The engine that runs the tasks of a command: worker processes of this machine, or a Spark session."""
+"""The engine that runs the tasks of a command: worker processes of this machine, a Spark session, or one of Spark Connect."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.inputs import Inputs
 from compaction.errors import UsageError
-from compaction.options.table import AUTO, LOCAL, SPARK
+from compaction.options.table import AUTO, CONNECT, LOCAL, SPARK
 from compaction.screen.steps import step
 from compaction.startup.java_version import require_java
 from compaction.storage.calls import environment
 
 if TYPE_CHECKING:
+    from compaction import task_runner
+    from compaction.engines.connect import ConnectEngine
     from compaction.engines.local import LocalEngine
-    from compaction.run.passes import Passes
+    from compaction.engines.spark import SparkEngine
+    from compaction.engines.spark_session import PlainSession, Session
     from compaction.run_report import RunReport
-    from compaction.spark.pipeline import SparkEngine
-    from compaction.spark.progress import Progress
-    from compaction.spark.session import PlainSession, Session
+    from compaction.screen.progress import Progress
 
+#: the address of a Spark Connect server
+_REMOTE = "SPARK_REMOTE"
 #: set by ``spark-submit``, or by users to give its options to a Python process
 _SUBMITTED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS")
 #: encrypts Spark's files in its local directories with a key that is only in memory
@@ -82,7 +87,7 @@ def wave_ended(report: RunReport) -> None:
 class Engine:
     """Runs the tasks of one call.
 
-    :ivar name: ``local`` or ``spark``
+    :ivar name: of the table of engines
     :ivar reason: the reason of the choice
     :ivar command: the command, for Spark's UI
     :ivar settings: Spark settings of a session that is started
@@ -100,7 +105,7 @@ class Engine:
     to_store: bool = False
     _started: PlainSession | None = None
     _workers: LocalEngine | None = None
-    _closing: list[SparkEngine] = field(default_factory=list)
+    _closing: list[SparkEngine | ConnectEngine] = field(default_factory=list)
 
     def require(self) -> None:
         """:raises UsageError: the engine is Spark, and there is no suitable Java"""
@@ -118,20 +123,11 @@ class Engine:
             self._started = start_session(self.command, self.settings)
         return self._started
 
-    def passes(self, progress: Progress | None = None) -> Callable[[], Passes]:
-        """A function that starts the passes; calls without work import neither Spark nor kernels."""
+    def passes(self, progress: Progress | None = None) -> Callable[[], task_runner.Engine]:
+        """A function that starts the engine; calls without work import neither Spark nor kernels."""
+        return partial(_ENGINES[self.name], self, progress)
 
-        def start() -> Passes:
-            if self.name == LOCAL:
-                return self._processes(progress)
-            from compaction.spark.pipeline import SparkEngine
-
-            self._closing.append(SparkEngine(self.spark().sparkContext, progress))
-            return self._closing[-1]
-
-        return start
-
-    def _processes(self, progress: Progress | None) -> Passes:
+    def _local(self, progress: Progress | None) -> LocalEngine:
         from compaction.engines.limits import usable_cores
         from compaction.engines.local import INLINE_BYTES, LocalEngine
 
@@ -141,6 +137,20 @@ class Engine:
         self._workers.progress = progress
         return self._workers
 
+    def _on_spark(self, progress: Progress | None) -> SparkEngine:
+        from compaction.engines.spark import SparkEngine
+
+        self._closing.append(engine := SparkEngine(self.spark().sparkContext, progress))
+        return engine
+
+    def _on_server(self, progress: Progress | None) -> ConnectEngine:
+        from compaction.engines.connect import ConnectEngine, connect
+
+        if self.session is None and self._started is None:
+            self._started = connect()
+        self._closing.append(engine := ConnectEngine(self.session or self._started, progress))
+        return engine
+
     def close(self) -> None:
         while self._closing:
             self._closing.pop().close()
@@ -149,9 +159,18 @@ class Engine:
         if self._started is not None:
             atexit.unregister(self._started.stop)
             self._started.stop()
+            self._started = None
 
     def document(self) -> dict[str, str]:
         return {"name": self.name, "reason": self.reason}
+
+
+#: a new engine is a row here, and a choice of the option
+_ENGINES: Mapping[str, Callable[[Engine, Progress | None], task_runner.Engine]] = {
+    LOCAL: Engine._local,
+    SPARK: Engine._on_spark,
+    CONNECT: Engine._on_server,
+}
 
 
 def choose(
@@ -166,8 +185,8 @@ def choose(
     """The engine of a call. It does not depend on the amount of data, because worker processes are faster on one machine: with
     two busy cores and a million keys per GB, 1 GB took 3.6 s, on Spark 9.2 s (medians of three); 4 GB took 8.7 s and 18.0 s.
 
-    :param engine: ``local``, ``spark``, or ``auto``: Spark if it runs already, or was configured for this process, or if this
-        system has no memory files
+    :param engine: one of the table, or ``auto``: Spark or Spark Connect if it runs already or was configured for this process,
+        Spark if this system has no memory files
     :param spark: the caller's session
     :param settings: Spark settings of a session that is started
     :param to_store, cores: see ``Engine``
@@ -178,10 +197,10 @@ def choose(
     result = _choose(engine, command, spark, settings)
     if cores is not None and result.name != LOCAL:
         hint = "leave it out, or use --engine local; on Spark, set spark.master=local[N], or the cores of executors"
-        raise UsageError(f"--cores is for worker processes, and the engine is {SPARK} ({result.reason})", hint=hint)
+        raise UsageError(f"--cores is for worker processes, and the engine is {result.name} ({result.reason})", hint=hint)
     if cores is not None and (type(cores) is not int or cores < 1):
         raise UsageError(f"--cores {cores!r} is not a number of processes", hint="give 1 or more")
-    if result.session is not None:
+    if result.session is not None and result.name == SPARK:
         _shipped(result.session)
     return replace(result, cores=cores, to_store=to_store)
 
@@ -190,15 +209,31 @@ def _choose(engine: str, command: str, spark: Any, settings: Mapping[str, str]) 
     if spark is not None:
         if engine == LOCAL:
             raise UsageError("a session is given for the local engine", hint="leave out one of the two")
-        return Engine(SPARK, "the caller's session", command, session=spark)
+        return Engine(CONNECT if _is_connect(spark) else SPARK, "the caller's session", command, session=spark)
+    if engine == CONNECT:
+        return Engine(CONNECT, "as requested", command, settings, _active_connect_session())
     if engine != AUTO:
         return Engine(engine, "as requested", command, settings)
+    if (active := _active_connect_session()) is not None:
+        return Engine(CONNECT, "this process has a Spark Connect session", command, session=active)
+    if _REMOTE in os.environ:
+        return Engine(CONNECT, f"{_REMOTE} is set", command, settings)
     submitted = next((name for name in _SUBMITTED if name in os.environ), None)
     if submitted is not None:
         return Engine(SPARK, f"{submitted} is set", command, settings)
     if not hasattr(os, "memfd_create"):
         return Engine(SPARK, "this system has no memory files", command, settings)
     return Engine(LOCAL, "no Spark was configured", command, settings)
+
+
+def _is_connect(session: Any) -> bool:
+    return type(session).__module__.startswith("pyspark.sql.connect.")
+
+
+def _active_connect_session() -> Any:
+    """The session of Spark Connect that this process has, if any."""
+    module = sys.modules.get("pyspark.sql.connect.session")
+    return None if module is None else module.SparkSession.getActiveSession()
 
 
 @contextmanager
@@ -223,8 +258,8 @@ def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({}))
     :raises UsageError: there is no suitable Java
     """
     require_java()
-    from compaction.spark.own_jobs import SPARK_ERRORS, failure
-    from compaction.spark.session import build_plain_session, warn_of_exposures
+    from compaction.engines.spark_jobs import SPARK_ERRORS, failure
+    from compaction.engines.spark_session import build_plain_session, warn_of_exposures
 
     step("starting Spark")
     with _surroundings.get().starting():
@@ -240,7 +275,7 @@ def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({}))
 
 
 def _shipped(spark: Any) -> Any:
-    from compaction.spark.session import ship_package
+    from compaction.engines.spark_session import ship_package
 
     ship_package(spark)
     spark.sparkContext.environment.update(environment())

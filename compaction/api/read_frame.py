@@ -34,8 +34,8 @@ def read(
     :param options: other options of the data source (``compaction.source.read_plan.OPTIONS``)
     :raises UsageError: an option is invalid, or there is no such topic
     """
+    from compaction.engines.spark_session import ship_package
     from compaction.source.data_source import FORMAT, register
-    from compaction.spark.session import ship_package
 
     register(spark)
     ship_package(spark)

@@ -34,7 +34,7 @@ from compaction.storage.calls import call
 from compaction.storage.text_files import NEW_FILE, PRIVATE, check_writable, write_text
 
 if TYPE_CHECKING:
-    from compaction.spark.progress import Progress
+    from compaction.screen.progress import Progress
 
 _LOG = logging.getLogger(__name__)
 FAILED = 1
@@ -137,7 +137,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def progress() -> Progress:
-    from compaction.spark.progress import Progress
+    from compaction.screen.progress import Progress
 
     return Progress(log_lines.progress_stream(), status=log_lines.status_line())
 

@@ -95,7 +95,7 @@ def _checks(log_dirs: Texts, options: DoctorOptions) -> Iterator[Check]:
 def _spark_settings() -> Mapping[str, str]:
     """The user's settings of a session that a command would start here."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        from compaction.spark.session import submitted_settings
+        from compaction.engines.spark_session import submitted_settings
 
         return submitted_settings()
     from compaction.startup.protection import configured

@@ -1,1 +1,2 @@
-"""Runs tasks in worker processes on this machine. ``compaction.spark`` runs them as Spark jobs."""
+"""Run the tasks of commands: ``local`` in worker processes of this machine, ``spark`` as jobs of a session, ``connect`` on a
+Spark Connect server. Each implements ``compaction.task_runner.Engine``."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from compaction.engines.limits import usable_cores
 from compaction.engines.spool import Piece, Spool
 from compaction.engines.workers import Workers
 from compaction.task_runner import Emission, Items, Job, Place, Source
+
+if TYPE_CHECKING:
+    from compaction.screen.progress import Progress
 
 R = TypeVar("R")
 
@@ -22,16 +25,6 @@ INLINE_BYTES = 32 << 20
 
 #: places with the positions of their values
 Placed = list[tuple[Place, Piece]]
-
-
-class ProgressDisplay(Protocol):
-    """Shows the progress of passes; see ``compaction.screen.progress.Progress``."""
-
-    def start(self, pass_name: str, total_bytes: int) -> None: ...
-
-    def advance(self, done_bytes: int) -> None: ...
-
-    def done(self, pass_name: str) -> None: ...
 
 
 class _Shuffled(NamedTuple):
@@ -55,7 +48,7 @@ class LocalEngine:
     """
 
     def __init__(
-        self, cores: int | None = None, progress: ProgressDisplay | None = None, inline_bytes: int = INLINE_BYTES
+        self, cores: int | None = None, progress: Progress | None = None, inline_bytes: int = INLINE_BYTES
     ) -> None:
         #: number of tasks that run concurrently
         self.cores = cores or usable_cores()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from compaction.api.engine_choice import Engine
 
-AUTO, LOCAL, SPARK = "auto", "local", "spark"
+AUTO, LOCAL, SPARK, CONNECT = "auto", "local", "spark", "connect"
 TEXT, JSON, JSONL = "text", "json", "jsonl"
 #: encodings of keys in files, see ``compaction.formats.key_list``
 KEY_FORMATS = ("text", "hex", "base64", "json")
@@ -169,7 +169,7 @@ class Tasks(TypedDict, total=False):
 
     engine: Annotated["str | Engine", _value(_RUN, "--engine", None, "run tasks in processes on this machine (local, needs"
         " no Java) or as Spark jobs (spark); the result is the same (default: auto, which is spark under spark-submit, and"
-        " local otherwise)", default=AUTO, choices=(AUTO, LOCAL, SPARK), usual=True)]
+        " local otherwise)", default=AUTO, choices=(AUTO, LOCAL, SPARK, CONNECT), usual=True)]
     cores: Annotated[int | None, _value(_RUN, "--cores", "N", "run at most N worker processes on this machine; not on Spark,"
         " which has settings for it (default: as many as the CPUs, the CPU quota and the memory of this process allow)",
         read=number(2**15))]

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import psutil
 from pyspark.sql.functions import expr
 
+from compaction.engines.spark_session import build_session, ship_package
 from compaction.source.data_source import register
-from compaction.spark.session import build_session, ship_package
 from tests.benchmark.generate import Profile, write_log
 from tests.benchmark.machine import machine
 from tests.benchmark.memory import JVM, WORKER, Peaks

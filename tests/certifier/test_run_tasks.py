@@ -29,7 +29,7 @@ from compaction.engines.local import LocalEngine
 from compaction.errors import UsageError
 from compaction.formats.key_criteria import KeyCriteria, KeyPattern
 from compaction.run.compact import clean_logs
-from compaction.spark.progress import Progress
+from compaction.screen.progress import Progress
 from compaction.task_runner import TaskRunner
 from tests.certifier.certify import certify
 from tests.erasure.test_erase_keys import erase, keys_of, write_case, write_odd
@@ -51,7 +51,7 @@ def engine(name: str, request: pytest.FixtureRequest, told: io.StringIO | None =
     """What runs tasks elsewhere than in this process."""
     shown = Progress(told or io.StringIO())
     if name == "spark":
-        from compaction.spark.pipeline import SparkEngine
+        from compaction.engines.spark import SparkEngine
 
         spark: SparkSession = request.getfixturevalue("spark")
         yield SparkEngine(spark.sparkContext, shown)

@@ -24,14 +24,14 @@ from compaction.compare.count import AGE_BOUNDS_MS, POSITIONS
 from compaction.compare.figures import ComparedLog, LogTotals, Outcome, OutcomeStatus
 from compaction.config import Policy, Resolver, read_sets
 from compaction.config.request import CompactionRequest, ComparisonRequest
+from compaction.engines.spark import SparkEngine
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.passes.tasks import MapContext, Slice
 from compaction.report import LogReport
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
 from compaction.run.sizing import Sizes
-from compaction.spark.pipeline import SparkEngine
-from compaction.spark.progress import Progress
+from compaction.screen.progress import Progress
 from compaction.task_runner import Job
 from tests.golden import unpack_sample
 from tests.kafka.cleaner import clean_partition

@@ -17,8 +17,8 @@ from compaction.counting.key_groups import KeyGroups
 from compaction.counting.key_totals import Largest
 from compaction.counting.task_totals import GROUPS, HEADER_NAMES, KEYS, PRODUCERS
 from compaction.engines.local import LocalEngine
+from compaction.screen.progress import Progress
 from compaction.source.read_plan import ReadRequest
-from compaction.spark.progress import Progress
 from compaction.task_runner import TaskRunner
 from tests.counting.stored_bytes import expected_usage, found_usage
 from tests.counting.test_count_keys import location

@@ -21,8 +21,8 @@ from compaction.counting.key_totals import Largest
 from compaction.counting.task_totals import KEYS
 from compaction.engines.local import LocalEngine
 from compaction.names import LogLocation, parse_partition_dir
+from compaction.screen.progress import Progress
 from compaction.source.read_plan import ReadRequest, plan_log
-from compaction.spark.progress import Progress
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.task_runner import TaskRunner
@@ -175,7 +175,7 @@ def test_both_engines_count_what_plain_calls_count(
 
 
 def on_spark(request: pytest.FixtureRequest, progress: Progress) -> TaskRunner:
-    from compaction.spark.pipeline import SparkEngine
+    from compaction.engines.spark import SparkEngine
 
     spark: SparkSession = request.getfixturevalue("spark")
     return SparkEngine(spark.sparkContext, progress)

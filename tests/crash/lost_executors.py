@@ -25,8 +25,8 @@ import psutil
 
 import compaction
 from compaction.api.engine_choice import Engine
-from compaction.spark.pipeline import Shuffled, SparkEngine
-from compaction.spark.session import build_session
+from compaction.engines.spark import Shuffled, SparkEngine
+from compaction.engines.spark_session import build_session
 from compaction.storage.filesystem import ByteSource, storage_errors
 from compaction.storage.local import LocalFileSystem
 from compaction.task_runner import ByPlace, Item, Job, Source

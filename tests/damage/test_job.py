@@ -74,7 +74,7 @@ def test_on_spark_the_error_names_the_same_log_file_and_position(
     log_dir: Path, capsys: pytest.CaptureFixture[str], spark: SparkSession
 ) -> None:
     def on_spark(_: Engine, request: CompactionRequest) -> RunReport:
-        from compaction.spark.pipeline import SparkEngine
+        from compaction.engines.spark import SparkEngine
 
         return clean_logs(lambda: SparkEngine(spark.sparkContext), request)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -105,7 +106,7 @@ def _read_slowly(size: int) -> None:
 
 def test_progress_is_shown_from_within_a_task_and_is_complete_at_its_end() -> None:
     shown = _Shown()
-    with LocalEngine(1, shown, inline_bytes=0) as passes:
+    with LocalEngine(1, cast(Any, shown), inline_bytes=0) as passes:
         passes.run(Job("test", "pass", [4_000]), [4_000], _read_slowly)
     assert len(shown.advanced) > 2
     assert (sum(shown.advanced[:-1]), shown.advanced[-1]) == (4_000, -1)

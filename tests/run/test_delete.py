@@ -13,6 +13,7 @@ import pytest
 from compaction.cleaning.log_view import LogView
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
+from compaction.engines.spark import SparkEngine
 from compaction.errors import CompactionError, ConfigError
 from compaction.logdir.segments import segment_bases
 from compaction.report import LogReport, LogStatus
@@ -22,7 +23,6 @@ from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
 from compaction.run.prepare import LogReadTask, read_without_recovery
 from compaction.run_report import RunReport
-from compaction.spark.pipeline import SparkEngine
 from compaction.storage.local import LocalFileSystem
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample

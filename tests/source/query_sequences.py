@@ -9,8 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from compaction.engines.spark_session import build_session
 from compaction.source.data_source import register
-from compaction.spark.session import build_session
 from tests.source.plain_consumer import EPOCH, Served, serve
 from tests.source.random_partition import FLAVOURS, write_random
 

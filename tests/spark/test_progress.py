@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from compaction.engines.spark import watched
+from compaction.engines.spark_session import ship_package
+from compaction.screen.progress import LINE_INTERVAL_S, Progress
 from compaction.screen.status_line import StatusLine
-from compaction.spark.progress import LINE_INTERVAL_S, Progress
-from compaction.spark.session import ship_package
 from compaction.storage import read_counter
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.segment_file import SegmentReader
@@ -212,7 +213,8 @@ def test_a_pass_advances_before_any_of_its_tasks_has_completed(tmp_path: Path) -
     # of an earlier pass
     (counts / "a").write_bytes((1000).to_bytes(8, "little"))
     progress = Recorder()
-    with progress.watched(LongTasks(counts), "pass 1", [100, 100]):  # type: ignore[arg-type]
+    progress.start("pass 1", 200)
+    with watched(LongTasks(counts), "pass 1", [100, 100], progress.advance):  # type: ignore[arg-type]
         for total in (1030, 1070):
             (counts / "a").write_bytes(total.to_bytes(8, "little"))
             deadline = time.monotonic() + 30
@@ -239,7 +241,7 @@ def test_tasks_of_a_session_count_what_they_read(spark: SparkSession, tmp_path: 
         return blocks
 
     progress.start("pass 1", size)
-    with progress.opens(gate, size), progress.watch_job(sc, "reads", [size]):
+    with progress.opens(gate, size), watched(sc, "reads", [size], progress.advance):
         assert sc.parallelize([str(made.path)], 1).map(read_and_wait).collect() == [1]
     assert progress.before_the_gate == size
 
@@ -256,7 +258,7 @@ def test_finished_tasks_count_while_later_ones_still_run(spark: SparkSession, tm
         yield from ((row, 1) for row in rows)
 
     progress.start("offset map", 150)
-    with progress.opens(gate, 70), progress.watch_job(sc, "counts-while-running", [10, 20, 40, 80]):
+    with progress.opens(gate, 70), watched(sc, "counts-while-running", [10, 20, 40, 80], progress.advance):
         total = sc.range(4, numSlices=4).mapPartitionsWithIndex(last_one_waits).reduceByKey(lambda a, b: a + b, 2).count()
     assert total == 4
     assert progress.before_the_gate == 70
@@ -279,7 +281,7 @@ def test_a_stage_of_the_same_size_that_an_earlier_job_has_run_does_not_hide_the_
         yield from rows
 
     progress.start("pass 2", 150)
-    with progress.opens(gate, 70), progress.watch_job(sc, "after-an-earlier-job", [10, 20, 40, 80]):
+    with progress.opens(gate, 70), watched(sc, "after-an-earlier-job", [10, 20, 40, 80], progress.advance):
         found = scanned.partitionBy(4).mapPartitionsWithIndex(last_one_waits).collect()
     assert sorted(found) == [(0, 20), (1, 20)]
     assert progress.before_the_gate == 70
@@ -290,7 +292,7 @@ def test_a_second_job_in_the_same_group_starts_from_nothing(spark: SparkSession)
     sc = spark.sparkContext
     for _ in range(2):
         progress = Recorder()
-        with progress.watch_job(sc, "twice", [5, 6]):
+        with watched(sc, "twice", [5, 6], progress.advance):
             sc.range(2, numSlices=2).count()
         assert sum(progress.advanced) == 11
 
@@ -303,6 +305,6 @@ def test_a_failed_job_does_not_count_as_done_and_its_error_passes_through(spark:
     def fail(_: int) -> int:
         raise ValueError("no")
 
-    with pytest.raises(Exception, match="ValueError: no"), progress.watch_job(sc, "fails", [5, 6]):
+    with pytest.raises(Exception, match="ValueError: no"), watched(sc, "fails", [5, 6], progress.advance):
         sc.range(2, numSlices=2).map(fail).count()
     assert sum(progress.advanced) == 0

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from pyspark import SparkContext
 
 from compaction.compare.compare_policies import compare_with
+from compaction.engines.spark import SparkEngine
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
-from compaction.spark.pipeline import SparkEngine
 from tests.compare.test_compare_policies import request
 from tests.local_job import request_for, write_offsets
 from tests.local_passes import LocalPasses

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compaction.spark.jvm import C1_ONLY
-from compaction.spark.session import DEFAULTS, build_session
+from compaction.engines.spark_jvm import C1_ONLY
+from compaction.engines.spark_session import DEFAULTS, build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JOB = """
 import json, os, sys
 sys.path.insert(0, {root!r})
-from compaction.spark.session import build_session, ship_package
+from compaction.engines.spark_session import build_session, ship_package
 session = build_session("asked name", extra={extra!r})
 ship_package(session)
 sc = session.sparkContext
@@ -125,8 +125,8 @@ def test_the_jvm_of_a_plain_session_does_not_use_its_second_compiler(tmp_path: P
     asks = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from compaction.spark import session
-built = session.build_plain_session("asked")
+from compaction.engines import spark_session
+built = spark_session.build_plain_session("asked")
 beans = built.sparkContext._jvm.java.lang.management.ManagementFactory
 print(list(beans.getRuntimeMXBean().getInputArguments()))
 built.stop()

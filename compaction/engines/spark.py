@@ -6,19 +6,26 @@ record. One more partition receives what tasks emit for the driver, which collec
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, TypeVar, cast
 
-from pyspark import RDD, Broadcast, SparkContext
+from py4j.protocol import Py4JError
+from pyspark import RDD, Broadcast, SparkContext, StatusTracker
 
+from compaction.engines.spark_jobs import OwnJobs, concurrent_tasks
+from compaction.screen.progress import Progress
 from compaction.screen.steps import step
-from compaction.spark.own_jobs import OwnJobs, concurrent_tasks
-from compaction.spark.progress import Progress
+from compaction.storage import read_counter
 from compaction.task_runner import Emission, Job, Place, Source, freeze_gc
 
 R = TypeVar("R")
+
+#: seconds between two polls of Spark's status
+POLL_INTERVAL_S = 0.2
 
 #: a place with some or all of its values
 _Placed = tuple[Place | None, list[Any]]
@@ -135,9 +142,11 @@ class SparkEngine:
             self._sc.setJobDescription(job.description)
             yield
         else:
-            with progress.watched(self._sc, job.name, job.task_bytes):
+            progress.start(job.name, sum(job.task_bytes))
+            with watched(self._sc, job.name, job.task_bytes, progress.advance):
                 self._sc.setJobDescription(job.description)
                 yield
+            progress.done(job.name)
 
 
 class Shuffled:
@@ -182,3 +191,80 @@ def _extended(values: list[Any], others: list[Any]) -> list[Any]:
     """The values of both, in place. No array is copied."""
     values.extend(others)
     return values
+
+
+@contextmanager
+def watched(sc: SparkContext, job_group: str, task_bytes: Sequence[int], advance: Callable[[int], None]) -> Iterator[None]:
+    """Shows the bytes of the tasks of a job as these read or complete, during the block.
+
+    Jobs of the block run in ``job_group``. Their last stage with ``len(task_bytes)`` tasks counts: earlier stages of that size
+    may belong to another pass and be skipped by Spark. When the block ends without an error, all bytes count.
+    """
+    if sc.getLocalProperty("spark.jobGroup.id") != job_group:
+        sc.setJobGroup(job_group, job_group)
+    counts = sc.environment.get(read_counter.VARIABLE)
+    watch = _StageWatch(sc.statusTracker(), job_group, task_bytes, advance, counts)
+    stop = threading.Event()
+    thread = threading.Thread(target=watch.run, args=(stop,), name=f"progress of {job_group}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    watch.complete(len(task_bytes))
+
+
+class _StageWatch:
+    """Converts the number of completed tasks of a stage to bytes; a task counts once, even if Spark runs it again.
+
+    :param counts: the directory in which tasks count the bytes that they read
+    """
+
+    def __init__(
+        self,
+        tracker: StatusTracker,
+        job_group: str,
+        bytes_per_task: Sequence[int],
+        advance: Callable[[int], None],
+        counts: str | None = None,
+    ) -> None:
+        self._tracker = tracker
+        self._job_group = job_group
+        self._bytes_up_to = list(accumulate(bytes_per_task, initial=0))
+        self._advance = advance
+        self._done_bytes = 0
+        self._counts = counts
+        self._counted_before = 0 if counts is None else read_counter.total(counts)
+        self._earlier_jobs = frozenset(tracker.getJobIdsForGroup(job_group))
+
+    def run(self, stop: threading.Event) -> None:
+        """Polls every :data:`POLL_INTERVAL_S` until ``stop`` is set, or until Spark has failed, which the job reports."""
+        while not stop.wait(POLL_INTERVAL_S):
+            try:
+                self.complete(self._finished_tasks())
+                if self._counts is not None:
+                    self._reach(read_counter.total(self._counts) - self._counted_before)
+            except (Py4JError, OSError):
+                return
+
+    def complete(self, tasks: int) -> None:
+        """Counts the bytes of the first ``tasks`` tasks that were not counted before."""
+        self._reach(self._bytes_up_to[tasks])
+
+    def _reach(self, done_bytes: int) -> None:
+        # tasks that Spark runs again also read again
+        done_bytes = min(done_bytes, self._bytes_up_to[-1])
+        if done_bytes > self._done_bytes:
+            self._advance(done_bytes - self._done_bytes)
+            self._done_bytes = done_bytes
+
+    def _finished_tasks(self) -> int:
+        tasks = len(self._bytes_up_to) - 1
+        for job in sorted(set(self._tracker.getJobIdsForGroup(self._job_group)) - self._earlier_jobs):
+            info = self._tracker.getJobInfo(job)
+            for stage in sorted(info.stageIds, reverse=True) if info is not None else ():
+                stage_info = self._tracker.getStageInfo(stage)
+                if stage_info is not None and stage_info.numTasks == tasks:
+                    return min(int(stage_info.numCompletedTasks), tasks)
+        return 0

@@ -19,8 +19,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import Broadcast, SparkConf, SparkContext, SparkStageInfo
 from pyspark.errors import PySparkException
 
+from compaction.engines.spark_jvm import errors_of_start
 from compaction.errors import CompactionError
-from compaction.spark.jvm import errors_of_start
 from compaction.startup.protection import is_local
 
 _LOG = logging.getLogger(__name__)

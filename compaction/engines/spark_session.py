@@ -37,9 +37,9 @@ from typing import Any, Protocol
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from compaction.engines.spark_jvm import C1_ONLY, LOCAL_DIRS, choose_jvm_options, private_dirs, start_jvm
 from compaction.kernels.compiling.cache import process_cache_dir
 from compaction.kernels.compiling.place import CACHE_DIR, NO_CACHE
-from compaction.spark.jvm import C1_ONLY, LOCAL_DIRS, choose_jvm_options, private_dirs, start_jvm
 from compaction.startup import protection
 from compaction.startup.java_version import require_safe_jvm
 from compaction.startup.protection import MASTER, is_local

@@ -9,24 +9,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, Protocol
 
 from compaction.screen.amounts import elapsed, size
 from compaction.screen.status_line import StatusLine
-from compaction.storage import read_counter
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext, StatusTracker
 
 #: seconds between two lines of a pass
 LINE_INTERVAL_S = 10.0
-#: seconds between two polls of Spark's status
-POLL_INTERVAL_S = 0.2
 _BAR_CELLS = 24
 
 
@@ -103,92 +95,6 @@ class Progress:
             self._display.finish(closed)
             if self._current is closed:
                 self._current = None
-
-    @contextmanager
-    def watch_job(self, sc: SparkContext, job_group: str, bytes_per_task: Sequence[int]) -> Iterator[None]:
-        """Advances the latest pass as the tasks of a job read or complete, during the block.
-
-        Jobs of the block run in ``job_group``. Their last stage with ``len(bytes_per_task)`` tasks counts: earlier stages of
-        that size may belong to another pass and be skipped by Spark. When the block ends without an error, all bytes count.
-        """
-        if sc.getLocalProperty("spark.jobGroup.id") != job_group:
-            sc.setJobGroup(job_group, job_group)
-        counts = sc.environment.get(read_counter.VARIABLE)
-        watch = _StageWatch(sc.statusTracker(), job_group, bytes_per_task, self.advance, counts)
-        stop = threading.Event()
-        thread = threading.Thread(target=watch.run, args=(stop,), name=f"progress of {job_group}", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
-        watch.complete(len(bytes_per_task))
-
-    @contextmanager
-    def watched(self, sc: SparkContext, name: str, bytes_per_task: Sequence[int]) -> Iterator[None]:
-        """Shows a job, during the block, as pass ``name``; see :meth:`watch_job`."""
-        self.start(name, sum(bytes_per_task))
-        with self.watch_job(sc, name, bytes_per_task):
-            yield
-        self.done(name)
-
-
-class _StageWatch:
-    """Converts the number of completed tasks of a stage to bytes; a task counts once, even if Spark runs it again.
-
-    :param counts: the directory in which tasks count the bytes that they read
-    """
-
-    def __init__(
-        self,
-        tracker: StatusTracker,
-        job_group: str,
-        bytes_per_task: Sequence[int],
-        advance: Callable[[int], None],
-        counts: str | None = None,
-    ) -> None:
-        self._tracker = tracker
-        self._job_group = job_group
-        self._bytes_up_to = list(accumulate(bytes_per_task, initial=0))
-        self._advance = advance
-        self._done_bytes = 0
-        self._counts = counts
-        self._counted_before = 0 if counts is None else read_counter.total(counts)
-        self._earlier_jobs = frozenset(tracker.getJobIdsForGroup(job_group))
-
-    def run(self, stop: threading.Event) -> None:
-        """Polls every :data:`POLL_INTERVAL_S` until ``stop`` is set, or until Spark has failed, which the job reports."""
-        from py4j.protocol import Py4JError
-
-        while not stop.wait(POLL_INTERVAL_S):
-            try:
-                self.complete(self._finished_tasks())
-                if self._counts is not None:
-                    self._reach(read_counter.total(self._counts) - self._counted_before)
-            except (Py4JError, OSError):
-                return
-
-    def complete(self, tasks: int) -> None:
-        """Counts the bytes of the first ``tasks`` tasks that were not counted before."""
-        self._reach(self._bytes_up_to[tasks])
-
-    def _reach(self, done_bytes: int) -> None:
-        # tasks that Spark runs again also read again
-        done_bytes = min(done_bytes, self._bytes_up_to[-1])
-        if done_bytes > self._done_bytes:
-            self._advance(done_bytes - self._done_bytes)
-            self._done_bytes = done_bytes
-
-    def _finished_tasks(self) -> int:
-        tasks = len(self._bytes_up_to) - 1
-        for job in sorted(set(self._tracker.getJobIdsForGroup(self._job_group)) - self._earlier_jobs):
-            info = self._tracker.getJobInfo(job)
-            for stage in sorted(info.stageIds, reverse=True) if info is not None else ():
-                stage_info = self._tracker.getStageInfo(stage)
-                if stage_info is not None and stage_info.numTasks == tasks:
-                    return min(int(stage_info.numCompletedTasks), tasks)
-        return 0
 
 
 class _Bar:

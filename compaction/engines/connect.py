@@ -1,0 +1,350 @@
+"""Runs tasks through a Spark Connect session, on DataFrames: a server has no RDDs for its clients.
+
+A value is some rows, each with a piece of its pickled bytes, and the number of the part that gets it. ``repartitionById``
+brings the rows of a part together, ``mapInArrow`` runs its task, which merges the values by place. A server runs a query again
+for each that uses it, so the shards of pass 1 are kept in the executors until pass 2 has ended; if some are lost, their tasks
+run again, and what these send is compared with what the driver has accepted (``task_runner.Reading``).
+
+The engine has a session of its own, a clone of the caller's: its modules, settings and interrupts are no other's, and all of it
+ends with the engine. The run's secret and all keys are in the memory of the server and of the executors, and in Spark's own
+local files there; who may run Python on the same server as the same user can read these.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from compaction.engines.spool import Piece, Spool
+from compaction.errors import CompactionError, UsageError
+from compaction.screen.steps import step
+from compaction.storage.calls import environment, set_environment
+from compaction.task_runner import Emission, Items, Job, Place, Source, freeze_gc
+
+R = TypeVar("R")
+
+#: the oldest Spark whose Connect server has ``repartitionById``
+_OLDEST = (4, 1)
+#: bytes of a value in a row, and of the rows that are sent together
+_ROW_BYTES, _BATCH_BYTES = 1 << 20, 8 << 20
+#: rows that the JVM holds together, in a batch of Arrow and in one of kept rows
+_ROWS = "16"
+_SETTINGS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": _ROWS,
+    "spark.sql.inMemoryColumnarStorage.batchSize": _ROWS,
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",
+}
+#: tries to reach a server that has gone, together about a minute
+_RETRIES = 6
+#: of one value: the part that gets it, its number, and that of the piece; ``place`` is empty for the value of a task
+_ROW = pa.schema(
+    [
+        pa.field("part", pa.int32(), nullable=False),
+        pa.field("value", pa.int64(), nullable=False),
+        pa.field("piece", pa.int32(), nullable=False),
+        pa.field("pieces", pa.int32(), nullable=False),
+        pa.field("place", pa.binary(), nullable=False),
+        pa.field("data", pa.binary(), nullable=False),
+    ]
+)
+_SCHEMA = "part int, value long, piece int, pieces int, place binary, data binary"
+_AGAIN = "nothing was changed by this step; run it again"
+_EXTRA = "pip install 'kafka-log-compaction[connect]'"
+
+
+def connect(remote: str | None = None) -> Any:
+    """A session of the server at ``remote``, by default that of ``SPARK_REMOTE``.
+
+    :raises UsageError: a package is missing
+    :raises CompactionError: there is no server
+    """
+    try:
+        from pyspark.sql.connect.session import SparkSession
+    except ImportError as error:
+        raise UsageError(f"Spark Connect needs a package that is not installed: {error}", hint=_EXTRA) from error
+    from pyspark.errors import PySparkException
+
+    address = remote or os.environ.get("SPARK_REMOTE")
+    if not address:
+        raise UsageError("no Spark Connect server is given", hint="set SPARK_REMOTE=sc://HOST:PORT, or give a session")
+    step(f"connecting to {address.split(';', 1)[0]}")
+    try:
+        return SparkSession.builder.remote(address).getOrCreate()
+    except PySparkException as error:
+        raise _failure(error) from error
+
+
+class ConnectEngine:
+    """Implements ``compaction.task_runner.Engine``.
+
+    :param session: of Spark Connect; it is left as it is
+    :param progress: shows the bytes that the tasks of each pass have read
+    :raises UsageError: the server is too old
+    """
+
+    def __init__(self, session: Any, progress: Any = None) -> None:
+        version = tuple(int(number) for number in str(session.version).split(".")[:2])
+        if version < _OLDEST or not hasattr(session, "cloneSession"):
+            oldest = ".".join(map(str, _OLDEST))
+            raise UsageError(f"the Spark Connect engine needs Spark {oldest} or newer, this is {session.version}")
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+
+        self._progress, self._job = progress, Job("")
+        self._shown_bytes = 0
+        self._spark = session.cloneSession()
+        self._spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
+        self._kept: list[Shuffled] = []
+        with self._running(Job("count the cores")):
+            for name, value in _SETTINGS.items():
+                self._spark.conf.set(name, value)
+            self._ship_package()
+            self._spark.registerProgressHandler(self._advance)
+            parts = self._spark.range(1 << 16).selectExpr("spark_partition_id()").distinct()
+            #: number of tasks that run concurrently: Spark's default number of partitions
+            self.cores = max(1, parts.count())
+
+    def _ship_package(self) -> None:
+        from compaction.engines.spark_session import write_package
+
+        with tempfile.TemporaryDirectory(prefix="kafka-log-compaction-") as scratch:
+            package = str(Path(scratch) / "kafka_log_compaction.zip")
+            write_package(package)
+            self._spark.addArtifacts(package, pyfile=True)
+
+    def close(self) -> None:
+        """Ends the engine's session, and removes what it has kept on the server."""
+        with suppress(Exception):
+            for shuffle in self._kept:
+                shuffle.close()
+        # not ``stop``, which also ends a server that the caller's session has started
+        with suppress(Exception):
+            self._spark.client.release_session()
+        with suppress(Exception):
+            self._spark.client.close()
+
+    def run(self, job: Job, source: Source | Sequence[Any], work: Callable[..., R]) -> list[R]:
+        """The result of ``work`` for each task, in order."""
+        source = Source.over(source)
+        if not len(source):
+            return []
+        task = partial(_run, source.of(work), source.known, environment())
+        found = self._collected(job, self._parts(source).mapInArrow(task, _SCHEMA))
+        if len(found) != len(source):
+            raise CompactionError(f"Spark returned the results of {len(found)} tasks, expected {len(source)}", hint=_AGAIN)
+        return [found[number] for number in sorted(found)]
+
+    def shuffle(
+        self,
+        job: Job,
+        source: Source | Sequence[Any],
+        emit: Callable[..., Iterable[Emission]],
+        place: Callable[[Place], int],
+        parts: int,
+        *,
+        merges: bool = False,
+    ) -> Shuffled:
+        """Runs nothing yet. What merges is kept by the executors: it is used twice."""
+        source = Source.over(source)
+        task = partial(_emit, source.of(emit), source.known, environment(), place, parts)
+        rows = self._parts(source).mapInArrow(task, _SCHEMA) if len(source) else self._rows([])
+        shuffled = Shuffled(self, job, rows, parts)
+        if merges:
+            from pyspark.storagelevel import StorageLevel
+
+            shuffled.rows = self._together(rows, self._rows([None] * parts), parts + 1).persist(StorageLevel.DISK_ONLY)
+            shuffled.kept = True
+            self._kept.append(shuffled)
+        return shuffled
+
+    def _parts(self, source: Source) -> Any:
+        """The rows of all tasks, a partition for each: its own value, and the values that a shuffle has for it."""
+        if source.items is None:
+            return self._rows(source.tasks or ()).repartitionById(len(source), "part")
+        shuffled: Any = source.items
+        if shuffled.kept:
+            return shuffled.rows.where(f"part < {shuffled.parts}")
+        return self._together(shuffled.rows, self._rows(source.tasks or [None] * len(source)), len(source))
+
+    @staticmethod
+    def _together(rows: Any, values: Any, parts: int) -> Any:
+        return rows.unionAll(values).repartitionById(parts, "part")
+
+    def _rows(self, values: Sequence[Any]) -> Any:
+        batches = _batches((number, number, b"", value) for number, value in enumerate(values))
+        return self._spark.createDataFrame(pa.Table.from_batches(batches, _ROW), _SCHEMA)
+
+    def results_of(self, shuffled: Shuffled) -> list[Any]:
+        found = self._collected(shuffled.job, shuffled.rows.where(f"part = {shuffled.parts}"))
+        return list(found.values())
+
+    def _collected(self, job: Job, rows: Any) -> dict[int, Any]:
+        """The values of rows by their numbers."""
+        with self._running(job):
+            table = rows.toArrow()
+        return {number: pickle.loads(data) for number, _, _, data in _whole(table.to_batches())}  # noqa: S301 - by our tasks
+
+    @contextmanager
+    def _running(self, job: Job) -> Iterator[None]:
+        """Runs a query of the block.
+
+        :raises CompactionError: it fails
+        """
+        from pyspark.errors import PySparkException
+
+        self._job, self._shown_bytes = job, 0
+        shown = job.name is not None and self._progress is not None
+        if shown:
+            self._progress.start(job.name, sum(job.task_bytes))
+        else:
+            step(job.description)
+        try:
+            yield
+        except KeyboardInterrupt:
+            with suppress(PySparkException):
+                self._spark.interruptAll()
+            raise
+        except PySparkException as error:
+            raise _failure(error) from error
+        finally:
+            self._job = Job("")
+        if shown:
+            self._progress.done(job.name)
+
+    def _advance(self, stages: Iterable[Any] | None, *_: Any, **__: Any) -> None:
+        """Shows that the first tasks have read their bytes: Spark reports how many have ended, not which."""
+        sizes = self._job.task_bytes
+        if self._job.name is None or self._progress is None:
+            return
+        for stage in stages or ():
+            read_bytes = sum(sizes[: stage.num_completed_tasks])
+            if stage.num_tasks == len(sizes) and read_bytes > self._shown_bytes:
+                self._progress.advance(read_bytes - self._shown_bytes)
+                self._shown_bytes = read_bytes
+
+
+class Shuffled:
+    """See ``compaction.task_runner.Shuffle``.
+
+    :ivar rows: of the values; those that are ``kept`` are in their partitions, which have a row without value each
+    """
+
+    def __init__(self, engine: ConnectEngine, job: Job, rows: Any, parts: int) -> None:
+        self._engine, self.job, self.rows, self.parts = engine, job, rows, parts
+        self.kept = False
+        self._results: list[Any] | None = None
+
+    @property
+    def results(self) -> list[Any]:
+        if self._results is None:
+            self._results = self._engine.results_of(self)
+        return self._results
+
+    def close(self) -> None:
+        if self.kept:
+            self.rows.unpersist()
+            self.kept = False
+
+
+def _failure(error: Exception) -> CompactionError:
+    from compaction.engines.spark_jobs import cause_in
+
+    return CompactionError(f"Spark's job failed: {cause_in(str(error))}", hint=_AGAIN)
+
+
+def _batches(values: Iterable[tuple[int, int, bytes, Any]]) -> Iterator[pa.RecordBatch]:
+    """The rows of values, each with its part, its number and its place."""
+    rows: list[tuple[int, int, int, int, bytes, bytes]] = []
+    size_bytes = 0
+    for part, number, place, value in values:
+        data = memoryview(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+        pieces = -(-len(data) // _ROW_BYTES)
+        for piece in range(pieces):
+            rows.append((part, number, piece, pieces, place, bytes(data[piece * _ROW_BYTES : (piece + 1) * _ROW_BYTES])))
+            size_bytes += len(rows[-1][-1])
+            if size_bytes >= _BATCH_BYTES:
+                yield _batch(rows)
+                rows, size_bytes = [], 0
+    if rows:
+        yield _batch(rows)
+
+
+def _batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _ROW, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=_ROW)
+
+
+def _whole(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, int, bytes, bytes]]:
+    """Number, part, place and pickled bytes of the values of some rows, whose pieces may come in any order."""
+    begun: dict[tuple[int, bytes], dict[int, bytes]] = {}
+    for batch in batches:
+        for part, number, piece, pieces, place, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            if pieces == 1:
+                yield number, part, place, data
+                continue
+            found = begun.setdefault((number, place), {})
+            found[piece] = data
+            if len(found) == pieces:
+                del begun[number, place]
+                yield number, part, place, b"".join(found[index] for index in range(pieces))
+    if begun:
+        raise EOFError(f"{len(begun)} values came without some of their pieces")
+
+
+def _inputs(batches: Iterable[pa.RecordBatch]) -> tuple[int, Any, Items] | None:
+    """The number, the value and the items of a task, which has at least its own row; ``None`` for a partition without task."""
+    freeze_gc()
+    number, task, spool = -1, None, Spool.on_disk()
+    pieces: dict[bytes, list[Piece]] = {}
+    for _, part, place, data in _whole(batches):
+        number = part
+        if place:
+            pieces.setdefault(place, []).append(spool.put(data))
+        else:
+            task = pickle.loads(data)  # noqa: S301 - written by the driver
+    return None if number < 0 else (number, task, _items(spool, pieces))
+
+
+def _items(spool: Spool, pieces: dict[bytes, list[Piece]]) -> Items:
+    """The values of each place in a spool, one in memory at a time."""
+    for place, of_place in pieces.items():
+        yield pickle.loads(place), (pickle.loads(piece.load()) for piece in of_place)  # noqa: S301 - written by our tasks
+    spool.close()
+
+
+def _run(
+    function: Callable[[Any, Any, Any], Any], known: Any, variables: dict[str, str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """A task of ``run``."""
+    set_environment(variables)
+    inputs = _inputs(batches)
+    if inputs is not None:
+        number, task, items = inputs
+        yield from _batches([(number, number, b"", function(task, items, known))])
+
+
+def _emit(
+    function: Callable[[Any, Any, Any], Iterable[Emission]],
+    known: Any,
+    variables: dict[str, str],
+    place: Callable[[Place], int],
+    parts: int,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """A task of ``shuffle``. Its values have numbers that no other task has, and the same ones when it is repeated."""
+    set_environment(variables)
+    inputs = _inputs(batches)
+    if inputs is None:
+        return
+    number, task, items = inputs
+    yield from _batches(
+        (parts if to is None else place(to), (number + 1 << 32) + count, pickle.dumps(to), value)
+        for count, (to, value) in enumerate(function(task, items, known))
+    )

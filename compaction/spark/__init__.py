@@ -1,1 +1,0 @@
-"""The passes as Spark jobs, the Spark session, its workers and progress."""
