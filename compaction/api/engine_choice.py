@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -94,6 +94,7 @@ class Engine:
     :ivar session: the caller's session, which is neither stopped nor configured
     :ivar cores: the largest number of worker processes, if it is given
     :ivar to_store: tasks write to an object store, so they do not run in this process: interrupts would wait for requests
+    :ivar paths: the log directories of the call
     """
 
     name: str
@@ -103,6 +104,7 @@ class Engine:
     session: Session | None = None
     cores: int | None = None
     to_store: bool = False
+    paths: Sequence[str] = ()
     _started: PlainSession | None = None
     _workers: LocalEngine | None = None
     _closing: list[SparkEngine | ConnectEngine] = field(default_factory=list)
@@ -149,6 +151,7 @@ class Engine:
         if self.session is None and self._started is None:
             self._started = connect()
         self._closing.append(engine := ConnectEngine(self.session or self._started, progress))
+        engine.require_visible([path for path in self.paths if "://" not in path])
         return engine
 
     def close(self) -> None:
@@ -201,7 +204,7 @@ def choose(
     if cores is not None and (type(cores) is not int or cores < 1):
         raise UsageError(f"--cores {cores!r} is not a number of processes", hint="give 1 or more")
     if result.session is not None and result.name == SPARK:
-        _shipped(result.session)
+        ship(result.session)
     return replace(result, cores=cores, to_store=to_store)
 
 
@@ -241,6 +244,7 @@ def chosen(inputs: Inputs, settings: Mapping[str, str] = MappingProxyType({}), *
     """The engine of a call, see ``choose``. It ends with the block, or with the process of a command."""
     requested, spark, cores = (inputs.values[name] for name in ("engine", "spark", "cores"))
     engine = choose(requested, inputs.command.name, spark=spark, settings=settings, to_store=to_store, cores=cores)
+    engine.paths = inputs.log_dirs
     try:
         yield engine
     finally:
@@ -270,13 +274,18 @@ def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({}))
         # executors are released before the driver exits
         atexit.register(spark.stop)
     warn_of_exposures(spark)
-    _shipped(spark)
+    ship(spark)
     return spark
 
 
-def _shipped(spark: Any) -> Any:
+def ship(session: Any) -> None:
+    """Lets the Python workers of a session import this package, and reach the same stores as the driver."""
+    if _is_connect(session):
+        from compaction.engines.connect import ship_package
+
+        ship_package(session)
+        return
     from compaction.engines.spark_session import ship_package
 
-    ship_package(spark)
-    spark.sparkContext.environment.update(environment())
-    return spark
+    ship_package(session)
+    session.sparkContext.environment.update(environment())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from compaction.api.engine_choice import ship
 from compaction.options.values import Texts, texts
 
 if TYPE_CHECKING:
@@ -34,11 +35,10 @@ def read(
     :param options: other options of the data source (``compaction.source.read_plan.OPTIONS``)
     :raises UsageError: an option is invalid, or there is no such topic
     """
-    from compaction.engines.spark_session import ship_package
     from compaction.source.data_source import FORMAT, register
 
     register(spark)
-    ship_package(spark)
+    ship(spark)
     lists = {"topic": " ".join(texts(topics)), "partition": " ".join(texts(partitions)), "columns": ",".join(texts(columns))}
     given = {name: value for name, value in {**lists, "view": view}.items() if value}
     return spark.read.format(FORMAT).options(**{**given, **options}).load(texts(log_dirs))

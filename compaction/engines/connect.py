@@ -77,9 +77,19 @@ def connect(remote: str | None = None) -> Any:
         raise UsageError("no Spark Connect server is given", hint="set SPARK_REMOTE=sc://HOST:PORT, or give a session")
     step(f"connecting to {address.split(';', 1)[0]}")
     try:
-        return SparkSession.builder.remote(address).getOrCreate()
+        return SparkSession.builder.remote(address).create()
     except PySparkException as error:
         raise _failure(error) from error
+
+
+def ship_package(session: Any) -> None:
+    """Lets the tasks of a session import this package. Later calls change nothing."""
+    from compaction.engines.spark_session import write_package
+
+    with tempfile.TemporaryDirectory(prefix="kafka-log-compaction-") as scratch:
+        package = str(Path(scratch) / "kafka_log_compaction.zip")
+        write_package(package)
+        session.addArtifacts(package, pyfile=True)
 
 
 class ConnectEngine:
@@ -105,25 +115,24 @@ class ConnectEngine:
         with self._running(Job("count the cores")):
             for name, value in _SETTINGS.items():
                 self._spark.conf.set(name, value)
-            self._ship_package()
+            ship_package(self._spark)
             self._spark.registerProgressHandler(self._advance)
             parts = self._spark.range(1 << 16).selectExpr("spark_partition_id()").distinct()
             #: number of tasks that run concurrently: Spark's default number of partitions
             self.cores = max(1, parts.count())
 
-    def _ship_package(self) -> None:
-        from compaction.engines.spark_session import write_package
-
-        with tempfile.TemporaryDirectory(prefix="kafka-log-compaction-") as scratch:
-            package = str(Path(scratch) / "kafka_log_compaction.zip")
-            write_package(package)
-            self._spark.addArtifacts(package, pyfile=True)
+    def require_visible(self, directories: Sequence[str]) -> None:
+        """:raises UsageError: the server's tasks do not see these directories of this machine with the same names in them"""
+        paths = [str(Path(directory).absolute()) for directory in directories]
+        for path, found in zip(paths, self.run(Job("look at the log directories"), paths, _names), strict=True):
+            if found != _names(path):
+                message = f"{path}: the Spark Connect server's tasks do not see what this machine has there"
+                raise UsageError(message, hint="use a directory that all of them mount, or an object store")
 
     def close(self) -> None:
         """Ends the engine's session, and removes what it has kept on the server."""
-        with suppress(Exception):
-            for shuffle in self._kept:
-                shuffle.close()
+        for shuffled in list(self._kept):
+            self.forget(shuffled)
         # not ``stop``, which also ends a server that the caller's session has started
         with suppress(Exception):
             self._spark.client.release_session()
@@ -157,19 +166,26 @@ class ConnectEngine:
         rows = self._parts(source).mapInArrow(task, _SCHEMA) if len(source) else self._rows([])
         shuffled = Shuffled(self, job, rows, parts)
         if merges:
-            from pyspark.storagelevel import StorageLevel
-
-            shuffled.rows = self._together(rows, self._rows([None] * parts), parts + 1).persist(StorageLevel.DISK_ONLY)
-            shuffled.kept = True
-            self._kept.append(shuffled)
+            shuffled.rows = self._together(rows, self._rows([None] * parts), parts + 1)
+            shuffled.together = True
+            self._keep(shuffled)
         return shuffled
+
+    def _keep(self, shuffled: Shuffled) -> None:
+        from pyspark.errors import PySparkException
+        from pyspark.storagelevel import StorageLevel
+
+        # some servers keep nothing for their clients: the tasks run again, and what they send is compared
+        with suppress(PySparkException):
+            shuffled.rows = shuffled.rows.persist(StorageLevel.DISK_ONLY)
+            self._kept.append(shuffled)
 
     def _parts(self, source: Source) -> Any:
         """The rows of all tasks, a partition for each: its own value, and the values that a shuffle has for it."""
         if source.items is None:
             return self._rows(source.tasks or ()).repartitionById(len(source), "part")
         shuffled: Any = source.items
-        if shuffled.kept:
+        if shuffled.together:
             return shuffled.rows.where(f"part < {shuffled.parts}")
         return self._together(shuffled.rows, self._rows(source.tasks or [None] * len(source)), len(source))
 
@@ -180,6 +196,13 @@ class ConnectEngine:
     def _rows(self, values: Sequence[Any]) -> Any:
         batches = _batches((number, number, b"", value) for number, value in enumerate(values))
         return self._spark.createDataFrame(pa.Table.from_batches(batches, _ROW), _SCHEMA)
+
+    def forget(self, shuffled: Shuffled) -> None:
+        """Removes what the executors have kept of a shuffle; its session's end does so, too."""
+        if shuffled in self._kept:
+            self._kept.remove(shuffled)
+            with suppress(Exception):
+                shuffled.rows.unpersist()
 
     def results_of(self, shuffled: Shuffled) -> list[Any]:
         found = self._collected(shuffled.job, shuffled.rows.where(f"part = {shuffled.parts}"))
@@ -233,12 +256,13 @@ class ConnectEngine:
 class Shuffled:
     """See ``compaction.task_runner.Shuffle``.
 
-    :ivar rows: of the values; those that are ``kept`` are in their partitions, which have a row without value each
+    :ivar rows: of the values
+    :ivar together: they are in their partitions, each with a row for its task
     """
 
     def __init__(self, engine: ConnectEngine, job: Job, rows: Any, parts: int) -> None:
         self._engine, self.job, self.rows, self.parts = engine, job, rows, parts
-        self.kept = False
+        self.together = False
         self._results: list[Any] | None = None
 
     @property
@@ -248,9 +272,15 @@ class Shuffled:
         return self._results
 
     def close(self) -> None:
-        if self.kept:
-            self.rows.unpersist()
-            self.kept = False
+        self._engine.forget(self)
+
+
+def _names(path: str) -> list[str] | None:
+    """The names in a directory but for hidden ones, which a run creates."""
+    try:
+        return sorted(entry.name for entry in Path(path).iterdir() if not entry.name.startswith("."))
+    except OSError:
+        return None
 
 
 def _failure(error: Exception) -> CompactionError:
@@ -299,17 +329,24 @@ def _whole(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, int, bytes,
 
 
 def _inputs(batches: Iterable[pa.RecordBatch]) -> tuple[int, Any, Items] | None:
-    """The number, the value and the items of a task, which has at least its own row; ``None`` for a partition without task."""
+    """The number, the value and the items of a task; ``None`` for a partition without task.
+
+    :raises RuntimeError: the partition has not all rows of one task, and only these
+    """
     freeze_gc()
-    number, task, spool = -1, None, Spool.on_disk()
+    tasks, parts, spool = list[bytes](), set[int](), Spool.on_disk()
     pieces: dict[bytes, list[Piece]] = {}
     for _, part, place, data in _whole(batches):
-        number = part
+        parts.add(part)
         if place:
             pieces.setdefault(place, []).append(spool.put(data))
         else:
-            task = pickle.loads(data)  # noqa: S301 - written by the driver
-    return None if number < 0 else (number, task, _items(spool, pieces))
+            tasks.append(data)
+    if not parts:
+        return None
+    if len(parts) > 1 or len(tasks) != 1:
+        raise RuntimeError(f"Spark has divided the rows of a part: a partition has {len(parts)} parts and {len(tasks)} tasks")
+    return parts.pop(), pickle.loads(tasks[0]), _items(spool, pieces)  # noqa: S301 - written by the driver
 
 
 def _items(spool: Spool, pieces: dict[bytes, list[Piece]]) -> Items:

@@ -168,8 +168,9 @@ class Tasks(TypedDict, total=False):
     """What runs the tasks."""
 
     engine: Annotated["str | Engine", _value(_RUN, "--engine", None, "run tasks in processes on this machine (local, needs"
-        " no Java) or as Spark jobs (spark); the result is the same (default: auto, which is spark under spark-submit, and"
-        " local otherwise)", default=AUTO, choices=(AUTO, LOCAL, SPARK, CONNECT), usual=True)]
+        " no Java), as Spark jobs (spark), or on a Spark Connect server (connect); the result is the same (default: auto,"
+        " which is connect with SPARK_REMOTE, spark under spark-submit, and local otherwise)", default=AUTO,
+        choices=(AUTO, LOCAL, SPARK, CONNECT), usual=True)]
     cores: Annotated[int | None, _value(_RUN, "--cores", "N", "run at most N worker processes on this machine; not on Spark,"
         " which has settings for it (default: as many as the CPUs, the CPU quota and the memory of this process allow)",
         read=number(2**15))]
