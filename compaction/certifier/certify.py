@@ -3,12 +3,12 @@
 The proof for each log:
 
 1. every record of ``after`` equals that of ``before`` at its offset, except for fields that a rewrite may change
-(``record_checks``);
-2. every missing record has a reason (``record_checks``, ``key_tables``): superseded by a later record of its key that is below
+(``records``);
+2. every missing record has a reason (``records``, ``key_tables``): superseded by a later record of its key that is below
    the cleaner checkpoint and not aborted, a tombstone past its delete horizon, aborted, a marker, without a key (Kafka:
    invalid), below the log start, or expired;
-3. start and end offsets, checkpoints, indexes, transactions and the active segment are consistent (``log_checks``,
-   ``segment_walk``, ``txn_checks``);
+3. start and end offsets, checkpoints, indexes, transactions and the active segment are consistent (``segments``,
+   ``transactions``);
 4. the files beside the records equal those of before, or in place agree with the log (``kept_files``).
 """
 
@@ -19,15 +19,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from compaction.certifier.certificate import LogCertificate, VerifyReport
-from compaction.certifier.checks.erased_keys import ErasedKeys
-from compaction.certifier.checks.key_tables import JoinedKeys
-from compaction.certifier.checks.log_checks import check_log, log_end
-from compaction.certifier.checks.log_pair import LogPair
-from compaction.certifier.checks.offset_ranges import PARTITION_BYTES, RANGE_BYTES, RangeTask, cut_into_ranges
-from compaction.certifier.checks.record_checks import RangeResult, compare_range
-from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
-from compaction.certifier.checks.txn_checks import (
+from compaction.certifier.certificate import Findings, LogCertificate, VerifyReport
+from compaction.certifier.erased_keys import ErasedKeys
+from compaction.certifier.find_pairs import LogPair, VerifyRequest, find_pairs
+from compaction.certifier.kept_files import WalkedLog, check_directories, check_logs
+from compaction.certifier.key_tables import JoinedKeys
+from compaction.certifier.records import PARTITION_BYTES, RANGE_BYTES, RangeResult, RangeTask, compare_range, cut_into_ranges
+from compaction.certifier.segments import SegmentWalk, WalkTask, check_log, log_end, walk_segment
+from compaction.certifier.transactions import (
     Transactions,
     check_index,
     check_markers,
@@ -35,9 +34,6 @@ from compaction.certifier.checks.txn_checks import (
     check_outcomes,
     check_retained,
 )
-from compaction.certifier.checks.violations import Findings
-from compaction.certifier.find_pairs import VerifyRequest, find_pairs
-from compaction.certifier.kept_files import WalkedLog, check_directories, check_logs
 from compaction.errors import StorageError
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step

@@ -48,12 +48,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from compaction.certifier.certificate import LogCertificate, Status, VerifyReport, worst
+from compaction.certifier.certificate import LogCertificate, Remains, Status, VerifyReport, worst
 from compaction.certifier.certify import certify_pairs
-from compaction.certifier.checks.erased_keys import ErasedKeys
-from compaction.certifier.checks.log_pair import LogPair, SegmentFiles, Side
-from compaction.certifier.find_pairs import VerifyRequest, find_pairs
-from compaction.certifier.find_remains import Remains, search_files, unreached
+from compaction.certifier.erased_keys import ErasedKeys
+from compaction.certifier.find_pairs import LogPair, SegmentFiles, Side, VerifyRequest, find_pairs
+from compaction.certifier.find_remains import search_files, unreached
 from compaction.errors import CompactionError, UsageError
 from compaction.formats.key_criteria import KeyCriteria, fingerprint
 from compaction.logdir.discover import Selector

@@ -10,13 +10,11 @@ import numpy as np
 
 from compaction.certifier.certificate import LogCertificate
 from compaction.certifier.certify import walk_logs
-from compaction.certifier.checks.log_checks import log_end
-from compaction.certifier.checks.log_pair import LogPair
-from compaction.certifier.checks.offset_ranges import RangeTask, cut_into_ranges
-from compaction.certifier.checks.read_chunks import Chunk, read_chunks
-from compaction.certifier.checks.record_checks import RecordKinds, last_of_key
-from compaction.certifier.checks.txn_checks import Transactions
-from compaction.certifier.find_pairs import VerifyRequest, find_pairs
+from compaction.certifier.find_pairs import LogPair, VerifyRequest, find_pairs
+from compaction.certifier.reader import Chunk, read_chunks
+from compaction.certifier.records import RangeTask, RecordKinds, cut_into_ranges, last_of_key
+from compaction.certifier.segments import log_end
+from compaction.certifier.transactions import Transactions
 from compaction.screen.amounts import counted
 from compaction.task_runner import Job, TaskRunner
 

@@ -1,4 +1,5 @@
-"""The request of a verification, and the logs that it names: their settings and their two sides.
+"""The requests of verifications, and the logs that they name: each before and after its cleaning, with the rules that it had
+to follow. The values are sent to tasks.
 
 The sides come from two log directories, or from one that was cleaned in place. There, the replaced segments remain as
 ``.deleted`` until the next run. A cleaned segment has the base offset of the first segment of its group. So ``before`` consists
@@ -7,22 +8,124 @@ of every ``.deleted`` segment, and of every other segment whose base offset no `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from compaction.certifier.certificate import LogCertificate, Status
-from compaction.certifier.checks.log_pair import CleaningRules, LogPair, SegmentFiles, Side
 from compaction.config import Resolver
+from compaction.config.kinds import to_long
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, CorruptLogError, UsageError, as_log_error
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
-from compaction.names import DELETED, LOG, SWAP, LogLocation, TopicPartition, parse_segment_file
+from compaction.names import DELETED, LOG, SWAP, LogLocation, TopicPartition, parse_segment_file, segment_file
 from compaction.output.journal import JOURNAL
+from compaction.output.target import layout
+from compaction.report import LogReport, LogStatus
+from compaction.run_report import RunReport
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.mixed import file_system
+
+LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class SegmentFiles:
+    """One segment on disk. ``suffix`` is ``.deleted`` for a segment that cleaning replaced."""
+
+    directory: str
+    base_offset: int
+    size_bytes: int
+    mtime_ms: int
+    suffix: str = ""
+    last: bool = False
+
+    def path(self, kind: str = LOG) -> str:
+        """The path of its file of this kind."""
+        return join(self.directory, segment_file(self.base_offset, kind, self.suffix))
+
+
+@dataclass(frozen=True)
+class Side:
+    """A log before or after cleaning; its segments are in order, ``cleaned_to`` is its cleaner checkpoint."""
+
+    segments: tuple[SegmentFiles, ...]
+    log_start_offset: int
+    cleaned_to: int | None
+
+
+@dataclass(frozen=True)
+class CleaningRules:
+    """The rules that a cleaning had to follow.
+
+    ``now_ms``: the time of the round if ``exact``, else the latest time it can have had. ``deletes``: ``cleanup.policy``
+    includes ``delete``. ``include_active``: the active segment was cleaned too. ``several_rounds``: there may have been more
+    than one round between the two sides. ``strict``: retained superseded records are violations. ``mtime_only``: the mtime of
+    segments decides when tombstones and markers may be dropped, and batches have no delete horizon (Kafka up to 3.0).
+    ``keeps_magic``: batches of magic 0 and 1 do not become v2 (up to 3.9). ``kafka_version``: the version that has these rules,
+    and why it applies.
+
+    ``erases``: keys were erased, and nothing was cleaned (``erased_keys``); ``refused``: the erasure refused the log.
+    ``producer_expiration_ms``: a producer that is idle for this time at ``now_ms`` has expired.
+    """
+
+    now_ms: int
+    exact: bool = False
+    delete_retention_ms: int = 86_400_000
+    deletes: bool = False
+    retention_ms: int = -1
+    retention_bytes: int = -1
+    include_active: bool = False
+    several_rounds: bool = False
+    strict: bool = False
+    mtime_only: bool = False
+    keeps_magic: bool = False
+    kafka_version: str = ""
+    erases: bool = False
+    refused: bool = False
+    producer_expiration_ms: int = 86_400_000
+
+
+@dataclass(frozen=True)
+class LogPair:
+    """One log before and after cleaning."""
+
+    topic_partition: TopicPartition
+    before: Side
+    after: Side
+    rules: CleaningRules
+
+    @property
+    def compared_from(self) -> int:
+        """Batches that end below this offset are not compared: an earlier round may have joined segments that were deleted from
+        ``before`` since, as they are below the log start."""
+        return self.before.segments[0].base_offset if self.rules.several_rounds else 0
+
+    @property
+    def changed_to(self) -> int:
+        """No record at or past this offset may be missing: the cleaner checkpoint, or the end of the erased segments."""
+        if self.rules.refused:
+            return self.before.segments[0].base_offset
+        if self.rules.erases:
+            return LONG_MAX if self.rules.include_active else self.before.segments[-1].base_offset
+        return self.after.log_start_offset if self.after.cleaned_to is None else self.after.cleaned_to
+
+
+def legacy_delete_horizon_ms(pair: LogPair) -> int:
+    """The modification time of the last clean segment less ``delete.retention.ms``, as in ``Cleaner.doClean``. If
+    the first dirty offset is unknown, everything below the checkpoint counts as clean; in several rounds, each of its segments
+    may have been the last."""
+    is_recorded = pair.before.cleaned_to is not None and not pair.rules.several_rounds
+    first_dirty = pair.before.cleaned_to if is_recorded else pair.after.cleaned_to
+    start = pair.before.log_start_offset
+    first_dirty = start if first_dirty is None or first_dirty < start else first_dirty
+    clean = [segment.mtime_ms for segment in pair.before.segments if segment.base_offset < first_dirty]
+    if not clean:
+        return 0
+    newest = max(clean) if pair.rules.several_rounds else clean[-1]
+    return to_long(newest - pair.rules.delete_retention_ms)
 
 
 @dataclass(frozen=True)
@@ -236,3 +339,49 @@ def _by_name(locations: Iterable[LogLocation], side: str) -> Mapping[TopicPartit
             raise UsageError(problem, path=location.path, hint="verify one log directory at a time")
         by_name[location.topic_partition] = location
     return by_name
+
+
+def require_sources(request: CompactionRequest) -> None:
+    """:raises UsageError: the run of ``request`` would retain no sources to verify against"""
+    if request.dry_run:
+        raise UsageError("--verify: a dry run writes nothing to verify", hint="drop one of the two options")
+    if request.output_dir is not None:
+        return
+    fs = file_system(request.log_dirs)
+    for location, settings in zip(request.logs, read_settings(fs, request.logs, request), strict=True):
+        if isinstance(settings, Settings) and settings.topic.file_delete_delay_ms == 0:
+            source = settings.topic.source("file.delete.delay.ms")
+            problem = f"{location.topic_partition} has file.delete.delay.ms=0 ({source}), which deletes the sources at once"
+            raise UsageError(f"--verify: {problem}", hint="set another delay, or write to --output-dir")
+
+
+def requests(request: CompactionRequest, report: RunReport) -> Iterator[VerifyRequest]:
+    """One request per log directory: in a copy for every log that did not fail, in place for the changed logs."""
+    targets = {} if request.output_dir is None else layout(request.output_dir, request.log_dirs)
+    for log_dir in request.log_dirs:
+        logs = frozenset(_logs_to_verify(report.logs, log_dir, in_place=not targets))
+        if logs:
+            yield of_logs(request, (log_dir,) if targets else (), targets.get(log_dir, log_dir), logs)
+
+
+def of_logs(request: CompactionRequest, before: tuple[str, ...], after: str, logs: frozenset[TopicPartition]) -> VerifyRequest:
+    """The request for logs of one log directory of a run."""
+    return VerifyRequest(
+        before=before,
+        after=(after,),
+        now_ms=request.as_of_ms,
+        exact=True,
+        logs=logs,
+        resolver=request.resolver,
+        metadata_dirs=request.metadata_dirs,
+        kafka_version=request.kafka_version,
+        include_active=request.include_active,
+        several_rounds=request.since is not None,
+    )
+
+
+def _logs_to_verify(logs: Iterable[LogReport], log_dir: str, *, in_place: bool) -> Iterator[TopicPartition]:
+    for log in logs:
+        changed = log.status is LogStatus.CLEANED or log.expired_segments
+        if log.log_dir == log_dir and log.status is not LogStatus.FAILED and (changed or not in_place):
+            yield TopicPartition(log.topic, log.partition)

@@ -26,12 +26,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from compaction.certifier.checks.log_pair import LONG_MAX, LogPair
-from compaction.certifier.checks.violations import Findings
+from compaction.certifier.certificate import DirectoryCertificate, Findings
+from compaction.certifier.find_pairs import LONG_MAX, LogPair
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import (
     EpochEntry,
@@ -241,22 +240,6 @@ def _spans(epochs: Sequence[EpochEntry], start: int, end: int) -> list[tuple[int
     ends = [*(entry.start_offset for entry in epochs[1:]), LONG_MAX]
     spans = ((entry.epoch, max(entry.start_offset, start), min(after, end)) for entry, after in zip(epochs, ends, strict=False))
     return [(epoch, first) for epoch, first, after in spans if first < after]
-
-
-@dataclass(frozen=True)
-class DirectoryCertificate:
-    """The violations in the broker's files of a log directory of ``after``."""
-
-    log_dir: str
-    violations: tuple[str, ...]
-
-    def document(self) -> dict[str, Any]:
-        """Its object in the JSON document."""
-        return {**asdict(self), "violations": list(self.violations)}
-
-    def lines(self) -> list[str]:
-        """The violations as lines of text."""
-        return [f"{self.log_dir}: {violation}" for violation in self.violations]
 
 
 def check_directories(pairs: Iterable[LogPair]) -> tuple[DirectoryCertificate, ...]:

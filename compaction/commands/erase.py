@@ -35,7 +35,7 @@ from compaction.storage.text_files import PRIVATE, check_writable, write_text
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from compaction.certifier.find_remains import Remains
+    from compaction.certifier.certificate import Remains
     from compaction.erasure.certify_result import Certification, Certify, ErasedLog
     from compaction.erasure.erase_keys import ErasureRequest
 

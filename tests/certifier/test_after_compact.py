@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.certifier.after_compact import requests
+from compaction.certifier.find_pairs import requests
 from compaction.config.request import CompactionRequest
 from tests.screen.made_reports import AS_OF_MS, every_outcome
 

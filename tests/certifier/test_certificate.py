@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from compaction.certifier.certificate import LogCertificate, Status, VerifyReport
-from compaction.certifier.checks.violations import Findings
+from compaction.certifier.certificate import Findings, LogCertificate, Status, VerifyReport
 from compaction.names import TopicPartition
 
 LOG = TopicPartition("orders", 3)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from compaction.certifier.certificate import Status, VerifyReport
-from compaction.certifier.checks.erased_keys import ErasedKeys
+from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.erasure_certificate import (
     Certified,
     certify_erased,

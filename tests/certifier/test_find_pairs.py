@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from compaction.certifier.certificate import LogCertificate
-from compaction.certifier.checks.log_pair import CleaningRules, LogPair
-from compaction.certifier.find_pairs import pair_directories, pair_in_place
+from compaction.certifier.find_pairs import CleaningRules, LogPair, pair_directories, pair_in_place
 from compaction.errors import ConfigError, UsageError
 from compaction.names import LogLocation, TopicPartition
 from compaction.storage.mixed import MixedFileSystem

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compaction.certifier.certificate import Status
-from compaction.certifier.checks.violations import Violation
+from compaction.certifier.certificate import Status, Violation
 from compaction.formats import indexes
 from tests.certifier.certify import certify_copy
 from tests.certifier.story import CONFIG, INTERVAL_BYTES, NOW_MS, TOPIC, T, sent

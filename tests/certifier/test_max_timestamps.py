@@ -7,8 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from compaction.certifier.certificate import Status
-from compaction.certifier.checks.violations import Violation
+from compaction.certifier.certificate import Status, Violation
 from compaction.storage.local import LocalFileSystem
 from tests.certifier.certify import certify_copy
 from tests.kafka.encode import Batch, Record

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.certifier.certificate import Status
-from compaction.certifier.checks.violations import Violation
+from compaction.certifier.certificate import Status, Violation
 from compaction.storage.local import LocalFileSystem
 from tests.certifier.certify import certify_copy
 from tests.kafka.encode import Batch, Record

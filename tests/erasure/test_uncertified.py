@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compaction.api.engine_choice import Engine
-from compaction.certifier.checks import erased_keys
+from compaction.certifier import erased_keys
 from compaction.commands import erase, verify
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.errors import StorageError

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compaction.certifier.checks.log_pair import CleaningRules, LogPair, SegmentFiles, Side
-from compaction.certifier.checks.offset_ranges import RangeTask, cut_into_ranges
-from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask
-from compaction.certifier.checks.txn_checks import AbortedRanges
+from compaction.certifier.find_pairs import CleaningRules, LogPair, SegmentFiles, Side
+from compaction.certifier.records import RangeTask, cut_into_ranges
+from compaction.certifier.segments import SegmentWalk, WalkTask
+from compaction.certifier.transactions import AbortedRanges
 from compaction.names import TopicPartition
 
 NONE = AbortedRanges(*[np.empty(0, np.int64)] * 3)

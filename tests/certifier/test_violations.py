@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compaction.certifier.checks.violations import MOST_NAMED, Findings, Violation
+from compaction.certifier.certificate import MOST_NAMED, Findings, Violation
 
 
 def test_all_violations_are_counted_and_those_with_the_lowest_offsets_are_named() -> None:

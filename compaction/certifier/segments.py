@@ -1,25 +1,24 @@
-"""Reads one segment's batch headers: checks CRCs, the order of offsets and the indexes, and collects transactions and cuts.
+"""Walks the segments of a log: CRCs, order of offsets, indexes, and what decides about its segments and its ends.
 
-Only small tables of transactions and cuts are kept, no batches.
+A walk keeps only small tables of transactions and cuts, no batches.
 
-Checks the offset index and the time index of a segment against its batches.
+The rule for indexes: an entry of the offset index is a batch's last offset and its position. An entry of the time index is a
+batch's last offset and the largest timestamp up to that batch. The last entry of an inactive segment's time index has its
+largest timestamp. Mirrors ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.onBecomeInactiveSegment``.
 
-The rule: an entry of the offset index is a batch's last offset and its position. An entry of the time index is a batch's last
-offset and the largest timestamp up to that batch. The last entry of an inactive segment's time index has its largest timestamp.
-
-Mirrors ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.onBecomeInactiveSegment``.
+Of a log it checks the segments, start and end offset, cleaner checkpoint, and the segments deleted by the delete policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from compaction.certifier.checks.batches import is_torn, read_batches
-from compaction.certifier.checks.log_pair import LONG_MAX, Int64s, Rows, SegmentFiles
-from compaction.certifier.checks.violations import Findings
+from compaction.certifier.certificate import Findings
+from compaction.certifier.find_pairs import LONG_MAX, LogPair, SegmentFiles
+from compaction.certifier.reader import CONTROL, DELETE_HORIZON, TRANSACTIONAL, Int64s, Rows, is_torn, read_batches
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.checkpoints import EpochRange
 from compaction.formats.indexes import (
@@ -32,11 +31,9 @@ from compaction.formats.indexes import (
 )
 from compaction.formats.primitives import FormatError
 from compaction.kernels.reading.tables import ABORT, COMMIT
-from compaction.names import CLEAN_SHUTDOWN, INDEX, LOG, TIMEINDEX, TXNINDEX
+from compaction.names import CLEAN_SHUTDOWN, CLEANER_OFFSETS, INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.storage.filesystem import FileSystem, join, parent
 from compaction.storage.mixed import file_system
-
-TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x10, 0x20, 0x40
 
 #: One row per transaction marker (``kind`` is ``ABORT`` or ``COMMIT``), and per run of data batches of a producer without a
 #: marker of that producer in between (``DATA``). ``first``, ``last``: base offset of the first and last offset of the last
@@ -326,3 +323,90 @@ def _entries_in(entries: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
     batch_rows = np.searchsorted(last, entries)
     chosen = np.flatnonzero((batch_rows < len(last)) & (last[np.minimum(batch_rows, len(last) - 1)] == entries))
     return chosen, batch_rows[chosen]
+
+
+def log_end(walks: Sequence[SegmentWalk]) -> int:
+    """The log end offset of a side."""
+    return walks[-1].next_offset
+
+
+def check_log(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
+    """Check one log. A segment of ``after`` that is unreadable from some offset is a violation at that offset."""
+    for walk in after:
+        findings.join(walk.findings)
+        if walk.error is not None:
+            findings.add(walk.error_offset, walk.error)
+    _check_segments(pair, before, after, findings)
+    _check_ends(pair, before, after, findings)
+    _check_checkpoint(pair, before, after, findings)
+    _check_expiry(pair, before, findings)
+
+
+def _check_segments(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
+    base_offsets = {walk.task.files.base_offset for walk in before} | {log_end(before)}
+    for walk, following in zip(after, [*after[1:], None], strict=True):
+        base = walk.task.files.base_offset
+        # a segment whose offsets overflow its base is split at a batch
+        if base >= pair.compared_from and base not in base_offsets and base != walk.first_offset:
+            findings.add(base, "no segment of the source has this base offset")
+        if following is not None and walk.next_offset > following.task.files.base_offset:
+            findings.add(following.task.files.base_offset, "segment begins before the previous one ends")
+
+
+def _check_ends(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
+    end, expected = log_end(after), log_end(before)
+    if end != expected:
+        findings.add(min(end, expected), f"log ends at offset {end}, expected {expected}")
+    start = pair.after.log_start_offset
+    if start < pair.before.log_start_offset:
+        findings.add(start, f"log starts at offset {start}, expected {pair.before.log_start_offset} or more")
+    if start > expected:
+        findings.add(start, f"log starts at offset {start}, past its end {expected}")
+    if not pair.rules.include_active and start < expected:
+        _check_active(before[-1], after[-1], findings)
+
+
+def _check_active(before: SegmentWalk, after: SegmentWalk, findings: Findings) -> None:
+    """The active segment is unchanged, except for a torn tail."""
+    same = before.task.files.base_offset == after.task.files.base_offset and before.size_bytes == after.size_bytes
+    if not (same and after.same_log):
+        findings.add(before.task.files.base_offset, "active segment was changed")
+
+
+def _check_checkpoint(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
+    cleaned_to = pair.after.cleaned_to
+    if pair.rules.erases and cleaned_to != pair.before.cleaned_to:
+        entries = f"has {_entry(cleaned_to)}, it had {_entry(pair.before.cleaned_to)}"
+        message = f"{CLEANER_OFFSETS} {entries}: an erasure does not change it"
+        findings.add(pair.after.log_start_offset, message)
+        return
+    if cleaned_to is None or cleaned_to == pair.before.cleaned_to:
+        return
+    end = log_end(before) if pair.rules.include_active else before[-1].task.files.base_offset
+    if cleaned_to > end and cleaned_to > pair.after.log_start_offset:
+        findings.add(cleaned_to, f"{CLEANER_OFFSETS} is past the first uncleanable offset, {end}")
+
+
+def _entry(offset: int | None) -> str:
+    return "no entry" if offset is None else f"offset {offset}"
+
+
+def _check_expiry(pair: LogPair, before: Sequence[SegmentWalk], findings: Findings) -> None:
+    """Each deleted segment is older than ``retention.ms``, or the rest of the log has ``retention.bytes``."""
+    rules, start = pair.rules, pair.after.log_start_offset
+    remaining_bytes = sum(walk.task.files.size_bytes for walk in before)
+    ends = [walk.task.files.base_offset for walk in before[1:]] + [log_end(before)]
+    if start > pair.before.log_start_offset and start not in ends:
+        findings.add(start, "log start is not at the end of a segment")
+    for walk, end in zip(before, ends, strict=True):
+        size = walk.task.files.size_bytes
+        remaining_bytes -= size
+        if end > start or end <= pair.before.log_start_offset or not size:
+            continue
+        largest = walk.max_timestamp if walk.max_timestamp >= 0 else walk.task.files.mtime_ms
+        by_time = 0 <= rules.retention_ms < rules.now_ms - largest
+        by_size = 0 <= rules.retention_bytes <= remaining_bytes
+        if not rules.deletes:
+            findings.add(walk.task.files.base_offset, "segment was deleted though cleanup.policy does not include delete")
+        elif not (by_time or by_size):
+            findings.add(walk.task.files.base_offset, "segment was deleted before its retention ended")

@@ -10,8 +10,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from compaction.certifier.checks import batches as own
-from compaction.certifier.checks.batches import is_torn, read_batches
+from compaction.certifier import reader as own
+from compaction.certifier.reader import is_torn, read_batches
 from compaction.errors import LogError
 from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.storage.local import LocalFileSystem

@@ -25,9 +25,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compaction.certifier.checks.log_pair import Bools, Int64s, LogPair, Rows, legacy_delete_horizon_ms
-from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, PRODUCER_ROW, SegmentWalk, join_runs, last_of_producers
-from compaction.certifier.checks.violations import Findings
+from compaction.certifier.certificate import Findings
+from compaction.certifier.find_pairs import LogPair, legacy_delete_horizon_ms
+from compaction.certifier.reader import Bools, Int64s, Rows
+from compaction.certifier.segments import DATA, EVENT_ROW, PRODUCER_ROW, SegmentWalk, join_runs, last_of_producers
 from compaction.config.kinds import to_long
 from compaction.formats.indexes import TXN_ROW
 from compaction.formats.primitives import FormatError
