@@ -77,11 +77,11 @@ class ErasedKeys:
         return selected
 
     @staticmethod
-    def copied(before: Chunk, after: Chunk, first: int, end: int) -> Int64s:
-        """The rows of ``before`` with the bytes of one of the batches ``[first, end)`` of ``after``, int64[m]."""
-        rows = after.rows[first:end]
-        source_rows = np.minimum(np.searchsorted(before.rows["last_offset"], rows["last_offset"]), len(before.rows) - 1)
-        equal = pc.equal(before.batches().take(pa.array(source_rows)), after.batches().slice(first, end - first))
+    def copied(before: Chunk, after: Chunk) -> Int64s:
+        """The rows of ``before`` with the bytes of one of the batches of ``after``, int64[m]."""
+        source_rows = np.searchsorted(before.rows["last_offset"], after.rows["last_offset"])
+        source_rows = np.minimum(source_rows, len(before.rows) - 1)
+        equal = pc.equal(before.batches().take(pa.array(source_rows)), after.batches())
         same: Int64s = source_rows[equal.to_numpy(zero_copy_only=False)]
         return same
 

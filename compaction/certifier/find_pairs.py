@@ -20,7 +20,7 @@ from compaction.errors import CompactionError, CorruptLogError, UsageError, as_l
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
-from compaction.names import DELETED, LOG, SWAP, LogLocation, TopicPartition, parse_segment_file, segment_file
+from compaction.names import DELETED, LOG, SNAPSHOT, SWAP, LogLocation, TopicPartition, parse_segment_file, segment_file
 from compaction.output.journal import JOURNAL
 from compaction.output.target import layout
 from compaction.report import LogReport, LogStatus
@@ -314,6 +314,12 @@ def segments_in(fs: FileSystem, path: str, suffix: str = "") -> tuple[SegmentFil
         if stat is not None:
             segments.append(replace(segment, size_bytes=stat.size, mtime_ms=stat.mtime_ns // 1_000_000))
     return tuple(segments)
+
+
+def snapshot_offsets(fs: FileSystem, path: str) -> set[int]:
+    """The offsets of the producer snapshots of a partition directory."""
+    files = map(parse_segment_file, fs.listdir(path))
+    return {file.base_offset for file in files if file is not None and (file.kind, file.suffix) == (SNAPSHOT, "")}
 
 
 def _side(fs: FileSystem, location: LogLocation, segments: tuple[SegmentFiles, ...]) -> Side:

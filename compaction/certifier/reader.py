@@ -59,6 +59,8 @@ CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x07, 0x08, 0x1
 _LEAST_RECORD_BYTES = 7
 _LONG_MAX = 2**63 - 1
 _BLOCK_BYTES = 4 << 20
+#: of two files that are compared
+_COMPARED_BYTES = 8 << 20
 #: decompressed bytes of a chunk; a larger batch is a chunk of its own
 _CHUNK_BYTES = 16 << 20
 #: how much of a torn tail is searched for a valid batch, the bytes of candidates, and how far offsets may rise
@@ -73,13 +75,28 @@ _FAULTS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class ByteRange:
+    """Bytes ``[start, end)`` of the log of a segment; ``mtime_ms`` is the segment's."""
+
+    path: str
+    start: int
+    end: int
+    mtime_ms: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to read."""
+        return self.end - self.start
+
+
 class Block(NamedTuple):
-    """Consecutive complete batches of the file ``path``: ``raw``, uint8[n], from ``position`` on, and ``BATCH_ROW[b]``."""
+    """Consecutive complete batches of a byte range: ``raw``, uint8[n], from ``position`` on, and ``BATCH_ROW[b]``."""
 
     position: int
     raw: NDArray[np.uint8]
     rows: Rows
-    path: str
+    source: ByteRange
 
 
 class _Found(NamedTuple):
@@ -90,22 +107,22 @@ class _Found(NamedTuple):
     need: int
 
 
-def read_batches(files: ReadableFileSystem, path: str, start: int, end: int) -> Iterator[Block]:
-    """The batches in ``[start, end)``.
+def read_batches(files: ReadableFileSystem, source: ByteRange) -> Iterator[Block]:
+    """The batches of a byte range.
 
-    :raises CorruptLogError: a batch is malformed, or extends past ``end``
+    :raises CorruptLogError: a batch is malformed, or extends past the end
     :raises UnsupportedLogError: a batch is larger than 256 MiB
     """
-    position, wanted = start, _BLOCK_BYTES
-    source = files.reader(path, start, end)
+    path, position, end, wanted = source.path, source.start, source.end, _BLOCK_BYTES
+    reader = files.reader(path, position, end)
     try:
         while position < end:
-            data = _bytes(source, path, position, min(wanted, end - position))
+            data = _bytes(reader, path, position, min(wanted, end - position))
             found = _parse(data, position)
             if len(found.rows):
                 size = int(found.rows["position"][-1]) + int(found.rows["size"][-1]) - position
                 read_counter.count(size)
-                yield Block(position, np.frombuffer(data, np.uint8, size), found.rows, path)
+                yield Block(position, np.frombuffer(data, np.uint8, size), found.rows, source)
                 position, wanted = position + size, _BLOCK_BYTES
             if found.error is not None:
                 raise CorruptLogError(found.error, path=path, position=position, hint=_RESTORE)
@@ -113,7 +130,7 @@ def read_batches(files: ReadableFileSystem, path: str, start: int, end: int) -> 
                 _require_room(found.need, path, position, end)
                 wanted = max(found.need, _MAGIC_AT + 1)
     finally:
-        source.close()
+        reader.close()
 
 
 def _require_room(need: int, path: str, position: int, end: int) -> None:
@@ -230,23 +247,23 @@ def _read_old(raw: NDArray[np.uint8], data: bytes, rows: Rows, which: Int64s, st
 
 def _control_type(data: bytes, at: int, end: int) -> int | None:
     """The type in the key of the record at ``at``, its version before it; ``None`` if there is no such key."""
-    size, at = _number(data, at, end, 5)
+    size, at = read_varint(data, at, end, 5)
     stop = at + size
     if at < 0 or size < 1 or stop > end:
         return None
-    _, at = _number(data, at + 1, stop, 10)
-    _, at = _number(data, at, stop, 5) if at >= 0 else (0, -1)
-    size, at = _number(data, at, stop, 5) if at >= 0 else (0, -1)
+    _, at = read_varint(data, at + 1, stop, 10)
+    _, at = read_varint(data, at, stop, 5)
+    size, at = read_varint(data, at, stop, 5)
     if at < 0 or size < 4 or at + size > stop or data[at] & 0x80:
         return None
     kind = int.from_bytes(data[at + 2 : at + 4], "big", signed=True)
     return kind if kind >= 0 else 0x7FFF
 
 
-def _number(data: bytes, at: int, end: int, most_bytes: int) -> tuple[int, int]:
-    """A zigzag varint and the position after it, -1 if it is malformed."""
+def read_varint(data: bytes, at: int, end: int, most_bytes: int) -> tuple[int, int]:
+    """A zigzag varint and the position after it, which is -1 if it is malformed, or ``at`` is."""
     word = 0
-    for number in range(most_bytes):
+    for number in range(most_bytes if at >= 0 else 0):
         if at + number >= end:
             break
         byte = data[at + number]
@@ -291,19 +308,6 @@ def _resumes(data: bytes, next_offset: int) -> bool:
     return False
 
 
-Locate = Callable[..., tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class ByteRange:
-    """Complete batches in bytes ``[start, end)`` of a segment; ``mtime_ms`` is the segment's."""
-
-    path: str
-    start: int
-    end: int
-    mtime_ms: int
-
-
 class Chunk(NamedTuple):
     """Consecutive batches (``BATCH_ROW[b]``) and their records (``RECORD_ROW[n]``, ascending by batch), whose positions are
     those in ``data`` (uint8[]). It has the bytes of the batches, too, each ``raw_start`` below its position in the segment.
@@ -315,6 +319,13 @@ class Chunk(NamedTuple):
     path: str
     mtime_ms: int
     raw_start: int = 0
+
+    def between(self, first: int, end: int) -> Chunk:
+        """The chunk of its batches ``[first, end)``."""
+        first_record, end_record = np.searchsorted(self.records["batch"], (first, end))
+        records = self.records[first_record:end_record].copy()
+        records["batch"] -= first
+        return self._replace(rows=self.rows[first:end], records=records)
 
     def batches(self) -> pa.Array:
         """The bytes of each batch, a binary array of b values."""
@@ -335,81 +346,73 @@ def read_chunks(ranges: Iterable[ByteRange], first_offset: int, end_offset: int)
 
     :raises CorruptLogError: a batch or record is malformed
     """
-    for part in ranges:
-        for block in read_batches(MixedFileSystem(), part.path, part.start, part.end):
+    for source in ranges:
+        for block in read_batches(MixedFileSystem(), source):
             last = block.rows["last_offset"]
             inside = np.flatnonzero((last >= first_offset) & (last < end_offset))
             if len(inside):
-                rows = block.rows[inside[0] : inside[-1] + 1]
-                yield from _chunks(block._replace(rows=rows), part)
+                yield from _chunks(block._replace(rows=block.rows[inside[0] : inside[-1] + 1]))
 
 
-def _chunks(block: Block, part: ByteRange) -> Iterator[Chunk]:
+def _chunks(block: Block) -> Iterator[Chunk]:
     """The block's runs of one format, each cut into chunks of about ``_CHUNK_BYTES``."""
     kind = np.where(block.rows["magic"] >= 2, 2, np.where((block.rows["attributes"] & CODEC) != 0, 1, 0))
     edges = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist(), len(kind)]
     for first, end in zip(edges, edges[1:], strict=False):
-        rows = block.rows[first:end]
+        run = block._replace(rows=block.rows[first:end])
         if kind[first] == 1:
-            for row in range(first, end):
-                yield _wrapper(block, block.rows[row : row + 1].copy(), part)
+            for row in range(end - first):
+                yield _wrapper(run, run.rows[row : row + 1].copy())
         elif kind[first] == 0:
-            starts = rows["position"] - block.position
-            run = block._replace(rows=rows)
-            yield _located(locate_messages, block.raw, run, (starts, starts + rows["size"]), part)
+            starts = run.rows["position"] - block.position
+            yield _located(locate_messages, [block.raw], run, (starts, starts + run.rows["size"]))
         else:
-            yield from _batches(block._replace(rows=rows), part)
+            yield from _batches(run)
 
 
-def _batches(block: Block, part: ByteRange) -> Iterator[Chunk]:
-    rows = block.rows
-    starts = rows["position"] - block.position + HEADER_BYTES
+def _batches(run: Block) -> Iterator[Chunk]:
+    """The chunks of v2 batches; decompressed records follow the bytes of the block."""
+    rows, raw = run.rows, memoryview(run.raw)
+    starts = rows["position"] - run.position + HEADER_BYTES
     ends = starts + rows["size"] - HEADER_BYTES
+    parts, used, first = [run.raw], len(raw), 0
     # an emptied batch may name a codec, but has no payload
-    packed = np.flatnonzero(((rows["attributes"] & CODEC) != 0) & (rows["count"] > 0))
-    if not len(packed):
-        yield _located(locate_records, block.raw, block, (starts, ends), part)
-        return
-    parts, used, first = [block.raw], len(block.raw), 0
-    raw = memoryview(block.raw)
-    for row in packed.tolist():
-        if used - len(block.raw) >= _CHUNK_BYTES:
-            yield _cut(parts, block._replace(rows=rows[first:row]), (starts[first:row], ends[first:row]), part)
-            parts, used, first = [block.raw], len(block.raw), row
+    for row in np.flatnonzero(((rows["attributes"] & CODEC) != 0) & (rows["count"] > 0)).tolist():
+        if used - len(raw) >= _CHUNK_BYTES:
+            yield _located(locate_records, parts, run._replace(rows=rows[first:row]), (starts[first:row], ends[first:row]))
+            parts, used, first = [run.raw], len(raw), row
         try:
             plain = decompress(Codec.of(int(rows["attributes"][row])), raw[starts[row] : ends[row]], limit_bytes=_MOST_BYTES)
         except FormatError as error:
-            raise _corrupt(str(error), part.path, rows[row]) from error
+            raise _corrupt(str(error), run, rows[row]) from error
         parts.append(np.frombuffer(plain, np.uint8))
         starts[row], ends[row], used = used, used + len(plain), used + len(plain)
-    yield _cut(parts, block._replace(rows=rows[first:]), (starts[first:], ends[first:]), part)
+    yield _located(locate_records, parts, run._replace(rows=rows[first:]), (starts[first:], ends[first:]))
 
 
-def _cut(parts: list[NDArray[np.uint8]], run: Block, bounds: tuple[Int64s, Int64s], part: ByteRange) -> Chunk:
-    return _located(locate_records, np.concatenate(parts), run, bounds, part)
-
-
-def _located(locate: Locate, data: NDArray[np.uint8], run: Block, bounds: tuple[Int64s, Int64s], part: ByteRange) -> Chunk:
-    """The chunk of the batches of ``run``; ``data`` begins with the bytes of its block."""
-    rows = run.rows.copy()
+def _located(
+    locate: Callable[..., tuple[int, int]], parts: list[NDArray[np.uint8]], run: Block, bounds: tuple[Int64s, Int64s]
+) -> Chunk:
+    """The chunk of the batches of ``run``; the first of ``parts`` has the bytes of its block."""
+    rows, data = run.rows.copy(), parts[0] if len(parts) == 1 else np.concatenate(parts)
     counts = np.where(rows["magic"] >= 2, rows["count"], 1).astype(np.int64)
     short = counts * _LEAST_RECORD_BYTES > bounds[1] - bounds[0]
     if short.any():
-        raise _corrupt("batch declares more records than its bytes can hold", part.path, rows[int(np.argmax(short))])
+        raise _corrupt("batch declares more records than its bytes can hold", run, rows[int(np.argmax(short))])
     records = np.zeros(int(counts.sum()), RECORD_ROW)
     count, fault = locate(data, rows, *map(np.ascontiguousarray, bounds), records)
     if fault >= 0:
-        raise _corrupt("record is malformed", part.path, rows[fault])
-    return Chunk(rows, records[:count], data, part.path, part.mtime_ms, run.position)
+        raise _corrupt("record is malformed", run, rows[fault])
+    return Chunk(rows, records[:count], data, run.source.path, run.source.mtime_ms, run.position)
 
 
-def _wrapper(block: Block, row: Rows, part: ByteRange) -> Chunk:
+def _wrapper(block: Block, row: Rows) -> Chunk:
     """A compressed v0 or v1 message."""
     start = int(row["position"][0]) - block.position
     try:
         columns = parse_message_entry(memoryview(block.raw), start).columns(_MOST_BYTES)
     except FormatError as error:
-        raise _corrupt(str(error), part.path, row[0]) from error
+        raise _corrupt(str(error), block, row[0]) from error
     records = np.zeros(len(columns), RECORD_ROW)
     records["offset"], records["timestamp"] = columns.offset, columns.timestamp
     records["key_at"], records["key_size"] = columns.key_start, np.maximum(columns.key_length, -1)
@@ -419,8 +422,14 @@ def _wrapper(block: Block, row: Rows, part: ByteRange) -> Chunk:
         records["timestamp"][columns.timestamp >= 0] = row["max_timestamp"][0]
     plain, raw = np.frombuffer(columns.data, np.uint8), block.raw[start : start + int(row["size"][0])]
     raw_start = int(row["position"][0]) - len(plain)
-    return Chunk(row, records, np.concatenate((plain, raw)), part.path, part.mtime_ms, raw_start)
+    return Chunk(row, records, np.concatenate((plain, raw)), block.source.path, block.source.mtime_ms, raw_start)
 
 
-def _corrupt(message: str, path: str, row: np.void) -> CorruptLogError:
-    return CorruptLogError(message, path=path, position=int(row["position"]), hint="restore this segment")
+def _corrupt(message: str, block: Block, row: np.void) -> CorruptLogError:
+    return CorruptLogError(message, path=block.source.path, position=int(row["position"]), hint=_RESTORE)
+
+
+def same_bytes(files: ReadableFileSystem, path: str, other_path: str, size: int) -> bool:
+    """Whether the first ``size`` bytes of two files are equal."""
+    steps = ((position, min(_COMPARED_BYTES, size - position)) for position in range(0, size, _COMPARED_BYTES))
+    return all(files.read_bytes(path, *step) == files.read_bytes(other_path, *step) for step in steps)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from compaction.certifier import reader as own
-from compaction.certifier.reader import is_torn, read_batches
+from compaction.certifier.reader import ByteRange, is_torn, read_batches
 from compaction.errors import LogError
 from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.storage.local import LocalFileSystem
@@ -31,7 +31,8 @@ COMPARED = [name for name in BATCH_ROW.names or () if name != "control_type"]
 
 
 def rows_of(path: Path, start: int, end: int) -> np.ndarray:
-    return np.concatenate([np.empty(0, BATCH_ROW), *(block.rows for block in read_batches(FILES, str(path), start, end))])
+    blocks = read_batches(FILES, ByteRange(str(path), start, end))
+    return np.concatenate([np.empty(0, BATCH_ROW), *(block.rows for block in blocks)])
 
 
 def outcome(path: Path, *, certifier: bool) -> tuple[list[list[int]], str | None]:
@@ -39,7 +40,7 @@ def outcome(path: Path, *, certifier: bool) -> tuple[list[list[int]], str | None
     tables, error, size = [np.empty(0, BATCH_ROW)], None, path.stat().st_size
     try:
         if certifier:
-            for block in read_batches(FILES, str(path), 0, size):
+            for block in read_batches(FILES, ByteRange(str(path), 0, size)):
                 tables.append(block.rows)
         else:
             with SegmentReader(FILES, str(path), 0, size) as reader:
