@@ -53,6 +53,7 @@ from compaction.certifier.certify import certify_pairs
 from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.find_pairs import LogPair, SegmentFiles, Side, VerifyRequest, find_pairs
 from compaction.certifier.find_remains import search_files, unreached
+from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, UsageError
 from compaction.formats.key_criteria import KeyCriteria, fingerprint
 from compaction.logdir.discover import Selector
@@ -138,7 +139,7 @@ def status_of(logs: Sequence[Mapping[str, Any]], elsewhere: Sequence[Remains] = 
 
 
 def document(
-    request: VerifyRequest,
+    run: CompactionRequest,
     erased: ErasedKeys,
     salt: bytes,
     logs: Sequence[Mapping[str, Any]],
@@ -149,9 +150,9 @@ def document(
     fields = {
         "schema_version": SCHEMA_VERSION,
         "kind": KIND,
-        "as_of_ms": request.now_ms,
+        "as_of_ms": run.as_of_ms,
         "on_match": TOMBSTONE if erased.tombstones else DROP,
-        "include_active": request.include_active,
+        "include_active": run.include_active,
         "keys_given": len(erased.criteria.keys),
         "patterns_given": len(erased.criteria.patterns),
         "salt": salt.hex(),

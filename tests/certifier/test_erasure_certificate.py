@@ -26,6 +26,7 @@ from compaction.certifier.erasure_certificate import (
     selected_logs,
 )
 from compaction.certifier.find_pairs import VerifyRequest
+from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.key_criteria import KeyCriteria, KeyPattern
@@ -146,8 +147,8 @@ def test_a_certificate_names_segments_and_is_reproduced_until_the_result_changes
     before, after = copies
     erased = erased_keys([b"k"])
     found = certified(before, after, erased)
-    request = VerifyRequest((str(before),), (str(after),), NOW_MS, include_active=True)
-    certificate = read_certificate(document(request, erased, SALT, found.logs), "file")
+    run = CompactionRequest((), (), NOW_MS, include_active=True)
+    certificate = read_certificate(document(run, erased, SALT, found.logs), "file")
     assert (certificate["status"], certificate["on_match"]) == ("holds", "drop")
     (log,) = certificate["logs"]
     assert [(each["base_offset"], each["records_erased"]) for each in log["segments"]] == [(0, 1), (10, 1), (20, 1)]
@@ -199,12 +200,12 @@ def test_a_log_of_the_certificate_that_is_missing_is_named_unless_it_is_not_sele
 
 
 def test_a_certificate_without_logs_or_with_a_failed_one_does_not_hold() -> None:
-    erased, request = erased_keys([b"k"]), VerifyRequest((), (), NOW_MS)
+    erased, run = erased_keys([b"k"]), CompactionRequest((), (), NOW_MS)
     good, failed = {**LOG, "status": "holds"}, failed_log(TopicPartition("t", 1), "damaged")
     assert failed == {**LOG, "partition": 1, "status": "failed", "reason": "damaged"}
     violated = {**good, "status": "violated"}
     for logs, status in (([good], "holds"), ([], "failed"), ([good, failed], "failed"), ([failed, violated], "violated")):
-        assert json.loads(document(request, erased, SALT, logs))["status"] == status
+        assert json.loads(document(run, erased, SALT, logs))["status"] == status
 
 
 def test_a_key_that_reads_like_a_pattern_is_another_criterion() -> None:
