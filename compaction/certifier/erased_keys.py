@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from compaction.certifier.certificate import ERASED, ERASED_IN, REMAINING, Findings
 from compaction.certifier.key_tables import keys_of
-from compaction.certifier.reader import CONTROL, Bools, Chunk, Int64s, Rows
+from compaction.certifier.reader import BatchKinds, Bools, Chunk, Int64s, Rows
 from compaction.formats.key_criteria import BYTES, PREFIX, KeyCriteria, KeyPattern
 from compaction.formats.primitives import FormatError
 from compaction.names import parse_segment_file
@@ -70,7 +70,7 @@ class ErasedKeys:
         return int(_have_content(chunk, chunk.records[selected]).sum() if self.tombstones else selected.sum())
 
     def _selected(self, chunk: Chunk) -> Bools:
-        control = (chunk.rows["magic"] >= 2) & ((chunk.rows["attributes"] & CONTROL) != 0)
+        control = BatchKinds.of(chunk.rows).control
         candidates = ~control[chunk.records["batch"]] & (chunk.records["key_size"] >= 0)
         selected = np.zeros(len(chunk.records), np.bool_)
         selected[candidates] = matching(self.criteria, keys_of(chunk, chunk.records[candidates]))

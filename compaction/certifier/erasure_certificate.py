@@ -102,29 +102,20 @@ def erasure_pairs(request: VerifyRequest, erased: ErasedKeys) -> list[LogPair | 
 
 
 def certify_erasure(start: Callable[[], TaskRunner], request: VerifyRequest, erased: ErasedKeys) -> Certified:
-    """The certificates of logs from which keys were erased; ``start`` starts the task runner."""
+    """The certificates of logs from which keys were erased, and the other files of the directories that have, or may have,
+    records of the keys; ``start`` starts the task runner."""
     pairs, runner = erasure_pairs(request, erased), start()
-    return _elsewhere(runner, request, erased, certify_erased(runner, pairs, erased, request.now_ms))
-
-
-def certify_erased(runner: TaskRunner, pairs: Sequence[LogPair | LogCertificate], erased: ErasedKeys, now_ms: int) -> Certified:
-    """Certify all logs, in order."""
-    report = certify_pairs(runner, pairs, now_ms, erased=erased)
+    report = certify_pairs(runner, pairs, request.now_ms, erased=erased)
     digests = _digests([side for pair in pairs if isinstance(pair, LogPair) for side in (pair.before, pair.after)])
-    logs = (_log(pair, log, digests) for pair, log in zip(pairs, report.logs, strict=True))
-    return Certified(report, tuple(logs))
-
-
-def _elsewhere(runner: TaskRunner, request: VerifyRequest, erased: ErasedKeys, certified: Certified) -> Certified:
-    """``certified`` with the other files of the directories that have, or may have, records of the keys."""
-    logs = {log.topic_partition for log in certified.report.logs} | request.failed
+    logs = tuple(_log(pair, log, digests) for pair, log in zip(pairs, report.logs, strict=True))
+    reached = {log.topic_partition for log in report.logs} | request.failed
     files = [
         (log_dir, path)
         for log_dir in request.after
-        for path in unreached(log_dir, logs, request.failed, replaced=not request.sources_remain)
+        for path in unreached(log_dir, reached, request.failed, replaced=not request.sources_remain)
     ]
     elsewhere = tuple(file for file in search_files(runner, files, erased) if file.records != 0) if files else ()
-    return certified._replace(report=replace(certified.report, elsewhere=elsewhere))
+    return Certified(replace(report, elsewhere=elsewhere), logs)
 
 
 def failed_log(name: TopicPartition, reason: str) -> dict[str, Any]:
@@ -235,19 +226,18 @@ def _counts(log: LogCertificate) -> dict[str, Any]:
 def _differences(expected: Mapping[str, Any], actual: Mapping[str, Any], *, with_before: bool) -> list[str]:
     if not expected:
         return ["the certificate does not have this log"]
+
+    def fields(expected: Mapping[str, Any], actual: Mapping[str, Any], place: str = "") -> list[str]:
+        return [
+            f"{name}{place} is {actual[name]}, the certificate has {expected.get(name)}"
+            for name in actual
+            if name != "segments" and (with_before or name not in _OF_BEFORE) and actual[name] != expected.get(name)
+        ]
+
     wrong = []
     for segment, expected_segment in zip(actual["segments"], expected["segments"], strict=False):
-        wrong += [
-            f"{name} of segment {segment['base_offset']} is {segment[name]}, the certificate has {expected_segment.get(name)}"
-            for name in segment
-            if (with_before or name not in _OF_BEFORE) and segment[name] != expected_segment.get(name)
-        ]
-    wrong += [
-        f"{name} is {actual[name]}, the certificate has {expected.get(name)}"
-        for name in actual
-        if name != "segments" and (with_before or name not in _OF_BEFORE) and actual[name] != expected.get(name)
-    ]
-    return wrong
+        wrong += fields(expected_segment, segment, f" of segment {segment['base_offset']}")
+    return wrong + fields(expected, actual)
 
 
 def _log(pair: LogPair | LogCertificate, log: LogCertificate, digests: Mapping[str, str]) -> dict[str, Any]:

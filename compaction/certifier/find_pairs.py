@@ -8,9 +8,8 @@ of every ``.deleted`` segment, and of every other segment whose base offset no `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from compaction.certifier.certificate import LogCertificate, Status
 from compaction.config import Resolver
@@ -23,7 +22,7 @@ from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.names import DELETED, LOG, SNAPSHOT, SWAP, LogLocation, TopicPartition, parse_segment_file, segment_file
 from compaction.output.journal import JOURNAL
 from compaction.output.target import layout
-from compaction.report import LogReport, LogStatus
+from compaction.report import LogStatus
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.mixed import file_system
@@ -175,10 +174,9 @@ def find_pairs(request: VerifyRequest, *, unreplaced: bool = False) -> list[LogP
         metadata_dirs=request.metadata_dirs,
         kafka_version=request.kafka_version,
     )
-    settings_by_log = zip(sources, read_settings(fs, sources, run), strict=True)
     rules = {
         location: _rules(request, settings) if isinstance(settings, Settings) else settings
-        for location, settings in settings_by_log
+        for location, settings in zip(sources, read_settings(fs, sources, run), strict=True)
     }
     if not request.before:
         pairs_in_place = pair_in_place(fs, rules)
@@ -234,14 +232,13 @@ def pair_directories(fs: FileSystem, before: Rules, after: Sequence[LogLocation]
         elif name not in sources:
             pairs.append(LogCertificate.violated(name, _first_offset(fs, results[name]), "log is not in the source"))
         else:
-            source = sources[name]
-            pairs.append(_pair(source, before[source], partial(_sides, fs, source, results[name])))
+            pairs.append(_pair(fs, sources[name], before[sources[name]], results[name]))
     return pairs
 
 
 def pair_in_place(fs: FileSystem, logs: Rules) -> list[LogPair | LogCertificate]:
     """Pair the logs of directories that were cleaned in place with the ``.deleted`` segments of the last run."""
-    return [_pair(location, rules, partial(_sides_in_place, fs, location)) for location, rules in logs.items()]
+    return [_pair(fs, location, rules) for location, rules in logs.items()]
 
 
 def compared(pairs: list[LogPair | LogCertificate], log_dirs: Sequence[str]) -> list[LogPair | LogCertificate]:
@@ -249,7 +246,13 @@ def compared(pairs: list[LogPair | LogCertificate], log_dirs: Sequence[str]) -> 
 
     :raises UsageError: there is nothing to compare
     """
-    results = [_not_compared(pair) if isinstance(pair, LogPair) and not _is_replaced(pair) else pair for pair in pairs]
+    results: list[LogPair | LogCertificate] = []
+    for pair in pairs:
+        if isinstance(pair, LogPair) and not any(segment.suffix for segment in pair.before.segments):
+            reason = f"it has no {DELETED} files of the last run"
+            results.append(LogCertificate(*pair.topic_partition, Status.NOT_COMPARED, reason))
+        else:
+            results.append(pair)
     if results and all(isinstance(pair, LogCertificate) and pair.status is Status.NOT_COMPARED for pair in results):
         problem = f"nothing to compare: no log here has {DELETED} files of the last run"
         hint = "the next run, a broker's start or file.delete.delay.ms=0 removes them; give --before a copy of the state before"
@@ -257,29 +260,20 @@ def compared(pairs: list[LogPair | LogCertificate], log_dirs: Sequence[str]) -> 
     return results
 
 
-def _is_replaced(pair: LogPair) -> bool:
-    return any(segment.suffix for segment in pair.before.segments)
-
-
-def _not_compared(pair: LogPair) -> LogCertificate:
-    name = pair.topic_partition
-    return LogCertificate(name.topic, name.partition, Status.NOT_COMPARED, f"it has no {DELETED} files of the last run")
-
-
 def _pair(
-    source: LogLocation, rules: CleaningRules | CompactionError, read: Callable[[], tuple[Side, Side]]
+    fs: FileSystem, source: LogLocation, rules: CleaningRules | CompactionError, result: LogLocation | None = None
 ) -> LogPair | LogCertificate:
+    """The sides of a log, in place without a ``result``."""
     name = source.topic_partition
     if isinstance(rules, CompactionError):
         return LogCertificate.failed(name, str(rules))
     try:
-        return LogPair(name, *read(), rules)
+        if result is None:
+            return LogPair(name, *_sides_in_place(fs, source), rules)
+        before, after = (_side(fs, location, segments_in(fs, location.path)) for location in (source, result))
+        return LogPair(name, before, after, rules)
     except Exception as error:
         return LogCertificate.failed(name, str(as_log_error(error, source.path)))
-
-
-def _sides(fs: FileSystem, source: LogLocation, result: LogLocation) -> tuple[Side, Side]:
-    return _side(fs, source, segments_in(fs, source.path)), _side(fs, result, segments_in(fs, result.path))
 
 
 def _sides_in_place(fs: FileSystem, location: LogLocation) -> tuple[Side, Side]:
@@ -365,16 +359,22 @@ def requests(request: CompactionRequest, report: RunReport) -> Iterator[VerifyRe
     """One request per log directory: in a copy for every log that did not fail, in place for the changed logs."""
     targets = {} if request.output_dir is None else layout(request.output_dir, request.log_dirs)
     for log_dir in request.log_dirs:
-        logs = frozenset(_logs_to_verify(report.logs, log_dir, in_place=not targets))
+        logs = frozenset(
+            TopicPartition(log.topic, log.partition)
+            for log in report.logs
+            if log.log_dir == log_dir
+            and log.status is not LogStatus.FAILED
+            and (targets or log.status is LogStatus.CLEANED or log.expired_segments)
+        )
         if logs:
-            yield of_logs(request, (log_dir,) if targets else (), targets.get(log_dir, log_dir), logs)
+            yield of_logs(request, log_dir, logs, targets.get(log_dir))
 
 
-def of_logs(request: CompactionRequest, before: tuple[str, ...], after: str, logs: frozenset[TopicPartition]) -> VerifyRequest:
-    """The request for logs of one log directory of a run."""
+def of_logs(request: CompactionRequest, log_dir: str, logs: frozenset[TopicPartition], copy: str | None) -> VerifyRequest:
+    """The request for logs of one log directory of a run, in place or in its ``copy``."""
     return VerifyRequest(
-        before=before,
-        after=(after,),
+        before=() if copy is None else (log_dir,),
+        after=(log_dir if copy is None else copy,),
         now_ms=request.as_of_ms,
         exact=True,
         logs=logs,
@@ -384,10 +384,3 @@ def of_logs(request: CompactionRequest, before: tuple[str, ...], after: str, log
         include_active=request.include_active,
         several_rounds=request.since is not None,
     )
-
-
-def _logs_to_verify(logs: Iterable[LogReport], log_dir: str, *, in_place: bool) -> Iterator[TopicPartition]:
-    for log in logs:
-        changed = log.status is LogStatus.CLEANED or log.expired_segments
-        if log.log_dir == log_dir and log.status is not LogStatus.FAILED and (changed or not in_place):
-            yield TopicPartition(log.topic, log.partition)

@@ -23,7 +23,7 @@ from compaction.formats.codecs import Codec, decompress
 from compaction.formats.message_set import parse_message_entry
 from compaction.formats.primitives import FormatError
 from compaction.kernels.reading.locate import RECORD_ROW, locate_messages, locate_records
-from compaction.kernels.reading.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
+from compaction.kernels.reading.tables import ABORT, BATCH_ROW, COMMIT, EMPTY_CONTROL, NOT_CONTROL
 from compaction.storage import read_counter
 from compaction.storage.filesystem import ByteSource, ReadableFileSystem
 from compaction.storage.mixed import MixedFileSystem
@@ -88,6 +88,27 @@ class ByteRange:
     def size_bytes(self) -> int:
         """Bytes to read."""
         return self.end - self.start
+
+
+class BatchKinds(NamedTuple):
+    """Properties of batches, bool[b] each: of magic 2; control batches, and those with a COMMIT or ABORT marker; transactional
+    data; with a delete horizon."""
+
+    v2: Bools
+    control: Bools
+    marker: Bools
+    transactional: Bools
+    dated: Bools
+
+    @classmethod
+    def of(cls, rows: Rows) -> BatchKinds:
+        """Classify ``BATCH_ROW[b]``."""
+        v2 = rows["magic"] >= 2
+        control, transactional, dated = (
+            v2 & ((rows["attributes"] & bit) != 0) for bit in (CONTROL, TRANSACTIONAL, DELETE_HORIZON)
+        )
+        marker = control & ((rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT))
+        return cls(v2, control, marker, transactional & ~control, dated)
 
 
 class Block(NamedTuple):

@@ -37,9 +37,9 @@ from compaction.certifier.key_tables import KeyTables, keys_of
 from compaction.certifier.reader import (
     CODEC,
     CONTROL,
-    DELETE_HORIZON,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
+    BatchKinds,
     Bools,
     ByteRange,
     Chunk,
@@ -54,7 +54,6 @@ from compaction.config.kinds import to_long
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.java_text import java_text
 from compaction.kernels.reading.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records
-from compaction.kernels.reading.tables import ABORT, COMMIT
 from compaction.task_runner import Reading, pack
 
 #: ``before`` has about this many bytes in each range
@@ -230,8 +229,7 @@ def _check_timestamps(source: Rows, after: Chunk, rules: CleaningRules, findings
 
 
 def _check_horizons(source: Rows, rows: Rows, rules: CleaningRules, findings: Findings) -> None:
-    old_horizon = (source["magic"] >= 2) & ((source["attributes"] & DELETE_HORIZON) != 0)
-    new_horizon = (rows["magic"] >= 2) & ((rows["attributes"] & DELETE_HORIZON) != 0)
+    old_horizon, new_horizon = BatchKinds.of(source).dated, BatchKinds.of(rows).dated
     if rules.erases:
         _report(rows, new_horizon & ~old_horizon, "batch has a delete horizon, its source has none", findings)
         new_horizon = new_horizon & old_horizon
@@ -502,29 +500,22 @@ class RecordKinds:
     @classmethod
     def of(cls, chunk: Chunk, task: RangeTask) -> RecordKinds:
         """Classify the records of a chunk."""
-        rows, batch = chunk.rows, chunk.records["batch"]
-        v2 = rows["magic"] >= 2
-        control = v2 & ((rows["attributes"] & CONTROL) != 0)
-        marker = control & ((rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT))
-        data = v2 & ~control & ((rows["attributes"] & TRANSACTIONAL) != 0)
+        rows, batch, kinds = chunk.rows, chunk.records["batch"], BatchKinds.of(chunk.rows)
         aborted = np.zeros(len(rows), np.bool_)
+        data = kinds.transactional
         aborted[data] = task.aborted.contains(rows["producer_id"][data], rows["last_offset"][data])
-        droppable = _tombstones_droppable(rows, chunk.mtime_ms, task)
-        tombstone = chunk.records["value_size"] < 0
-        return cls(
-            control[batch], marker[batch], aborted[batch], chunk.records["key_size"] < 0, tombstone & droppable[batch]
-        )  # fmt: skip
+        droppable = _tombstones_droppable(rows, kinds, chunk.mtime_ms, task)[batch] & (chunk.records["value_size"] < 0)
+        return cls(kinds.control[batch], kinds.marker[batch], aborted[batch], chunk.records["key_size"] < 0, droppable)
 
 
-def _tombstones_droppable(rows: Rows, mtime_ms: int, task: RangeTask) -> Bools:
+def _tombstones_droppable(rows: Rows, kinds: BatchKinds, mtime_ms: int, task: RangeTask) -> Bools:
     """Whether tombstones of each batch may be dropped, bool[b]."""
     rules = task.rules
     by_mtime = mtime_ms <= task.legacy_delete_horizon_ms
     if rules.mtime_only:
         return np.full(len(rows), by_mtime)
-    v2 = rows["magic"] >= 2
-    dated = v2 & ((rows["attributes"] & DELETE_HORIZON) != 0)
-    passed: Bools = np.where(v2, dated & (rows["base_timestamp"] <= rules.now_ms), by_mtime)
+    dated = kinds.dated
+    passed: Bools = np.where(kinds.v2, dated & (rows["base_timestamp"] <= rules.now_ms), by_mtime)
     if rules.several_rounds:
         # an earlier round may have set the horizon, at the earliest when the segment was complete; its producers' clocks, or
         # whoever copied its file, may have stated a later time

@@ -19,16 +19,7 @@ import numpy as np
 
 from compaction.certifier.certificate import Findings
 from compaction.certifier.find_pairs import LONG_MAX, LogPair, SegmentFiles
-from compaction.certifier.reader import (
-    CONTROL,
-    DELETE_HORIZON,
-    TRANSACTIONAL,
-    ByteRange,
-    Rows,
-    is_torn,
-    read_batches,
-    same_bytes,
-)
+from compaction.certifier.reader import BatchKinds, ByteRange, Rows, is_torn, read_batches, same_bytes
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.checkpoints import EpochRange
 from compaction.formats.indexes import (
@@ -40,7 +31,6 @@ from compaction.formats.indexes import (
     read_txn_index,
 )
 from compaction.formats.primitives import FormatError
-from compaction.kernels.reading.tables import ABORT, COMMIT
 from compaction.names import CLEAN_SHUTDOWN, CLEANER_OFFSETS, INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.storage.filesystem import FileSystem, join, parent
 from compaction.storage.mixed import file_system
@@ -170,18 +160,14 @@ def _take(walk: SegmentWalk, rows: Rows) -> bool:
 
 
 def _events(rows: Rows) -> Rows:
-    rows = rows[(rows["magic"] >= 2) & (rows["producer_id"] >= 0)]
-    control = (rows["attributes"] & CONTROL) != 0
-    marker = control & ((rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT))
-    data = ~control & ((rows["attributes"] & TRANSACTIONAL) != 0)
-    chosen = rows[marker | data]
-    events = np.empty(len(chosen), EVENT_ROW)
-    is_marker = (chosen["attributes"] & CONTROL) != 0
-    events["producer_id"] = chosen["producer_id"]
-    events["first"], events["last"] = chosen["base_offset"], chosen["last_offset"]
-    events["kind"] = np.where(is_marker, chosen["control_type"], DATA)
-    dated = is_marker & ((chosen["attributes"] & DELETE_HORIZON) != 0)
-    events["horizon_ms"] = np.where(dated, chosen["base_timestamp"], LONG_MAX)
+    kinds = BatchKinds.of(rows)
+    chosen = (rows["producer_id"] >= 0) & (kinds.marker | kinds.transactional)
+    rows, is_marker, dated = rows[chosen], kinds.marker[chosen], kinds.dated[chosen]
+    events = np.empty(len(rows), EVENT_ROW)
+    events["producer_id"] = rows["producer_id"]
+    events["first"], events["last"] = rows["base_offset"], rows["last_offset"]
+    events["kind"] = np.where(is_marker, rows["control_type"], DATA)
+    events["horizon_ms"] = np.where(is_marker & dated, rows["base_timestamp"], LONG_MAX)
     return join_runs(events)
 
 
@@ -193,16 +179,15 @@ def _epochs(rows: Rows) -> Iterator[EpochRange]:
 
 def _producers(rows: Rows) -> Rows:
     """``PRODUCER_ROW`` of each batch of data and each marker."""
-    rows = rows[(rows["magic"] >= 2) & (rows["producer_id"] >= 0)]
-    control = (rows["attributes"] & CONTROL) != 0
-    ends = (rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT)
+    kinds = BatchKinds.of(rows)
+    chosen = kinds.v2 & (rows["producer_id"] >= 0) & (kinds.marker | ~kinds.control)
+    rows = rows[chosen]
     producers = np.empty(len(rows), PRODUCER_ROW)
     sources = ("producer_id", "last_offset", "producer_epoch", "base_sequence", "max_timestamp")
     for name, source in zip(PRODUCER_ROW.names or (), sources, strict=False):
         producers[name] = rows[source]
-    producers["is_marker"] = control
-    chosen: Rows = producers[~control | ends]
-    return chosen
+    producers["is_marker"] = kinds.marker[chosen]
+    return producers
 
 
 def last_of_producers(rows: Rows) -> Rows:

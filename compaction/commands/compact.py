@@ -171,7 +171,7 @@ def _check_of(engine: Engine, request: CompactionRequest, verified: list[VerifyR
         from compaction.certifier.find_pairs import of_logs
         from compaction.commands.verify import certified
 
-        report = certified(engine, of_logs(request, (log_dir,), copy, logs))
+        report = certified(engine, of_logs(request, log_dir, logs, copy))
         wrong = [error_line(log) for log in report.logs if log.status is not Status.HOLDS]
         wrong += [line for directory in report.directories for line in directory.lines()]
         if wrong:

@@ -134,7 +134,7 @@ class Certifier:
             failed_here = frozenset(location.topic_partition for location in failed if location.log_dir == log_dir)
             if not plans and not failed_here:
                 continue
-            request = of_logs(base, (log_dir,) if targets else (), targets.get(log_dir, log_dir), frozenset(locations))
+            request = of_logs(base, log_dir, frozenset(locations), targets.get(log_dir))
             cleaned_to = {location.topic_partition: plan.view.cleaner_checkpoint for location, plan in plans.items()}
             refused = {location for location, plan in plans.items() if plan.skip_cause is SkipCause.REFUSED}
             yield (
