@@ -145,51 +145,54 @@ _FLAGS = {TRANSACTIONAL: "transactional bit", CONTROL: "control bit"}
 _NONE = {name: title for name, title in _EQUAL.items() if name != "base_offset"}
 
 
+#: the batches of ``after`` that break a rule, bool[b], and a message
+Problem = tuple[Bools, str]
+
+
 def check_batches(before: Chunk, after: Chunk, rules: CleaningRules, findings: Findings) -> None:
     """Check the batches of ``after``, whose last offsets are within ``before``."""
     rows = after.rows
     source_rows = np.searchsorted(before.rows["last_offset"], rows["last_offset"])
     source = before.rows[np.minimum(source_rows, len(before.rows) - 1)]
     v2 = source["magic"] >= 2
-    _check_v2(source, rows, v2 & (rows["magic"] >= 2), findings)
-    _check_converted(source, rows, ~v2 & (rows["magic"] >= 2), findings)
-    _check_messages(source, rows, rules, findings)
-    _check_timestamps(source, after, rules, findings)
-    _check_horizons(source, rows, rules, findings)
+    for wrong, message in (
+        *_check_v2(source, rows, v2 & (rows["magic"] >= 2)),
+        *_check_converted(source, rows, ~v2 & (rows["magic"] >= 2)),
+        *_check_messages(source, rows, rules),
+        *_check_timestamps(source, after, rules),
+        *_check_horizons(source, rows, rules),
+    ):
+        findings.add_all(rows["base_offset"][wrong], message)
 
 
-def _report(rows: Rows, wrong: Bools, message: str, findings: Findings) -> None:
-    findings.add_all(rows["base_offset"][wrong], message)
-
-
-def _check_v2(source: Rows, rows: Rows, selected: Bools, findings: Findings) -> None:
+def _check_v2(source: Rows, rows: Rows, selected: Bools) -> Iterator[Problem]:
     paired = selected & (source["last_offset"] == rows["last_offset"])
-    _report(rows, selected & ~paired, "no batch of the source has this batch's last offset", findings)
+    yield selected & ~paired, "no batch of the source has this batch's last offset"
     for name, title in _EQUAL.items():
-        _report(rows, paired & (source[name] != rows[name]), f"{title} of the batch differs", findings)
+        yield paired & (source[name] != rows[name]), f"{title} of the batch differs"
     changed = source["attributes"] ^ rows["attributes"]
     for bit, title in _FLAGS.items():
-        _report(rows, paired & ((changed & bit) != 0), f"{title} of the batch differs", findings)
-    _check_form(changed, rows, paired, findings)
+        yield paired & ((changed & bit) != 0), f"{title} of the batch differs"
+    yield from _check_form(changed, rows, paired)
 
 
-def _check_form(changed: NDArray[np.int16], rows: Rows, selected: Bools, findings: Findings) -> None:
+def _check_form(changed: NDArray[np.int16], rows: Rows, selected: Bools) -> Iterator[Problem]:
     emptied = (rows["count"] == 0) & ((rows["attributes"] & CODEC) == 0)
-    _report(rows, selected & ((changed & CODEC) != 0) & ~emptied, "codec of the batch differs", findings)
-    _report(rows, selected & ((changed & LOG_APPEND_TIME) != 0), "timestamp type of the batch differs", findings)
+    yield selected & ((changed & CODEC) != 0) & ~emptied, "codec of the batch differs"
+    yield selected & ((changed & LOG_APPEND_TIME) != 0), "timestamp type of the batch differs"
 
 
-def _check_converted(source: Rows, rows: Rows, selected: Bools, findings: Findings) -> None:
+def _check_converted(source: Rows, rows: Rows, selected: Bools) -> Iterator[Problem]:
     for name, title in _NONE.items():
-        _report(rows, selected & (rows[name] != -1), f"batch has a {title}, its source has none", findings)
+        yield selected & (rows[name] != -1), f"batch has a {title}, its source has none"
     attributes = np.where(source["magic"] == 0, source["attributes"] & CODEC, source["attributes"] & (CODEC | LOG_APPEND_TIME))
     changed = (attributes ^ rows["attributes"]).astype(np.int16)
-    _check_form(changed, rows, selected, findings)
+    yield from _check_form(changed, rows, selected)
     flagged = selected & ((rows["attributes"] & (TRANSACTIONAL | CONTROL)) != 0)
-    _report(rows, flagged, "batch is transactional or a control batch, its source is not", findings)
+    yield flagged, "batch is transactional or a control batch, its source is not"
 
 
-def _check_messages(source: Rows, rows: Rows, rules: CleaningRules, findings: Findings) -> None:
+def _check_messages(source: Rows, rows: Rows, rules: CleaningRules) -> Iterator[Problem]:
     """Check rows of magic 0 and 1, and whether these became v2 though they must not."""
     old = rows["magic"] < 2
     same_magic = source["magic"] == rows["magic"]
@@ -202,11 +205,11 @@ def _check_messages(source: Rows, rows: Rows, rules: CleaningRules, findings: Fi
         if rules.erases:
             # only v2 retains the end of a log whose last record is erased
             became_v2 &= rows["last_offset"] != source["last_offset"]
-        _report(rows, became_v2, "message became v2", findings)
-    _report(rows, old & ~same, "magic or size of the message differs", findings)
+        yield became_v2, "message became v2"
+    yield old & ~same, "magic or size of the message differs"
 
 
-def _check_timestamps(source: Rows, after: Chunk, rules: CleaningRules, findings: Findings) -> None:
+def _check_timestamps(source: Rows, after: Chunk, rules: CleaningRules) -> Iterator[Problem]:
     rows = after.rows
     # of a batch without records the smallest number
     largest = np.full(len(rows), np.iinfo(np.int64).min)
@@ -216,29 +219,27 @@ def _check_timestamps(source: Rows, after: Chunk, rules: CleaningRules, findings
     if rules.several_rounds:
         # an earlier round has retained records of the batch, and their largest timestamp
         unchanged |= rows["count"] == 0
-    _report(
-        rows, ~unchanged & (rows["max_timestamp"] != largest), "max timestamp of the batch is not that of any record", findings
-    )
+    yield ~unchanged & (rows["max_timestamp"] != largest), "max timestamp of the batch is not that of any record"
     empty_or_append = (rows["count"] == 0) | ((rows["attributes"] & LOG_APPEND_TIME) != 0)
     # what retains all records and gets no delete horizon is copied with the max timestamp of its source, be that too low
     copied = np.logical_and.reduce([rows[name] == source[name] for name in ("magic", "attributes", "count")])
     low = (rows["magic"] >= 2) & ~empty_or_append & ~copied & (rows["max_timestamp"] < largest)
-    _report(rows, low & unchanged, "max timestamp of the batch is below that of a record", findings)
+    yield low & unchanged, "max timestamp of the batch is below that of a record"
     changed = (rows["magic"] >= 2) & (source["magic"] >= 2) & (rows["count"] == 0) & ~unchanged
-    _report(rows, changed, "max timestamp of the emptied batch differs", findings)
+    yield changed, "max timestamp of the emptied batch differs"
 
 
-def _check_horizons(source: Rows, rows: Rows, rules: CleaningRules, findings: Findings) -> None:
+def _check_horizons(source: Rows, rows: Rows, rules: CleaningRules) -> Iterator[Problem]:
     old_horizon, new_horizon = BatchKinds.of(source).dated, BatchKinds.of(rows).dated
     if rules.erases:
-        _report(rows, new_horizon & ~old_horizon, "batch has a delete horizon, its source has none", findings)
+        yield new_horizon & ~old_horizon, "batch has a delete horizon, its source has none"
         new_horizon = new_horizon & old_horizon
     if rules.mtime_only:
-        _report(rows, new_horizon & ~old_horizon, "delete horizon in a log of a Kafka without them", findings)
+        yield new_horizon & ~old_horizon, "delete horizon in a log of a Kafka without them"
         old_horizon = old_horizon & new_horizon
-    _report(rows, old_horizon & ~new_horizon & (rows["count"] > 0), "delete horizon was removed", findings)
+    yield old_horizon & ~new_horizon & (rows["count"] > 0), "delete horizon was removed"
     moved = old_horizon & new_horizon & (source["base_timestamp"] != rows["base_timestamp"])
-    _report(rows, moved, "delete horizon was changed", findings)
+    yield moved, "delete horizon was changed"
     horizon_ms = rules.now_ms + rules.delete_retention_ms
     if rules.exact and not rules.several_rounds:
         # a sum that wraps to a negative one sets no horizon
@@ -246,7 +247,7 @@ def _check_horizons(source: Rows, rows: Rows, rules: CleaningRules, findings: Fi
     else:
         wrong = rows["base_timestamp"] > horizon_ms
     if not rules.mtime_only:
-        _report(rows, new_horizon & ~old_horizon & wrong, "new delete horizon is not that of the round", findings)
+        yield new_horizon & ~old_horizon & wrong, "new delete horizon is not that of the round"
 
 
 _DIFFERENT = {
