@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from compaction.certifier import reader as own
-from compaction.certifier.reader import ByteRange, is_torn, read_batches
+from compaction.certifier.reader import ByteRange, is_torn, read_batches, read_varint
 from compaction.errors import LogError
 from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.storage.local import LocalFileSystem
@@ -125,3 +125,16 @@ def test_a_file_that_became_shorter_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(data[:-5])
     with pytest.raises(LogError, match="file ends here, 5 bytes earlier than when the run began"):
         rows_of(path, 0, len(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "at", "most_bytes", "expected"),
+    [
+        (b"\x04", 0, 5, (2, 1)), (b"\x00\x81\x01", 1, 5, (-65, 3)), (b"\x81\x01", 0, 1, (0, -1)), (b"\x81", 0, 5, (0, -1)),
+        (b"", 0, 5, (0, -1)), (b"\x04", 1, 5, (0, -1)), (b"\x04", -1, 5, (0, -1)),
+    ],
+)  # fmt: skip
+def test_a_varint_that_is_cut_or_too_long_is_malformed(
+    data: bytes, at: int, most_bytes: int, expected: tuple[int, int]
+) -> None:
+    assert read_varint(data, at, len(data), most_bytes) == expected
