@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from compaction.certifier.certificate import Status
+from compaction.certifier.records import _same_headers
 from tests.certifier.story import NOW_MS, TOPIC, Change, Story, build, records
+from tests.local_job import write_offsets
 from tests.oracle.disk import read_partition
 from tests.oracle.records import NaiveRecord, encode, encode_empty
 from tests.oracle.segments import txn_index_bytes
@@ -256,6 +258,18 @@ def transaction_index_that_starts_late(story: Story) -> tuple[int, str]:
     return source.base_offset, "has no entry for this aborted data"
 
 
+def of_active_index(story: Story, flip: bytes | None) -> tuple[int, str]:
+    """Damages the time index of a segment that is otherwise that of the source."""
+    segment = story.segments()[-1]
+    data = segment.time_index
+    path = story.path / f"{segment.base_offset:020d}.timeindex"
+    if flip is None:
+        path.unlink()
+        return segment.base_offset, ".timeindex is missing"
+    path.write_bytes(data[:7] + bytes([data[7] ^ flip[0]]) + data[8:])
+    return segment.base_offset + struct.unpack(">i", data[8:12])[0], "does not have the largest timestamp"
+
+
 def missing_segment(story: Story) -> tuple[int, str]:
     segment = story.segments()[0]
     for file in story.path.glob(f"{segment.base_offset:020d}.*"):
@@ -358,6 +372,13 @@ CORRUPTIONS: dict[str, Corruption] = {
     "tombstone before its horizon": of_batch_with("dead-soon", LAST, lambda _: ()),
     "new tombstone at once": of_batch_with("dead-new", LAST, records(drop("dead-new"))),
     "changed active segment": of_batch_with("unique-6", "past the cleaner checkpoint", records(drop("unique-6"))),
+    "value in the active segment": lambda story: (
+        of_record("unique-6", "", value=b"valuE")(story) and story.segments()[-1].base_offset,
+        "active segment was changed",
+    ),
+    "index of the active segment": lambda story: of_active_index(story, b"\1"),
+    "no index of the active segment": lambda story: of_active_index(story, None),
+    "batch past the log end": lambda story: (log_end_moved(story)[0], "batch is not in the source"),
     "earlier horizon": of_horizon("dead-soon", "delete horizon was changed", NOW_MS - 5),
     "horizon of another round": of_horizon("dead-new", "not that of the round", NOW_MS + 1),
     "removed horizon": of_horizon("dead-soon", "delete horizon was removed", -1),
@@ -433,6 +454,24 @@ def test_a_last_stable_offset_may_be_lower_as_of_a_segment_that_was_not_flushed(
     with_last_stable_offset(story, -1)
     (log,) = story.verify().logs
     assert (log.status, log.violations) == (Status.HOLDS, ())
+
+
+def test_a_checkpoint_at_a_log_start_within_the_active_segment_holds(story: Story, tmp_path: Path) -> None:
+    before, start = tmp_path / "before", story.offset_of("unique-6")
+    shutil.copytree(story.before, before)
+    write_offsets(before, log_starts={TOPIC: start}, cleaner_offsets={TOPIC: 0})
+    story.set_checkpoint(log_starts=start, cleaner_offsets=start)
+    (log,) = Story(before, story.after).verify().logs
+    assert (log.status, log.violations) == (Status.HOLDS, ())
+
+
+@pytest.mark.parametrize(
+    ("after", "same"),
+    [(b"\x02\x02a\x02x", True), (b"\x82\x00\x02a\x02x", True), (b"\x02\x02a\x02x\0", False), (b"\x02\x02a\x02", False),
+     (b"\x02\x01a\x02x", False), (b"\x82", False), (b"", False)],
+)  # fmt: skip
+def test_headers_are_equal_only_if_they_can_be_read(after: bytes, same: bool) -> None:
+    assert _same_headers(b"\x02\x02a\x02x", after, replaced=True) is same
 
 
 @pytest.mark.parametrize(("strict", "status"), [(False, Status.HOLDS), (True, Status.VIOLATED)])
