@@ -22,8 +22,7 @@ import pytest
 from compaction.api.engine_choice import choose
 from compaction.api.inputs import Inputs
 from compaction.api.provenance import provenance
-from compaction.certifier.certificate import LogCertificate, Status, VerifyReport
-from compaction.certifier.checks.violations import Violation
+from compaction.certifier.certificate import LogCertificate, Status, VerifyReport, Violation
 from compaction.cleaning.skip_reasons import SkipCause
 from compaction.commands import compact, dry_run
 from compaction.compare.comparison import Comparison

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from compaction.certifier.checks.erased_keys import ErasedKeys
+    from compaction.certifier.erased_keys import ErasedKeys
     from compaction.formats.key_criteria import KeyCriteria, KeyPattern
     from compaction.formats.key_list import KeyPlaces
 
@@ -74,7 +74,7 @@ def erased_keys(criteria: KeyCriteria, *, tombstones: bool) -> ErasedKeys:
 
     :raises UsageError: the certifier does not support a pattern
     """
-    from compaction.certifier.checks.erased_keys import ErasedKeys
+    from compaction.certifier.erased_keys import ErasedKeys
 
     try:
         return ErasedKeys(criteria, tombstones)

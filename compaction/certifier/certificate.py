@@ -21,25 +21,65 @@ import enum
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from compaction.certifier.checks.violations import ERASED, ERASED_IN, MOST_NAMED, REMAINING, Findings, Violation
-from compaction.certifier.kept_files import DirectoryCertificate
+import numpy as np
+from numpy.typing import NDArray
+
 from compaction.names import TopicPartition
 from compaction.printable import printable
 from compaction.results import PageResult
 from compaction.screen.amounts import counted, elapsed
 from compaction.screen.text_table import Line, Style, wrapped
 
-if TYPE_CHECKING:
-    from compaction.certifier.find_remains import Remains
-
 SCHEMA_VERSION = 1
+#: the reason of records that are missing because their keys were erased
+ERASED = "erased"
 #: why a record may be missing
 REASONS = ("superseded", "tombstone", "aborted", "marker", "invalid", "below_log_start", "expired", ERASED)
 _WORDS = {"tombstone": "tombstones", "marker": "markers", "invalid": "without a key", "below_log_start": "below the log start"}
 #: retained records that could have been dropped
 RETAINED_COUNTS = ("superseded_left", "aborted_left", "invalid_left")
+#: violations of a log that are named
+MOST_NAMED = 20
+#: records of erased keys in places that are not erased from
+REMAINING = "remaining"
+#: precedes the base offset of a segment in counts
+ERASED_IN = "erased in "
+
+
+@dataclass(frozen=True, order=True)
+class Violation:
+    """A broken rule and the offset at which it is broken."""
+
+    offset: int
+    what: str
+
+
+@dataclass
+class Findings:
+    """``named`` are the ``MOST_NAMED`` violations with the lowest offsets of ``count``."""
+
+    named: list[Violation] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, offset: int, message: str) -> None:
+        """Add one violation."""
+        self.count += 1
+        self._name([Violation(offset, message)])
+
+    def add_all(self, offsets: NDArray[np.int64], message: str) -> None:
+        """Add the same violation at each of ``offsets``, int64[n]."""
+        self.count += len(offsets)
+        self._name([Violation(offset, message) for offset in np.sort(offsets)[:MOST_NAMED].tolist()])
+
+    def join(self, other: Findings) -> None:
+        """Add the violations found in another part of the log."""
+        self.count += other.count
+        self._name(other.named)
+
+    def _name(self, more: list[Violation]) -> None:
+        self.named = sorted([*self.named, *more])[:MOST_NAMED]
 
 
 class Status(str, enum.Enum):
@@ -162,6 +202,35 @@ class LogCertificate:
         lines += [f"    {self.name}:{violation.offset}: {violation.what}" for violation in self.violations]
         more = self.violation_count - len(self.violations)
         return lines + ([f"    and {more:,} more violations"] if more else [])
+
+
+@dataclass(frozen=True)
+class DirectoryCertificate:
+    """The violations in the broker's files of a log directory of ``after``."""
+
+    log_dir: str
+    violations: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Its object in the JSON document."""
+        return {**asdict(self), "violations": list(self.violations)}
+
+    def lines(self) -> list[str]:
+        """The violations as lines of text."""
+        return [f"{self.log_dir}: {violation}" for violation in self.violations]
+
+
+class Remains(NamedTuple):
+    """A file, or a directory (with ``/``), that an erasure did not reach. ``records``: the number of its records with erased
+    keys, ``None`` if it cannot be read as record batches."""
+
+    path: str
+    records: int | None = None
+
+    def __str__(self) -> str:
+        if self.records is None:
+            return f"{self.path} was not erased from, and cannot be searched"
+        return f"{self.path} was not erased from, and has {counted(self.records, 'record')} of the keys"
 
 
 @dataclass(frozen=True)

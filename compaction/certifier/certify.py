@@ -3,12 +3,12 @@
 The proof for each log:
 
 1. every record of ``after`` equals that of ``before`` at its offset, except for fields that a rewrite may change
-(``record_checks``);
-2. every missing record has a reason (``record_checks``, ``key_tables``): superseded by a later record of its key that is below
+(``records``);
+2. every missing record has a reason (``records``, ``key_tables``): superseded by a later record of its key that is below
    the cleaner checkpoint and not aborted, a tombstone past its delete horizon, aborted, a marker, without a key (Kafka:
    invalid), below the log start, or expired;
-3. start and end offsets, checkpoints, indexes, transactions and the active segment are consistent (``log_checks``,
-   ``segment_walk``, ``txn_checks``);
+3. start and end offsets, checkpoints, indexes, transactions and the active segment are consistent (``segments``,
+   ``transactions``);
 4. the files beside the records equal those of before, or in place agree with the log (``kept_files``).
 """
 
@@ -19,25 +19,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from compaction.certifier.certificate import LogCertificate, VerifyReport
-from compaction.certifier.checks.erased_keys import ErasedKeys
-from compaction.certifier.checks.key_tables import JoinedKeys
-from compaction.certifier.checks.log_checks import check_log, log_end
-from compaction.certifier.checks.log_pair import LogPair
-from compaction.certifier.checks.offset_ranges import PARTITION_BYTES, RANGE_BYTES, RangeTask, cut_into_ranges
-from compaction.certifier.checks.record_checks import RangeResult, compare_range
-from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
-from compaction.certifier.checks.txn_checks import (
-    Transactions,
-    check_index,
-    check_markers,
-    check_open,
-    check_outcomes,
-    check_retained,
-)
-from compaction.certifier.checks.violations import Findings
-from compaction.certifier.find_pairs import VerifyRequest, find_pairs
-from compaction.certifier.kept_files import WalkedLog, check_directories, check_logs
+from compaction.certifier.certificate import Findings, LogCertificate, VerifyReport
+from compaction.certifier.erased_keys import ErasedKeys
+from compaction.certifier.find_pairs import LogPair, VerifyRequest, find_pairs
+from compaction.certifier.kept_files import check_directories, check_logs
+from compaction.certifier.key_tables import JoinedKeys
+from compaction.certifier.records import PARTITION_BYTES, RANGE_BYTES, RangeResult, RangeTask, compare_range, cut_into_ranges
+from compaction.certifier.segments import SegmentWalk, WalkedLog, WalkTask, check_segments, walk_segment
+from compaction.certifier.transactions import check_transactions
 from compaction.errors import StorageError
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
@@ -45,8 +34,6 @@ from compaction.task_runner import Item, Job, Place, Reading, TaskRunner, exchan
 
 #: the part of a log under which results travel
 _RESULT = -1
-#: the walks of ``before`` and of ``after``
-Walks = tuple[list[SegmentWalk], list[SegmentWalk]]
 
 
 def certify(start: Callable[[], TaskRunner], request: VerifyRequest) -> VerifyReport:
@@ -72,42 +59,34 @@ def certify_pairs(
     """
     started = time.monotonic()
     step(f"verifying {counted(len(pairs), 'log')}")
-    logs = {log: pair for log, pair in enumerate(pairs) if isinstance(pair, LogPair)}
-    walks = walk_logs(runner, logs)
+    logs = walk_logs(runner, {number: pair for number, pair in enumerate(pairs) if isinstance(pair, LogPair)})
     certificates: dict[int, LogCertificate] = {}
     findings: dict[int, Findings] = {}
     tasks: list[RangeTask] = []
-    results_of_files = check_logs({log: _walked(pair, walks[log][0]) for log, pair in logs.items()})
-    for log, pair in logs.items():
-        error, log_findings = (
-            next((walk.error for walk in walks[log][0] if walk.error is not None), None),
-            results_of_files[log],
-        )
-        if isinstance(log_findings, StorageError):
-            error, log_findings = error or str(log_findings), Findings()
-        if error is not None:
-            certificates[log] = LogCertificate.failed(pair.topic_partition, error)
+    for number, of_files in check_logs(logs).items():
+        log = logs[number]
+        errors = [walk.error for walk in log.before if walk.error is not None]
+        if errors or isinstance(of_files, StorageError):
+            certificates[number] = LogCertificate.failed(log.pair.topic_partition, errors[0] if errors else str(of_files))
             continue
-        findings[log] = log_findings
-        tasks += _check_walks(log, pair, walks[log], findings[log], range_bytes)
-    results = compare_ranges(runner, tasks, {log: logs[log].rules.strict for log in findings}, erased)
+        findings[number] = of_files
+        check_segments(log, of_files)
+        tasks += cut_into_ranges(number, log, check_transactions(log, of_files), range_bytes)
+    results = compare_ranges(runner, tasks, {number: logs[number].pair.rules.strict for number in findings}, erased)
     certificates |= _conclude(logs, findings, results)
-    in_order = (certificates[log] if isinstance(pair, LogPair) else pair for log, pair in enumerate(pairs))
-    versions = Counter(pair.rules.kafka_version for pair in logs.values())
-    directories = check_directories(logs.values())
+    in_order = (certificates[number] if isinstance(pair, LogPair) else pair for number, pair in enumerate(pairs))
+    versions = Counter(log.pair.rules.kafka_version for log in logs.values())
+    directories = check_directories(log.pair for log in logs.values())
     return VerifyReport(now_ms, tuple(in_order), time.monotonic() - started, versions, directories=directories)
 
 
-def _walked(pair: LogPair, before: Sequence[SegmentWalk]) -> WalkedLog:
-    return WalkedLog(pair, log_end(before), tuple(epoch for walk in before for epoch in walk.epochs))
-
-
-def walk_logs(runner: TaskRunner, logs: Mapping[int, LogPair]) -> dict[int, Walks]:
+def walk_logs(runner: TaskRunner, pairs: Mapping[int, LogPair]) -> dict[int, WalkedLog]:
     """Walk all segments of the logs."""
-    walks: dict[int, Walks] = {log: ([], []) for log in logs}
-    for walk in walk_segments(runner, [task for log, pair in logs.items() for task in _walk_tasks(log, pair)]):
-        walks[walk.task.log][walk.task.is_after].append(walk)
-    return walks
+    logs = {number: WalkedLog(pair, [], []) for number, pair in pairs.items()}
+    for walk in walk_segments(runner, [task for number, pair in pairs.items() for task in _walk_tasks(number, pair)]):
+        log = logs[walk.task.log]
+        (log.after if walk.task.is_after else log.before).append(walk)
+    return logs
 
 
 def _walk_tasks(log: int, pair: LogPair) -> Iterator[WalkTask]:
@@ -121,23 +100,8 @@ def _walk_tasks(log: int, pair: LogPair) -> Iterator[WalkTask]:
         yield WalkTask(log, segment, True, sources.get(segment.base_offset), producers=erases, txns_from=start)
 
 
-def _check_walks(log: int, pair: LogPair, walks: Walks, findings: Findings, range_bytes: int) -> Iterator[RangeTask]:
-    """Make all checks that need no records, and cut the log into ranges."""
-    before, after = walks
-    check_log(pair, before, after, findings)
-    txns_before, txns_after = Transactions.of(before), Transactions.of(after)
-    check_outcomes(txns_before, txns_after, findings)
-    check_markers(txns_before, txns_after, pair, findings)
-    if pair.rules.erases:
-        check_retained(txns_before, txns_after, walks, pair, findings)
-    else:
-        check_open(txns_before, before, pair, findings)
-    check_index((before, after), (txns_before, txns_after), pair, findings)
-    return cut_into_ranges(log, pair, walks, txns_before.aborted(), range_bytes)
-
-
 def _conclude(
-    logs: Mapping[int, LogPair], findings: Mapping[int, Findings], results: Sequence[RangeResult]
+    logs: Mapping[int, WalkedLog], findings: Mapping[int, Findings], results: Sequence[RangeResult]
 ) -> dict[int, LogCertificate]:
     counts: dict[int, Counter[str]] = {log: Counter() for log in findings}
     errors: dict[int, str] = {}
@@ -154,12 +118,12 @@ def _conclude(
             errors[result.log] = min(errors.get(result.log, error), error)
     certificates = {}
     for log, log_findings in findings.items():
-        name, count = logs[log].topic_partition, counts[log]
+        pair, count = logs[log].pair, counts[log]
         balance = count["records_before"] - count["missing"] - count["records_after"]
         if balance and not log_findings.count:
-            log_findings.add(
-                logs[log].after.log_start_offset, f"record counts do not balance: {balance} more before than after"
-            )
+            message = f"record counts do not balance: {balance} more before than after"
+            log_findings.add(pair.after.log_start_offset, message)
+        name = pair.topic_partition
         failed = log in errors
         certificates[log] = LogCertificate.failed(name, errors[log]) if failed else LogCertificate.of(name, log_findings, count)
     return certificates

@@ -48,12 +48,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from compaction.certifier.certificate import LogCertificate, Status, VerifyReport, worst
+from compaction.certifier.certificate import LogCertificate, Remains, Status, VerifyReport, worst
 from compaction.certifier.certify import certify_pairs
-from compaction.certifier.checks.erased_keys import ErasedKeys
-from compaction.certifier.checks.log_pair import LogPair, SegmentFiles, Side
-from compaction.certifier.find_pairs import VerifyRequest, find_pairs
-from compaction.certifier.find_remains import Remains, search_files, unreached
+from compaction.certifier.erased_keys import ErasedKeys
+from compaction.certifier.find_pairs import LogPair, SegmentFiles, Side, VerifyRequest, find_pairs
+from compaction.certifier.find_remains import search_files, unreached
+from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, UsageError
 from compaction.formats.key_criteria import KeyCriteria, fingerprint
 from compaction.logdir.discover import Selector
@@ -102,29 +102,20 @@ def erasure_pairs(request: VerifyRequest, erased: ErasedKeys) -> list[LogPair | 
 
 
 def certify_erasure(start: Callable[[], TaskRunner], request: VerifyRequest, erased: ErasedKeys) -> Certified:
-    """The certificates of logs from which keys were erased; ``start`` starts the task runner."""
+    """The certificates of logs from which keys were erased, and the other files of the directories that have, or may have,
+    records of the keys; ``start`` starts the task runner."""
     pairs, runner = erasure_pairs(request, erased), start()
-    return _elsewhere(runner, request, erased, certify_erased(runner, pairs, erased, request.now_ms))
-
-
-def certify_erased(runner: TaskRunner, pairs: Sequence[LogPair | LogCertificate], erased: ErasedKeys, now_ms: int) -> Certified:
-    """Certify all logs, in order."""
-    report = certify_pairs(runner, pairs, now_ms, erased=erased)
+    report = certify_pairs(runner, pairs, request.now_ms, erased=erased)
     digests = _digests([side for pair in pairs if isinstance(pair, LogPair) for side in (pair.before, pair.after)])
-    logs = (_log(pair, log, digests) for pair, log in zip(pairs, report.logs, strict=True))
-    return Certified(report, tuple(logs))
-
-
-def _elsewhere(runner: TaskRunner, request: VerifyRequest, erased: ErasedKeys, certified: Certified) -> Certified:
-    """``certified`` with the other files of the directories that have, or may have, records of the keys."""
-    logs = {log.topic_partition for log in certified.report.logs} | request.failed
+    logs = tuple(_log(pair, log, digests) for pair, log in zip(pairs, report.logs, strict=True))
+    reached = {log.topic_partition for log in report.logs} | request.failed
     files = [
         (log_dir, path)
         for log_dir in request.after
-        for path in unreached(log_dir, logs, request.failed, replaced=not request.sources_remain)
+        for path in unreached(log_dir, reached, request.failed, replaced=not request.sources_remain)
     ]
     elsewhere = tuple(file for file in search_files(runner, files, erased) if file.records != 0) if files else ()
-    return certified._replace(report=replace(certified.report, elsewhere=elsewhere))
+    return Certified(replace(report, elsewhere=elsewhere), logs)
 
 
 def failed_log(name: TopicPartition, reason: str) -> dict[str, Any]:
@@ -139,7 +130,7 @@ def status_of(logs: Sequence[Mapping[str, Any]], elsewhere: Sequence[Remains] = 
 
 
 def document(
-    request: VerifyRequest,
+    run: CompactionRequest,
     erased: ErasedKeys,
     salt: bytes,
     logs: Sequence[Mapping[str, Any]],
@@ -150,9 +141,9 @@ def document(
     fields = {
         "schema_version": SCHEMA_VERSION,
         "kind": KIND,
-        "as_of_ms": request.now_ms,
+        "as_of_ms": run.as_of_ms,
         "on_match": TOMBSTONE if erased.tombstones else DROP,
-        "include_active": request.include_active,
+        "include_active": run.include_active,
         "keys_given": len(erased.criteria.keys),
         "patterns_given": len(erased.criteria.patterns),
         "salt": salt.hex(),
@@ -235,19 +226,18 @@ def _counts(log: LogCertificate) -> dict[str, Any]:
 def _differences(expected: Mapping[str, Any], actual: Mapping[str, Any], *, with_before: bool) -> list[str]:
     if not expected:
         return ["the certificate does not have this log"]
+
+    def fields(expected: Mapping[str, Any], actual: Mapping[str, Any], place: str = "") -> list[str]:
+        return [
+            f"{name}{place} is {actual[name]}, the certificate has {expected.get(name)}"
+            for name in actual
+            if name != "segments" and (with_before or name not in _OF_BEFORE) and actual[name] != expected.get(name)
+        ]
+
     wrong = []
     for segment, expected_segment in zip(actual["segments"], expected["segments"], strict=False):
-        wrong += [
-            f"{name} of segment {segment['base_offset']} is {segment[name]}, the certificate has {expected_segment.get(name)}"
-            for name in segment
-            if (with_before or name not in _OF_BEFORE) and segment[name] != expected_segment.get(name)
-        ]
-    wrong += [
-        f"{name} is {actual[name]}, the certificate has {expected.get(name)}"
-        for name in actual
-        if name != "segments" and (with_before or name not in _OF_BEFORE) and actual[name] != expected.get(name)
-    ]
-    return wrong
+        wrong += fields(expected_segment, segment, f" of segment {segment['base_offset']}")
+    return wrong + fields(expected, actual)
 
 
 def _log(pair: LogPair | LogCertificate, log: LogCertificate, digests: Mapping[str, str]) -> dict[str, Any]:

@@ -10,13 +10,10 @@ import numpy as np
 
 from compaction.certifier.certificate import LogCertificate
 from compaction.certifier.certify import walk_logs
-from compaction.certifier.checks.log_checks import log_end
-from compaction.certifier.checks.log_pair import LogPair
-from compaction.certifier.checks.offset_ranges import RangeTask, cut_into_ranges
-from compaction.certifier.checks.read_chunks import Chunk, read_chunks
-from compaction.certifier.checks.record_checks import RecordKinds, last_of_key
-from compaction.certifier.checks.txn_checks import Transactions
-from compaction.certifier.find_pairs import VerifyRequest, find_pairs
+from compaction.certifier.find_pairs import LogPair, VerifyRequest, find_pairs
+from compaction.certifier.reader import Chunk, read_chunks
+from compaction.certifier.records import RangeTask, RecordKinds, cut_into_ranges, last_of_key
+from compaction.certifier.transactions import Transactions
 from compaction.screen.amounts import counted
 from compaction.task_runner import Job, TaskRunner
 
@@ -51,16 +48,15 @@ def explain_record(runner: TaskRunner, pair: LogPair, offset: int) -> str:
     :raises CorruptLogError: its batch cannot be read
     """
     name = f"{pair.topic_partition}:{offset}"
-    walks = walk_logs(runner, {0: pair})[0]
-    before, _ = walks
-    broken = next((walk for walk in before if walk.error is not None and walk.next_offset <= offset), None)
+    log = walk_logs(runner, {0: pair})[0]
+    broken = next((walk for walk in log.before if walk.error is not None and walk.next_offset <= offset), None)
     if broken is not None:
         return f"{name} cannot be judged: {broken.error}"
-    tasks = list(cut_into_ranges(0, pair, walks, Transactions.of(before).aborted(), _RANGE_BYTES))
+    tasks = list(cut_into_ranges(0, log, Transactions.of(log.before).aborted(), _RANGE_BYTES))
     task = next((range_task for range_task in tasks if range_task.first_offset <= offset < range_task.end_offset), tasks[-1])
     source, result = _find(task, offset, in_after=False), _find(task, offset, in_after=True)
     if source is None:
-        offsets = f"offsets {pair.before.log_start_offset} to {log_end(before)} (exclusive)"
+        offsets = f"offsets {pair.before.log_start_offset} to {log.end_offset} (exclusive)"
         return f"{name}: there is no record at this offset; before cleaning the log had {offsets}"
     if result is not None:
         return f"{name} was retained: it is in {result.segment}"

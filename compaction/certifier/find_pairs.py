@@ -1,4 +1,5 @@
-"""The request of a verification, and the logs that it names: their settings and their two sides.
+"""The requests of verifications, and the logs that they name: each before and after its cleaning, with the rules that it had
+to follow. The values are sent to tasks.
 
 The sides come from two log directories, or from one that was cleaned in place. There, the replaced segments remain as
 ``.deleted`` until the next run. A cleaned segment has the base offset of the first segment of its group. So ``before`` consists
@@ -7,22 +8,123 @@ of every ``.deleted`` segment, and of every other segment whose base offset no `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from compaction.certifier.certificate import LogCertificate, Status
-from compaction.certifier.checks.log_pair import CleaningRules, LogPair, SegmentFiles, Side
 from compaction.config import Resolver
+from compaction.config.kinds import to_long
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, CorruptLogError, UsageError, as_log_error
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
-from compaction.names import DELETED, LOG, SWAP, LogLocation, TopicPartition, parse_segment_file
+from compaction.names import DELETED, LOG, SNAPSHOT, SWAP, LogLocation, TopicPartition, parse_segment_file, segment_file
 from compaction.output.journal import JOURNAL
+from compaction.output.target import layout
+from compaction.report import LogStatus
+from compaction.run_report import RunReport
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.mixed import file_system
+
+LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class SegmentFiles:
+    """One segment on disk. ``suffix`` is ``.deleted`` for a segment that cleaning replaced."""
+
+    directory: str
+    base_offset: int
+    size_bytes: int
+    mtime_ms: int
+    suffix: str = ""
+    last: bool = False
+
+    def path(self, kind: str = LOG) -> str:
+        """The path of its file of this kind."""
+        return join(self.directory, segment_file(self.base_offset, kind, self.suffix))
+
+
+@dataclass(frozen=True)
+class Side:
+    """A log before or after cleaning; its segments are in order, ``cleaned_to`` is its cleaner checkpoint."""
+
+    segments: tuple[SegmentFiles, ...]
+    log_start_offset: int
+    cleaned_to: int | None
+
+
+@dataclass(frozen=True)
+class CleaningRules:
+    """The rules that a cleaning had to follow.
+
+    ``now_ms``: the time of the round if ``exact``, else the latest time it can have had. ``deletes``: ``cleanup.policy``
+    includes ``delete``. ``include_active``: the active segment was cleaned too. ``several_rounds``: there may have been more
+    than one round between the two sides. ``strict``: retained superseded records are violations. ``mtime_only``: the mtime of
+    segments decides when tombstones and markers may be dropped, and batches have no delete horizon (Kafka up to 3.0).
+    ``keeps_magic``: batches of magic 0 and 1 do not become v2 (up to 3.9). ``kafka_version``: the version that has these rules,
+    and why it applies.
+
+    ``erases``: keys were erased, and nothing was cleaned (``erased_keys``); ``refused``: the erasure refused the log.
+    ``producer_expiration_ms``: a producer that is idle for this time at ``now_ms`` has expired.
+    """
+
+    now_ms: int
+    exact: bool = False
+    delete_retention_ms: int = 86_400_000
+    deletes: bool = False
+    retention_ms: int = -1
+    retention_bytes: int = -1
+    include_active: bool = False
+    several_rounds: bool = False
+    strict: bool = False
+    mtime_only: bool = False
+    keeps_magic: bool = False
+    kafka_version: str = ""
+    erases: bool = False
+    refused: bool = False
+    producer_expiration_ms: int = 86_400_000
+
+
+@dataclass(frozen=True)
+class LogPair:
+    """One log before and after cleaning."""
+
+    topic_partition: TopicPartition
+    before: Side
+    after: Side
+    rules: CleaningRules
+
+    @property
+    def compared_from(self) -> int:
+        """Batches that end below this offset are not compared: an earlier round may have joined segments that were deleted from
+        ``before`` since, as they are below the log start."""
+        return self.before.segments[0].base_offset if self.rules.several_rounds else 0
+
+    @property
+    def changed_to(self) -> int:
+        """No record at or past this offset may be missing: the cleaner checkpoint, or the end of the erased segments."""
+        if self.rules.refused:
+            return self.before.segments[0].base_offset
+        if self.rules.erases:
+            return LONG_MAX if self.rules.include_active else self.before.segments[-1].base_offset
+        return self.after.log_start_offset if self.after.cleaned_to is None else self.after.cleaned_to
+
+
+def legacy_delete_horizon_ms(pair: LogPair) -> int:
+    """The modification time of the last clean segment less ``delete.retention.ms``, as in ``Cleaner.doClean``. If
+    the first dirty offset is unknown, everything below the checkpoint counts as clean; in several rounds, each of its segments
+    may have been the last."""
+    is_recorded = pair.before.cleaned_to is not None and not pair.rules.several_rounds
+    first_dirty = pair.before.cleaned_to if is_recorded else pair.after.cleaned_to
+    start = pair.before.log_start_offset
+    first_dirty = start if first_dirty is None or first_dirty < start else first_dirty
+    clean = [segment.mtime_ms for segment in pair.before.segments if segment.base_offset < first_dirty]
+    if not clean:
+        return 0
+    newest = max(clean) if pair.rules.several_rounds else clean[-1]
+    return to_long(newest - pair.rules.delete_retention_ms)
 
 
 @dataclass(frozen=True)
@@ -72,10 +174,9 @@ def find_pairs(request: VerifyRequest, *, unreplaced: bool = False) -> list[LogP
         metadata_dirs=request.metadata_dirs,
         kafka_version=request.kafka_version,
     )
-    settings_by_log = zip(sources, read_settings(fs, sources, run), strict=True)
     rules = {
         location: _rules(request, settings) if isinstance(settings, Settings) else settings
-        for location, settings in settings_by_log
+        for location, settings in zip(sources, read_settings(fs, sources, run), strict=True)
     }
     if not request.before:
         pairs_in_place = pair_in_place(fs, rules)
@@ -131,14 +232,13 @@ def pair_directories(fs: FileSystem, before: Rules, after: Sequence[LogLocation]
         elif name not in sources:
             pairs.append(LogCertificate.violated(name, _first_offset(fs, results[name]), "log is not in the source"))
         else:
-            source = sources[name]
-            pairs.append(_pair(source, before[source], partial(_sides, fs, source, results[name])))
+            pairs.append(_pair(fs, sources[name], before[sources[name]], results[name]))
     return pairs
 
 
 def pair_in_place(fs: FileSystem, logs: Rules) -> list[LogPair | LogCertificate]:
     """Pair the logs of directories that were cleaned in place with the ``.deleted`` segments of the last run."""
-    return [_pair(location, rules, partial(_sides_in_place, fs, location)) for location, rules in logs.items()]
+    return [_pair(fs, location, rules) for location, rules in logs.items()]
 
 
 def compared(pairs: list[LogPair | LogCertificate], log_dirs: Sequence[str]) -> list[LogPair | LogCertificate]:
@@ -146,7 +246,13 @@ def compared(pairs: list[LogPair | LogCertificate], log_dirs: Sequence[str]) -> 
 
     :raises UsageError: there is nothing to compare
     """
-    results = [_not_compared(pair) if isinstance(pair, LogPair) and not _is_replaced(pair) else pair for pair in pairs]
+    results: list[LogPair | LogCertificate] = []
+    for pair in pairs:
+        if isinstance(pair, LogPair) and not any(segment.suffix for segment in pair.before.segments):
+            reason = f"it has no {DELETED} files of the last run"
+            results.append(LogCertificate(*pair.topic_partition, Status.NOT_COMPARED, reason))
+        else:
+            results.append(pair)
     if results and all(isinstance(pair, LogCertificate) and pair.status is Status.NOT_COMPARED for pair in results):
         problem = f"nothing to compare: no log here has {DELETED} files of the last run"
         hint = "the next run, a broker's start or file.delete.delay.ms=0 removes them; give --before a copy of the state before"
@@ -154,29 +260,20 @@ def compared(pairs: list[LogPair | LogCertificate], log_dirs: Sequence[str]) -> 
     return results
 
 
-def _is_replaced(pair: LogPair) -> bool:
-    return any(segment.suffix for segment in pair.before.segments)
-
-
-def _not_compared(pair: LogPair) -> LogCertificate:
-    name = pair.topic_partition
-    return LogCertificate(name.topic, name.partition, Status.NOT_COMPARED, f"it has no {DELETED} files of the last run")
-
-
 def _pair(
-    source: LogLocation, rules: CleaningRules | CompactionError, read: Callable[[], tuple[Side, Side]]
+    fs: FileSystem, source: LogLocation, rules: CleaningRules | CompactionError, result: LogLocation | None = None
 ) -> LogPair | LogCertificate:
+    """The sides of a log, in place without a ``result``."""
     name = source.topic_partition
     if isinstance(rules, CompactionError):
         return LogCertificate.failed(name, str(rules))
     try:
-        return LogPair(name, *read(), rules)
+        if result is None:
+            return LogPair(name, *_sides_in_place(fs, source), rules)
+        before, after = (_side(fs, location, segments_in(fs, location.path)) for location in (source, result))
+        return LogPair(name, before, after, rules)
     except Exception as error:
         return LogCertificate.failed(name, str(as_log_error(error, source.path)))
-
-
-def _sides(fs: FileSystem, source: LogLocation, result: LogLocation) -> tuple[Side, Side]:
-    return _side(fs, source, segments_in(fs, source.path)), _side(fs, result, segments_in(fs, result.path))
 
 
 def _sides_in_place(fs: FileSystem, location: LogLocation) -> tuple[Side, Side]:
@@ -213,6 +310,12 @@ def segments_in(fs: FileSystem, path: str, suffix: str = "") -> tuple[SegmentFil
     return tuple(segments)
 
 
+def snapshot_offsets(fs: FileSystem, path: str) -> set[int]:
+    """The offsets of the producer snapshots of a partition directory."""
+    files = map(parse_segment_file, fs.listdir(path))
+    return {file.base_offset for file in files if file is not None and (file.kind, file.suffix) == (SNAPSHOT, "")}
+
+
 def _side(fs: FileSystem, location: LogLocation, segments: tuple[SegmentFiles, ...]) -> Side:
     if not segments:
         raise CorruptLogError("directory has no segments", path=location.path, hint="give the directory that holds the log")
@@ -236,3 +339,48 @@ def _by_name(locations: Iterable[LogLocation], side: str) -> Mapping[TopicPartit
             raise UsageError(problem, path=location.path, hint="verify one log directory at a time")
         by_name[location.topic_partition] = location
     return by_name
+
+
+def require_sources(request: CompactionRequest) -> None:
+    """:raises UsageError: the run of ``request`` would retain no sources to verify against"""
+    if request.dry_run:
+        raise UsageError("--verify: a dry run writes nothing to verify", hint="drop one of the two options")
+    if request.output_dir is not None:
+        return
+    fs = file_system(request.log_dirs)
+    for location, settings in zip(request.logs, read_settings(fs, request.logs, request), strict=True):
+        if isinstance(settings, Settings) and settings.topic.file_delete_delay_ms == 0:
+            source = settings.topic.source("file.delete.delay.ms")
+            problem = f"{location.topic_partition} has file.delete.delay.ms=0 ({source}), which deletes the sources at once"
+            raise UsageError(f"--verify: {problem}", hint="set another delay, or write to --output-dir")
+
+
+def requests(request: CompactionRequest, report: RunReport) -> Iterator[VerifyRequest]:
+    """One request per log directory: in a copy for every log that did not fail, in place for the changed logs."""
+    targets = {} if request.output_dir is None else layout(request.output_dir, request.log_dirs)
+    for log_dir in request.log_dirs:
+        logs = frozenset(
+            TopicPartition(log.topic, log.partition)
+            for log in report.logs
+            if log.log_dir == log_dir
+            and log.status is not LogStatus.FAILED
+            and (targets or log.status is LogStatus.CLEANED or log.expired_segments)
+        )
+        if logs:
+            yield of_logs(request, log_dir, logs, targets.get(log_dir))
+
+
+def of_logs(request: CompactionRequest, log_dir: str, logs: frozenset[TopicPartition], copy: str | None) -> VerifyRequest:
+    """The request for logs of one log directory of a run, in place or in its ``copy``."""
+    return VerifyRequest(
+        before=() if copy is None else (log_dir,),
+        after=(log_dir if copy is None else copy,),
+        now_ms=request.as_of_ms,
+        exact=True,
+        logs=logs,
+        resolver=request.resolver,
+        metadata_dirs=request.metadata_dirs,
+        kafka_version=request.kafka_version,
+        include_active=request.include_active,
+        several_rounds=request.since is not None,
+    )

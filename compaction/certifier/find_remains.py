@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import NamedTuple
 
-from compaction.certifier.checks.erased_keys import ErasedKeys
-from compaction.certifier.checks.log_pair import LONG_MAX
-from compaction.certifier.checks.offset_ranges import RANGE_BYTES, ByteRange
-from compaction.certifier.checks.read_chunks import read_chunks
+from compaction.certifier.certificate import Remains
+from compaction.certifier.erased_keys import ErasedKeys
+from compaction.certifier.find_pairs import LONG_MAX
+from compaction.certifier.reader import ByteRange, read_chunks
+from compaction.certifier.records import RANGE_BYTES
 from compaction.errors import CompactionError, StorageError
 from compaction.formats.primitives import FormatError
 from compaction.locking.claim import is_claim
@@ -38,19 +38,6 @@ from compaction.task_runner import Job, TaskRunner, pack
 
 _OF_RUNS = frozenset((JOURNAL, FINISHED, MANIFEST, MARKER))
 _DIRECTORY = "/"
-
-
-class Remains(NamedTuple):
-    """A file, or a directory (with ``/``), that an erasure did not reach. ``records``: the number of its records with erased
-    keys, ``None`` if it cannot be read as record batches."""
-
-    path: str
-    records: int | None = None
-
-    def __str__(self) -> str:
-        if self.records is None:
-            return f"{self.path} was not erased from, and cannot be searched"
-        return f"{self.path} was not erased from, and has {counted(self.records, 'record')} of the keys"
 
 
 def unreached(

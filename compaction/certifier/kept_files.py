@@ -26,12 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from compaction.certifier.checks.log_pair import LONG_MAX, LogPair
-from compaction.certifier.checks.violations import Findings
+from compaction.certifier.certificate import DirectoryCertificate, Findings
+from compaction.certifier.find_pairs import LONG_MAX, LogPair, snapshot_offsets
+from compaction.certifier.reader import same_bytes
+from compaction.certifier.segments import WalkedLog, entry_text
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import (
     EpochEntry,
@@ -53,7 +54,6 @@ from compaction.names import (
     RECOVERY_POINTS,
     SNAPSHOT,
     TopicPartition,
-    parse_segment_file,
     segment_file,
 )
 from compaction.storage.filesystem import FileSystem, join, parent
@@ -63,154 +63,110 @@ from compaction.storage.text_files import read_small, read_small_text
 T = TypeVar("T")
 _HINT = "restore it"
 _METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
-_STEP_BYTES = 8 << 20
 _THREADS = 8
-Offsets = Mapping[TopicPartition, int]
+#: of a checkpoint in a log directory, by the name of the checkpoint; ``None`` if it is malformed
+Offsets = Callable[[str, str], "Mapping[TopicPartition, int] | None"]
 
 
-class WalkedLog(NamedTuple):
-    """Both sides of a log, with the end offset and the batches' leader epochs of before."""
+class _Sides(NamedTuple):
+    """The directories of before and after, of a log or all of its log directory; the same one if it was cleaned in place."""
 
-    pair: LogPair
-    end_offset: int
-    epochs: tuple[EpochRange, ...]
+    fs: FileSystem
+    old: str
+    new: str
+
+    @classmethod
+    def of(cls, pair: LogPair) -> _Sides:
+        """The partition directories."""
+        old, new = pair.before.segments[0].directory, pair.after.segments[0].directory
+        return cls(file_system([old, new]), old, new)
+
+    def read(self, name: str, parse: Callable[[FileSystem, str], T]) -> tuple[T | None, T | None]:
+        """The content of a file on both sides; ``None`` if it is missing or malformed."""
+        return _content(self.fs, join(self.old, name), parse), _content(self.fs, join(self.new, name), parse)
 
 
 def check_logs(logs: Mapping[int, WalkedLog]) -> dict[int, Findings | StorageError]:
     """Check the files beside the records of each log, in threads."""
     # each checkpoint is read once
-    offsets = cache(_read_offsets)
+    offsets = cache(_offsets)
     with ThreadPoolExecutor(_THREADS) as pool:
         return dict(zip(logs, pool.map(partial(_check_log, offsets), logs.values()), strict=True))
 
 
-def _check_log(offsets: Callable[[str, str], Offsets | None], log: WalkedLog) -> Findings | StorageError:
-    findings, (old, new) = Findings(), directories(log.pair)
-    if old == new and log.pair.rules.erases:
+def _check_log(offsets: Offsets, log: WalkedLog) -> Findings | StorageError:
+    findings, sides = Findings(), _Sides.of(log.pair)
+    in_place = sides.old == sides.new
+    if in_place and log.pair.rules.erases:
         return findings
-    fs = file_system([old, new])
     try:
-        problems = _in_place_problems(fs, log, offsets) if old == new else _copy_problems(fs, log, offsets)
-        for offset, message in problems:
+        for offset, message in _in_place_problems(sides, log, offsets) if in_place else _copy_problems(sides, log, offsets):
             findings.add(offset, message)
     except StorageError as error:
         return error
     return findings
 
 
-def _copy_problems(fs: FileSystem, log: WalkedLog, offsets: Callable[[str, str], Offsets | None]) -> Iterator[tuple[int, str]]:
-    (old, new), start = directories(log.pair), log.pair.after.log_start_offset
-    for name in (HIGH_WATERMARKS, RECOVERY_POINTS):
-        before, after = (offsets(parent(path), name) for path in (old, new))
-        problem = None if before is None else _entry_problem(log.pair.topic_partition, before, after)
-        if problem is not None:
-            yield start, f"{name} {problem}"
-    epochs = copied_epoch_problems(fs, (old, new), (start, log.end_offset), log.epochs)
-    for message in (*_topic_id_problems(fs, old, new), *epochs):
-        yield start, message
-    yield from _snapshot_problems(fs, log.pair)
+def _copy_problems(sides: _Sides, log: WalkedLog, offsets: Offsets) -> Iterator[tuple[int, str]]:
+    name, start = log.pair.topic_partition, log.pair.after.log_start_offset
+    for checkpoint in (HIGH_WATERMARKS, RECOVERY_POINTS):
+        before, after = (offsets(parent(path), checkpoint) for path in (sides.old, sides.new))
+        if before is not None and after is None:
+            yield start, f"{checkpoint} is malformed"
+        elif before is not None and after is not None and before.get(name) != after.get(name):
+            yield start, f"{checkpoint} has {entry_text(after.get(name))}, it had {entry_text(before.get(name))}"
+    expected, actual = sides.read(PARTITION_METADATA, _topic_id)
+    if expected is not None and expected != actual:
+        found = "has no topic id" if actual is None else f"has topic id {actual}"
+        yield start, f"{PARTITION_METADATA} {found}, expected {expected}: a broker takes the log for a stray"
+    if problem := _epoch_problem(sides, log):
+        yield start, problem
+    yield from _snapshot_problems(sides, log.pair)
 
 
-def _in_place_problems(
-    fs: FileSystem, log: WalkedLog, offsets: Callable[[str, str], Offsets | None]
-) -> Iterator[tuple[int, str]]:
-    (path, _), start, end = directories(log.pair), log.pair.after.log_start_offset, log.end_offset
+def _in_place_problems(sides: _Sides, log: WalkedLog, offsets: Offsets) -> Iterator[tuple[int, str]]:
+    fs, path, start, end = sides.fs, sides.new, log.pair.after.log_start_offset, log.end_offset
     log_dir = parent(path)
     for name in (HIGH_WATERMARKS, RECOVERY_POINTS) if fs.stat(join(log_dir, CLEAN_SHUTDOWN)) is not None else ():
         offset = (offsets(log_dir, name) or {}).get(log.pair.topic_partition, start)
         if offset > end:
             yield end, f"{name} has offset {offset}, past the log end {end}"
-    for message in epoch_problems(fs, path, start, log.epochs):
-        yield start, message
-    for offset in _snapshots(fs, path):
-        producers = parsed(partial(_producers, offset), fs, path) or ()
+    wrong = _contradiction(_content(fs, join(path, LEADER_EPOCHS), _epochs) or [], start, log.epochs)
+    if wrong is not None:
+        problem = f"leader epoch {wrong.epoch} is that of offset {wrong.first_offset}"
+        yield start, f"{LEADER_EPOCHS} contradicts the batches: {problem}"
+    for offset in snapshot_offsets(fs, path):
+        producers = _content(fs, join(path, segment_file(offset, SNAPSHOT)), _producers) or ()
         if any(max(last_offset, txn_offset) >= offset for _, _, _, last_offset, *_, txn_offset in producers):
             yield offset, f"{segment_file(offset, SNAPSHOT)} has a batch at or past its offset"
 
 
-def _read_offsets(log_dir: str, name: str) -> Offsets | None:
-    path = join(log_dir, name)
-    return parsed(lambda fs, _: parse_offset_checkpoint(text_of(fs, path) or "", path), file_system([log_dir]), log_dir)
-
-
-def _entry_problem(log: TopicPartition, before: Offsets, after: Offsets | None) -> str | None:
-    if after is None:
-        return "is malformed"
-    expected, actual = before.get(log), after.get(log)
-    return None if expected == actual else f"has {_entry(actual)}, it had {_entry(expected)}"
-
-
-def _entry(offset: int | None) -> str:
-    return "no entry" if offset is None else f"offset {offset}"
-
-
-def _topic_id_problems(fs: FileSystem, old: str, new: str) -> Iterator[str]:
-    expected, actual = parsed_pair(_topic_id, fs, old, new)
-    if expected is not None and expected != actual:
-        problem = "has no topic id" if actual is None else f"has topic id {actual}"
-        yield f"{PARTITION_METADATA} {problem}, expected {expected}: a broker takes the log for a stray"
-
-
-def _topic_id(fs: FileSystem, log: str) -> str | None:
-    path = join(log, PARTITION_METADATA)
-    text = text_of(fs, path)
-    return None if text is None else parse_partition_metadata(text, path).topic_id
-
-
-def _snapshot_problems(fs: FileSystem, pair: LogPair) -> Iterator[tuple[int, str]]:
-    old, new = directories(pair)
-    before, after = _snapshots(fs, old), _snapshots(fs, new)
+def _snapshot_problems(sides: _Sides, pair: LogPair) -> Iterator[tuple[int, str]]:
+    before, after = snapshot_offsets(sides.fs, sides.old), snapshot_offsets(sides.fs, sides.new)
     bases, active = {segment.base_offset for segment in pair.after.segments}, pair.before.segments[-1].base_offset
-    start = pair.after.log_start_offset
-    for offset in sorted(before.keys() | after.keys()):
-        if offset <= start:
-            continue
+    for offset in sorted(offset for offset in before | after if offset > pair.after.log_start_offset):
+        name = segment_file(offset, SNAPSHOT)
         if offset not in before:
-            yield offset, f"{segment_file(offset, SNAPSHOT)} is not in the source"
+            yield offset, f"{name} is not in the source"
             continue
-        expected, actual = parsed_pair(partial(_producers, offset), fs, old, new)
+        expected, actual = sides.read(name, _producers)
         needed = offset in bases or offset > active
         if expected is not None and (actual != expected if offset in after else needed):
-            problem = "is missing or malformed" if actual is None else "has other producers"
-            yield offset, f"{segment_file(offset, SNAPSHOT)} {problem}"
+            yield offset, f"{name} {'is missing or malformed' if actual is None else 'has other producers'}"
 
 
-def _snapshots(fs: FileSystem, log: str) -> dict[int, str]:
-    """The producer snapshots of a log by offset."""
-    files = ((name, parse_segment_file(name)) for name in fs.listdir(log))
-    return {file.base_offset: name for name, file in files if file is not None and (file.kind, file.suffix) == (SNAPSHOT, "")}
-
-
-def _producers(offset: int, fs: FileSystem, log: str) -> list[tuple[int, ...]] | None:
-    path = join(log, segment_file(offset, SNAPSHOT))
-    return None if fs.stat(path) is None else sorted(map(tuple, read_snapshot(read_small(fs, path, _HINT))))
-
-
-def copied_epoch_problems(
-    fs: FileSystem, paths: tuple[str, str], bounds: tuple[int, int], batches: Sequence[EpochRange]
-) -> Iterator[str]:
-    """Check that each offset has the same leader epoch on both sides, or that of its batch if before contradicts the batches.
-
-    :param paths: the partition directories of before and after
-    :param bounds: log start, and log end (exclusive)
-    :param batches: of before
-    """
-    before, after = parsed_pair(_epochs, fs, *paths)
-    expected = _spans(before or [], *bounds)
-    if before is None or (after is not None and _spans(after, *bounds) == expected):
-        return
-    start = bounds[0]
-    wrong = _contradiction(before, start, batches, missing=True) is not None
-    if after is None or not wrong or _contradiction(after, start, batches) is not None:
-        shown = ", ".join(f"{epoch} from offset {first}" for epoch, first in expected[:3]) or "none"
-        yield f"{LEADER_EPOCHS} is missing, malformed or has other leader epochs; expected: {shown}"
-
-
-def epoch_problems(fs: FileSystem, path: str, start: int, batches: Iterable[EpochRange]) -> Iterator[str]:
-    """Check that the leader epochs of a log are those of its batches that end at or past ``start``."""
-    wrong = _contradiction(parsed(_epochs, fs, path) or [], start, batches)
-    if wrong is not None:
-        yield f"{LEADER_EPOCHS} contradicts the batches: leader epoch {wrong.epoch} is that of offset {wrong.first_offset}"
+def _epoch_problem(sides: _Sides, log: WalkedLog) -> str | None:
+    """Check that each offset has the same leader epoch on both sides, or that of its batch if before is wrong."""
+    before, after = sides.read(LEADER_EPOCHS, _epochs)
+    start, end = log.pair.after.log_start_offset, log.end_offset
+    expected = _spans(before or [], start, end)
+    if before is None or (after is not None and _spans(after, start, end) == expected):
+        return None
+    wrong = _contradiction(before, start, log.epochs, missing=True) is not None
+    if after is not None and wrong and _contradiction(after, start, log.epochs) is None:
+        return None
+    shown = ", ".join(f"{epoch} from offset {first}" for epoch, first in expected[:3]) or "none"
+    return f"{LEADER_EPOCHS} is missing, malformed or has other leader epochs; expected: {shown}"
 
 
 def _contradiction(
@@ -230,12 +186,6 @@ def _contradiction(
     return None
 
 
-def _epochs(fs: FileSystem, log: str) -> list[EpochEntry] | None:
-    path = join(log, LEADER_EPOCHS)
-    text = text_of(fs, path)
-    return None if text is None else parse_leader_epochs(text, path)
-
-
 def _spans(epochs: Sequence[EpochEntry], start: int, end: int) -> list[tuple[int, int]]:
     """The epochs of the offsets from ``start`` to ``end`` (exclusive), each with its first offset there."""
     ends = [*(entry.start_offset for entry in epochs[1:]), LONG_MAX]
@@ -243,52 +193,31 @@ def _spans(epochs: Sequence[EpochEntry], start: int, end: int) -> list[tuple[int
     return [(epoch, first) for epoch, first, after in spans if first < after]
 
 
-@dataclass(frozen=True)
-class DirectoryCertificate:
-    """The violations in the broker's files of a log directory of ``after``."""
-
-    log_dir: str
-    violations: tuple[str, ...]
-
-    def document(self) -> dict[str, Any]:
-        """Its object in the JSON document."""
-        return {**asdict(self), "violations": list(self.violations)}
-
-    def lines(self) -> list[str]:
-        """The violations as lines of text."""
-        return [f"{self.log_dir}: {violation}" for violation in self.violations]
-
-
 def check_directories(pairs: Iterable[LogPair]) -> tuple[DirectoryCertificate, ...]:
     """Check the copied log directories; returns those with violations."""
     certificates = []
-    for old, new in dict.fromkeys((parent(old), parent(new)) for old, new in map(directories, pairs) if old != new):
-        fs = file_system([old, new])
-        problems = (*_properties_problems(fs, old, new), *_shutdown_problems(fs, old, new), *_metadata_problems(fs, old, new))
-        if problems:
+    logs = map(_Sides.of, pairs)
+    for old, new in dict.fromkeys((parent(sides.old), parent(sides.new)) for sides in logs if sides.old != sides.new):
+        sides = _Sides(file_system([old, new]), old, new)
+        if problems := (*_properties_problems(sides), *_shutdown_problems(sides), *_metadata_problems(sides)):
             certificates.append(DirectoryCertificate(new, problems))
     return tuple(certificates)
 
 
-def _properties_problems(fs: FileSystem, old: str, new: str) -> Iterator[str]:
-    expected, actual = parsed_pair(_properties, fs, old, new)
+def _properties_problems(sides: _Sides) -> Iterator[str]:
+    expected, actual = sides.read(META_PROPERTIES, _properties)
+    stats = [sides.fs.stat(join(log_dir, META_PROPERTIES)) for log_dir in (sides.old, sides.new)]
     if expected is not None and actual is None:
         yield f"{META_PROPERTIES} is missing or malformed"
-    elif fs.stat(join(old, META_PROPERTIES)) is None and fs.stat(join(new, META_PROPERTIES)) is not None:
+    elif stats[0] is None and stats[1] is not None:
         yield f"{META_PROPERTIES} is not in the source"
     elif expected is not None and actual is not None and expected != actual:
         name = min(name for name in expected.keys() | actual.keys() if expected.get(name) != actual.get(name))
         yield f"{META_PROPERTIES} has {name}={actual.get(name)}, expected {expected.get(name)}"
 
 
-def _properties(fs: FileSystem, log_dir: str) -> dict[str, str] | None:
-    path = join(log_dir, META_PROPERTIES)
-    text = text_of(fs, path, "latin-1")
-    return None if text is None else as_dict(parse_properties(text, path))
-
-
-def _shutdown_problems(fs: FileSystem, old: str, new: str) -> Iterator[str]:
-    expected, actual = parsed_pair(_shutdown, fs, old, new)
+def _shutdown_problems(sides: _Sides) -> Iterator[str]:
+    expected, actual = sides.read(CLEAN_SHUTDOWN, _raw)
     if actual is None and expected is not None:
         yield f"{CLEAN_SHUTDOWN} is missing: a broker recovers every log"
     elif expected is None and actual is not None:
@@ -297,22 +226,18 @@ def _shutdown_problems(fs: FileSystem, old: str, new: str) -> Iterator[str]:
         yield f"{CLEAN_SHUTDOWN} has other contents"
 
 
-def _shutdown(fs: FileSystem, log_dir: str) -> bytes | None:
-    path = join(log_dir, CLEAN_SHUTDOWN)
-    return None if fs.stat(path) is None else read_small(fs, path, _HINT)
-
-
-def _metadata_problems(fs: FileSystem, old: str, new: str) -> Iterator[str]:
+def _metadata_problems(sides: _Sides) -> Iterator[str]:
     """The metadata log has the same files with the same bytes."""
-    expected, actual = (_files(fs, join(path, _METADATA_LOG)) for path in (old, new))
+    old, new = (join(log_dir, _METADATA_LOG) for log_dir in (sides.old, sides.new))
+    expected, actual = _files(sides.fs, old), _files(sides.fs, new)
     if expected is None:
         return
     if actual is None:
         yield f"{_METADATA_LOG} is missing: a broker takes every log for a stray"
         return
     for name in sorted(expected.keys() | actual.keys()):
-        paths = [join(log_dir, _METADATA_LOG, name) for log_dir in (old, new)]
-        if expected.get(name) != actual.get(name) or not _same(fs, expected[name], *paths):
+        size = expected.get(name)
+        if size is None or size != actual.get(name) or not same_bytes(sides.fs, join(old, name), join(new, name), size):
             yield f"{_METADATA_LOG}/{name} differs from the source"
 
 
@@ -325,31 +250,38 @@ def _files(fs: FileSystem, directory: str) -> dict[str, int] | None:
     return {name: status.size for name, status in stats if status is not None and status.is_file}
 
 
-def _same(fs: FileSystem, size: int, *paths: str) -> bool:
-    steps = range(0, size, _STEP_BYTES)
-    return all(
-        len({fs.read_bytes(path, position, min(_STEP_BYTES, size - position)) for path in paths}) == 1 for position in steps
-    )
-
-
-def directories(pair: LogPair) -> tuple[str, str]:
-    """The partition directories of before and after; the same one for a log that was cleaned in place."""
-    return pair.before.segments[0].directory, pair.after.segments[0].directory
-
-
-def parsed(read: Callable[[FileSystem, str], T | None], fs: FileSystem, directory: str) -> T | None:
-    """The content of a file in a directory; ``None`` if it is missing or malformed."""
+def _content(fs: FileSystem, path: str, parse: Callable[[FileSystem, str], T]) -> T | None:
+    """The content of a file; ``None`` if it is missing or malformed."""
     try:
-        return read(fs, directory)
+        return None if fs.stat(path) is None else parse(fs, path)
     except (CorruptLogError, FormatError):
         return None
 
 
-def parsed_pair(read: Callable[[FileSystem, str], T | None], fs: FileSystem, old: str, new: str) -> tuple[T | None, T | None]:
-    """``parsed`` of two directories."""
-    return parsed(read, fs, old), parsed(read, fs, new)
+def _offsets(log_dir: str, name: str) -> Mapping[TopicPartition, int] | None:
+    fs, path = file_system([log_dir]), join(log_dir, name)
+    return {} if fs.stat(path) is None else _content(fs, path, _checkpoint)
 
 
-def text_of(fs: FileSystem, path: str, encoding: str = "utf-8") -> str | None:
-    """The text of a file; ``None`` if it is missing."""
-    return None if fs.stat(path) is None else read_small_text(fs, path, _HINT, encoding)
+def _checkpoint(fs: FileSystem, path: str) -> Mapping[TopicPartition, int]:
+    return parse_offset_checkpoint(read_small_text(fs, path, _HINT), path)
+
+
+def _epochs(fs: FileSystem, path: str) -> list[EpochEntry]:
+    return parse_leader_epochs(read_small_text(fs, path, _HINT), path)
+
+
+def _topic_id(fs: FileSystem, path: str) -> str | None:
+    return parse_partition_metadata(read_small_text(fs, path, _HINT), path).topic_id
+
+
+def _properties(fs: FileSystem, path: str) -> dict[str, str]:
+    return as_dict(parse_properties(read_small_text(fs, path, _HINT, "latin-1"), path))
+
+
+def _producers(fs: FileSystem, path: str) -> list[tuple[int, ...]]:
+    return sorted(map(tuple, read_snapshot(_raw(fs, path))))
+
+
+def _raw(fs: FileSystem, path: str) -> bytes:
+    return read_small(fs, path, _HINT)

@@ -147,14 +147,14 @@ def clean(engine: Engine, request: CompactionRequest) -> RunReport:
 
 
 def _require_sources(request: CompactionRequest) -> None:
-    from compaction.certifier.after_compact import require_sources
+    from compaction.certifier.find_pairs import require_sources
 
     require_sources(request)
 
 
 def _verified(engine: Engine, request: CompactionRequest, report: RunReport) -> list[VerifyReport]:
     """The certificates of the result; of all logs if an earlier run made the output, because it may not have verified it."""
-    from compaction.certifier.after_compact import requests
+    from compaction.certifier.find_pairs import requests
     from compaction.commands.verify import certified
 
     if report.done_before:
@@ -167,11 +167,11 @@ def _check_of(engine: Engine, request: CompactionRequest, verified: list[VerifyR
     """Adds the certificates of a copy to ``verified`` before it is published; an error if one does not hold."""
 
     def check(log_dir: str, copy: str, logs: frozenset[TopicPartition]) -> None:
-        from compaction.certifier.after_compact import of_logs
         from compaction.certifier.certificate import Status, error_line
+        from compaction.certifier.find_pairs import of_logs
         from compaction.commands.verify import certified
 
-        report = certified(engine, of_logs(request, (log_dir,), copy, logs))
+        report = certified(engine, of_logs(request, log_dir, logs, copy))
         wrong = [error_line(log) for log in report.logs if log.status is not Status.HOLDS]
         wrong += [line for directory in report.directories for line in directory.lines()]
         if wrong:

@@ -8,35 +8,29 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from compaction.api.engine_choice import ENCRYPTED, Engine, progress, wave_ended
 from compaction.api.inputs import Inputs, read_request, read_selector, with_output
 from compaction.api.key_inputs import KeyInputs, certified_salt, erased_keys, read_keys
 from compaction.api.runs import OnReport, done_before, run_on_engine
-from compaction.certifier.certificate import Status, error_line
-from compaction.certifier.find_pairs import VerifyRequest
+from compaction.certifier.certificate import Status
 from compaction.cli import execution, log_lines
 from compaction.cli.parser import Parser
 from compaction.config.request import CompactionRequest
-from compaction.names import LogLocation, TopicPartition
 from compaction.options.option import CommandOptions
 from compaction.options.table import REPORTED, EraseOptions
 from compaction.options.values import Texts
-from compaction.output.target import layout
 from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
-from compaction.storage.text_files import PRIVATE, check_writable, write_text
+from compaction.storage.text_files import check_writable
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from compaction.certifier.find_remains import Remains
-    from compaction.erasure.certify_result import Certification, Certify, ErasedLog
     from compaction.erasure.erase_keys import ErasureRequest
 
 Execute = Callable[[Engine, "ErasureRequest"], RunReport]
@@ -115,7 +109,10 @@ def run(log_dirs: Texts, options: EraseOptions, on_report: OnReport, execute: Ex
             if (earlier_report := done_before(_with_salt(request.base, salt or request.erasure.salt))) is not None:
                 return report_once(earlier_report)
         if path is not None:
-            request = replace(request, certify=_certifier(engine, request, path), certificate=path)
+            check_writable(path)
+            # the certifier must support the patterns
+            erased_keys(request.erasure.criteria, tombstones=request.erasure.tombstones)
+            request = replace(request, certificate=path)
         return report_once(execute(engine, request))
 
     return run_on_engine(Inputs.of(OPTIONS, log_dirs, options), work, on_report, ENCRYPTED)
@@ -151,75 +148,6 @@ def erase_records(engine: Engine, request: ErasureRequest) -> RunReport:
 
     with progress() as progress_display:
         return erase_keys(engine.passes(progress_display), request, on_wave=wave_ended)
-
-
-def _certifier(engine: Engine, request: ErasureRequest, path: str) -> Certify:
-    """Certifies the logs of a run and writes the certificate, also if all failed."""
-    check_writable(path)
-    base, erased = request.base, erased_keys(request.erasure.criteria, tombstones=request.erasure.tombstones)
-
-    def certify(run: Sequence[ErasedLog]) -> Certification:
-        from compaction.certifier.erasure_certificate import certify_erasure, document, failed_log, status_of
-        from compaction.erasure.certify_result import Certification
-
-        # from now on the file is not that of an earlier run, even if this run fails
-        Path(path).unlink(missing_ok=True)
-        resumed = {log.location.topic_partition for log in run if log.resumed}
-        errors: dict[LogLocation, str] = {}
-        logs: dict[LogLocation, Mapping[str, Any]] = {}
-        elsewhere: list[Remains] = []
-        notes: list[str] = []
-        for verify_request, by_name in _requests(base, run):
-            with progress() as progress_display:
-                certified = certify_erasure(engine.passes(progress_display), verify_request, erased)
-            for log in certified.logs:
-                name = TopicPartition(log["topic"], log["partition"])
-                logs[by_name[name]] = {**log, "resumed": name in resumed}
-            wrong = (log for log in certified.report.logs if log.status not in (Status.HOLDS, Status.INCOMPLETE))
-            errors |= {by_name[log.topic_partition]: f"certificate: {error_line(log)}" for log in wrong}
-            elsewhere += certified.report.elsewhere
-            notes += (f"{log.name}: {log.left_text}" for log in certified.report.logs if log.remaining)
-            notes += (str(file) for file in certified.report.elsewhere if file.records)
-        certificate_request = VerifyRequest((), (), base.as_of_ms, include_active=base.include_active)
-
-        def write(failed: Mapping[LogLocation, str]) -> str:
-            logs.update({log: failed_log(log.topic_partition, error) for log, error in failed.items()})
-            text = document(certificate_request, erased, request.erasure.salt, list(logs.values()), elsewhere)
-            write_text(path, text, PRIVATE)
-            return status_of(list(logs.values()), elsewhere).value
-
-        status = write({log.location: log.error for log in run if log.error is not None})
-        return Certification(status, errors, notes, write)
-
-    return certify
-
-
-def _requests(
-    base: CompactionRequest, run: Sequence[ErasedLog]
-) -> Iterator[tuple[VerifyRequest, Mapping[TopicPartition, LogLocation]]]:
-    """One request per log directory, with its logs."""
-    targets = {} if base.output_dir is None else layout(base.output_dir, base.log_dirs)
-    for log_dir in base.log_dirs:
-        logs_of_dir = {log.location.topic_partition: log for log in run if log.location.log_dir == log_dir}
-        unfailed = {name: log for name, log in logs_of_dir.items() if log.error is None}
-        if logs_of_dir:
-            yield (
-                VerifyRequest(
-                    before=(log_dir,) if targets else (),
-                    after=(targets.get(log_dir, log_dir),),
-                    now_ms=base.as_of_ms,
-                    logs=frozenset(unfailed),
-                    cleaned_to={name: log.checkpoint for name, log in unfailed.items()},
-                    resolver=base.resolver,
-                    metadata_dirs=base.metadata_dirs,
-                    kafka_version=base.kafka_version,
-                    include_active=base.include_active,
-                    refused=frozenset(name for name, log in unfailed.items() if log.refused),
-                    failed=frozenset(logs_of_dir) - frozenset(unfailed),
-                    sources_remain=not targets,
-                ),
-                {name: log.location for name, log in unfailed.items()},
-            )
 
 
 def main(argv: Sequence[str] | None = None, execute: Execute = erase_records) -> int:

@@ -41,7 +41,7 @@ from compaction.storage.uri import parse_uri
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from compaction.certifier.checks.erased_keys import ErasedKeys
+    from compaction.certifier.erased_keys import ErasedKeys
 
 _DESCRIPTION = """\
 Prove that the logs of --after are a valid result of cleaning those of --before. Each retained

@@ -1,4 +1,4 @@
-"""``erase``: one run that erases keys, with ``Eraser`` as its method.
+"""``erase``: one run that erases keys.
 
 The replaced segments do not remain: ``.deleted`` files are removed as soon as their log is swapped, and leftovers of earlier
 runs when the log is prepared, also if it has no match.
@@ -10,6 +10,29 @@ The method of an erasure: **find the matches**, then **clean** the segments that
 
 Each segment is a group: its output has its base offset, and other segments are not written. Nothing is shuffled: pass 1 returns
 the offsets of matches to the driver, compressed, and pass 2 gets those of its parts.
+
+The rules by which records and batches survive; this is the normative statement:
+
+Rule: a record is erased iff its key is selected (``compaction.formats.key_criteria``), anywhere in the erased segments:
+clean or dirty, committed, aborted or of an open transaction, below the log start or at the log end. No other rule of record
+retention applies: superseded records, tombstones, aborted data, markers and records without a key are retained, and no batch
+gets or loses a delete horizon.
+
+1. *Untouched segments.* A segment without such a record is not written.
+2. *Untouched batches.* A batch without such a record is copied byte for byte, also one of magic 0 or 1, or without records.
+3. *Other batches.* A batch that loses some records is written as Kafka's cleaner writes it: offsets, producer, sequence, codec
+   and timestamps are retained. One of magic 0 or 1 becomes v2, or keeps its magic up to Kafka 3.9. Header names that are not
+   UTF-8 are retained, too; Kafka's cleaner replaces them.
+4. *Emptied batches.* A batch that loses all records becomes an empty batch (header only, count 0) if it is the last one of an
+   active producer, the first one of an open transaction, or if the erased segments end with it; otherwise it is dropped. So the
+   producers' sequences, the last stable offset and the log end remain. One of magic 0 or 1 becomes a v2 batch then.
+5. *Transaction indexes* keep their entries, as the markers remain.
+6. With ``tombstones`` no record is dropped: each loses its value and its headers, which may hold parts of the value. It keeps
+   key, offset and timestamp. Batches of magic 0 and 1 become v2. A record without value and headers is unchanged.
+7. The *cleaner checkpoint* is not moved: dirty records stay dirty, and later rounds clean them.
+
+Rule 4 is that of ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``, except for open transactions, which Kafka's cleaner does
+not reach, and for the end of the segments, which it retains since 3.9.2 (KAFKA-17076).
 """
 
 from __future__ import annotations
@@ -19,16 +42,24 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.cleaning.grouping import Group
+from compaction.cleaning.kafka_rules import KafkaRules, OldFormat, Retention
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import PolicyPlan
-from compaction.cleaning.skip_reasons import SkipCause
+from compaction.cleaning.plan import LogPlan, PolicyPlan
+from compaction.cleaning.record_retention import ActiveProducers, RoundRules
+from compaction.cleaning.skip_reasons import SkipCause, Verdict
+from compaction.cleaning.txn_tables import AbortedRanges, Int64s, Rows
+from compaction.config import TopicConfig
 from compaction.config.request import CompactionRequest
-from compaction.erasure.certify_result import Certified, Certifier, Certify, ErasedLog, remove_sources
+from compaction.erasure.certify_result import Certified, Certifier, remove_sources
 from compaction.erasure.erasure_report import erased_report, erasure_document, left_files, missing_document, notes_of
-from compaction.erasure.erasure_rules import ErasureRules, narrowed, plan_erasure
 from compaction.erasure.find_matches import Erasure, FoundKeys, SliceMatches, match_slices, matchers, unpacked
 from compaction.errors import CorruptLogError
 from compaction.formats.key_list import KeyPlaces
+from compaction.kernels.reading import tables
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import LogLocation
@@ -51,19 +82,22 @@ from compaction.storage.filesystem import DiskFileSystem
 from compaction.task_runner import Job, TaskRunner, pack, size_of
 
 _INTERNAL = "__"
+#: before the modification time of any segment
+_NO_HORIZON_MS = -(2**62)
+#: no batch gets a delete horizon
+_NO_TIME_MS = -1
 
 
 @dataclass(frozen=True)
 class ErasureRequest:
     """``base`` selects the logs, ``erasure`` the records to erase. ``internal``: the internal topics that the call names.
-    ``certify`` is called with all logs, in place before the sources are removed; it writes the file ``certificate``.
-    ``places``: the files and lines of the keys of ``erasure``. ``accepts_remaining``: records of the keys where the run does
-    not erase are no failure of it."""
+    ``certificate``: the file for the certificate of all logs, made in place before the sources are removed. ``places``: the
+    files and lines of the keys of ``erasure``. ``accepts_remaining``: records of the keys where the run does not erase are no
+    failure of it."""
 
     base: CompactionRequest
     erasure: Erasure
     internal: frozenset[str] = frozenset()
-    certify: Certify | None = None
     certificate: str | None = None
     places: KeyPlaces | None = None
     accepts_remaining: bool = False
@@ -78,24 +112,31 @@ def erase_keys(
     on_wave: Callable[[RunReport], None] = lambda report: None,
 ) -> RunReport:
     """Erases keys; see ``run.carry_out``."""
-    base = request.base if request.certify is None else replace(uncertified(request.base), retain_replaced=True)
+    base = request.base if request.certificate is None else replace(uncertified(request.base), retain_replaced=True)
     recorded = replace(base, only_known_files=True)
-    command = _KeyErasure(request)
+    command = _KeyErasure(request, start)
     report = carry_out(command, start, recorded, sizes, files, runs, on_wave)
     return replace(report, erasure=command.document(report.logs))
 
 
 class _KeyErasure(Command):
-    doing = "looking for keys in"
+    """The command, and the method of each wave: pass 1 narrows the plans to segments with matches."""
 
-    def __init__(self, request: ErasureRequest) -> None:
-        self._request, self._base = request, request.base
-        #: of each wave
-        self._erasers: list[Eraser] = []
+    doing = "looking for keys in"
+    runner: TaskRunner
+
+    def __init__(self, request: ErasureRequest, start: Callable[[], TaskRunner]) -> None:
+        self._request, self._base, self._erasure, self._start = request, request.base, request.erasure, start
+        self._slice_bytes = 0
+        #: of each log the erased keys, and those in its last segment, from which nothing is erased
+        self._found: dict[LogLocation, tuple[FoundKeys, FoundKeys]] = {}
+        #: of the wave: compressed survivor entries by slice, if it has matches, and the number of distinct keys by log
+        self._matches: dict[SliceId, list[bytes]] = {}
+        self._key_counts: dict[int, int] = {}
         #: logs in which an earlier run or a broker has replaced segments, which are removed when the log is prepared
         self._replaced: frozenset[LogLocation] = frozenset()
         self._resumed: list[LogLocation] = []
-        self._certified: Certified | None = None
+        self._certified = Certified([])
 
     @property
     def _in_place(self) -> bool:
@@ -117,82 +158,19 @@ class _KeyErasure(Command):
             plan = replace(narrowed(plan, frozenset(), reason), skip_cause=cause)
         return PolicyPlan(plan)
 
-    def method(self, cleaner: Cleaner) -> Eraser:
-        sizes, dry_run = cleaner.sizes, self._base.dry_run
-        self._erasers.append(Eraser(self._request.erasure, cleaner.runner, sizes.slice_bytes, dry_run))
-        return self._erasers[-1]
-
-    def swapped(self, output: Destination, log: LogCleaning) -> DurableSteps[None]:
-        if self._in_place and self._request.certify is None:
-            yield from remove_sources(output, log)
-
-    def report(self, log: LogCleaning) -> LogReport:
-        # no other wave has the log
-        counts = [eraser.counts(log.location) for eraser in self._erasers]
-        return erased_report(log, sum(erased for erased, _ in counts), sum(remaining for _, remaining in counts))
-
-    def conclude(
-        self,
-        output: Destination | None,
-        logs: Sequence[LogCleaning],
-        unplanned: Mapping[LogLocation, str],
-        reports: list[LogReport],
-    ) -> list[LogReport]:
-        self._resumed = [log.location for log in logs if log.location in self._replaced]
-        certify = self._request.certify
-        if certify is None or self._base.dry_run:
-            return reports
-        failed = [ErasedLog(location, error=error) for location, error in unplanned.items()]
-        self._certified = Certifier(self._base, certify, output, failed, self._replaced).judge(logs, reports)
-        return self._certified.reports
-
-    def document(self, reports: Sequence[LogReport]) -> dict[str, Any]:
-        request, keys_of_waves = self._request, [eraser.all_keys() for eraser in self._erasers]
-        erased, keys = (FoundKeys.joined(parts) for parts in (zip(*keys_of_waves, strict=True) if keys_of_waves else ((), ())))
-        certified, files = self._certified or Certified([]), left_files(self._base)
-        notes = [*notes_of(self._base, reports, files), *certified.notes]
-        document = erasure_document(request.erasure, erased, self._resumed, notes)
-        document |= missing_document(request.erasure, keys, request.places) | {"left_files": files}
-        document["remaining_records"] = sum(log.remaining_records for log in reports)
-        document["remaining_accepted"] = request.accepts_remaining
-        if certified.status is not None:
-            document["certificate"] = {"path": request.certificate, "status": certified.status}
-        return document
-
-
-#: before the modification time of any segment
-_NO_HORIZON_MS = -(2**62)
-
-
-@dataclass(eq=False)
-class Eraser:
-    """Erases from logs; pass 1 narrows their plans to segments with matches.
-
-    :ivar keys: the erased keys of each log
-    :ivar records: the number of erased records of each log
-    :ivar remaining: the keys in the last segment of each log, from which nothing is erased
-    """
-
-    erasure: Erasure
-    runner: TaskRunner
-    slice_bytes: int
-    dry_run: bool
-    keys: dict[LogLocation, FoundKeys] = field(default_factory=dict)
-    records: dict[LogLocation, int] = field(default_factory=dict)
-    remaining: dict[LogLocation, FoundKeys] = field(default_factory=dict)
-    #: compressed survivor entries by slice, if it has matches
-    _matches: dict[SliceId, list[bytes]] = field(default_factory=dict)
-    #: the number of distinct keys by log
-    _key_counts: dict[int, int] = field(default_factory=dict)
+    def method(self, cleaner: Cleaner) -> _KeyErasure:
+        self.runner, self._slice_bytes = cleaner.runner, cleaner.sizes.slice_bytes
+        self._matches, self._key_counts = {}, {}
+        return self
 
     def scan(self, cleaner: Cleaner) -> None:
         """Pass 1: finds the matches, checks all batches, and narrows the plans."""
         slices = [part for log in cleaner.unfailed for part in log.slices]
         settings = cleaner.map_settings
         matches_of: dict[int, list[SliceMatches]] = {log.number: [] for log in cleaner.unfailed}
-        tasks = pack(slices, size_of, self.slice_bytes)
+        tasks = pack(slices, size_of, self._slice_bytes)
         job = Job.reading("pass 1", f"pass 1: look for keys in {len(slices)} slices", tasks)
-        for number, matcher in enumerate(matchers(self.erasure, settings) if slices else ()):
+        for number, matcher in enumerate(matchers(self._erasure, settings) if slices else ()):
             results = self.runner.run(job, tasks, partial(match_slices, settings=settings, matcher=matcher))
             matches = [slice_matches for of_task in results for slice_matches in of_task]
             if not number:
@@ -208,8 +186,7 @@ class Eraser:
         """
         slices = {part.id: part for part in log.slices}
         bases = [segment.base_offset for segment in log.compaction.view.segments]
-        records: dict[int, int] = {}
-        erased, remaining = [], []
+        matched, erased, remaining = set(), [], []
         for slice_matches in matches:
             part = slices[slice_matches.summary.slice_id or SliceId(-1, -1, -1)]
             if slice_matches.error is not None or slice_matches.summary.fingerprint != part.fingerprint:
@@ -221,26 +198,23 @@ class Eraser:
                 continue
             erased.append(slice_matches.keys)
             if slice_matches.records:
-                records[base] = records.get(base, 0) + slice_matches.records
+                matched.add(base)
                 self._matches.setdefault(part.id, []).append(slice_matches.packed)
-        self.keys[log.location] = FoundKeys.joined(erased)
-        self.remaining[log.location] = FoundKeys.joined(remaining)
-        self.records[log.location] = sum(records.values())
-        log.keys = self._key_counts[log.number] = len(self.keys[log.location].hashes)
-        plan = narrowed(log.compaction, frozenset(records), self._reason(log, records))
+        keys, left = self._found[log.location] = FoundKeys.joined(erased), FoundKeys.joined(remaining)
+        log.keys = self._key_counts[log.number] = len(keys.hashes)
+        plan = narrowed(log.compaction, frozenset(matched), self._reason(log, len(matched), keys.total, left.total))
         log.plan = replace(log.plan, compaction=plan)
-        log.slices = [part for part in log.slices if bases[part.segment_index] in records]
+        log.slices = [part for part in log.slices if bases[part.segment_index] in matched]
 
-    def _reason(self, log: LogCleaning, records: Mapping[int, int]) -> str:
+    def _reason(self, log: LogCleaning, segments: int, records: int, left: int) -> str:
         end_offset = log.compaction.first_uncleanable_offset
         examined = counted(sum(segment.base_offset < end_offset for segment in log.compaction.segments), "segment")
         if not records:
-            none, (_, left) = f"no record of these keys in {examined}", self.counts(log.location)
+            none = f"no record of these keys in {examined}"
             remaining = f"{counted(left, 'record')} of these keys in the last segment, which needs --include-active"
             return f"last segment: {remaining}; {none} before it" if left else f"no match: {none}"
-        effect = "become tombstones" if self.erasure.tombstones else "erased"
-        total = counted(sum(records.values()), "record")
-        return f"{total} of {counted(log.keys, 'key')} {effect}, in {len(records)} of {examined}"
+        effect = "become tombstones" if self._erasure.tombstones else "erased"
+        return f"{counted(records, 'record')} of {counted(log.keys, 'key')} {effect}, in {segments} of {examined}"
 
     def resolve(self, cleaner: Cleaner, log: LogCleaning) -> None:
         """Treats the whole log as clean: a record survives unless it is listed."""
@@ -252,7 +226,7 @@ class Eraser:
             delete_retention_ms=0,
             legacy_delete_horizon_ms=_NO_HORIZON_MS,
             index_interval_bytes=plan.config.index_interval_bytes,
-            rules=ErasureRules.of(plan, tombstones=self.erasure.tombstones),
+            rules=ErasureRules.of(plan, tombstones=self._erasure.tombstones),
             directory=log.directory,
             bytes_per_second=cleaner.task_rate,
             files=cleaner.limits.files,
@@ -264,28 +238,116 @@ class Eraser:
 
     def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
         """Pass 2."""
-        return self._clean(logs, parts, writes=not self.dry_run)
+        return self._clean(logs, parts, writes=not self._base.dry_run)
 
     def _clean(
         self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool
     ) -> CleanedParts[PartResult]:
         matched = [(part, [packed for slice_ in part.slices for packed in self._matches.get(slice_.id, ())]) for part in parts]
-        tasks = pack(matched, lambda task: task[0].size_bytes, self.slice_bytes)
+        tasks = pack(matched, lambda task: task[0].size_bytes, self._slice_bytes)
         job = pass_2(parts, [[part for part, _ in task] for task in tasks], writes=writes)
         results = self.runner.run(job, tasks, partial(_clean_parts, logs=dict(logs), dry_run=not writes))
         return CleanedParts([result for of_task in results for result in of_task], self._key_counts)
 
-    def all_keys(self) -> tuple[FoundKeys, FoundKeys]:
-        erased = FoundKeys.joined(self.keys.values())
-        return erased, FoundKeys.joined([erased, *self.remaining.values()])
+    def swapped(self, output: Destination, log: LogCleaning) -> DurableSteps[None]:
+        if self._in_place and self._request.certificate is None:
+            yield from remove_sources(output, log)
 
-    def counts(self, log: LogLocation) -> tuple[int, int]:
-        """The records of a log that are erased, and those that remain in its last segment."""
-        remaining = self.remaining.get(log)
-        return self.records.get(log, 0), 0 if remaining is None else int(remaining.records.sum())
+    def report(self, log: LogCleaning) -> LogReport:
+        none = FoundKeys.joined(())
+        erased, remaining = self._found.get(log.location, (none, none))
+        return erased_report(log, erased.total, remaining.total)
+
+    def conclude(
+        self,
+        output: Destination | None,
+        logs: Sequence[LogCleaning],
+        unplanned: Mapping[LogLocation, str],
+        reports: list[LogReport],
+    ) -> list[LogReport]:
+        self._resumed = [log.location for log in logs if log.location in self._replaced]
+        path = self._request.certificate
+        if path is None or self._base.dry_run:
+            return reports
+        certifier = Certifier(self._start, self._base, self._erasure, path, output, unplanned, self._replaced)
+        self._certified = certifier.judge(logs, reports)
+        return self._certified.reports
+
+    def document(self, reports: Sequence[LogReport]) -> dict[str, Any]:
+        request, certified, files = self._request, self._certified, left_files(self._base)
+        erased = FoundKeys.joined(erased for erased, _ in self._found.values())
+        keys = FoundKeys.joined([erased, *(remaining for _, remaining in self._found.values())])
+        notes = [*notes_of(self._base, reports, files), *certified.notes]
+        document = erasure_document(request.erasure, erased, self._resumed, notes)
+        document |= missing_document(request.erasure, keys, request.places) | {"left_files": files}
+        document["remaining_records"] = sum(log.remaining_records for log in reports)
+        document["remaining_accepted"] = request.accepts_remaining
+        if certified.status is not None:
+            document["certificate"] = {"path": request.certificate, "status": certified.status}
+        return document
 
 
 def _clean_parts(
     parts: Sequence[tuple[OutputPart, list[bytes]]], logs: Mapping[int, CleanContext], *, dry_run: bool
 ) -> list[PartResult]:
     return clean_parts([(part, [unpacked(packed)]) for part, packed in parts], logs, dry_run=dry_run)
+
+
+@dataclass(frozen=True, eq=False)
+class ErasureRules(RoundRules):
+    """The rules of one log; ``open_txns`` are the first offsets of its open transactions."""
+
+    open_txns: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @classmethod
+    def of(cls, plan: LogPlan, *, tombstones: bool) -> ErasureRules:
+        no_offsets, producers = np.empty(0, np.int64), plan.view.producers
+        kafka = replace(plan.rules, tombstone_retention=Retention.DELETE_HORIZON)
+        first_offsets = [producer.current_txn_first_offset for producer in producers if producer.current_txn_first_offset >= 0]
+        return cls(
+            AbortedRanges(no_offsets, no_offsets, no_offsets),
+            no_offsets,
+            ActiveProducers.of(producers),
+            plan.first_uncleanable_offset,
+            _NO_TIME_MS,
+            replace(kafka, old_format=OldFormat.BECOMES_V2) if tombstones else kafka,
+            erases=True,
+            erases_values=tombstones,
+            open_txns=np.array(first_offsets, np.int64),
+        )
+
+    def verdicts(self, rows: Rows, *, retain_by_mtime: bool = True) -> NDArray[np.uint8]:
+        """As in a round of cleaning; the first batch of an open transaction is retained, too."""
+        verdicts = super().verdicts(rows, retain_by_mtime=retain_by_mtime)
+        verdicts[(rows["magic"] >= 2) & np.isin(rows["base_offset"], self.open_txns)] |= tables.RETAIN_EMPTY
+        return verdicts
+
+
+def plan_erasure(view: LogView, config: TopicConfig, rules: KafkaRules, *, include_active: bool) -> LogPlan:
+    """The plan to examine a log: all segments, each as a group. Nothing is erased at or after the first uncleanable offset:
+    without ``include_active``, that of the last segment."""
+    examined = tuple(segment for segment in view.segments if segment.size_bytes > 0)
+    return LogPlan(
+        view=view,
+        config=config,
+        verdict=Verdict.CLEAN,
+        reason="",
+        first_dirty_offset=view.segments[0].base_offset if view.segments else 0,
+        first_uncleanable_offset=_end_offset(view, include_active=include_active),
+        groups=tuple(Group((segment,)) for segment in examined),
+        rules=rules,
+        compacts=False,
+    )
+
+
+def _end_offset(view: LogView, *, include_active: bool) -> int:
+    if include_active or not view.segments:
+        return view.log_end_offset
+    # the batch before the active segment may end below its base
+    return max((segment.next_offset for segment in view.segments[:-1]), default=view.segments[-1].base_offset)
+
+
+def narrowed(plan: LogPlan, bases: frozenset[int], reason: str) -> LogPlan:
+    """The plan for the segments with these base offsets, which have records to be erased; without any the log is skipped."""
+    groups = tuple(group for group in plan.groups if group.base_offset in bases)
+    return replace(plan, groups=groups, verdict=Verdict.CLEAN if groups else Verdict.SKIP, reason=reason)

@@ -93,6 +93,11 @@ class FoundKeys(NamedTuple):
     hashes: NDArray[np.bytes_]
     records: NDArray[np.int64]
 
+    @property
+    def total(self) -> int:
+        """The number of records."""
+        return int(self.records.sum())
+
     @classmethod
     def joined(cls, parts: Iterable[FoundKeys]) -> FoundKeys:
         """The sum."""

@@ -129,6 +129,11 @@ def write_text(path: str, text: str, mode: int = NEW_FILE) -> None:
         raise StorageError(f"cannot be written: {error.strerror}", path=path) from None
 
 
+def remove_text(path: str) -> None:
+    """Remove a file that ``write_text`` wrote, if it exists."""
+    Path(path).unlink(missing_ok=True)
+
+
 def _keep_mode(target: Path, descriptor: int) -> None:
     with suppress(FileNotFoundError):
         mode_of = target.lstat()

@@ -7,8 +7,8 @@ from typing import Any
 
 from compaction.certifier.certificate import VerifyReport
 from compaction.certifier.certify import certify_pairs
-from compaction.certifier.checks.offset_ranges import RANGE_BYTES
 from compaction.certifier.find_pairs import VerifyRequest, find_pairs
+from compaction.certifier.records import RANGE_BYTES
 from compaction.task_runner import TaskRunner
 from tests.local_job import TopicConfigs, resolver_of
 from tests.local_passes import LocalPasses

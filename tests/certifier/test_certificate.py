@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from compaction.certifier.certificate import LogCertificate, Status, VerifyReport
-from compaction.certifier.checks.violations import Findings
+from compaction.certifier.certificate import MOST_NAMED, Findings, LogCertificate, Status, VerifyReport, Violation
 from compaction.names import TopicPartition
 
 LOG = TopicPartition("orders", 3)
@@ -55,3 +55,12 @@ def test_one_violated_log_decides_the_status_of_all(logs: tuple[LogCertificate, 
     document = json.loads(report.to_json())
     assert document["kafka_versions"] == {"Kafka 3.9 (--kafka-version)": len(logs)}
     assert (document["status"], document["totals"]["logs"], len(document["logs"])) == (status.value, len(logs), len(logs))
+
+
+def test_all_violations_are_counted_and_those_with_the_lowest_offsets_are_named() -> None:
+    findings, other = Findings(), Findings()
+    findings.add_all(np.arange(5_000, 100, -1, dtype=np.int64), "high")
+    other.add(7, "low")
+    findings.join(other)
+    assert findings.count == 4_901
+    assert findings.named == [Violation(7, "low"), *(Violation(101 + n, "high") for n in range(MOST_NAMED - 1))]

@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from compaction.certifier.certificate import Status
-from tests.certifier.story import NOW_MS, TOPIC, Story, build, records
+from compaction.certifier.records import _same_headers
+from tests.certifier.story import NOW_MS, TOPIC, Change, Story, build, records
+from tests.local_job import write_offsets
 from tests.oracle.disk import read_partition
 from tests.oracle.records import NaiveRecord, encode, encode_empty
 from tests.oracle.segments import txn_index_bytes
 
 #: damages ``after``; returns the offset of the violation and a part of its text
 Corruption = Callable[[Story], tuple[int, str]]
+LAST = "last of its key"
 
 
 @pytest.fixture(scope="module")
@@ -58,22 +61,45 @@ def of_batch(key: str, what: str, **fields: int) -> Corruption:
     return corrupt
 
 
-def dropped_unique_record(story: Story) -> tuple[int, str]:
-    offset = story.offset_of("unique-2")
-    story.change(offset, records(drop("unique-2")))
-    return offset, "last of its key"
+def of_batch_with(key: str, what: str, change: Change) -> Corruption:
+    """Another batch in place of that with the last record of a key, which is named."""
+
+    def corrupt(story: Story) -> tuple[int, str]:
+        offset = story.offset_of(key)
+        story.change(offset, change)
+        return offset, what
+
+    return corrupt
 
 
-def dropped_batch(story: Story) -> tuple[int, str]:
-    offset = story.offset_of("late")
-    story.change(offset, lambda _: ())
-    return offset, "last of its key"
+def of_horizon(key: str, what: str, horizon_ms: int) -> Corruption:
+    def corrupt(story: Story) -> tuple[int, str]:
+        batch = story.batch_of(story.offset_of(key))
+        story.change(batch.base_offset, lambda b: encode(b, b.records(), horizon_ms))
+        return batch.base_offset, what
+
+    return corrupt
 
 
-def emptied_batch(story: Story) -> tuple[int, str]:
-    offset = story.offset_of("late")
-    story.change(offset, encode_empty)
-    return offset, "last of its key"
+def of_marker(producer: int, number: int, what: str, change: Change, named: str | None = None) -> Corruption:
+    """``named``: the key whose record is named, otherwise the marker is."""
+
+    def corrupt(story: Story) -> tuple[int, str]:
+        offset = story.markers(producer)[number].base_offset
+        story.change(offset, change)
+        return offset if named is None else story.offset_of(named), what
+
+    return corrupt
+
+
+def control(kind: int) -> Change:
+    return records(lambda found: [replace(found[0], key=struct.pack(">hh", 0, kind))])
+
+
+def record_that_never_existed(story: Story) -> tuple[int, str]:
+    offset = story.offset_of("unique-1")
+    story.change(offset, records(lambda found: [replace(found[-1], offset=offset - 1, key=b"made-up"), *found[-1:]]))
+    return offset - 1, "key of the record differs"
 
 
 def older_record_in_place_of_the_last(story: Story) -> tuple[int, str]:
@@ -83,12 +109,6 @@ def older_record_in_place_of_the_last(story: Story) -> tuple[int, str]:
         (b, r) for s in read_partition(story.before / f"{TOPIC}-0") for b in s.batches for r in b.records() if r.key == b"c"
     )
     story.change(older[1].offset, records(lambda found: [*found, older[1]]))
-    return offset, "last of its key"
-
-
-def moved_record(story: Story) -> tuple[int, str]:
-    offset = story.offset_of("unique-3")
-    story.change(offset, records(lambda found: [replace(found[-1], offset=offset - 1)]))
     return offset, "last of its key"
 
 
@@ -123,67 +143,6 @@ def bring_back(story: Story, offset: int) -> None:
     segment = story.segment_of(offset)
     others = [batch for batch in segment.batches if batch.last_offset != source.last_offset]
     story.replace(segment, [batch.raw for batch in sorted([*others, source], key=lambda b: b.base_offset)])
-
-
-def record_that_never_existed(story: Story) -> tuple[int, str]:
-    offset = story.offset_of("unique-1")
-    story.change(offset, records(lambda found: [replace(found[-1], offset=offset - 1, key=b"made-up"), *found[-1:]]))
-    return offset - 1, "key of the record differs"
-
-
-def tombstone_before_its_horizon(story: Story) -> tuple[int, str]:
-    offset = story.offset_of("dead-soon")
-    story.change(offset, lambda _: ())
-    return offset, "last of its key"
-
-
-def new_tombstone_at_once(story: Story) -> tuple[int, str]:
-    offset = story.offset_of("dead-new")
-    story.change(offset, records(drop("dead-new")))
-    return offset, "last of its key"
-
-
-def earlier_horizon(story: Story) -> tuple[int, str]:
-    batch = story.batch_of(story.offset_of("dead-soon"))
-    story.change(batch.base_offset, lambda b: encode(b, b.records(), NOW_MS - 5))
-    return batch.base_offset, "delete horizon was changed"
-
-
-def horizon_of_another_round(story: Story) -> tuple[int, str]:
-    batch = story.batch_of(story.offset_of("dead-new"))
-    story.change(batch.base_offset, lambda b: encode(b, b.records(), NOW_MS + 1))
-    return batch.base_offset, "not that of the round"
-
-
-def removed_horizon(story: Story) -> tuple[int, str]:
-    batch = story.batch_of(story.offset_of("dead-soon"))
-    story.change(batch.base_offset, lambda b: encode(b, b.records()))
-    return batch.base_offset, "delete horizon was removed"
-
-
-def dropped_abort_marker(story: Story) -> tuple[int, str]:
-    # all its data is gone, but a round first gives it a horizon
-    marker = story.markers(8)[0].base_offset
-    story.change(marker, lambda _: ())
-    return marker, "marker is missing before its delete horizon"
-
-
-def dropped_commit_marker(story: Story) -> tuple[int, str]:
-    marker = story.markers(7)[-1].base_offset
-    story.change(marker, lambda _: ())
-    return marker, "marker is missing though data"
-
-
-def abort_marker_made_commit(story: Story) -> tuple[int, str]:
-    marker = story.markers(8)[-1].base_offset
-    story.change(marker, records(lambda found: [replace(found[0], key=struct.pack(">hh", 0, 1))]))
-    return marker, "key of the record differs"
-
-
-def commit_marker_made_abort(story: Story) -> tuple[int, str]:
-    marker = story.markers(7)[-1].base_offset
-    story.change(marker, records(lambda found: [replace(found[0], key=struct.pack(">hh", 0, 0))]))
-    return story.offset_of("late"), "ends differently"
 
 
 def aborted_data_retained_as_committed(story: Story) -> tuple[int, str]:
@@ -289,10 +248,6 @@ def with_last_stable_offset(story: Story, later: int) -> int:
     return marker
 
 
-def transaction_index_that_ends_a_search(story: Story) -> tuple[int, str]:
-    return with_last_stable_offset(story, 1), "differs from that of the source"
-
-
 def transaction_index_that_starts_late(story: Story) -> tuple[int, str]:
     source = next(b for s in build() for b in s.batches if b.producer_id == 8 and not b.control)
     bring_back(story, source.base_offset)
@@ -301,6 +256,18 @@ def transaction_index_that_starts_late(story: Story) -> tuple[int, str]:
     assert entries, "the job left no entry"
     story.write(marker, "txnindex", txn_index_bytes([entries[0]._replace(first_offset=source.last_offset)]))
     return source.base_offset, "has no entry for this aborted data"
+
+
+def of_active_index(story: Story, flip: bytes | None) -> tuple[int, str]:
+    """Damages the time index of a segment that is otherwise that of the source."""
+    segment = story.segments()[-1]
+    data = segment.time_index
+    path = story.path / f"{segment.base_offset:020d}.timeindex"
+    if flip is None:
+        path.unlink()
+        return segment.base_offset, ".timeindex is missing"
+    path.write_bytes(data[:7] + bytes([data[7] ^ flip[0]]) + data[8:])
+    return segment.base_offset + struct.unpack(">i", data[8:12])[0], "does not have the largest timestamp"
 
 
 def missing_segment(story: Story) -> tuple[int, str]:
@@ -339,10 +306,9 @@ def emptied_segment(story: Story) -> tuple[int, str]:
     return lost, "last of its key"
 
 
-def changed_active_segment(story: Story) -> tuple[int, str]:
-    offset = story.offset_of("unique-6")
-    story.change(offset, records(drop("unique-6")))
-    return offset, "past the cleaner checkpoint"
+def value_in_the_active_segment(story: Story) -> tuple[int, str]:
+    story.change(story.offset_of("unique-6"), records(alter("unique-6", value=b"valuE")))
+    return story.segments()[-1].base_offset, "active segment was changed"
 
 
 def active_segment_in_another_form(story: Story) -> tuple[int, str]:
@@ -409,26 +375,35 @@ CORRUPTIONS: dict[str, Corruption] = {
     "codec": of_batch("unique-2", "codec of the batch differs", attributes=1),
     "timestamp type": of_batch("unique-2", "timestamp type of the batch differs", attributes=8),
     "last offset of a batch": of_batch("unique-2", "", last_offset=18),
+    "dropped unique record": of_batch_with("unique-2", LAST, records(drop("unique-2"))),
+    "dropped batch": of_batch_with("late", LAST, lambda _: ()),
+    "emptied batch": of_batch_with("late", LAST, encode_empty),
+    "moved record": of_batch_with("unique-3", LAST, records(lambda found: [replace(found[-1], offset=found[-1].offset - 1)])),
+    "tombstone before its horizon": of_batch_with("dead-soon", LAST, lambda _: ()),
+    "new tombstone at once": of_batch_with("dead-new", LAST, records(drop("dead-new"))),
+    "changed active segment": of_batch_with("unique-6", "past the cleaner checkpoint", records(drop("unique-6"))),
+    "index of the active segment": lambda story: of_active_index(story, b"\1"),
+    "no index of the active segment": lambda story: of_active_index(story, None),
+    "batch past the log end": lambda story: (log_end_moved(story)[0], "batch is not in the source"),
+    "earlier horizon": of_horizon("dead-soon", "delete horizon was changed", NOW_MS - 5),
+    "horizon of another round": of_horizon("dead-new", "not that of the round", NOW_MS + 1),
+    "removed horizon": of_horizon("dead-soon", "delete horizon was removed", -1),
+    # all its data is gone, but a round first gives it a horizon
+    "dropped abort marker": of_marker(8, 0, "marker is missing before its delete horizon", lambda _: ()),
+    "dropped commit marker": of_marker(7, -1, "marker is missing though data", lambda _: ()),
+    "abort marker made commit": of_marker(8, -1, "key of the record differs", control(1)),
+    "commit marker made abort": of_marker(7, -1, "ends differently", control(0), named="late"),
+    "transaction index that ends a search": lambda story: (
+        with_last_stable_offset(story, 1),
+        "differs from that of the source",
+    ),
     **{
         each.__name__.replace("_", " "): each
         for each in (
-            dropped_unique_record,
-            dropped_batch,
-            emptied_batch,
-            moved_record,
             swapped_values,
             duplicated_record,
             deleted_record_that_reappears,
             record_that_never_existed,
-            tombstone_before_its_horizon,
-            new_tombstone_at_once,
-            earlier_horizon,
-            horizon_of_another_round,
-            removed_horizon,
-            dropped_commit_marker,
-            dropped_abort_marker,
-            abort_marker_made_commit,
-            commit_marker_made_abort,
             aborted_data_retained_as_committed,
             older_record_in_place_of_the_last,
             flipped_bit,
@@ -443,17 +418,16 @@ CORRUPTIONS: dict[str, Corruption] = {
             time_index_without_its_end,
             transaction_index_entry_without_a_marker,
             transaction_index_that_covers_committed_data,
-            transaction_index_that_ends_a_search,
             transaction_index_that_starts_late,
             missing_segment,
             missing_middle_segment,
             extra_segment,
             copied_segment,
             emptied_segment,
-            changed_active_segment,
             active_segment_in_another_form,
             checkpoint_past_the_end,
             checkpoint_past_an_open_transaction,
+            value_in_the_active_segment,
             checkpoint_lost,
             log_start_moved,
             segment_deleted_though_compacted,
@@ -484,6 +458,28 @@ def test_a_last_stable_offset_may_be_lower_as_of_a_segment_that_was_not_flushed(
     with_last_stable_offset(story, -1)
     (log,) = story.verify().logs
     assert (log.status, log.violations) == (Status.HOLDS, ())
+
+
+def test_a_checkpoint_at_a_log_start_within_the_active_segment_holds(story: Story, tmp_path: Path) -> None:
+    before, start = tmp_path / "before", story.offset_of("unique-6")
+    shutil.copytree(story.before, before)
+    write_offsets(before, log_starts={TOPIC: start}, cleaner_offsets={TOPIC: 0})
+    story.set_checkpoint(log_starts=start, cleaner_offsets=start)
+    (log,) = Story(before, story.after).verify().logs
+    assert (log.status, log.violations) == (Status.HOLDS, ())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        (b"\x02\x02a\x02x", b"\x82\x00\x02a\x02x", True), (b"\x02\x02a\x02x", b"\x02\x02a\x02x\0", False),
+        (b"\x02\x02a\x02x", b"\x02\x02a\x02", False), (b"\x02\x00\x01", b"\x02\x01\x01", False), (b"\0", b"\x82", False),
+        (b"\0", b"", False),
+    ],
+)  # fmt: skip
+def test_headers_are_equal_only_if_they_can_be_read(before: bytes, after: bytes, same: bool) -> None:
+    assert _same_headers(before, before, replaced=True)
+    assert _same_headers(before, after, replaced=True) is same
 
 
 @pytest.mark.parametrize(("strict", "status"), [(False, Status.HOLDS), (True, Status.VIOLATED)])

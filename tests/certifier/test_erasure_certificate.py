@@ -14,18 +14,18 @@ import pyarrow as pa
 import pytest
 
 from compaction.certifier.certificate import Status, VerifyReport
-from compaction.certifier.checks.erased_keys import ErasedKeys
+from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.erasure_certificate import (
     Certified,
-    certify_erased,
+    certify_erasure,
     compare,
     document,
-    erasure_pairs,
     failed_log,
     read_certificate,
     selected_logs,
 )
 from compaction.certifier.find_pairs import VerifyRequest
+from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.key_criteria import KeyCriteria, KeyPattern
@@ -47,7 +47,7 @@ UNTOUCHED = "0: batch without an erased key is missing, or differs from its sour
 
 def certified(before: Path, after: Path, erased: ErasedKeys, version: str = "4.3", *, include_active: bool = True) -> Certified:
     request = VerifyRequest((str(before),), (str(after),), NOW_MS, kafka_version=version, include_active=include_active)
-    return certify_erased(LocalPasses(), erasure_pairs(request, erased), erased, NOW_MS)
+    return certify_erasure(LocalPasses, request, erased)
 
 
 def erased_keys(keys: list[bytes], *, tombstones: bool = False) -> ErasedKeys:
@@ -146,8 +146,8 @@ def test_a_certificate_names_segments_and_is_reproduced_until_the_result_changes
     before, after = copies
     erased = erased_keys([b"k"])
     found = certified(before, after, erased)
-    request = VerifyRequest((str(before),), (str(after),), NOW_MS, include_active=True)
-    certificate = read_certificate(document(request, erased, SALT, found.logs), "file")
+    run = CompactionRequest((), (), NOW_MS, include_active=True)
+    certificate = read_certificate(document(run, erased, SALT, found.logs), "file")
     assert (certificate["status"], certificate["on_match"]) == ("holds", "drop")
     (log,) = certificate["logs"]
     assert [(each["base_offset"], each["records_erased"]) for each in log["segments"]] == [(0, 1), (10, 1), (20, 1)]
@@ -156,10 +156,10 @@ def test_a_certificate_names_segments_and_is_reproduced_until_the_result_changes
     names = selected_logs(certificate, Selector())
     assert compare(certificate, certified(before, after, erased), names, with_before=True).status is Status.HOLDS
     in_place = VerifyRequest((), (str(after),), NOW_MS, include_active=True)
-    alone = certify_erased(LocalPasses(), erasure_pairs(in_place, erased), erased, NOW_MS)
+    alone = certify_erasure(LocalPasses, in_place, erased)
     assert compare(certificate, alone, names, with_before=False).status is Status.HOLDS
     shutil.copy(before / "odd-0" / FIRST, after / "odd-0" / FIRST)
-    changed = certify_erased(LocalPasses(), erasure_pairs(in_place, erased_keys([b"?"])), erased_keys([b"?"]), NOW_MS)
+    changed = certify_erasure(LocalPasses, in_place, erased_keys([b"?"]))
     (violated,) = compare(certificate, changed, names, with_before=False).logs
     assert violated.violations[0].what.startswith("bytes_after of segment 0 is ")
 
@@ -199,12 +199,12 @@ def test_a_log_of_the_certificate_that_is_missing_is_named_unless_it_is_not_sele
 
 
 def test_a_certificate_without_logs_or_with_a_failed_one_does_not_hold() -> None:
-    erased, request = erased_keys([b"k"]), VerifyRequest((), (), NOW_MS)
+    erased, run = erased_keys([b"k"]), CompactionRequest((), (), NOW_MS)
     good, failed = {**LOG, "status": "holds"}, failed_log(TopicPartition("t", 1), "damaged")
     assert failed == {**LOG, "partition": 1, "status": "failed", "reason": "damaged"}
     violated = {**good, "status": "violated"}
     for logs, status in (([good], "holds"), ([], "failed"), ([good, failed], "failed"), ([failed, violated], "violated")):
-        assert json.loads(document(request, erased, SALT, logs))["status"] == status
+        assert json.loads(document(run, erased, SALT, logs))["status"] == status
 
 
 def test_a_key_that_reads_like_a_pattern_is_another_criterion() -> None:
@@ -286,10 +286,10 @@ def test_a_cleaner_checkpoint_that_was_moved_made_or_removed_is_named(copies: tu
             (root / file.name).write_text(format_offset_checkpoint({} if entry is None else {name: entry}))
         assert "cleaner-offset-checkpoint has " in first_violation(copies, erased)
         request = VerifyRequest((), (str(copies[1]),), NOW_MS, include_active=True, cleaned_to={name: source})
-        (log,) = certify_erased(LocalPasses(), erasure_pairs(request, erased), erased, NOW_MS).report.logs
+        (log,) = certify_erasure(LocalPasses, request, erased).report.logs
         assert [each.what for each in log.violations][:1] == [first_violation(copies, erased).partition(": ")[2]]
         unknown = replace(request, cleaned_to={})
-        (log,) = certify_erased(LocalPasses(), erasure_pairs(unknown, erased), erased, NOW_MS).report.logs
+        (log,) = certify_erasure(LocalPasses, unknown, erased).report.logs
         assert log.status is Status.HOLDS
     file.write_text((copies[0] / file.name).read_text())
     assert violations(copies, erased) == []

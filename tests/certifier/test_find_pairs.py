@@ -1,4 +1,5 @@
-"""The two sides of a log that was cleaned in place: the ``.deleted`` segments are part of what it was before."""
+"""The two sides of a log that was cleaned in place: the ``.deleted`` segments are part of what it was before; and which logs
+``compact --verify`` verifies."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from compaction.certifier.certificate import LogCertificate
-from compaction.certifier.checks.log_pair import CleaningRules, LogPair
-from compaction.certifier.find_pairs import pair_directories, pair_in_place
+from compaction.certifier.find_pairs import CleaningRules, LogPair, pair_directories, pair_in_place, requests
+from compaction.config.request import CompactionRequest
 from compaction.errors import ConfigError, UsageError
 from compaction.names import LogLocation, TopicPartition
 from compaction.storage.mixed import MixedFileSystem
 from tests.local_job import write_offsets
+from tests.screen.made_reports import AS_OF_MS, every_outcome
 
 FS = MixedFileSystem()
 LOG = TopicPartition("t", 0)
@@ -90,3 +92,15 @@ def test_a_log_in_two_directories_of_one_side_makes_the_call_wrong(tmp_path: Pat
     logs = [located(tmp_path / name, segment(0)) for name in ("one", "two")]
     with pytest.raises(UsageError, match="t-0 is in two directories of --before"):
         pair_directories(FS, dict.fromkeys(logs, RULES), logs[:1])
+
+
+CHANGED = {"orders-3", "a-topic-with-a-name-that-is-longer-than-most-terminals-have-room-for-12", "sessions-0", "clicks-0"}
+
+
+@pytest.mark.parametrize("output_dir", [None, "/copy"])
+def test_a_copy_is_verified_completely_and_in_place_what_was_changed(output_dir: str | None) -> None:
+    request = CompactionRequest(("/data", "/other"), (), as_of_ms=AS_OF_MS, output_dir=output_dir)
+    (verification,) = requests(request, every_outcome())
+    others = {"never-written-0", "sales-0", "prices-1"} if output_dir else set()
+    assert set(map(str, verification.logs or ())) == CHANGED | others
+    assert bool(verification.before) is bool(output_dir)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compaction.certifier.checks.erased_keys import ErasedKeys
-from compaction.certifier.find_remains import Remains, remains_in, unreached
+from compaction.certifier.certificate import Remains
+from compaction.certifier.erased_keys import ErasedKeys
+from compaction.certifier.find_remains import remains_in, unreached
 from compaction.errors import StorageError
 from compaction.formats.key_criteria import KeyCriteria
 from compaction.names import TopicPartition

@@ -121,7 +121,8 @@ OF_LOGS: dict[str, tuple[Change, str]] = {
     "malformed leader epochs": (text(EPOCHS, "0\n9\n"), "leader-epoch-checkpoint is missing"),
     "no snapshot at the log end": (last_snapshot(None), ".snapshot is missing or malformed"),
     "no snapshot at the log end, but one below the log": (
-        no_last_snapshot_but_one_below_the_log, ".snapshot is missing or malformed",
+        no_last_snapshot_but_one_below_the_log,
+        ".snapshot is missing or malformed",
     ),
     "a snapshot that fails its CRC": (last_snapshot(producers()[:-1] + b"x"), ".snapshot is missing or malformed"),
     "a snapshot with other producers": (last_snapshot(producers(sequence=6)), ".snapshot has other producers"),
@@ -194,6 +195,12 @@ def test_what_the_source_does_not_have_is_not_missed(story: Story, capsys: pytes
     assert call(story) == 0, capsys.readouterr().err
 
 
+def test_a_checkpoint_that_is_malformed_on_both_sides_is_not_compared(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    for root in (story.before, story.after):
+        text(RECOVERY, "x")(root)
+    assert call(story) == 0, capsys.readouterr().err
+
+
 def test_snapshots_of_segments_that_were_joined_may_be_gone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +234,7 @@ COPIED = {
     "kept what a kill had lost": (LOST, LOST, True),
     "replaced what is right": (RIGHT, LOST, False),
     "replaced what is wrong by something else that is wrong": (LOST, "0\n2\n0 0\n4 4\n", False),
+    "dropped what is right": (RIGHT, "0\n0\n", False),
     "replaced what is wrong": ("0\n4\n0 0\n1 2\n2 3\n4 6\n", RIGHT, True),
 }
 

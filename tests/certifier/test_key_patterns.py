@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from compaction.certifier.key_patterns import matcher, matching
+from compaction.certifier.erased_keys import matcher, matching
 from compaction.formats.key_criteria import KeyCriteria, KeyPattern
 from compaction.formats.primitives import FormatError
 

@@ -15,14 +15,13 @@ import pytest
 
 from compaction import task_runner
 from compaction.certifier import certify as certifier
-from compaction.certifier import find_remains
-from compaction.certifier.certificate import Status, VerifyReport
+from compaction.certifier import find_remains, records
+from compaction.certifier.certificate import Remains, Status, VerifyReport
 from compaction.certifier.certify import certify as certify_request
-from compaction.certifier.checks import offset_ranges
-from compaction.certifier.checks.erased_keys import ErasedKeys
+from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.erasure_certificate import certify_erasure
 from compaction.certifier.find_pairs import VerifyRequest
-from compaction.certifier.find_remains import Remains, search_files
+from compaction.certifier.find_remains import search_files
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engines.local import LocalEngine
@@ -84,7 +83,7 @@ def test_logs_that_hold_have_the_same_report(
 ) -> None:
     local = certify(request_)
     assert local.status is Status.HOLDS
-    for module in (offset_ranges, certifier):
+    for module in (records, certifier):
         monkeypatch.setattr(module, "PARTITION_BYTES", range_bytes)
     monkeypatch.setattr(certifier, "RANGE_BYTES", 20 * range_bytes)
     monkeypatch.setattr(task_runner, "SHOWN_BYTES", 0)
@@ -105,7 +104,7 @@ def test_logs_that_are_violated_or_damaged_have_the_same_report(
     turned = replace(request_, before=request_.after, after=request_.before)
     local = certify(turned, 2_000)
     assert local.status is Status.VIOLATED
-    for module in (offset_ranges, certifier):
+    for module in (records, certifier):
         monkeypatch.setattr(module, "PARTITION_BYTES", partition_bytes)
     with engine(name, request) as runner:
         assert document(certify(turned, 2_000, runner)) == document(local)

@@ -17,7 +17,7 @@ import pytest
 from pyarrow import parquet
 
 from compaction.api.engine_choice import Engine
-from compaction.certifier.checks import erased_keys
+from compaction.certifier import erased_keys
 from compaction.commands import erase, verify
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.formats import key_list

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from compaction.api.engine_choice import Engine
-from compaction.certifier.checks import erased_keys
+from compaction.certifier import erased_keys
 from compaction.commands import erase, verify
+from compaction.erasure import certify_result
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.errors import StorageError
 from compaction.run_report import RunReport
@@ -67,7 +68,7 @@ def test_a_certificate_that_cannot_be_made_fails_all_logs_and_the_report_is_writ
     (log_dir / "empty-0").mkdir()
     certificate = log_dir.parent / "certificate.json"
     certificate.write_text("that of an earlier run")
-    monkeypatch.setattr(erase, "write_text", without_space)
+    monkeypatch.setattr(certify_result, "write_text", without_space)
     assert run(certified(log_dir)) == 1
     logs = {log["topic"]: log for log in json.loads((log_dir.parent / "report.json").read_text())["logs"]}
     assert {log["status"] for log in logs.values()} == {"failed"}
@@ -81,7 +82,7 @@ def test_a_certificate_that_cannot_be_made_fails_all_logs_and_the_report_is_writ
 
 def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(erase, "write_text", killed)
+        patched.setattr(certify_result, "write_text", killed)
         with pytest.raises(Stopped):
             run(certified(log_dir))
     end_process(log_dir)
@@ -111,10 +112,10 @@ def test_a_copy_that_is_not_certified_is_not_the_finished_output_of_the_call(
             patched.setattr(erased_keys, "matching", unreadable)
             assert run([*call, "--replace"]) == 1
         elif how == "error":
-            patched.setattr(erase, "write_text", without_space)
+            patched.setattr(certify_result, "write_text", without_space)
             assert run([*call, "--replace"]) == 1
         else:
-            patched.setattr(erase, "write_text", killed)
+            patched.setattr(certify_result, "write_text", killed)
             with pytest.raises(Stopped):
                 run([*call, "--replace"])
     assert ".deleted" not in capsys.readouterr().err

@@ -1,9 +1,8 @@
 """Compares the records of one range of offsets before and after cleaning.
 
-A retained record must equal the record of ``before`` at its offset. A missing record must have a reason. Superseded records are
-known only after the keys of all ranges are joined, so their keys are emitted (``key_tables``).
-
-Compares the batches of ``after`` with their sources.
+Tasks compare ranges independently. A retained record must equal the record of ``before`` at its offset. A missing record must
+have a reason. Superseded records are known only after the keys of all ranges are joined, so their keys are emitted
+(``key_tables``).
 
 The rule for a batch ``b`` of ``before`` and its batch ``a`` of ``after``:
 
@@ -19,6 +18,7 @@ Mirrors ``MemoryRecords.filterTo``.
 
 from __future__ import annotations
 
+import secrets
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -30,19 +30,109 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from compaction.certifier.checks.erased_keys import ErasedKeys
-from compaction.certifier.checks.key_tables import KeyTables, keys_of
-from compaction.certifier.checks.log_pair import Bools, CleaningRules, Int64s, Rows
-from compaction.certifier.checks.offset_ranges import RangeTask
-from compaction.certifier.checks.read_chunks import CODEC, LOG_APPEND_TIME, Chunk, read_chunks
-from compaction.certifier.checks.segment_walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
-from compaction.certifier.checks.violations import Findings
+from compaction.certifier.certificate import Findings
+from compaction.certifier.erased_keys import ErasedKeys
+from compaction.certifier.find_pairs import LONG_MAX, CleaningRules, legacy_delete_horizon_ms
+from compaction.certifier.key_tables import KeyTables, keys_of
+from compaction.certifier.reader import (
+    CODEC,
+    CONTROL,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    BatchKinds,
+    Bools,
+    ByteRange,
+    Chunk,
+    Int64s,
+    Rows,
+    read_chunks,
+    read_varint,
+)
+from compaction.certifier.segments import SegmentWalk, WalkedLog, byte_range
+from compaction.certifier.transactions import AbortedRanges
 from compaction.config.kinds import to_long
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.java_text import java_text
 from compaction.kernels.reading.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records
-from compaction.kernels.reading.tables import ABORT, COMMIT
-from compaction.task_runner import Reading
+from compaction.task_runner import Reading, pack
+
+#: ``before`` has about this many bytes in each range
+RANGE_BYTES = 64 << 20
+#: bytes of a log whose keys are joined by one task
+PARTITION_BYTES = 96 << 20
+_MOST_PARTITIONS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class RangeTask:
+    """The batches of one log with last offsets in ``[first_offset, end_offset)``, on both sides.
+
+    ``cleaned_to``: no record at or past it may be missing. ``legacy_delete_horizon_ms``: segments modified up to this time may
+    lose their v0 and v1 tombstones. Keys are hashed with ``seed`` into ``partitions``.
+    """
+
+    log: int
+    first_offset: int
+    end_offset: int
+    before: tuple[ByteRange, ...]
+    after: tuple[ByteRange, ...]
+    aborted: AbortedRanges
+    rules: CleaningRules
+    before_start: int
+    after_start: int
+    cleaned_to: int
+    legacy_delete_horizon_ms: int
+    partitions: int = 1
+    seed: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to read on both sides."""
+        return sum(source.size_bytes for source in (*self.before, *self.after))
+
+
+def cut_into_ranges(number: int, log: WalkedLog, aborted: AbortedRanges, range_bytes: int) -> Iterator[RangeTask]:
+    """The tasks of a log, of about ``range_bytes`` each; together their ranges hold every offset that is compared."""
+    pair = log.pair
+    packs = pack([cut for walk in log.before for cut in _cut(walk)], lambda cut: cut[1].size_bytes, range_bytes) or [[]]
+    starts = [pair.compared_from, *(cuts[0][0] for cuts in packs[1:]), LONG_MAX]
+    size = sum(walk.size_bytes for walk in log.before)
+    horizon_ms, seed = legacy_delete_horizon_ms(pair), secrets.randbits(32)
+    for cuts, first, end in zip(packs, starts, starts[1:], strict=False):
+        yield RangeTask(
+            log=number,
+            first_offset=first,
+            end_offset=end,
+            before=tuple(source for _, source in cuts),
+            after=tuple(_within(log.after, first, end)),
+            aborted=aborted.within(first, end),
+            rules=pair.rules,
+            before_start=pair.before.log_start_offset,
+            after_start=pair.after.log_start_offset,
+            cleaned_to=pair.changed_to,
+            legacy_delete_horizon_ms=horizon_ms,
+            partitions=max(1, min(_MOST_PARTITIONS, size // PARTITION_BYTES)),
+            seed=seed,
+        )
+
+
+def _cut(walk: SegmentWalk) -> Iterator[tuple[int, ByteRange]]:
+    """The byte ranges between a segment's cuts, each with its first offset."""
+    ends = [position for position, _ in walk.cuts[1:]] + [walk.size_bytes]
+    for (position, offset), end in zip(walk.cuts, ends, strict=False):
+        yield offset, byte_range(walk.task.files, position, end)
+
+
+def _within(walks: list[SegmentWalk], first_offset: int, end_offset: int) -> Iterator[ByteRange]:
+    """The byte ranges that may hold batches with last offsets in ``[first_offset, end_offset)``."""
+    for walk in walks:
+        if walk.next_offset <= first_offset or walk.task.files.base_offset >= end_offset or not walk.cuts:
+            continue
+        start = max(position for position, offset in walk.cuts if offset <= first_offset or position == walk.cuts[0][0])
+        end = min((position for position, offset in walk.cuts if offset >= end_offset), default=walk.size_bytes)
+        if start < end:
+            yield byte_range(walk.task.files, start, end)
+
 
 _EQUAL = {
     "base_offset": "base offset",
@@ -55,53 +145,54 @@ _FLAGS = {TRANSACTIONAL: "transactional bit", CONTROL: "control bit"}
 _NONE = {name: title for name, title in _EQUAL.items() if name != "base_offset"}
 
 
-def check_batches(before: Chunk, after: Chunk, first: int, end: int, rules: CleaningRules, findings: Findings) -> None:
-    """Check rows ``[first, end)`` of ``after``, whose last offsets are within ``before``."""
-    rows = after.rows[first:end]
+#: the batches of ``after`` that break a rule, bool[b], and a message
+Problem = tuple[Bools, str]
+
+
+def check_batches(before: Chunk, after: Chunk, rules: CleaningRules, findings: Findings) -> None:
+    """Check the batches of ``after``, whose last offsets are within ``before``."""
+    rows = after.rows
     source_rows = np.searchsorted(before.rows["last_offset"], rows["last_offset"])
-    source_rows = np.minimum(source_rows, len(before.rows) - 1)
-    source = before.rows[source_rows]
+    source = before.rows[np.minimum(source_rows, len(before.rows) - 1)]
     v2 = source["magic"] >= 2
-    _check_v2(source, rows, v2 & (rows["magic"] >= 2), findings)
-    _check_converted(source, rows, ~v2 & (rows["magic"] >= 2), findings)
-    _check_messages(source, rows, rules, findings)
-    largest = _largest_timestamps(after, first, end)
-    _check_timestamps(source, rows, largest, rules, findings)
-    _check_horizons(source, rows, rules, findings)
+    for wrong, message in (
+        *_check_v2(source, rows, v2 & (rows["magic"] >= 2)),
+        *_check_converted(source, rows, ~v2 & (rows["magic"] >= 2)),
+        *_check_messages(source, rows, rules),
+        *_check_timestamps(source, after, rules),
+        *_check_horizons(source, rows, rules),
+    ):
+        findings.add_all(rows["base_offset"][wrong], message)
 
 
-def _report(rows: NDArray[np.void], wrong: NDArray[np.bool_], message: str, findings: Findings) -> None:
-    findings.add_all(rows["base_offset"][wrong], message)
-
-
-def _check_v2(source: NDArray[np.void], rows: NDArray[np.void], selected: NDArray[np.bool_], findings: Findings) -> None:
+def _check_v2(source: Rows, rows: Rows, selected: Bools) -> Iterator[Problem]:
     paired = selected & (source["last_offset"] == rows["last_offset"])
-    _report(rows, selected & ~paired, "no batch of the source has this batch's last offset", findings)
+    yield selected & ~paired, "no batch of the source has this batch's last offset"
     for name, title in _EQUAL.items():
-        _report(rows, paired & (source[name] != rows[name]), f"{title} of the batch differs", findings)
+        yield paired & (source[name] != rows[name]), f"{title} of the batch differs"
     changed = source["attributes"] ^ rows["attributes"]
     for bit, title in _FLAGS.items():
-        _report(rows, paired & ((changed & bit) != 0), f"{title} of the batch differs", findings)
-    _check_form(changed, rows, paired, findings)
+        yield paired & ((changed & bit) != 0), f"{title} of the batch differs"
+    yield from _check_form(changed, rows, paired)
 
 
-def _check_form(changed: NDArray[np.int16], rows: NDArray[np.void], selected: NDArray[np.bool_], findings: Findings) -> None:
+def _check_form(changed: NDArray[np.int16], rows: Rows, selected: Bools) -> Iterator[Problem]:
     emptied = (rows["count"] == 0) & ((rows["attributes"] & CODEC) == 0)
-    _report(rows, selected & ((changed & CODEC) != 0) & ~emptied, "codec of the batch differs", findings)
-    _report(rows, selected & ((changed & LOG_APPEND_TIME) != 0), "timestamp type of the batch differs", findings)
+    yield selected & ((changed & CODEC) != 0) & ~emptied, "codec of the batch differs"
+    yield selected & ((changed & LOG_APPEND_TIME) != 0), "timestamp type of the batch differs"
 
 
-def _check_converted(source: NDArray[np.void], rows: NDArray[np.void], selected: NDArray[np.bool_], findings: Findings) -> None:
+def _check_converted(source: Rows, rows: Rows, selected: Bools) -> Iterator[Problem]:
     for name, title in _NONE.items():
-        _report(rows, selected & (rows[name] != -1), f"batch has a {title}, its source has none", findings)
+        yield selected & (rows[name] != -1), f"batch has a {title}, its source has none"
     attributes = np.where(source["magic"] == 0, source["attributes"] & CODEC, source["attributes"] & (CODEC | LOG_APPEND_TIME))
     changed = (attributes ^ rows["attributes"]).astype(np.int16)
-    _check_form(changed, rows, selected, findings)
+    yield from _check_form(changed, rows, selected)
     flagged = selected & ((rows["attributes"] & (TRANSACTIONAL | CONTROL)) != 0)
-    _report(rows, flagged, "batch is transactional or a control batch, its source is not", findings)
+    yield flagged, "batch is transactional or a control batch, its source is not"
 
 
-def _check_messages(source: NDArray[np.void], rows: NDArray[np.void], rules: CleaningRules, findings: Findings) -> None:
+def _check_messages(source: Rows, rows: Rows, rules: CleaningRules) -> Iterator[Problem]:
     """Check rows of magic 0 and 1, and whether these became v2 though they must not."""
     old = rows["magic"] < 2
     same_magic = source["magic"] == rows["magic"]
@@ -114,49 +205,41 @@ def _check_messages(source: NDArray[np.void], rows: NDArray[np.void], rules: Cle
         if rules.erases:
             # only v2 retains the end of a log whose last record is erased
             became_v2 &= rows["last_offset"] != source["last_offset"]
-        _report(rows, became_v2, "message became v2", findings)
-    _report(rows, old & ~same, "magic or size of the message differs", findings)
+        yield became_v2, "message became v2"
+    yield old & ~same, "magic or size of the message differs"
 
 
-def _largest_timestamps(after: Chunk, first: int, end: int) -> Int64s:
-    """The largest timestamp of each batch's records, the smallest int64 if it has none: int64[end - first]."""
-    largest = np.full(len(after.rows), np.iinfo(np.int64).min)
+def _check_timestamps(source: Rows, after: Chunk, rules: CleaningRules) -> Iterator[Problem]:
+    rows = after.rows
+    # of a batch without records the smallest number
+    largest = np.full(len(rows), np.iinfo(np.int64).min)
     np.maximum.at(largest, after.records["batch"], after.records["timestamp"])
-    return largest[first:end]
-
-
-def _check_timestamps(
-    source: NDArray[np.void], rows: NDArray[np.void], largest: Int64s, rules: CleaningRules, findings: Findings
-) -> None:
-    # under log append time records have the timestamp of their batch; record_checks compares it
+    # under log append time records have the timestamp of their batch; the records are compared
     unchanged = rows["max_timestamp"] == source["max_timestamp"]
     if rules.several_rounds:
         # an earlier round has retained records of the batch, and their largest timestamp
         unchanged |= rows["count"] == 0
-    _report(
-        rows, ~unchanged & (rows["max_timestamp"] != largest), "max timestamp of the batch is not that of any record", findings
-    )
+    yield ~unchanged & (rows["max_timestamp"] != largest), "max timestamp of the batch is not that of any record"
     empty_or_append = (rows["count"] == 0) | ((rows["attributes"] & LOG_APPEND_TIME) != 0)
     # what retains all records and gets no delete horizon is copied with the max timestamp of its source, be that too low
     copied = np.logical_and.reduce([rows[name] == source[name] for name in ("magic", "attributes", "count")])
     low = (rows["magic"] >= 2) & ~empty_or_append & ~copied & (rows["max_timestamp"] < largest)
-    _report(rows, low & unchanged, "max timestamp of the batch is below that of a record", findings)
+    yield low & unchanged, "max timestamp of the batch is below that of a record"
     changed = (rows["magic"] >= 2) & (source["magic"] >= 2) & (rows["count"] == 0) & ~unchanged
-    _report(rows, changed, "max timestamp of the emptied batch differs", findings)
+    yield changed, "max timestamp of the emptied batch differs"
 
 
-def _check_horizons(source: NDArray[np.void], rows: NDArray[np.void], rules: CleaningRules, findings: Findings) -> None:
-    old_horizon = (source["magic"] >= 2) & ((source["attributes"] & DELETE_HORIZON) != 0)
-    new_horizon = (rows["magic"] >= 2) & ((rows["attributes"] & DELETE_HORIZON) != 0)
+def _check_horizons(source: Rows, rows: Rows, rules: CleaningRules) -> Iterator[Problem]:
+    old_horizon, new_horizon = BatchKinds.of(source).dated, BatchKinds.of(rows).dated
     if rules.erases:
-        _report(rows, new_horizon & ~old_horizon, "batch has a delete horizon, its source has none", findings)
+        yield new_horizon & ~old_horizon, "batch has a delete horizon, its source has none"
         new_horizon = new_horizon & old_horizon
     if rules.mtime_only:
-        _report(rows, new_horizon & ~old_horizon, "delete horizon in a log of a Kafka without them", findings)
+        yield new_horizon & ~old_horizon, "delete horizon in a log of a Kafka without them"
         old_horizon = old_horizon & new_horizon
-    _report(rows, old_horizon & ~new_horizon & (rows["count"] > 0), "delete horizon was removed", findings)
+    yield old_horizon & ~new_horizon & (rows["count"] > 0), "delete horizon was removed"
     moved = old_horizon & new_horizon & (source["base_timestamp"] != rows["base_timestamp"])
-    _report(rows, moved, "delete horizon was changed", findings)
+    yield moved, "delete horizon was changed"
     horizon_ms = rules.now_ms + rules.delete_retention_ms
     if rules.exact and not rules.several_rounds:
         # a sum that wraps to a negative one sets no horizon
@@ -164,7 +247,7 @@ def _check_horizons(source: NDArray[np.void], rows: NDArray[np.void], rules: Cle
     else:
         wrong = rows["base_timestamp"] > horizon_ms
     if not rules.mtime_only:
-        _report(rows, new_horizon & ~old_horizon & wrong, "new delete horizon is not that of the round", findings)
+        yield new_horizon & ~old_horizon & wrong, "new delete horizon is not that of the round"
 
 
 _DIFFERENT = {
@@ -195,15 +278,6 @@ class RangeResult:
         self.checksum = zlib.crc32(chunk.identity(), self.checksum)
 
 
-@dataclass(frozen=True, eq=False)
-class _SourceRecords:
-    """A chunk of ``before``; for its n records whether each is ``retained`` in ``after``, and becomes a tombstone: bool[n]."""
-
-    chunk: Chunk
-    retained: Bools
-    tombstones: Bools
-
-
 def compare_range(task: RangeTask, erased: ErasedKeys | None = None) -> tuple[RangeResult, KeyTables]:
     """Compare one range; the keys are those of the records that can supersede or be superseded.
 
@@ -224,27 +298,21 @@ def _compare_sides(task: RangeTask, result: RangeResult, keys: KeyTables, erased
     after = _After(task, result)
     for before in read_chunks(task.before, task.first_offset, task.end_offset):
         result.read(before)
-        retained = np.zeros(len(before.records), np.bool_)
-        selected = (
-            np.zeros(len(retained), np.bool_) if erased is None else erased.to_erase(before, task.cleaned_to, result.counts)
-        )
-        sources = _SourceRecords(
-            before, retained, selected if erased is not None and erased.tombstones else np.zeros_like(selected)
-        )
-        copied = np.zeros(len(before.rows), np.bool_)
         _require_ascending(before)
-        for chunk, first, end in after.up_to(int(before.rows["last_offset"][-1])):
-            check_batches(before, chunk, first, end, task.rules, result.findings)
-            _compare(sources, chunk, first, end, result, erased)
+        retained, copied = np.zeros(len(before.records), np.bool_), np.zeros(len(before.rows), np.bool_)
+        selected = None if erased is None else erased.to_erase(before, task.cleaned_to, result.counts)
+        for chunk in after.up_to(int(before.rows["last_offset"][-1])):
+            check_batches(before, chunk, task.rules, result.findings)
+            retained[_compare(before, chunk, result, erased, selected)] = True
             if erased is not None:
-                copied[erased.copied(before, chunk, first, end)] = True
-        if erased is None:
+                copied[erased.copied(before, chunk)] = True
+        if erased is None or selected is None:
             _classify(before, retained, task, result, keys)
         else:
             erased.check_missing(before, retained, selected, result.findings, result.counts)
             erased.check_untouched(before, copied, selected, result.findings)
-    for chunk, first, end in after.up_to(task.end_offset):
-        result.findings.add_all(chunk.rows["base_offset"][first:end], "batch is not in the source")
+    for chunk in after.up_to(task.end_offset):
+        result.findings.add_all(chunk.rows["base_offset"], "batch is not in the source")
 
 
 def _require_ascending(before: Chunk) -> None:
@@ -266,8 +334,8 @@ class _After:
         self._previous = -1
         self._result = result
 
-    def up_to(self, last_offset: int) -> Iterator[tuple[Chunk, int, int]]:
-        """Chunks with the rows ``[first, end)`` of the next batches that end at or below ``last_offset``."""
+    def up_to(self, last_offset: int) -> Iterator[Chunk]:
+        """The next batches that end at or below ``last_offset``."""
         while True:
             if self._chunk is None:
                 self._chunk, self._row = self._next(), 0
@@ -278,7 +346,7 @@ class _After:
             rows = self._chunk.rows
             end = int(np.searchsorted(rows["last_offset"], last_offset, "right"))
             if end > self._row:
-                yield self._chunk, self._row, end
+                yield self._chunk.between(self._row, end)
                 self._row = end
             if end < len(rows):
                 return
@@ -302,30 +370,28 @@ class _After:
             self._previous = int(offsets[-1])
 
 
-def _compare(
-    source: _SourceRecords, after: Chunk, first: int, end: int, result: RangeResult, erased: ErasedKeys | None
-) -> None:
-    """Compare the records of batches ``[first, end)`` with their sources, which are flagged as retained."""
-    before, retained, records = source.chunk, source.retained, after.records
-    records = records[(records["batch"] >= first) & (records["batch"] < end)]
+def _compare(before: Chunk, after: Chunk, result: RangeResult, erased: ErasedKeys | None, selected: Bools | None) -> Int64s:
+    """Compare the records of ``after`` with their sources; returns the rows of ``before`` that it has, int64[m].
+
+    :param selected: whether each record of ``before`` has one of the ``erased`` keys, bool[n]
+    """
+    records, sources = after.records, before.records["offset"]
     if not len(records):
-        return
-    sources = before.records["offset"]
+        return np.empty(0, np.int64)
     positions = np.searchsorted(sources, records["offset"])
     has_source = positions < len(sources)
     has_source[has_source] = sources[positions[has_source]] == records["offset"][has_source]
     result.findings.add_all(records["offset"][~has_source], "record is not in the source")
     source_rows = np.where(has_source, positions, -1).astype(np.int64)
-    retained[positions[has_source]] = True
     differences = np.zeros(len(records), np.uint8)
     compare_records(records, after.data, before.records, before.data, source_rows, differences)
     rows = np.flatnonzero(has_source)
     differences[rows[_changed_by_format(before.records[positions[rows]], records[rows], after)]] &= ~np.uint8(TIMESTAMP)
-    tombstone_rows = rows[source.tombstones[positions[rows]]]
-    if erased is not None and len(tombstone_rows):
-        tombstones = before.records[positions[tombstone_rows]], after, records[tombstone_rows]
-        result.findings.join(erased.check_tombstones(before, *tombstones, result.counts))
-        differences[tombstone_rows] &= ~np.uint8(VALUE | HEADERS)
+    if erased is not None and erased.tombstones and selected is not None:
+        tombstones = rows[selected[positions[rows]]]
+        emptied = before.records[positions[tombstones]], after, records[tombstones]
+        result.findings.join(erased.check_tombstones(before, *emptied, result.counts))
+        differences[tombstones] &= ~np.uint8(VALUE | HEADERS)
     for row in np.flatnonzero(differences & HEADERS).tolist():
         old_headers, new_headers = (
             _headers(chunk, record) for chunk, record in ((before, before.records[positions[row]]), (after, records[row]))
@@ -334,6 +400,7 @@ def _compare(
             differences[row] &= ~np.uint8(HEADERS)
     for bit, message in _DIFFERENT.items():
         result.findings.add_all(records["offset"][(differences & bit) != 0], message)
+    return positions[rows]
 
 
 def _changed_by_format(sources: Rows, records: Rows, after: Chunk) -> Bools:
@@ -363,29 +430,19 @@ def _same_headers(before: bytes, after: bytes, *, replaced: bool) -> bool:
 
 def _read_headers(raw: bytes) -> list[tuple[bytes, bytes | None]] | None:
     """Names and values; ``None`` if malformed."""
-    count, position = _number(raw, 0)
+    end = len(raw)
+    count, position = read_varint(raw, 0, end, end)
     headers: list[tuple[bytes, bytes | None]] = []
     for _ in range(count):
-        size, position = _number(raw, position)
+        size, position = read_varint(raw, position, end, end)
         name, position = raw[position : position + max(size, 0)], position + max(size, 0)
-        length, position = _number(raw, position)
+        length, position = read_varint(raw, position, end, end)
         value = None if length < 0 else raw[position : position + length]
         position += max(length, 0)
-        if size < 0 or position > len(raw):
+        if size < 0 or not 0 <= position <= end:
             return None
         headers.append((name, value))
-    return headers if position == len(raw) else None
-
-
-def _number(raw: bytes, position: int) -> tuple[int, int]:
-    word = shift = 0
-    while position < len(raw):
-        byte, position = raw[position], position + 1
-        word |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            return (word >> 1) ^ -(word & 1), position
-    return -1, len(raw) + 1
+    return headers if position == end else None
 
 
 def _classify(before: Chunk, retained: Bools, task: RangeTask, result: RangeResult, keys: KeyTables) -> None:
@@ -444,29 +501,22 @@ class RecordKinds:
     @classmethod
     def of(cls, chunk: Chunk, task: RangeTask) -> RecordKinds:
         """Classify the records of a chunk."""
-        rows, batch = chunk.rows, chunk.records["batch"]
-        v2 = rows["magic"] >= 2
-        control = v2 & ((rows["attributes"] & CONTROL) != 0)
-        marker = control & ((rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT))
-        data = v2 & ~control & ((rows["attributes"] & TRANSACTIONAL) != 0)
+        rows, batch, kinds = chunk.rows, chunk.records["batch"], BatchKinds.of(chunk.rows)
         aborted = np.zeros(len(rows), np.bool_)
+        data = kinds.transactional
         aborted[data] = task.aborted.contains(rows["producer_id"][data], rows["last_offset"][data])
-        droppable = _tombstones_droppable(rows, chunk.mtime_ms, task)
-        tombstone = chunk.records["value_size"] < 0
-        return cls(
-            control[batch], marker[batch], aborted[batch], chunk.records["key_size"] < 0, tombstone & droppable[batch]
-        )  # fmt: skip
+        droppable = _tombstones_droppable(rows, kinds, chunk.mtime_ms, task)[batch] & (chunk.records["value_size"] < 0)
+        return cls(kinds.control[batch], kinds.marker[batch], aborted[batch], chunk.records["key_size"] < 0, droppable)
 
 
-def _tombstones_droppable(rows: Rows, mtime_ms: int, task: RangeTask) -> Bools:
+def _tombstones_droppable(rows: Rows, kinds: BatchKinds, mtime_ms: int, task: RangeTask) -> Bools:
     """Whether tombstones of each batch may be dropped, bool[b]."""
     rules = task.rules
     by_mtime = mtime_ms <= task.legacy_delete_horizon_ms
     if rules.mtime_only:
         return np.full(len(rows), by_mtime)
-    v2 = rows["magic"] >= 2
-    dated = v2 & ((rows["attributes"] & DELETE_HORIZON) != 0)
-    passed: Bools = np.where(v2, dated & (rows["base_timestamp"] <= rules.now_ms), by_mtime)
+    dated = kinds.dated
+    passed: Bools = np.where(kinds.v2, dated & (rows["base_timestamp"] <= rules.now_ms), by_mtime)
     if rules.several_rounds:
         # an earlier round may have set the horizon, at the earliest when the segment was complete; its producers' clocks, or
         # whoever copied its file, may have stated a later time

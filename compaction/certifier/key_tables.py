@@ -18,9 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
-from compaction.certifier.checks.read_chunks import Chunk
-from compaction.certifier.checks.violations import Findings
+from compaction.certifier.certificate import Findings
+from compaction.certifier.reader import Bools, Chunk, Int64s, Rows
 from compaction.kernels.reading.locate import assign_parts, gather_keys
 
 SUPERSEDED, TOMBSTONE = "superseded", "tombstone"

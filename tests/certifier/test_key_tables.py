@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from compaction.certifier.checks import key_tables
-from compaction.certifier.checks.key_tables import JoinedKeys, KeyTables
-from compaction.certifier.checks.read_chunks import Chunk
+from compaction.certifier import key_tables
+from compaction.certifier.key_tables import JoinedKeys, KeyTables
+from compaction.certifier.reader import Chunk
 from compaction.kernels.reading.locate import RECORD_ROW
 from compaction.kernels.reading.tables import BATCH_ROW
 

@@ -25,15 +25,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compaction.certifier.checks.log_pair import Bools, Int64s, LogPair, Rows, legacy_delete_horizon_ms
-from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, PRODUCER_ROW, SegmentWalk, join_runs, last_of_producers
-from compaction.certifier.checks.violations import Findings
+from compaction.certifier.certificate import Findings
+from compaction.certifier.find_pairs import LogPair, legacy_delete_horizon_ms, snapshot_offsets
+from compaction.certifier.reader import Bools, Int64s, Rows
+from compaction.certifier.segments import DATA, EVENT_ROW, PRODUCER_ROW, SegmentWalk, WalkedLog, join_runs, last_of_producers
 from compaction.config.kinds import to_long
 from compaction.formats.indexes import TXN_ROW
 from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
 from compaction.kernels.reading.tables import ABORT, COMMIT
-from compaction.names import CLEANER_OFFSETS, SNAPSHOT, TXNINDEX, parse_segment_file, segment_file
+from compaction.names import CLEANER_OFFSETS, SNAPSHOT, TXNINDEX, segment_file
 from compaction.storage.filesystem import join
 from compaction.storage.mixed import file_system
 
@@ -94,7 +95,20 @@ class Transactions(NamedTuple):
         return AbortedRanges(self.events["producer_id"][selected], self.events["first"][selected], self.marker[selected])
 
 
-def check_outcomes(before: Transactions, after: Transactions, findings: Findings) -> None:
+def check_transactions(log: WalkedLog, findings: Findings) -> AbortedRanges:
+    """Check the transactions of a log; returns the aborted data of before."""
+    before, after = Transactions.of(log.before), Transactions.of(log.after)
+    _check_outcomes(before, after, findings)
+    _check_markers(before, after, log.pair, findings)
+    if log.pair.rules.erases:
+        _check_retained(before, after, log, findings)
+    else:
+        _check_open(before, log, findings)
+    _check_index(before, after, log, findings)
+    return before.aborted()
+
+
+def _check_outcomes(before: Transactions, after: Transactions, findings: Findings) -> None:
     """Rule 1; a violation is at the first offset of a run."""
     runs = after.events[after.is_data]
     outcome = after.outcome[after.is_data]
@@ -105,7 +119,7 @@ def check_outcomes(before: Transactions, after: Transactions, findings: Findings
         findings.add_all(runs["first"][wrong], f"data was {name} before, but its transaction now ends differently")
 
 
-def check_markers(before: Transactions, after: Transactions, pair: LogPair, findings: Findings) -> None:
+def _check_markers(before: Transactions, after: Transactions, pair: LogPair, findings: Findings) -> None:
     """Rule 2; a violation is at the offset of a dropped marker."""
     retained_markers = after.events[after.events["kind"] != DATA]
     dropped = (before.events["kind"] != DATA) & ~np.isin(before.events["last"], retained_markers["last"])
@@ -136,30 +150,27 @@ def check_markers(before: Transactions, after: Transactions, pair: LogPair, find
         findings.add_all(before.events["last"][dropped_rows[early]], "transaction marker is missing before its delete horizon")
 
 
-def check_open(before: Transactions, walks: Sequence[SegmentWalk], pair: LogPair, findings: Findings) -> None:
-    """Rule 4; a violation is at the first offset of an open transaction.
-
-    :param walks: of before
-    """
-    if pair.after.cleaned_to is not None and pair.after.cleaned_to != pair.before.cleaned_to:
-        first = before.events["first"][_is_open(before, walks)]
-        past = first[(first < pair.after.cleaned_to) & (first >= pair.after.log_start_offset)]
+def _check_open(before: Transactions, log: WalkedLog, findings: Findings) -> None:
+    """Rule 4; a violation is at the first offset of an open transaction."""
+    before_side, after_side = log.pair.before, log.pair.after
+    if after_side.cleaned_to is not None and after_side.cleaned_to != before_side.cleaned_to:
+        first = before.events["first"][_is_open(before, log.before)]
+        past = first[(first < after_side.cleaned_to) & (first >= after_side.log_start_offset)]
         findings.add_all(past, f"{CLEANER_OFFSETS} is past this offset, the first of an open transaction")
 
 
-def check_retained(
-    before: Transactions, after: Transactions, walks: Sequence[list[SegmentWalk]], pair: LogPair, findings: Findings
-) -> None:
+def _check_retained(before: Transactions, after: Transactions, log: WalkedLog, findings: Findings) -> None:
     """Rule 5; a violation is at the last offset of the producer's batch, or at the first of the transaction."""
-    opened, still_open = (_first_of_open(txns, of_side) for txns, of_side in zip((before, after), walks, strict=True))
+    opened, still_open = _first_of_open(before, log.before), _first_of_open(after, log.after)
     for producer, first in opened.items():
         if still_open.get(producer) != first:
             findings.add(first, "first batch of an open transaction is missing")
-    (states, states_after), (end, loaded) = map(_states, walks), _newest_snapshot(walks[0][-1])
-    if end < walks[0][-1].next_offset:
+    states, states_after, (end, loaded) = _states(log.before), _states(log.after), _newest_snapshot(log.before[-1])
+    if end < log.end_offset:
         loaded = None
+    rules = log.pair.rules
     for producer, state in states.items():
-        expired = to_long(pair.rules.now_ms - state.timestamp_ms) >= pair.rules.producer_expiration_ms
+        expired = to_long(rules.now_ms - state.timestamp_ms) >= rules.producer_expiration_ms
         is_active = producer in opened or not (expired or (loaded is not None and producer not in loaded))
         state_after = states_after.get(producer)
         if is_active and (state_after is None or state_after[:3] != state[:3]):
@@ -170,9 +181,9 @@ def _newest_snapshot(last: SegmentWalk) -> tuple[int, set[int] | None]:
     """The offset of the newest valid producer snapshot up to the log end, and its producers; -1 and ``None`` without one."""
     directory = last.task.files.directory
     fs = file_system([directory])
-    files = (parse_segment_file(name) for name in fs.listdir(directory))
-    offsets = {file.base_offset for file in files if file is not None and (file.kind, file.suffix) == (SNAPSHOT, "")}
-    for offset in sorted((offset for offset in offsets if offset <= last.next_offset), reverse=True):
+    for offset in sorted(snapshot_offsets(fs, directory), reverse=True):
+        if offset > last.next_offset:
+            continue
         try:
             entries = read_snapshot(fs.read_bytes(join(directory, segment_file(offset, SNAPSHOT))))
         except FormatError:
@@ -219,18 +230,10 @@ def _states(walks: list[SegmentWalk]) -> dict[int, _State]:
     return states
 
 
-def check_index(
-    walks: tuple[list[SegmentWalk], list[SegmentWalk]],
-    txns: tuple[Transactions, Transactions],
-    pair: LogPair,
-    findings: Findings,
-) -> None:
-    """Rule 3; a violation is at the first offset of data without an entry, or at the marker of a wrong entry.
-
-    :param walks, txns: of before and after
-    """
-    (before, after), (_, after_txns) = walks, txns
-    source_entries = _entries(_consistent(before, txns[0], pair.before.log_start_offset))
+def _check_index(before_txns: Transactions, after_txns: Transactions, log: WalkedLog, findings: Findings) -> None:
+    """Rule 3; a violation is at the first offset of data without an entry, or at the marker of a wrong entry."""
+    pair, after = log.pair, log.after
+    source_entries = _entries(_consistent(log.before, before_txns, pair.before.log_start_offset))
     ends = np.array([walk.next_offset for walk in after], np.int64)
     indexed = [_entries([walk]) for walk in after]
     aborted = after_txns.is_data & (after_txns.outcome == ABORT) & (after_txns.events["last"] >= pair.after.log_start_offset)

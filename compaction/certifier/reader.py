@@ -1,25 +1,36 @@
-"""Reads the record batches of a segment for the certifier: boundaries, CRCs and header fields, one row per batch.
+"""The certifier's own reader: batches of a segment, one row each, and chunks of batches with their records.
 
 It shares the layout of rows with the readers of compaction, but none of their code, so that a batch which these lose, join or
 read wrongly is not lost here, too: the length fields lead from one batch to the next, numpy views the headers, and the CRCs are
-those of libraries. Mirrors ``DefaultRecordBatch`` and ``LegacyRecord``.
+those of libraries. ``kernels.reading.locate`` finds the records; decompression and v0/v1 wrappers are those of
+``compaction.formats``. Mirrors ``DefaultRecordBatch`` and ``LegacyRecord``.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from compaction.certifier.checks.log_pair import Int64s, Rows
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.kernels.reading.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
+from compaction.formats.codecs import Codec, decompress
+from compaction.formats.message_set import parse_message_entry
+from compaction.formats.primitives import FormatError
+from compaction.kernels.reading.locate import RECORD_ROW, locate_messages, locate_records
+from compaction.kernels.reading.tables import ABORT, BATCH_ROW, COMMIT, EMPTY_CONTROL, NOT_CONTROL
 from compaction.storage import read_counter
 from compaction.storage.filesystem import ByteSource, ReadableFileSystem
+from compaction.storage.mixed import MixedFileSystem
+
+Bools = NDArray[np.bool_]
+Int64s = NDArray[np.int64]
+Rows = NDArray[np.void]
 
 HEADER_BYTES = 61
 #: the header of a v2 batch, and the beginning of a message of magic 0 or 1; magic 0 has no timestamp
@@ -41,12 +52,17 @@ _COPIED = (
 _PREFIX_BYTES, _MAGIC_AT, _CRC_END_V2, _CRC_END_OLD = 12, 16, 21, 16
 #: of a batch, by magic
 _LEAST_BYTES = (26, 34, HEADER_BYTES)
+#: of a batch, as stored and decompressed
 _MOST_BYTES = 1 << 28
-_CODEC, _CONTROL = 0x07, 0x20
-#: an uncompressed record has six bytes at least, its length aside
-_LEAST_RECORD_BYTES = 6
+CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
+#: an uncompressed record has a length of at least one byte, and six others
+_LEAST_RECORD_BYTES = 7
 _LONG_MAX = 2**63 - 1
 _BLOCK_BYTES = 4 << 20
+#: of two files that are compared
+_COMPARED_BYTES = 8 << 20
+#: decompressed bytes of a chunk; a larger batch is a chunk of its own
+_CHUNK_BYTES = 16 << 20
 #: how much of a torn tail is searched for a valid batch, the bytes of candidates, and how far offsets may rise
 _SEARCHED_BYTES = 64 << 20
 _CHECKED_BYTES = 1 << 30
@@ -59,13 +75,49 @@ _FAULTS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class ByteRange:
+    """Bytes ``[start, end)`` of the log of a segment; ``mtime_ms`` is the segment's."""
+
+    path: str
+    start: int
+    end: int
+    mtime_ms: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to read."""
+        return self.end - self.start
+
+
+class BatchKinds(NamedTuple):
+    """Properties of batches, bool[b] each: of magic 2; control batches, and those with a COMMIT or ABORT marker; transactional
+    data; with a delete horizon."""
+
+    v2: Bools
+    control: Bools
+    marker: Bools
+    transactional: Bools
+    dated: Bools
+
+    @classmethod
+    def of(cls, rows: Rows) -> BatchKinds:
+        """Classify ``BATCH_ROW[b]``."""
+        v2 = rows["magic"] >= 2
+        control, transactional, dated = (
+            v2 & ((rows["attributes"] & bit) != 0) for bit in (CONTROL, TRANSACTIONAL, DELETE_HORIZON)
+        )
+        marker = control & ((rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT))
+        return cls(v2, control, marker, transactional & ~control, dated)
+
+
 class Block(NamedTuple):
-    """Consecutive complete batches of the file ``path``: ``raw``, uint8[n], from ``position`` on, and ``BATCH_ROW[b]``."""
+    """Consecutive complete batches of a byte range: ``raw``, uint8[n], from ``position`` on, and ``BATCH_ROW[b]``."""
 
     position: int
     raw: NDArray[np.uint8]
     rows: Rows
-    path: str
+    source: ByteRange
 
 
 class _Found(NamedTuple):
@@ -76,22 +128,22 @@ class _Found(NamedTuple):
     need: int
 
 
-def read_batches(files: ReadableFileSystem, path: str, start: int, end: int) -> Iterator[Block]:
-    """The batches in ``[start, end)``.
+def read_batches(files: ReadableFileSystem, source: ByteRange) -> Iterator[Block]:
+    """The batches of a byte range.
 
-    :raises CorruptLogError: a batch is malformed, or extends past ``end``
+    :raises CorruptLogError: a batch is malformed, or extends past the end
     :raises UnsupportedLogError: a batch is larger than 256 MiB
     """
-    position, wanted = start, _BLOCK_BYTES
-    source = files.reader(path, start, end)
+    path, position, end, wanted = source.path, source.start, source.end, _BLOCK_BYTES
+    reader = files.reader(path, position, end)
     try:
         while position < end:
-            data = _bytes(source, path, position, min(wanted, end - position))
+            data = _bytes(reader, path, position, min(wanted, end - position))
             found = _parse(data, position)
             if len(found.rows):
                 size = int(found.rows["position"][-1]) + int(found.rows["size"][-1]) - position
                 read_counter.count(size)
-                yield Block(position, np.frombuffer(data, np.uint8, size), found.rows, path)
+                yield Block(position, np.frombuffer(data, np.uint8, size), found.rows, source)
                 position, wanted = position + size, _BLOCK_BYTES
             if found.error is not None:
                 raise CorruptLogError(found.error, path=path, position=position, hint=_RESTORE)
@@ -99,7 +151,7 @@ def read_batches(files: ReadableFileSystem, path: str, start: int, end: int) -> 
                 _require_room(found.need, path, position, end)
                 wanted = max(found.need, _MAGIC_AT + 1)
     finally:
-        source.close()
+        reader.close()
 
 
 def _require_room(need: int, path: str, position: int, end: int) -> None:
@@ -184,11 +236,11 @@ def _read_new(raw: NDArray[np.uint8], data: bytes, rows: Rows, which: Int64s, st
     ends = starts + sizes
     bounds = zip((starts + _CRC_END_V2).tolist(), ends.tolist(), strict=True)
     crc = np.array([google_crc32c.value(data[start:end]) for start, end in bounds], np.uint32)
-    crowded = ((head["attributes"] & _CODEC) == 0) & (count > (sizes - HEADER_BYTES) // _LEAST_RECORD_BYTES)
+    crowded = ((head["attributes"] & CODEC) == 0) & (count > (sizes - HEADER_BYTES) // (_LEAST_RECORD_BYTES - 1))
     misplaced = (base < 0) | (delta < 0) | (base > _LONG_MAX - np.maximum(np.maximum(delta, count), 0))
     conditions = [crc != head["crc"], misplaced, (count < 0) | crowded]
     faults = np.select(conditions, [_BAD_CRC, _BAD_OFFSETS, _BAD_COUNT], 0).astype(np.int8)
-    for at in np.flatnonzero((head["attributes"] & _CONTROL) != 0).tolist():
+    for at in np.flatnonzero((head["attributes"] & CONTROL) != 0).tolist():
         kind = EMPTY_CONTROL if count[at] == 0 else _control_type(data, int(starts[at]) + HEADER_BYTES, int(ends[at]))
         if kind is not None:
             rows["control_type"][which[at]] = kind
@@ -216,23 +268,23 @@ def _read_old(raw: NDArray[np.uint8], data: bytes, rows: Rows, which: Int64s, st
 
 def _control_type(data: bytes, at: int, end: int) -> int | None:
     """The type in the key of the record at ``at``, its version before it; ``None`` if there is no such key."""
-    size, at = _number(data, at, end, 5)
+    size, at = read_varint(data, at, end, 5)
     stop = at + size
     if at < 0 or size < 1 or stop > end:
         return None
-    _, at = _number(data, at + 1, stop, 10)
-    _, at = _number(data, at, stop, 5) if at >= 0 else (0, -1)
-    size, at = _number(data, at, stop, 5) if at >= 0 else (0, -1)
+    _, at = read_varint(data, at + 1, stop, 10)
+    _, at = read_varint(data, at, stop, 5)
+    size, at = read_varint(data, at, stop, 5)
     if at < 0 or size < 4 or at + size > stop or data[at] & 0x80:
         return None
     kind = int.from_bytes(data[at + 2 : at + 4], "big", signed=True)
     return kind if kind >= 0 else 0x7FFF
 
 
-def _number(data: bytes, at: int, end: int, most_bytes: int) -> tuple[int, int]:
-    """A zigzag varint and the position after it, -1 if it is malformed."""
+def read_varint(data: bytes, at: int, end: int, most_bytes: int) -> tuple[int, int]:
+    """A zigzag varint and the position after it, which is -1 if it is malformed, or ``at`` is."""
     word = 0
-    for number in range(most_bytes):
+    for number in range(most_bytes if at >= 0 else 0):
         if at + number >= end:
             break
         byte = data[at + number]
@@ -275,3 +327,130 @@ def _resumes(data: bytes, next_offset: int) -> bool:
             if checked > _CHECKED_BYTES or len(_parse(data[at:end], 0).rows):
                 return True
     return False
+
+
+class Chunk(NamedTuple):
+    """Consecutive batches (``BATCH_ROW[b]``) and their records (``RECORD_ROW[n]``, ascending by batch), whose positions are
+    those in ``data`` (uint8[]). It has the bytes of the batches, too, each ``raw_start`` below its position in the segment.
+    ``path`` and ``mtime_ms`` are the segment's."""
+
+    rows: Rows
+    records: Rows
+    data: NDArray[np.uint8]
+    path: str
+    mtime_ms: int
+    raw_start: int = 0
+
+    def between(self, first: int, end: int) -> Chunk:
+        """The chunk of its batches ``[first, end)``."""
+        first_record, end_record = np.searchsorted(self.records["batch"], (first, end))
+        records = self.records[first_record:end_record].copy()
+        records["batch"] -= first
+        return self._replace(rows=self.rows[first:end], records=records)
+
+    def batches(self) -> pa.Array:
+        """The bytes of each batch, a binary array of b values."""
+        starts = self.rows["position"] - self.raw_start
+        ends = starts[-1:] + self.rows["size"][-1:]
+        offsets = pa.py_buffer(np.concatenate((starts, ends)).astype(np.int32))
+        return pa.Array.from_buffers(pa.binary(), len(starts), [None, offsets, pa.py_buffer(self.data)])
+
+    def identity(self) -> bytes:
+        """The header fields of the batches, and their stored checksums, which were verified."""
+        # of v2, and of v0 and v1
+        crc_at = self.rows["position"] - self.raw_start + np.where(self.rows["magic"] >= 2, 17, 12)
+        return self.rows.tobytes() + self.data[crc_at[:, None] + np.arange(4)].tobytes()
+
+
+def read_chunks(ranges: Iterable[ByteRange], first_offset: int, end_offset: int) -> Iterator[Chunk]:
+    """The batches with last offsets in ``[first_offset, end_offset)``.
+
+    :raises CorruptLogError: a batch or record is malformed
+    """
+    for source in ranges:
+        for block in read_batches(MixedFileSystem(), source):
+            last = block.rows["last_offset"]
+            inside = np.flatnonzero((last >= first_offset) & (last < end_offset))
+            if len(inside):
+                yield from _chunks(block._replace(rows=block.rows[inside[0] : inside[-1] + 1]))
+
+
+def _chunks(block: Block) -> Iterator[Chunk]:
+    """The block's runs of one format, each cut into chunks of about ``_CHUNK_BYTES``."""
+    kind = np.where(block.rows["magic"] >= 2, 2, np.where((block.rows["attributes"] & CODEC) != 0, 1, 0))
+    edges = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist(), len(kind)]
+    for first, end in zip(edges, edges[1:], strict=False):
+        run = block._replace(rows=block.rows[first:end])
+        if kind[first] == 1:
+            for row in range(end - first):
+                yield _wrapper(run, run.rows[row : row + 1].copy())
+        elif kind[first] == 0:
+            starts = run.rows["position"] - block.position
+            yield _located(locate_messages, [block.raw], run, (starts, starts + run.rows["size"]))
+        else:
+            yield from _batches(run)
+
+
+def _batches(run: Block) -> Iterator[Chunk]:
+    """The chunks of v2 batches; decompressed records follow the bytes of the block."""
+    rows, raw = run.rows, memoryview(run.raw)
+    starts = rows["position"] - run.position + HEADER_BYTES
+    ends = starts + rows["size"] - HEADER_BYTES
+    parts, used, first = [run.raw], len(raw), 0
+    # an emptied batch may name a codec, but has no payload
+    for row in np.flatnonzero(((rows["attributes"] & CODEC) != 0) & (rows["count"] > 0)).tolist():
+        if used - len(raw) >= _CHUNK_BYTES:
+            yield _located(locate_records, parts, run._replace(rows=rows[first:row]), (starts[first:row], ends[first:row]))
+            parts, used, first = [run.raw], len(raw), row
+        try:
+            plain = decompress(Codec.of(int(rows["attributes"][row])), raw[starts[row] : ends[row]], limit_bytes=_MOST_BYTES)
+        except FormatError as error:
+            raise _corrupt(str(error), run, rows[row]) from error
+        parts.append(np.frombuffer(plain, np.uint8))
+        starts[row], ends[row], used = used, used + len(plain), used + len(plain)
+    yield _located(locate_records, parts, run._replace(rows=rows[first:]), (starts[first:], ends[first:]))
+
+
+def _located(
+    locate: Callable[..., tuple[int, int]], parts: list[NDArray[np.uint8]], run: Block, bounds: tuple[Int64s, Int64s]
+) -> Chunk:
+    """The chunk of the batches of ``run``; the first of ``parts`` has the bytes of its block."""
+    rows, data = run.rows.copy(), parts[0] if len(parts) == 1 else np.concatenate(parts)
+    counts = np.where(rows["magic"] >= 2, rows["count"], 1).astype(np.int64)
+    short = counts * _LEAST_RECORD_BYTES > bounds[1] - bounds[0]
+    if short.any():
+        raise _corrupt("batch declares more records than its bytes can hold", run, rows[int(np.argmax(short))])
+    records = np.zeros(int(counts.sum()), RECORD_ROW)
+    count, fault = locate(data, rows, *map(np.ascontiguousarray, bounds), records)
+    if fault >= 0:
+        raise _corrupt("record is malformed", run, rows[fault])
+    return Chunk(rows, records[:count], data, run.source.path, run.source.mtime_ms, run.position)
+
+
+def _wrapper(block: Block, row: Rows) -> Chunk:
+    """A compressed v0 or v1 message."""
+    start = int(row["position"][0]) - block.position
+    try:
+        columns = parse_message_entry(memoryview(block.raw), start).columns(_MOST_BYTES)
+    except FormatError as error:
+        raise _corrupt(str(error), block, row[0]) from error
+    records = np.zeros(len(columns), RECORD_ROW)
+    records["offset"], records["timestamp"] = columns.offset, columns.timestamp
+    records["key_at"], records["key_size"] = columns.key_start, np.maximum(columns.key_length, -1)
+    records["value_at"], records["value_size"] = columns.value_start, np.maximum(columns.value_length, -1)
+    if row["magic"][0] and row["attributes"][0] & LOG_APPEND_TIME:
+        # messages of magic 0 have none
+        records["timestamp"][columns.timestamp >= 0] = row["max_timestamp"][0]
+    plain, raw = np.frombuffer(columns.data, np.uint8), block.raw[start : start + int(row["size"][0])]
+    raw_start = int(row["position"][0]) - len(plain)
+    return Chunk(row, records, np.concatenate((plain, raw)), block.source.path, block.source.mtime_ms, raw_start)
+
+
+def _corrupt(message: str, block: Block, row: np.void) -> CorruptLogError:
+    return CorruptLogError(message, path=block.source.path, position=int(row["position"]), hint=_RESTORE)
+
+
+def same_bytes(files: ReadableFileSystem, path: str, other_path: str, size: int) -> bool:
+    """Whether the first ``size`` bytes of two files are equal."""
+    steps = ((position, min(_COMPARED_BYTES, size - position)) for position in range(0, size, _COMPARED_BYTES))
+    return all(files.read_bytes(path, *step) == files.read_bytes(other_path, *step) for step in steps)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compaction.certifier.checks.log_pair import CleaningRules, LogPair, SegmentFiles, Side
-from compaction.certifier.checks.offset_ranges import RangeTask, cut_into_ranges
-from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask
-from compaction.certifier.checks.txn_checks import AbortedRanges
+from compaction.certifier.find_pairs import CleaningRules, LogPair, SegmentFiles, Side
+from compaction.certifier.records import RangeTask, cut_into_ranges
+from compaction.certifier.segments import SegmentWalk, WalkedLog, WalkTask
+from compaction.certifier.transactions import AbortedRanges
 from compaction.names import TopicPartition
 
 NONE = AbortedRanges(*[np.empty(0, np.int64)] * 3)
@@ -30,7 +30,7 @@ def ranges(size: int, cleaned_to: int | None = None, *, several_rounds: bool = F
 
     rules = CleaningRules(0, several_rounds=several_rounds)
     pair = LogPair(TopicPartition("t", 0), side(BEFORE, cleaned_to), side(AFTER, 200), rules)
-    return list(cut_into_ranges(0, pair, (BEFORE, AFTER), NONE, size))
+    return list(cut_into_ranges(0, WalkedLog(pair, BEFORE, AFTER), NONE, size))
 
 
 @pytest.mark.parametrize(("size", "count"), [(1, 4), (100, 2), (1 << 30, 1)])

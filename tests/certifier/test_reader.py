@@ -10,8 +10,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from compaction.certifier.checks import batches as own
-from compaction.certifier.checks.batches import is_torn, read_batches
+from compaction.certifier import reader as own
+from compaction.certifier.reader import ByteRange, is_torn, read_batches, read_varint
 from compaction.errors import LogError
 from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.storage.local import LocalFileSystem
@@ -31,7 +31,8 @@ COMPARED = [name for name in BATCH_ROW.names or () if name != "control_type"]
 
 
 def rows_of(path: Path, start: int, end: int) -> np.ndarray:
-    return np.concatenate([np.empty(0, BATCH_ROW), *(block.rows for block in read_batches(FILES, str(path), start, end))])
+    blocks = read_batches(FILES, ByteRange(str(path), start, end))
+    return np.concatenate([np.empty(0, BATCH_ROW), *(block.rows for block in blocks)])
 
 
 def outcome(path: Path, *, certifier: bool) -> tuple[list[list[int]], str | None]:
@@ -39,7 +40,7 @@ def outcome(path: Path, *, certifier: bool) -> tuple[list[list[int]], str | None
     tables, error, size = [np.empty(0, BATCH_ROW)], None, path.stat().st_size
     try:
         if certifier:
-            for block in read_batches(FILES, str(path), 0, size):
+            for block in read_batches(FILES, ByteRange(str(path), 0, size)):
                 tables.append(block.rows)
         else:
             with SegmentReader(FILES, str(path), 0, size) as reader:
@@ -124,3 +125,16 @@ def test_a_file_that_became_shorter_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(data[:-5])
     with pytest.raises(LogError, match="file ends here, 5 bytes earlier than when the run began"):
         rows_of(path, 0, len(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "at", "most_bytes", "expected"),
+    [
+        (b"\x04", 0, 5, (2, 1)), (b"\x00\x81\x01", 1, 5, (-65, 3)), (b"\x81\x01", 0, 1, (0, -1)), (b"\x81", 0, 5, (0, -1)),
+        (b"", 0, 5, (0, -1)), (b"\x04", 1, 5, (0, -1)), (b"\x04", -1, 5, (0, -1)),
+    ],
+)  # fmt: skip
+def test_a_varint_that_is_cut_or_too_long_is_malformed(
+    data: bytes, at: int, most_bytes: int, expected: tuple[int, int]
+) -> None:
+    assert read_varint(data, at, len(data), most_bytes) == expected

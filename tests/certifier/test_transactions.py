@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compaction.certifier.checks.log_pair import SegmentFiles
-from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, SegmentWalk, WalkTask, join_runs, walk_segment
-from compaction.certifier.checks.txn_checks import OPEN, Transactions, following
+from compaction.certifier.find_pairs import SegmentFiles
+from compaction.certifier.segments import DATA, EVENT_ROW, SegmentWalk, WalkTask, join_runs, walk_segment
+from compaction.certifier.transactions import OPEN, Transactions, following
 from compaction.kernels.reading.tables import ABORT, COMMIT
 from tests.kafka.encode import Batch, Record
 

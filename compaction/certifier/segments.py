@@ -1,25 +1,25 @@
-"""Reads one segment's batch headers: checks CRCs, the order of offsets and the indexes, and collects transactions and cuts.
+"""Walks the segments of a log: CRCs, order of offsets, indexes, and what decides about its segments and its ends.
 
-Only small tables of transactions and cuts are kept, no batches.
+A walk keeps only small tables of transactions and cuts, no batches.
 
-Checks the offset index and the time index of a segment against its batches.
+The rule for indexes: an entry of the offset index is a batch's last offset and its position. An entry of the time index is a
+batch's last offset and the largest timestamp up to that batch. The last entry of an inactive segment's time index has its
+largest timestamp. Mirrors ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.onBecomeInactiveSegment``.
 
-The rule: an entry of the offset index is a batch's last offset and its position. An entry of the time index is a batch's last
-offset and the largest timestamp up to that batch. The last entry of an inactive segment's time index has its largest timestamp.
-
-Mirrors ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.onBecomeInactiveSegment``.
+Of a log it checks the segments, start and end offset, cleaner checkpoint, and the segments deleted by the delete policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from compaction.certifier.checks.batches import is_torn, read_batches
-from compaction.certifier.checks.log_pair import LONG_MAX, Int64s, Rows, SegmentFiles
-from compaction.certifier.checks.violations import Findings
+from compaction.certifier.certificate import Findings
+from compaction.certifier.find_pairs import LONG_MAX, LogPair, SegmentFiles
+from compaction.certifier.reader import BatchKinds, ByteRange, Rows, is_torn, read_batches, same_bytes
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.checkpoints import EpochRange
 from compaction.formats.indexes import (
@@ -31,12 +31,9 @@ from compaction.formats.indexes import (
     read_txn_index,
 )
 from compaction.formats.primitives import FormatError
-from compaction.kernels.reading.tables import ABORT, COMMIT
-from compaction.names import CLEAN_SHUTDOWN, INDEX, LOG, TIMEINDEX, TXNINDEX
+from compaction.names import CLEAN_SHUTDOWN, CLEANER_OFFSETS, INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.storage.filesystem import FileSystem, join, parent
 from compaction.storage.mixed import file_system
-
-TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x10, 0x20, 0x40
 
 #: One row per transaction marker (``kind`` is ``ABORT`` or ``COMMIT``), and per run of data batches of a producer without a
 #: marker of that producer in between (``DATA``). ``first``, ``last``: base offset of the first and last offset of the last
@@ -111,7 +108,7 @@ def walk_segment(task: WalkTask) -> SegmentWalk:
         if checks is not None:
             checks.finish(walk.findings)
         if task.is_after and task.files.last and task.counterpart is not None:
-            walk.same_log = _same_bytes(fs, task.files.path(), task.counterpart.path(), walk.size_bytes)
+            walk.same_log = same_bytes(fs, task.files.path(), task.counterpart.path(), walk.size_bytes)
         walk.txns = _read_txns(fs, task)
     except (LogError, FormatError) as error:
         walk.error = walk.error or str(error)
@@ -122,7 +119,7 @@ def walk_segment(task: WalkTask) -> SegmentWalk:
 def _walk_batches(fs: FileSystem, walk: SegmentWalk, checks: IndexChecks | None) -> None:
     files = walk.task.files
     try:
-        for block in read_batches(fs, files.path(), 0, files.size_bytes):
+        for block in read_batches(fs, byte_range(files, 0, files.size_bytes)):
             if not _take(walk, block.rows):
                 return
             if checks is not None:
@@ -130,6 +127,11 @@ def _walk_batches(fs: FileSystem, walk: SegmentWalk, checks: IndexChecks | None)
     except CorruptLogError as error:
         if error.position is None or error.position != walk.size_bytes or not (files.last and _is_torn(fs, walk)):
             walk.error, walk.error_offset = str(error), _offset_at(fs, files, error.position, walk.next_offset)
+
+
+def byte_range(files: SegmentFiles, start: int, end: int) -> ByteRange:
+    """Bytes ``[start, end)`` of a segment's log."""
+    return ByteRange(files.path(), start, end, files.mtime_ms)
 
 
 def _take(walk: SegmentWalk, rows: Rows) -> bool:
@@ -158,18 +160,14 @@ def _take(walk: SegmentWalk, rows: Rows) -> bool:
 
 
 def _events(rows: Rows) -> Rows:
-    rows = rows[(rows["magic"] >= 2) & (rows["producer_id"] >= 0)]
-    control = (rows["attributes"] & CONTROL) != 0
-    marker = control & ((rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT))
-    data = ~control & ((rows["attributes"] & TRANSACTIONAL) != 0)
-    chosen = rows[marker | data]
-    events = np.empty(len(chosen), EVENT_ROW)
-    is_marker = (chosen["attributes"] & CONTROL) != 0
-    events["producer_id"] = chosen["producer_id"]
-    events["first"], events["last"] = chosen["base_offset"], chosen["last_offset"]
-    events["kind"] = np.where(is_marker, chosen["control_type"], DATA)
-    dated = is_marker & ((chosen["attributes"] & DELETE_HORIZON) != 0)
-    events["horizon_ms"] = np.where(dated, chosen["base_timestamp"], LONG_MAX)
+    kinds = BatchKinds.of(rows)
+    chosen = (rows["producer_id"] >= 0) & (kinds.marker | kinds.transactional)
+    rows, is_marker, dated = rows[chosen], kinds.marker[chosen], kinds.dated[chosen]
+    events = np.empty(len(rows), EVENT_ROW)
+    events["producer_id"] = rows["producer_id"]
+    events["first"], events["last"] = rows["base_offset"], rows["last_offset"]
+    events["kind"] = np.where(is_marker, rows["control_type"], DATA)
+    events["horizon_ms"] = np.where(is_marker & dated, rows["base_timestamp"], LONG_MAX)
     return join_runs(events)
 
 
@@ -181,16 +179,15 @@ def _epochs(rows: Rows) -> Iterator[EpochRange]:
 
 def _producers(rows: Rows) -> Rows:
     """``PRODUCER_ROW`` of each batch of data and each marker."""
-    rows = rows[(rows["magic"] >= 2) & (rows["producer_id"] >= 0)]
-    control = (rows["attributes"] & CONTROL) != 0
-    ends = (rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT)
+    kinds = BatchKinds.of(rows)
+    chosen = kinds.v2 & (rows["producer_id"] >= 0) & (kinds.marker | ~kinds.control)
+    rows = rows[chosen]
     producers = np.empty(len(rows), PRODUCER_ROW)
     sources = ("producer_id", "last_offset", "producer_epoch", "base_sequence", "max_timestamp")
     for name, source in zip(PRODUCER_ROW.names or (), sources, strict=False):
         producers[name] = rows[source]
-    producers["is_marker"] = control
-    chosen: Rows = producers[~control | ends]
-    return chosen
+    producers["is_marker"] = kinds.marker[chosen]
+    return producers
 
 
 def last_of_producers(rows: Rows) -> Rows:
@@ -247,24 +244,16 @@ def _read_txns(fs: FileSystem, task: WalkTask) -> Rows:
 
 def _same_files(fs: FileSystem, files: SegmentFiles, counterpart: SegmentFiles) -> bool:
     """Whether log and indexes of two segments are equal byte for byte."""
-    return files.size_bytes == counterpart.size_bytes and all(
-        _same_bytes(fs, files.path(kind), counterpart.path(kind)) for kind in (LOG, INDEX, TIMEINDEX, TXNINDEX)
-    )
-
-
-def _same_bytes(fs: FileSystem, path: str, other_path: str, size: int | None = None) -> bool:
-    """Whether two files, or their first ``size`` bytes, are equal."""
-    status, other_status = fs.stat(path), fs.stat(other_path)
-    if status is None or other_status is None:
-        return status is other_status is None
-    if size is None and status.size != other_status.size:
+    if files.size_bytes != counterpart.size_bytes:
         return False
-    position, end = 0, status.size if size is None else size
-    while position < end:
-        step = min(8 << 20, end - position)
-        if fs.read_bytes(path, position, step) != fs.read_bytes(other_path, position, step):
+    for kind in (LOG, INDEX, TIMEINDEX, TXNINDEX):
+        path, other_path = files.path(kind), counterpart.path(kind)
+        status, other_status = fs.stat(path), fs.stat(other_path)
+        if status is None or other_status is None:
+            if status is not other_status:
+                return False
+        elif status.size != other_status.size or not same_bytes(fs, path, other_path, status.size):
             return False
-        position += step
     return True
 
 
@@ -274,22 +263,23 @@ class IndexChecks:
     def __init__(self, fs: FileSystem, files: SegmentFiles) -> None:
         self._files = files
         self._problems: list[str] = []
-        offsets, times = self._read(fs, INDEX), self._read(fs, TIMEINDEX)
-        self._offsets = read_offset_index(offsets, files.base_offset)
-        self._times = read_time_index(times, files.base_offset)
-        self._offsets_seen = np.zeros(len(self._offsets), np.bool_)
-        self._times_seen = np.zeros(len(self._times), np.bool_)
+        offsets, times = self._read(fs, INDEX, check_offset_index), self._read(fs, TIMEINDEX, check_time_index)
+        self._entries = {
+            INDEX: read_offset_index(offsets, files.base_offset),
+            TIMEINDEX: read_time_index(times, files.base_offset),
+        }
+        self._seen = {kind: np.zeros(len(entries), np.bool_) for kind, entries in self._entries.items()}
         self._largest = -1
         self._last_offset = files.base_offset
 
-    def _read(self, fs: FileSystem, kind: str) -> bytes:
+    def _read(self, fs: FileSystem, kind: str, check: Callable[[bytes], object]) -> bytes:
         path = self._files.path(kind)
         if fs.stat(path) is None:
             self._problems.append(f"{kind} is missing")
             return b""
         data = fs.read_bytes(path)
         try:
-            (check_offset_index if kind == INDEX else check_time_index)(data)
+            check(data)
         except FormatError as error:
             self._problems.append(error.message)
         return data
@@ -297,32 +287,124 @@ class IndexChecks:
     def take(self, rows: Rows, findings: Findings) -> None:
         """Check the entries of the next batches, ``BATCH_ROW[b]``."""
         last = rows["last_offset"]
-        chosen, batch_rows = _entries_in(self._offsets["offset"], last)
-        matches = rows["position"][batch_rows] == self._offsets["position"][chosen]
-        self._offsets_seen[chosen] = True
-        wrong = self._offsets["offset"][chosen[~matches]]
-        findings.add_all(wrong, f"{INDEX} entry does not point to the batch with this last offset")
-        chosen, batch_rows = _entries_in(self._times["offset"], last)
         largest = np.maximum.accumulate(np.maximum(rows["max_timestamp"], self._largest))
-        matches = largest[batch_rows] == self._times["timestamp"][chosen]
-        self._times_seen[chosen] = True
-        wrong = self._times["offset"][chosen[~matches]]
-        findings.add_all(wrong, f"{TIMEINDEX} entry does not have the largest timestamp up to this offset")
+        for kind, column, expected, message in (
+            (INDEX, "position", rows["position"], "does not point to the batch with this last offset"),
+            (TIMEINDEX, "timestamp", largest, "does not have the largest timestamp up to this offset"),
+        ):
+            entries = self._entries[kind]
+            batch_rows = np.minimum(np.searchsorted(last, entries["offset"]), len(last) - 1)
+            of_batch = last[batch_rows] == entries["offset"]
+            self._seen[kind] |= of_batch
+            wrong = of_batch & (entries[column] != expected[batch_rows])
+            findings.add_all(entries["offset"][wrong], f"{kind} entry {message}")
         self._largest, self._last_offset = int(largest[-1]), int(last[-1])
 
     def finish(self, findings: Findings) -> None:
         """Report entries without a batch, and an incomplete time index."""
         for problem in self._problems:
             findings.add(self._files.base_offset, problem)
-        findings.add_all(self._offsets["offset"][~self._offsets_seen], f"{INDEX} entry is not the last offset of any batch")
-        findings.add_all(self._times["offset"][~self._times_seen], f"{TIMEINDEX} entry is not the last offset of any batch")
-        indexed = int(self._times["timestamp"][-1]) if len(self._times) else -1
+        for kind, entries in self._entries.items():
+            findings.add_all(entries["offset"][~self._seen[kind]], f"{kind} entry is not the last offset of any batch")
+        times = self._entries[TIMEINDEX]
+        indexed = int(times["timestamp"][-1]) if len(times) else -1
         if not self._files.last and not self._problems and indexed < self._largest:
             findings.add(self._last_offset, f"{TIMEINDEX} lacks the segment's largest timestamp")
 
 
-def _entries_in(entries: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
-    """The entries that are the last offset of one of these batches, and the rows of those batches."""
-    batch_rows = np.searchsorted(last, entries)
-    chosen = np.flatnonzero((batch_rows < len(last)) & (last[np.minimum(batch_rows, len(last) - 1)] == entries))
-    return chosen, batch_rows[chosen]
+class WalkedLog(NamedTuple):
+    """A log whose segments were walked on both sides, each in order."""
+
+    pair: LogPair
+    before: list[SegmentWalk]
+    after: list[SegmentWalk]
+
+    @property
+    def end_offset(self) -> int:
+        """The log end offset before."""
+        return self.before[-1].next_offset
+
+    @property
+    def epochs(self) -> list[EpochRange]:
+        """The leader epochs of the batches before."""
+        return [epoch for walk in self.before for epoch in walk.epochs]
+
+
+def check_segments(log: WalkedLog, findings: Findings) -> None:
+    """Check the segments of a log and its ends. A segment of ``after`` that is unreadable from some offset is a violation at
+    that offset."""
+    for walk in log.after:
+        findings.join(walk.findings)
+        if walk.error is not None:
+            findings.add(walk.error_offset, walk.error)
+    _check_base_offsets(log, findings)
+    _check_ends(log, findings)
+    _check_checkpoint(log, findings)
+    _check_expiry(log, findings)
+
+
+def _check_base_offsets(log: WalkedLog, findings: Findings) -> None:
+    base_offsets = {walk.task.files.base_offset for walk in log.before} | {log.end_offset}
+    for walk, following in zip(log.after, [*log.after[1:], None], strict=True):
+        base = walk.task.files.base_offset
+        # a segment whose offsets overflow its base is split at a batch
+        if base >= log.pair.compared_from and base not in base_offsets and base != walk.first_offset:
+            findings.add(base, "no segment of the source has this base offset")
+        if following is not None and walk.next_offset > following.task.files.base_offset:
+            findings.add(following.task.files.base_offset, "segment begins before the previous one ends")
+
+
+def _check_ends(log: WalkedLog, findings: Findings) -> None:
+    end, expected, pair = log.after[-1].next_offset, log.end_offset, log.pair
+    if end != expected:
+        findings.add(min(end, expected), f"log ends at offset {end}, expected {expected}")
+    start = pair.after.log_start_offset
+    if start < pair.before.log_start_offset:
+        findings.add(start, f"log starts at offset {start}, expected {pair.before.log_start_offset} or more")
+    if start > expected:
+        findings.add(start, f"log starts at offset {start}, past its end {expected}")
+    if not pair.rules.include_active and start < expected:
+        # the active segment is unchanged, except for a torn tail
+        before, after = log.before[-1], log.after[-1]
+        same = before.task.files.base_offset == after.task.files.base_offset and before.size_bytes == after.size_bytes
+        if not (same and after.same_log):
+            findings.add(before.task.files.base_offset, "active segment was changed")
+
+
+def _check_checkpoint(log: WalkedLog, findings: Findings) -> None:
+    pair, cleaned_to = log.pair, log.pair.after.cleaned_to
+    if cleaned_to == pair.before.cleaned_to:
+        return
+    if pair.rules.erases:
+        entries = f"has {entry_text(cleaned_to)}, it had {entry_text(pair.before.cleaned_to)}"
+        findings.add(pair.after.log_start_offset, f"{CLEANER_OFFSETS} {entries}: an erasure does not change it")
+        return
+    end = log.end_offset if pair.rules.include_active else log.before[-1].task.files.base_offset
+    if cleaned_to is not None and cleaned_to > max(end, pair.after.log_start_offset):
+        findings.add(cleaned_to, f"{CLEANER_OFFSETS} is past the first uncleanable offset, {end}")
+
+
+def entry_text(offset: int | None) -> str:
+    """An entry of a checkpoint in words."""
+    return "no entry" if offset is None else f"offset {offset}"
+
+
+def _check_expiry(log: WalkedLog, findings: Findings) -> None:
+    """Each deleted segment is older than ``retention.ms``, or the rest of the log has ``retention.bytes``."""
+    rules, start = log.pair.rules, log.pair.after.log_start_offset
+    remaining_bytes = sum(walk.task.files.size_bytes for walk in log.before)
+    ends = [walk.task.files.base_offset for walk in log.before[1:]] + [log.end_offset]
+    if start > log.pair.before.log_start_offset and start not in ends:
+        findings.add(start, "log start is not at the end of a segment")
+    for walk, end in zip(log.before, ends, strict=True):
+        size = walk.task.files.size_bytes
+        remaining_bytes -= size
+        if end > start or end <= log.pair.before.log_start_offset or not size:
+            continue
+        largest = walk.max_timestamp if walk.max_timestamp >= 0 else walk.task.files.mtime_ms
+        by_time = 0 <= rules.retention_ms < rules.now_ms - largest
+        by_size = 0 <= rules.retention_bytes <= remaining_bytes
+        if not rules.deletes:
+            findings.add(walk.task.files.base_offset, "segment was deleted though cleanup.policy does not include delete")
+        elif not (by_time or by_size):
+            findings.add(walk.task.files.base_offset, "segment was deleted before its retention ended")

@@ -1,1 +1,0 @@
-"""The certifier's checks of batches, records, keys, transactions and indexes."""
