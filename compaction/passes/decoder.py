@@ -271,12 +271,12 @@ class Decoder:
                 try:
                     written = decompress_into(Codec.of(codec), raw[start:end], scratch[used:])
                     break
-                except BufferTooSmall as error:
+                except BufferTooSmall:
                     if used:
                         yield Decoded(block, first, block.rows[first:row], spans[first:row], self._scratch)
                         first, used = row, 0
                     else:
-                        self._grow(error.needed_bytes, block, row)
+                        self._grow(block, row)
                         scratch = memoryview(self._scratch)
                 except CodecError as error:
                     raise _corrupt(str(error), block, block.rows[row]) from error
@@ -284,11 +284,10 @@ class Decoder:
             used += written
         yield Decoded(block, first, block.rows[first:], spans[first:], self._scratch)
 
-    def _grow(self, needed_bytes: int | None, block: Block, row: int) -> None:
-        size = max(needed_bytes or 0, 2 * len(self._scratch))
-        if len(self._scratch) >= MAX_PLAIN_BYTES or (needed_bytes or 0) > MAX_PLAIN_BYTES:
+    def _grow(self, block: Block, row: int) -> None:
+        if len(self._scratch) >= MAX_PLAIN_BYTES:
             raise _corrupt(f"batch decompresses to more than {MAX_PLAIN_BYTES} bytes", block, block.rows[row])
-        self._scratch = np.empty(min(size, MAX_PLAIN_BYTES), np.uint8)
+        self._scratch = np.empty(min(2 * len(self._scratch), MAX_PLAIN_BYTES), np.uint8)
 
 
 class Wrapped(NamedTuple):
