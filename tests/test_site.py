@@ -32,7 +32,7 @@ from compaction.compare.json_document import json_document
 from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES
 from compaction.erasure.erasure_report import erasure_document
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
-from compaction.formats.key_criteria import KeyCriteria
+from compaction.formats.keys import KeyCriteria
 from compaction.report import LogReport, LogStatus, VersionUsed
 from compaction.run_report import RunReport
 from tests.compare.browser import find_browser

@@ -55,7 +55,7 @@ from compaction.certifier.checks.log_pair import LogPair, SegmentFiles, Side
 from compaction.certifier.find_pairs import VerifyRequest, find_pairs
 from compaction.certifier.find_remains import Remains, search_files, unreached
 from compaction.errors import CompactionError, UsageError
-from compaction.formats.key_criteria import KeyCriteria, fingerprint
+from compaction.formats.keys import KeyCriteria, fingerprint
 from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
 from compaction.printable import printable_json

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from compaction.formats.key_criteria import BYTES, PREFIX, KeyCriteria, KeyPattern
+from compaction.formats.keys import BYTES, PREFIX, KeyCriteria, KeyPattern
 from compaction.formats.primitives import FormatError
 
 _ANY_CASE = "(?i)"

@@ -28,7 +28,7 @@ from compaction.erasure.erasure_report import erased_report, erasure_document, l
 from compaction.erasure.erasure_rules import ErasureRules, narrowed, plan_erasure
 from compaction.erasure.find_matches import Erasure, FoundKeys, SliceMatches, match_slices, matchers, unpacked
 from compaction.errors import CorruptLogError
-from compaction.formats.key_list import KeyPlaces
+from compaction.formats.keys import KeyPlaces
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import LogLocation

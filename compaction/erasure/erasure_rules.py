@@ -1,6 +1,6 @@
 """The rules by which records and batches survive an erasure. This is the normative statement.
 
-Rule: a record is erased iff its key is selected (``compaction.formats.key_criteria``), anywhere in the erased segments:
+Rule: a record is erased iff its key is selected (``compaction.formats.keys``), anywhere in the erased segments:
 clean or dirty, committed, aborted or of an open transaction, below the log start or at the log end. No other rule of record
 retention applies: superseded records, tombstones, aborted data, markers and records without a key are retained, and no batch
 gets or loses a delete horizon.

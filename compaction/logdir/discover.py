@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.errors import CorruptLogError, LogError, StorageError, UnsupportedLogError, UsageError
-from compaction.formats.properties import parse_meta_properties
+from compaction.formats.java_text import parse_meta_properties
 from compaction.logdir.checkpoint_store import read_offsets
 from compaction.names import (
     CLEANER_OFFSETS,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 AUTO, LOCAL, SPARK = "auto", "local", "spark"
 TEXT, JSON, JSONL = "text", "json", "jsonl"
-#: encodings of keys in files, see ``compaction.formats.key_list``
+#: encodings of keys in files, see ``compaction.formats.keys``
 KEY_FORMATS = ("text", "hex", "base64", "json")
 DECODERS = ("offsets", "transaction-log", "cluster-metadata", "share-group-state", "remote-log-metadata")
 STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"

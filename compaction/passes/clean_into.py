@@ -12,7 +12,6 @@ a copy.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from compaction.config.kinds import to_long
 from compaction.errors import CompactionError, CorruptLogError, LogError, UnsupportedLogError, as_log_error
 from compaction.formats.codecs import Codec, compress
+from compaction.formats.java_text import java_text
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import (
     ATTRIBUTES_AT,
@@ -130,8 +130,6 @@ _KEPT_COLUMNS = 6
 _KEPT_ROWS = 1 << 12
 #: record fields relative to it are those of the batch
 _BASE = RecordBase(offset=0, timestamp=0)
-_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 #: a group's output, its log's context and the results of its parts
 Unjoined = tuple[GroupOutput, CleanContext, list[PartResult]]
@@ -467,9 +465,5 @@ def repair_header_names(records: memoryview, count: int) -> bytes:
 
 
 def _with_repaired_names(record: Record) -> Record:
-    headers = (Header(_repaired_name(name), value) for name, value in record.headers)
+    headers = (Header(java_text(name.encode("utf-8", "surrogateescape")), value) for name, value in record.headers)
     return record._replace(headers=tuple(headers))
-
-
-def _repaired_name(name: str) -> str:
-    return _SURROGATE.sub(_REPLACEMENT, name.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")

@@ -10,7 +10,7 @@ import pytest
 from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.find_remains import Remains, remains_in, unreached
 from compaction.errors import StorageError
-from compaction.formats.key_criteria import KeyCriteria
+from compaction.formats.keys import KeyCriteria
 from compaction.names import TopicPartition
 from compaction.storage.local import LocalFileSystem
 from tests.erasure.test_erase_keys import write_odd

@@ -27,7 +27,7 @@ from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engines.processes import ProcessPasses
 from compaction.errors import UsageError
-from compaction.formats.key_criteria import KeyCriteria, KeyPattern
+from compaction.formats.keys import KeyCriteria, KeyPattern
 from compaction.run.compact import clean_logs
 from compaction.spark.progress import Progress
 from compaction.task_runner import TaskRunner

@@ -7,7 +7,7 @@ import pytest
 from compaction.config import Resolver, read_properties, read_sets, read_toml
 from compaction.config.kinds import Kind, examples, plain_text
 from compaction.errors import ConfigError
-from compaction.formats.properties import parse_properties
+from compaction.formats.java_text import parse_properties
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.errors import CompactionError, UnforeseenError
 from compaction.formats import checkpoints, indexes, producer_snapshot
 from compaction.formats.codecs import Codec, decompress
+from compaction.formats.java_text import parse_meta_properties, parse_properties
 from compaction.formats.message_set import iter_batches, transcode
 from compaction.formats.metadata_log import ClusterConfigs, parse_record
 from compaction.formats.primitives import FormatError
-from compaction.formats.properties import parse_meta_properties, parse_properties
 from compaction.formats.record_batch import RecordBatch, parse_control_record
 from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES

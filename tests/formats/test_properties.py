@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.errors import ConfigError, CorruptLogError
-from compaction.formats.properties import MetaProperties, Property, as_dict, parse_meta_properties, parse_properties
+from compaction.formats.java_text import MetaProperties, Property, as_dict, parse_meta_properties, parse_properties
 from tests.formats.golden import golden
 
 FILES = golden("files")

@@ -19,7 +19,7 @@ from compaction.certifier.checks.read_chunks import Chunk
 from compaction.certifier.checks.segment_walk import CONTROL
 from compaction.certifier.checks.violations import ERASED, ERASED_IN, REMAINING, Findings
 from compaction.certifier.key_patterns import matcher, matching
-from compaction.formats.key_criteria import KeyCriteria
+from compaction.formats.keys import KeyCriteria
 from compaction.names import parse_segment_file
 
 #: the bytes of a header count of 0, whose varint may be padded

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 
 from compaction.config.resolver import NO_METADATA_LOG
 from compaction.errors import LogError, UsageError
+from compaction.formats.java_text import MetaProperties, parse_meta_properties
 from compaction.formats.metadata_log import CLUSTER_DEFAULT
-from compaction.formats.properties import MetaProperties, parse_meta_properties
 from compaction.logdir.settings.metadata_topic import MetadataLog, metadata_log_in, read_metadata_log
 from compaction.names import META_PROPERTIES
 from compaction.storage.filesystem import FileSystem, join, parent

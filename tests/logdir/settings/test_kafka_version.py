@@ -10,7 +10,7 @@ from compaction.cleaning.kafka_rules import NEWEST
 from compaction.config import Resolver, read_properties, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.errors import ConfigError
-from compaction.formats.properties import parse_properties
+from compaction.formats.java_text import parse_properties
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.kafka_version import UNKNOWN, VERSION_OPTION, KafkaVersion, kafka_version
 from compaction.logdir.settings.log_settings import Settings, read_settings
