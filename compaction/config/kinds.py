@@ -19,11 +19,10 @@ import enum
 import math
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Protocol, Union
+from typing import Union
 
 #: the value of an entry; ``None`` means that it is not set and another entry decides
 Value = Union[bool, int, float, str, "tuple[str, ...]", None]
@@ -85,61 +84,49 @@ def _parse_double(text: str) -> float:
     return math.copysign(math.inf, -1 if digits.startswith("-") else 1) if digits.endswith("Infinity") else float(digits)
 
 
-class Validator(Protocol):
-    """Checks the value of an entry."""
-
-    def violation(self, value: Value) -> str | None:
-        """``None`` if the value is valid, else the rest of a sentence that starts with the value."""
+#: checks a value: ``None`` if it is valid, else the rest of a sentence that starts with the value
+Validator = Callable[[Value], str | None]
 
 
-@dataclass(frozen=True)
-class Range:
+def in_range(low: float, high: float | None = None) -> Validator:
     """Numbers from ``low`` to ``high``, both inclusive."""
 
-    low: float
-    high: float | None = None
-
-    def violation(self, value: Value) -> str | None:
+    def violation(value: Value) -> str | None:
         if not isinstance(value, (int, float)):
             return None
-        if value < self.low:
-            return f"is less than {self.low}"
-        return f"is greater than {self.high}" if self.high is not None and value > self.high else None
+        if value < low:
+            return f"is less than {low}"
+        return f"is greater than {high}" if high is not None and value > high else None
+
+    return violation
 
 
-@dataclass(frozen=True)
-class NonZero:
+def non_zero(value: Value) -> str | None:
     """Any number but 0: a limit if positive, unlimited if negative."""
-
-    def violation(self, value: Value) -> str | None:
-        return "is neither -1 nor greater than 0" if value == 0 else None
+    return "is neither -1 nor greater than 0" if value == 0 else None
 
 
-@dataclass(frozen=True)
-class Above:
+def above(low: float, high: float) -> Validator:
     """Numbers greater than ``low`` and at most ``high``."""
+    bound = "" if high == sys.float_info.max else f" and at most {high}"
 
-    low: float
-    high: float
+    def violation(value: Value) -> str | None:
+        valid = not isinstance(value, (int, float)) or low < value <= high
+        return None if valid else f"is not greater than {low}{bound}"
 
-    def violation(self, value: Value) -> str | None:
-        if isinstance(value, (int, float)) and not self.low < value <= self.high:
-            bound = "" if self.high == sys.float_info.max else f" and at most {self.high}"
-            return f"is not greater than {self.low}{bound}"
-        return None
+    return violation
 
 
-@dataclass(frozen=True)
-class Choice:
+def choice(*words: str) -> Validator:
     """One of ``words``, or a list of them; case-sensitive (Kafka: ``ConfigDef.ValidList``)."""
 
-    words: tuple[str, ...]
-
-    def violation(self, value: Value) -> str | None:
+    def violation(value: Value) -> str | None:
         values = value if isinstance(value, tuple) else (value,)
-        if all(word in self.words for word in values):
+        if all(word in words for word in values):
             return None
-        return f"is not {'a list of' if isinstance(value, tuple) else 'one of'} {', '.join(self.words)}"
+        return f"is not {'a list of' if isinstance(value, tuple) else 'one of'} {', '.join(words)}"
+
+    return violation
 
 
 _TIMES_MS: Mapping[str, int] = MappingProxyType(
@@ -174,6 +161,12 @@ def plain_text(text: str, name: str, kind: Kind) -> str:
     if times is not None:
         return _time(stripped, times[1])
     return _size(stripped) if _NAMES_OF_SIZES.search(name) else text
+
+
+def unit_ms(name: str) -> int:
+    """The unit of an entry's value in ms, if its name says it; else 1."""
+    times = _NAMES_OF_TIMES.search(name)
+    return 1 if times is None else _UNITS_MS[times[1]]
 
 
 def examples(name: str) -> str | None:
