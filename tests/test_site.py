@@ -24,7 +24,7 @@ from compaction.api.inputs import Inputs
 from compaction.api.provenance import provenance
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport
 from compaction.certifier.checks.violations import Violation
-from compaction.cleaning.skip_reasons import SkipCause
+from compaction.cleaning.log_to_clean import SkipCause
 from compaction.commands import compact, dry_run
 from compaction.compare.comparison import Comparison
 from compaction.compare.figures import ComparedLog, KeyFigures, Outcome, OutcomeStatus, RepetitionRange

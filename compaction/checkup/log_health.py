@@ -18,8 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rich.filesize import decimal
-
 from compaction.checkup.check import Check, State
 from compaction.cleaning.log_to_clean import segments_between
 from compaction.cleaning.log_view import LogView
@@ -30,7 +28,7 @@ from compaction.logdir.settings.log_settings import Settings
 from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, TopicPartition, parse_partition_dir, segment_file
 from compaction.output.journal import JOURNAL
 from compaction.run.prepare import LogAccess, PreparedLog, prepare
-from compaction.screen.amounts import counted, duration
+from compaction.screen.amounts import counted, decimal, duration
 from compaction.storage.filesystem import DiskFileSystem, FileSystem, join
 from compaction.storage.kinds import storage_of
 from compaction.storage.local import free_space

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich.filesize import decimal
-
-from compaction.cleaning.log_to_clean import ACTIVE, HIGH_WATERMARK, MIN_LAG, CleaningBound, segments_between
+from compaction.cleaning.log_to_clean import (
+    ACTIVE,
+    HIGH_WATERMARK,
+    MIN_LAG,
+    CleaningBound,
+    Condition,
+    ratio_remedy,
+    segments_between,
+)
 from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.segment_retention import DeletionPlan
-from compaction.cleaning.skip_reasons import Condition, ratio_remedy
-from compaction.config.kinds import LONG_MAX
-from compaction.screen.amounts import at_most, duration
+from compaction.config.entries import LONG_MAX
+from compaction.screen.amounts import at_most, decimal, duration
 
 #: deleted segments that are listed one by one
 MAX_SEGMENTS = 10

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.log_view import AbortedTxn, ProducerEntry
-from compaction.config.kinds import to_long
+from compaction.config.entries import to_long
 from compaction.formats.record_batch import (
     ABORT,
     COMMIT,

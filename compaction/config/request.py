@@ -42,7 +42,7 @@ class CompactionRequest:
     ``file.delete.delay.ms``. ``retain_replaced``: they are not removed in the run, which compares the result with them.
     ``since``: a finished output that the copy continues (``compaction.output.previous_copy``). ``check_copy`` raises an error
     if a copy must not be published.
-    ``order``: the dirtiest logs first, or those with the largest benefit (``compaction.cleaning.benefit``).
+    ``order``: the dirtiest logs first, or those with the largest benefit (``compaction.cleaning.plan``).
     """
 
     log_dirs: tuple[str, ...]

@@ -37,8 +37,18 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from compaction.config.entries import BROKER_ENTRIES, DAY_MS, MIB, NO_RECORD_LIMIT, TOPIC_ENTRIES, Entry, broker_entry
-from compaction.config.kinds import LONG_MAX, Value, unit_ms
+from compaction.config.entries import (
+    BROKER_ENTRIES,
+    DAY_MS,
+    LONG_MAX,
+    MIB,
+    NO_RECORD_LIMIT,
+    TOPIC_ENTRIES,
+    Entry,
+    Value,
+    broker_entry,
+    unit_ms,
+)
 from compaction.config.sources import DEFAULT, Origin, Setting, Source, TomlSettings
 from compaction.errors import ConfigError
 

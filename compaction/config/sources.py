@@ -6,7 +6,7 @@ that file too. A bad value is an error everywhere.
 
 The settings of a policy that a dry run compares override all other sources. A policy is written ``k=v,k=v`` with topic-level
 and broker-level names. The values of a list are joined with ``+``, or written as for Kafka's own tools, with or without
-brackets: ``cleanup.policy=[compact,delete]``. Values may have units (``compaction.config.kinds``). ``configured`` is the policy
+brackets: ``cleanup.policy=[compact,delete]``. Values may have units (``entries.plain_text``). ``configured`` is the policy
 without settings.
 
 In TOML ``[broker]`` has broker-level names, ``[topics."name"]`` the topic-level names of one topic, ``[private-keys]`` files of
@@ -23,8 +23,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES, Entry, broker_entry, topic_entry, versions_without
-from compaction.config.kinds import Kind, Value
+from compaction.config.entries import (
+    BROKER_ENTRIES,
+    TOPIC_ENTRIES,
+    Entry,
+    Kind,
+    Value,
+    broker_entry,
+    topic_entry,
+    versions_without,
+)
 from compaction.errors import ConfigError
 from compaction.formats.java_text import Property
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compaction.cleaning.skip_reasons import SkipCause
+from compaction.cleaning.log_to_clean import SkipCause
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, as_log_error
 from compaction.names import LogLocation

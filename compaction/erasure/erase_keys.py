@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from compaction.cleaning.log_to_clean import SkipCause
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import PolicyPlan
-from compaction.cleaning.skip_reasons import SkipCause
 from compaction.config.request import CompactionRequest
 from compaction.erasure.certify_result import Certified, Certifier, Certify, ErasedLog, remove_sources
 from compaction.erasure.erasure_report import erased_report, erasure_document, left_files, missing_document, notes_of

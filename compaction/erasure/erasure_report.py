@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from compaction.certifier.find_remains import unreached
-from compaction.cleaning.skip_reasons import Verdict
+from compaction.cleaning.log_to_clean import Verdict
 from compaction.config.request import CompactionRequest
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
 from compaction.formats.keys import KeyPlaces, salted_digest

@@ -29,13 +29,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.grouping import Group
 from compaction.cleaning.kafka_rules import KafkaRules, OldFormat, Retention
+from compaction.cleaning.log_to_clean import Verdict
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import LogPlan
+from compaction.cleaning.plan import Group, LogPlan
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
-from compaction.cleaning.skip_reasons import Verdict
-from compaction.cleaning.txn_tables import AbortedRanges, Int64s, Rows
+from compaction.cleaning.transactions import AbortedRanges, Int64s, Rows
 from compaction.config import TopicConfig
 from compaction.kernels.reading import tables
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from compaction.cleaning.grouping import overflows
 from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
+from compaction.cleaning.plan import overflows
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats import indexes
 from compaction.formats.indexes import read_offset_index

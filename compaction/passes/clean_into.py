@@ -19,7 +19,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.config.kinds import to_long
+from compaction.config.entries import to_long
 from compaction.errors import CompactionError, CorruptLogError, LogError, UnsupportedLogError, as_log_error
 from compaction.formats.codecs import Codec, compress
 from compaction.formats.java_text import java_text

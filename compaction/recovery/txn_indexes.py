@@ -26,7 +26,7 @@ import numpy as np
 
 from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.cleaning.producer_state import ProducerStates
-from compaction.cleaning.txn_tables import Bools, Int64s, Rows, TxnKind, rank
+from compaction.cleaning.transactions import Bools, Int64s, Rows, TxnKind, rank
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
 from compaction.formats.record_batch import CONTROL

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from compaction.cleaning.log_view import Segment
-from compaction.cleaning.txn_tables import TXN_ROW, Rows, summarise
+from compaction.cleaning.transactions import TXN_ROW, Rows, summarise
 from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import EpochRange, assign_epochs, format_leader_epochs, parse_leader_epochs
 from compaction.logdir.segments import LONG_MAX

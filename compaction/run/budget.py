@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compaction.cleaning.benefit import freed_bytes, rewritten_bytes
+from compaction.cleaning.plan import freed_bytes, rewritten_bytes
 from compaction.config.request import Budget
 from compaction.run.log_cleaning import LogCleaning
 from compaction.screen.amounts import elapsed, size

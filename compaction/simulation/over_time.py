@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.txn_tables import aborted_of
+from compaction.cleaning.transactions import aborted_of
 from compaction.config import Policy
 from compaction.config.request import CompactionRequest, ComparisonRequest, Span
 from compaction.errors import CompactionError, UnsupportedLogError, UsageError

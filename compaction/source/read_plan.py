@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.log_to_clean import open_transaction
 from compaction.cleaning.log_view import LogView, Segment
-from compaction.cleaning.txn_tables import aborted_of
+from compaction.cleaning.transactions import aborted_of
 from compaction.errors import StorageError, UsageError
 from compaction.formats.indexes import read_offset_index, read_time_index
 from compaction.logdir.checkpoint_store import read_checkpoints, read_directory_state

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compaction.cleaning.log_view import AbortedTxn, Segment
-from compaction.cleaning.transactions import TxnResolution, aborted_for_map, resolve_cleaning
-from compaction.cleaning.txn_tables import TXN_ROW, TxnKind, summarise
+from compaction.cleaning.transactions import TXN_ROW, TxnKind, TxnResolution, aborted_for_map, resolve_cleaning, summarise
 from compaction.errors import UnsupportedLogError
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
 from tests.oracle.logs import ABORT, COMMIT, LEADER_CHANGE, Batching, LogBuilder, Sent

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from compaction.config.kinds import Kind, Validator, Value, above, choice, in_range, non_zero, parse
+from compaction.config.entries import Kind, Validator, Value, above, choice, in_range, non_zero, parse
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compaction.config import Resolver, read_properties, read_sets, read_toml
-from compaction.config.kinds import Kind, examples, plain_text
+from compaction.config.entries import Kind, examples, plain_text
 from compaction.errors import ConfigError
 from compaction.formats.java_text import parse_properties
 

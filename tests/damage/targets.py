@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
-from compaction.cleaning.txn_tables import AbortedRanges
+from compaction.cleaning.transactions import AbortedRanges
 from compaction.errors import CompactionError, UnforeseenError
 from compaction.formats import checkpoints, indexes, producer_snapshot
 from compaction.formats.codecs import Codec, decompress

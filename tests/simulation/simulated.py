@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from compaction.cleaning.txn_tables import aborted_of
+from compaction.cleaning.transactions import aborted_of
 from compaction.config import TopicConfig
 from compaction.config.resolver import BrokerConfig
 from compaction.logdir.checkpoint_store import read_checkpoints, read_directory_state

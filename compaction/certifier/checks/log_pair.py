@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.config.kinds import to_long
+from compaction.config.entries import to_long
 from compaction.names import LOG, TopicPartition, segment_file
 from compaction.storage.filesystem import join
 

@@ -37,7 +37,7 @@ from compaction.certifier.checks.offset_ranges import RangeTask
 from compaction.certifier.checks.read_chunks import CODEC, LOG_APPEND_TIME, Chunk, read_chunks
 from compaction.certifier.checks.segment_walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from compaction.certifier.checks.violations import Findings
-from compaction.config.kinds import to_long
+from compaction.config.entries import to_long
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.java_text import java_text
 from compaction.kernels.reading.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records

@@ -28,7 +28,7 @@ import numpy as np
 from compaction.certifier.checks.log_pair import Bools, Int64s, LogPair, Rows, legacy_delete_horizon_ms
 from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, PRODUCER_ROW, SegmentWalk, join_runs, last_of_producers
 from compaction.certifier.checks.violations import Findings
-from compaction.config.kinds import to_long
+from compaction.config.entries import to_long
 from compaction.formats.indexes import TXN_ROW
 from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import read_snapshot

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from compaction.cleaning.skip_reasons import SkipCause
+from compaction.cleaning.log_to_clean import SkipCause
 from compaction.config import BrokerConfig, Resolver, TopicConfig
 from compaction.config.request import CompactionRequest
 from compaction.config.sources import DEFAULT, require_names
