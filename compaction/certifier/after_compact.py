@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from compaction.certifier.find_pairs import VerifyRequest
 from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
-from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.logdir.settings import Settings, read_settings
 from compaction.names import TopicPartition
 from compaction.output.target import layout
 from compaction.report import LogReport, LogStatus

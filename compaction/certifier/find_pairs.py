@@ -18,7 +18,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, CorruptLogError, UsageError, as_log_error
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.discover import Selector, discover
-from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.logdir.settings import Settings, read_settings
 from compaction.names import DELETED, LOG, SWAP, LogLocation, TopicPartition, parse_segment_file
 from compaction.output.journal import JOURNAL
 from compaction.storage.filesystem import FileSystem, join

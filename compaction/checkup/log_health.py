@@ -24,7 +24,7 @@ from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, plan_log
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
-from compaction.logdir.settings.log_settings import Settings
+from compaction.logdir.settings import Settings
 from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, TopicPartition, parse_partition_dir, segment_file
 from compaction.output.journal import JOURNAL
 from compaction.run.prepare import LogAccess, PreparedLog, prepare

@@ -26,7 +26,7 @@ from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.errors import CompactionError, as_log_error
 from compaction.kernels.rewriting.tally import BYTES, KEYLESS, RECORDS, TOMBSTONES
 from compaction.locking.access import Purpose, access
-from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.logdir.settings import Settings, read_settings
 from compaction.names import LogLocation
 from compaction.passes.tasks import Slice
 from compaction.report import LogReport, LogStatus

@@ -11,7 +11,7 @@ from compaction.cleaning.log_view import LogView, ProducerEntry
 from compaction.cleaning.plan import Group, PolicyPlan
 from compaction.compare.figures import OutcomeStatus
 from compaction.kernels.reading.tables import ENTRY_BYTES
-from compaction.logdir.settings.log_settings import Settings
+from compaction.logdir.settings import Settings
 from compaction.names import LogLocation
 from compaction.report import LogReport
 from compaction.run.log_reports import deletion_report, skipped_report

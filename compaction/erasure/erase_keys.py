@@ -30,7 +30,7 @@ from compaction.erasure.find_matches import Erasure, FoundKeys, SliceMatches, ma
 from compaction.errors import CorruptLogError
 from compaction.formats.keys import KeyPlaces
 from compaction.locking.claim import PROCESSES, Runs
-from compaction.logdir.settings.log_settings import Settings
+from compaction.logdir.settings import Settings
 from compaction.names import LogLocation
 from compaction.output.finished import uncertified
 from compaction.output.swap import has_replaced_segments

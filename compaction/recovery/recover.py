@@ -8,7 +8,7 @@ Mirrors ``LogLoader.load``, ``loadSegmentFiles`` and ``LocalLog.splitOverflowedS
 3. Missing, stale or malformed indexes are rebuilt (``rebuild``), and transaction indexes that contradict the log
    (``txn_indexes``).
 4. If the broker was killed, the indexes of the segments from the recovery point on become those of their batches, whose leader
-   epochs are assigned (``unflushed``).
+   epochs are assigned (``rebuild``).
 
 Differences: the torn tail of the active segment is kept and ignored (a broker truncates it when it loads the log); without a
 clean shutdown it may have any bytes, but no valid batch. A damaged inactive segment is an error; a broker truncates it and
@@ -48,17 +48,19 @@ from compaction.names import CLEANED, DELETED, INDEX, LEADER_EPOCHS, LOG, SWAP, 
 from compaction.output.segment_files import change_suffixes, exists, remove_deleted
 from compaction.output.verification import copy_verified
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
-from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, IndexBuilder, rebuild_indexes
-from compaction.recovery.txn_indexes import contradictions, recover_unflushed, repair
-from compaction.recovery.unflushed import (
+from compaction.recovery.rebuild import (
+    INDEX_INTERVAL_BYTES,
     HeaderScan,
+    IndexBuilder,
     Recovered,
     ScanRange,
     joined_rows,
+    rebuild_indexes,
     repair_epochs,
     repair_indexes,
     scan_headers,
 )
+from compaction.recovery.txn_indexes import contradictions, recover_unflushed, repair
 from compaction.storage.durable import DurableSteps, names_in, verified_file, write_verified
 from compaction.storage.filesystem import FileRange, FileSystem, join
 from compaction.storage.kinds import storage_of

@@ -33,8 +33,7 @@ from compaction.formats.record_batch import CONTROL
 from compaction.logdir.read_log import ReadOptions, replay_producers, replay_segment
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import LOG, TXNINDEX, segment_file
-from compaction.recovery.rebuild import write_like_log
-from compaction.recovery.unflushed import ScanRange, scan_headers
+from compaction.recovery.rebuild import ScanRange, scan_headers, write_like_log
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.segment_file import SegmentFile
 

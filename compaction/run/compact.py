@@ -10,7 +10,7 @@ from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import PolicyPlan, benefit, dirtiest_first, freed_bytes, plan_compact_run
 from compaction.config.request import BENEFIT, CompactionRequest
 from compaction.locking.claim import PROCESSES, Runs
-from compaction.logdir.settings.log_settings import Settings
+from compaction.logdir.settings import Settings
 from compaction.report import LogReport
 from compaction.run.admission import keyless_refusal
 from compaction.run.budget import defer

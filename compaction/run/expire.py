@@ -16,7 +16,7 @@ from compaction.cleaning.plan import LogPlan, PolicyPlan
 from compaction.cleaning.segment_retention import plan_deletion
 from compaction.config.request import CompactionRequest
 from compaction.errors import StorageError
-from compaction.logdir.settings.log_settings import Settings
+from compaction.logdir.settings import Settings
 from compaction.report import LogReport
 from compaction.run.admission import SpaceBudget, copied_bytes
 from compaction.run.command import Command

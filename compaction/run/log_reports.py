@@ -17,7 +17,7 @@ from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.config import TopicConfig
 from compaction.errors import CompactionError, PolicyUnknownError
 from compaction.logdir.segments import has_changed
-from compaction.logdir.settings.kafka_version import KafkaVersion
+from compaction.logdir.settings import KafkaVersion
 from compaction.names import LOG, LogLocation
 from compaction.output.swap import SwapGroup
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, VersionUsed

@@ -12,7 +12,7 @@ from compaction.config.resolver import TOPIC_ATTRIBUTES
 from compaction.errors import CorruptLogError
 from compaction.formats.java_text import parse_properties
 from compaction.logdir.discover import Selector, discover
-from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.logdir.settings import Settings, read_settings
 from compaction.storage.local import LocalFileSystem
 from tests.golden import unpack_sample
 from tests.golden.make_sample import CLEANED, LATER, SOON, TOPICS
