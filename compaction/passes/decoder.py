@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from compaction.config.entries import MAX_RECORD
 from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.formats.codecs import BufferTooSmall, Codec, CodecError, decompress_into
-from compaction.formats.message_set import parse_message_entry, transcode, wrap
+from compaction.formats.message_set import parse_message_entry, wrap
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import CODEC, HEADER_SIZE, LOG_APPEND_TIME, MAGIC, MAX_PLAIN_BYTES
 from compaction.kernels.reading.batches import first_bad_crc, last_record_offsets, scan_batches
@@ -326,7 +326,7 @@ def unwrap(block: NDArray[np.uint8], start: int, limit_bytes: int) -> Wrapped:
 def refusal(block: NDArray[np.uint8], start: int, limit_bytes: int) -> FormatError:
     """The error of a wrapper that a kernel has rejected."""
     try:
-        transcode(memoryview(block), start, limit_bytes=limit_bytes)
+        parse_message_entry(memoryview(block), start).require_convertible(limit_bytes)
     except FormatError as error:
         return error
     return FormatError("malformed wrapper", start)

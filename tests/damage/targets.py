@@ -23,7 +23,7 @@ from compaction.errors import CompactionError, UnforeseenError
 from compaction.formats import checkpoints, indexes, producer_snapshot
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.java_text import parse_meta_properties, parse_properties
-from compaction.formats.message_set import iter_batches, transcode
+from compaction.formats.message_set import iter_batches
 from compaction.formats.metadata_log import ClusterConfigs, parse_record
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import RecordBatch, parse_control_record
@@ -101,7 +101,7 @@ def walk(data: bytes) -> None:
                         parse_control_record(record)
             if not isinstance(batch, RecordBatch):
                 with meant_errors():
-                    transcode(data, batch.position, limit_bytes=LIMIT_BYTES)
+                    batch.require_convertible(LIMIT_BYTES)
     with meant_errors():
         ClusterConfigs().read(data)
 
