@@ -87,12 +87,10 @@ class Property(NamedTuple):
 
 
 class MetaProperties(NamedTuple):
-    """``meta.properties``: the cluster, node and id of a log directory; ``None`` for missing entries."""
+    """``meta.properties``: the cluster and the node of a log directory; ``None`` for missing entries."""
 
-    version: int
-    cluster_id: str | None
-    node_id: int | None
-    directory_id: str | None
+    cluster_id: str | None = None
+    node_id: int | None = None
 
 
 def parse_properties(text: str, source: object) -> list[Property]:
@@ -123,9 +121,7 @@ def parse_meta_properties(text: str, source: object) -> MetaProperties:
     node_id = values.get(_META_VERSIONS[version])
     if node_id is not None and not _NODE_ID.fullmatch(node_id):
         raise CorruptLogError(f"{_META_VERSIONS[version]}: {shown(node_id)} is not an integer", path=source)
-    return MetaProperties(
-        int(version), values.get("cluster.id"), None if node_id is None else int(node_id), values.get("directory.id")
-    )
+    return MetaProperties(values.get("cluster.id"), None if node_id is None else int(node_id))
 
 
 def as_dict(entries: Iterable[Property]) -> dict[str, str]:

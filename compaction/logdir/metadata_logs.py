@@ -44,7 +44,6 @@ from compaction.storage.segment_file import SegmentFile, SegmentScan
 from compaction.storage.text_files import read_small_text
 
 _HINT = "restore it; a broker does not start without it"
-_NAMELESS = MetaProperties(0, None, None, None)
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _LOG_HINT = "restore it, or use a copy without it and give the configuration by --set or --config"
 _SNAPSHOT = re.compile(r"(?P<end>\d{20})-(?P<epoch>\d{10})\.checkpoint")
@@ -294,7 +293,7 @@ def _identity(fs: FileSystem, log_dir: str) -> MetaProperties | LogError:
     path = join(log_dir, META_PROPERTIES)
     try:
         if fs.stat(path) is None:
-            return _NAMELESS
+            return MetaProperties()
         return parse_meta_properties(read_small_text(fs, path, _HINT, "latin-1"), path)
     except LogError as error:
         return error

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
-from compaction.cleaning.plan import overflows
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats import indexes
 from compaction.formats.indexes import read_offset_index
@@ -29,7 +28,7 @@ from compaction.storage.filesystem import FileStat, FileSystem, ReadableFileSyst
 from compaction.storage.segment_file import SegmentFile, SegmentScan
 from compaction.storage.text_files import MAX_INDEX_BYTES, read_confirmed
 
-_HINT = "restore this segment from a replica or a backup"
+RESTORE_SEGMENT = "restore this segment from a replica or a backup"
 _AGAIN = "make sure that nothing else works on this directory, check the disk, and run again"
 NO_TIMESTAMP = -1
 LONG_MAX = 2**63 - 1
@@ -40,7 +39,6 @@ _RULES: dict[str, tuple[FieldTable[Any], Callable[[bytes], int], Callable[[bytes
     INDEX: (indexes.OFFSET_ENTRY, indexes.valid_offset_entries, indexes.check_offset_index),
     TIMEINDEX: (indexes.TIME_ENTRY, indexes.valid_time_entries, indexes.check_time_index),
 }
-#: a boundary batch is read to verify it; larger ones are not used as boundaries
 _CHANGED_HINT = "make sure that no broker and no other job works on this directory, and run again"
 
 
@@ -59,11 +57,6 @@ class SegmentState:
     index_problem: str | None = None
     txn_problem: str | None = None
     ignored_damage: str | None = None
-
-    @property
-    def overflows(self) -> bool:
-        """Whether relative offsets exceed the range of indexes (Kafka: ``LogSegment.hasOverflow``)."""
-        return overflows(self.segment)
 
 
 def segment_bases(fs: ReadableFileSystem, log_path: str) -> list[int]:
@@ -222,17 +215,17 @@ class _Tail:
         if unclean and damage is not None:
             damage = self.scan.damage(unclean=True)
         if damage is not None:
-            raise CorruptLogError(damage, path=path, position=self.scan.position, hint=_HINT)
+            raise CorruptLogError(damage, path=path, position=self.scan.position, hint=RESTORE_SEGMENT)
 
     def require_valid(self, base_offset: int, *, active: bool) -> None:
         """:raises CorruptLogError: the segment is inactive and incomplete, or begins before its base offset"""
         remaining = len(self.scan.data) - self.scan.position
         if not active and remaining:
             message = self.scan.error or f"{remaining} bytes after the last complete batch of an inactive segment"
-            raise CorruptLogError(message, path=self._path, position=self.scan.position, hint=_HINT)
+            raise CorruptLogError(message, path=self._path, position=self.scan.position, hint=RESTORE_SEGMENT)
         if self.first_offset is not None and self.first_offset < base_offset:
             message = f"batch begins at offset {self.first_offset}, expected {base_offset} or more"
-            raise CorruptLogError(message, path=self._path, position=self.scan.start, hint=_HINT)
+            raise CorruptLogError(message, path=self._path, position=self.scan.start, hint=RESTORE_SEGMENT)
 
 
 def _used_part(fs: ReadableFileSystem, path: str, size: int) -> bytes | None:
@@ -265,7 +258,7 @@ def _aborted_txns(fs: ReadableFileSystem, log_path: str, base_offset: int) -> tu
     if fs.stat(path) is None:
         return (), None
     try:
-        data = read_confirmed(fs, path, _HINT, MAX_INDEX_BYTES)
+        data = read_confirmed(fs, path, RESTORE_SEGMENT, MAX_INDEX_BYTES)
     except CorruptLogError as error:
         return (), f"{TXNINDEX} {error.message}"
     try:

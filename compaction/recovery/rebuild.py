@@ -19,7 +19,7 @@ The batch headers of a log's segments are scanned once (``scan_headers``), for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -31,7 +31,7 @@ from compaction.cleaning.transactions import TXN_ROW, Rows, summarise
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
 from compaction.formats.checkpoints import EpochRange, assign_epochs, format_leader_epochs, parse_leader_epochs
-from compaction.logdir.segments import LONG_MAX, NO_TIMESTAMP
+from compaction.logdir.segments import LONG_MAX, NO_TIMESTAMP, RESTORE_SEGMENT
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, TIMEINDEX, segment_file
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, join
@@ -41,7 +41,6 @@ from compaction.storage.text_files import read_small_text
 
 #: Kafka's default of ``index.interval.bytes``
 INDEX_INTERVAL_BYTES = 4096
-_HINT = "restore this segment from a replica or a backup"
 #: the kernel that scans headers releases the GIL
 _SCAN_THREADS = 4
 _PARALLEL_SCAN_BYTES = 256 * 1024 * 1024
@@ -111,7 +110,7 @@ def rebuild_indexes(
     if damage is None and not active and not scan.complete:
         damage = "inactive segment ends within a batch"
     if damage is not None:
-        raise CorruptLogError(damage, path=path, position=scan.position, hint=_HINT)
+        raise CorruptLogError(damage, path=path, position=scan.position, hint=RESTORE_SEGMENT)
     for kind, data in zip((INDEX, TIMEINDEX), builder.finish(), strict=True):
         write_like_log(fs, log_path, base_offset, kind, data)
 
@@ -211,36 +210,19 @@ def scan_headers(
     def scan(index: int) -> HeaderScan:
         segment, producers = segments[index], False
         summaries = [np.empty(0, TXN_ROW)]
-        recovering = _Recovering(segment.base_offset, limits)
+        builder = IndexBuilder(segment.base_offset, limits.interval_bytes)
+        epochs: list[EpochRange] = []
+        unflushed = segment.base_offset >= limits.first_unflushed
         for rows in SegmentFile.of(fs, log_path, segment).scan():
             producers = producers or bool((rows["producer_id"] >= 0).any())
             summaries.append(summarise(rows[rows["last_offset"] >= limits.log_start_offset], index))
-            recovering.add(rows)
-        return HeaderScan(np.concatenate(summaries), producers, recovering.finish())
+            if unflushed:
+                builder.add(rows)
+                epochs += epoch_ranges(rows)
+        recovered = Recovered(*builder.finish(), epochs) if unflushed else None
+        return HeaderScan(np.concatenate(summaries), producers, recovered)
 
     if sum(segments[index].size_bytes for index in selected) < _PARALLEL_SCAN_BYTES:
         return {index: scan(index) for index in selected}
     with ThreadPoolExecutor(_SCAN_THREADS) as pool:
         return dict(zip(selected, pool.map(scan, selected), strict=True))
-
-
-def joined_rows(scans: Iterable[HeaderScan]) -> Rows:
-    """The ``TXN_ROW`` summaries of several segments."""
-    return np.concatenate([np.empty(0, TXN_ROW), *(scan.rows for scan in scans)])
-
-
-class _Recovering:
-    """Collects the results of recovery for one segment; none for a flushed one."""
-
-    def __init__(self, base_offset: int, limits: ScanRange) -> None:
-        unflushed = base_offset >= limits.first_unflushed
-        self._builder = IndexBuilder(base_offset, limits.interval_bytes) if unflushed else None
-        self._epochs: list[EpochRange] = []
-
-    def add(self, rows: Rows) -> None:
-        if self._builder is not None:
-            self._builder.add(rows)
-            self._epochs += epoch_ranges(rows)
-
-    def finish(self) -> Recovered | None:
-        return None if self._builder is None else Recovered(*self._builder.finish(), self._epochs)

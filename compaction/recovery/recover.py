@@ -37,13 +37,22 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from compaction.cleaning.log_view import Segment
+from compaction.cleaning.plan import overflows
+from compaction.cleaning.transactions import TXN_ROW
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats import indexes
 from compaction.formats.indexes import MAX_RELATIVE_OFFSET
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import DirectoryState, read_directory_state
 from compaction.logdir.read_log import snapshots
-from compaction.logdir.segments import LONG_MAX, SegmentState, inspect_segment, require_unchanged, segment_bases
+from compaction.logdir.segments import (
+    LONG_MAX,
+    RESTORE_SEGMENT,
+    SegmentState,
+    inspect_segment,
+    require_unchanged,
+    segment_bases,
+)
 from compaction.names import CLEANED, DELETED, INDEX, LEADER_EPOCHS, LOG, SWAP, TIMEINDEX, TXNINDEX, LogLocation, segment_file
 from compaction.output.segment_files import change_suffixes, exists, remove_deleted
 from compaction.output.verification import copy_verified
@@ -54,7 +63,6 @@ from compaction.recovery.rebuild import (
     IndexBuilder,
     Recovered,
     ScanRange,
-    joined_rows,
     rebuild_indexes,
     repair_epochs,
     repair_indexes,
@@ -149,7 +157,6 @@ def _write(fs: FileSystem, log_path: str, new: _NewSegment, source: Segment) -> 
 
 
 _LOG = logging.getLogger(__name__)
-_HINT = "restore this segment from a replica or a backup"
 
 
 @dataclass
@@ -233,7 +240,7 @@ def _repair_segments(
         active = base == bases[-1]
         state = inspect_segment(fs, path, base, active=active, unclean=unclean, index_interval_bytes=interval_bytes)
         changed = [base]
-        if state.overflows:
+        if overflows(state.segment):
             changed = list(split_segment(fs, path, state.segment, interval_bytes))
             remove_deleted(fs, path)
             report.actions.append(f"split the overflowing segment {base} into {len(changed)}")
@@ -258,7 +265,7 @@ def _check_order(path: str, states: list[SegmentState]) -> None:
         if segment.next_offset > end:
             message = f"last batch ends at offset {segment.next_offset - 1}, past the next segment's base {end}"
             name = join(path, segment_file(segment.base_offset, LOG))
-            raise CorruptLogError(message, path=name, position=state.last_position, hint=_HINT)
+            raise CorruptLogError(message, path=name, position=state.last_position, hint=RESTORE_SEGMENT)
 
 
 def _first_unflushed(location: LogLocation, segments: Sequence[Segment], state: DirectoryState) -> int:
@@ -317,7 +324,7 @@ def _repair_txn_indexes(
     """Rebuilds the transaction indexes that are malformed or contradict the log."""
     segments = tuple(inspected.segment for inspected in states)
     report.without_producers = frozenset(segments[index].base_offset for index, scan in scans.items() if not scan.producers)
-    rows = joined_rows(scans.values())
+    rows = np.concatenate([np.empty(0, TXN_ROW), *(scan.rows for scan in scans.values())])
     broken = contradictions(segments, scans, rows, log_start)
     broken |= {index: inspected.txn_problem for index, inspected in enumerate(states) if inspected.txn_problem is not None}
     bases = {index: segments[index].base_offset for index in sorted(broken)}

@@ -240,14 +240,14 @@ def _rebuilt(
 def _aborted_in(
     fs: FileSystem, log_path: str, segment: Segment, states: ProducerStates, log_start_offset: int
 ) -> tuple[AbortedTxn, ...]:
-    file, completed = SegmentFile.of(fs, log_path, segment), []
+    file, aborted = SegmentFile.of(fs, log_path, segment), []
     for batches in file.scan():
         rows = batches[batches["last_offset"] >= log_start_offset]
         control = np.flatnonzero((rows["attributes"] & CONTROL) != 0)
         for part in np.split(rows, control + 1):
             states.append(part, file.marker_at)
-            completed.extend(states.flush())
-    return tuple(txn.index_entry() for txn in completed if txn.aborted)
+            aborted.extend(states.flush())
+    return tuple(aborted)
 
 
 def _with_data(entries: Iterable[AbortedTxn], rows: Rows, log_start_offset: int) -> tuple[AbortedTxn, ...]:
