@@ -24,8 +24,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.log_view import AbortedTxn, ProducerEntry
+from compaction.cleaning.log_view import AbortedTxn
 from compaction.config.entries import to_long
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.formats.record_batch import (
     ABORT,
     COMMIT,

@@ -155,14 +155,14 @@ def resolve_cleaning(
     rows = rows[np.isin(rows["segment_index"], np.array(cleaned, dtype=np.int32))]
     ranges = _replay_groups(segments, groups, _TxnIndexes(segments, log_start_offset), index_of, rows)
     aborted = _aborted_ranges(ranges)
-    data = rows[rows["kind"] == TxnKind.DATA]
-    needed = {range_.end for range_, seen in zip(ranges, _observed(ranges, data), strict=True) if seen}
+    observed = with_data(_columns(ranges), rows)
+    needed = {range_.end for range_, seen in zip(ranges, observed, strict=True) if seen and range_.end != _NO_END}
     entries: list[list[AbortedTxn]] = [[] for _ in groups]
     for range_ in sorted((range_ for range_ in ranges if range_.end in needed), key=lambda range_: range_.end):
         entries[range_.group].append(range_.txn)
     for group in entries:
         _check_ascending(group)
-    return TxnResolution(aborted, _discardable(rows, data, aborted, needed), tuple(tuple(group) for group in entries))
+    return TxnResolution(aborted, _discardable(rows, aborted, needed), tuple(tuple(group) for group in entries))
 
 
 class _Range(NamedTuple):
@@ -287,23 +287,26 @@ def _abort_markers(rows: Rows) -> list[_Marker]:
 
 
 def _aborted_ranges(ranges: Sequence[_Range]) -> AbortedRanges:
-    ordered = sorted(ranges, key=lambda range_: (range_.producer_id, range_.start))
-    columns = np.array([range_[:3] for range_ in ordered], dtype=np.int64).reshape(-1, 3)
+    columns = _columns(sorted(ranges, key=lambda range_: (range_.producer_id, range_.start)))
     return AbortedRanges(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
 
 
-def _observed(ranges: Sequence[_Range], data: Rows) -> Bools:
-    """Which ranges contain a data batch and end with a marker, (n,) bool."""
-    columns = np.array([range_[:3] for range_ in ranges], dtype=np.int64).reshape(-1, 3)
-    producers, offsets = _by_producer(data)
-    below_start = rank(producers, offsets, columns[:, 0], columns[:, 1])
-    up_to_end = rank(producers, offsets, columns[:, 0], columns[:, 2], inclusive=True)
-    seen: Bools = (up_to_end > below_start) & (columns[:, 2] != _NO_END)
-    return seen
+def _columns(ranges: Sequence[_Range]) -> Int64s:
+    return np.array([range_[:3] for range_ in ranges], dtype=np.int64).reshape(-1, 3)
 
 
-def _discardable(rows: Rows, data: Rows, aborted: AbortedRanges, needed: set[int]) -> Int64s:
+def with_data(ranges: Int64s, rows: Rows) -> Bools:
+    """Which ranges, given by producer, first and last offset (n, 3), contain a data batch of ``TXN_ROW`` rows: (n,) bool."""
+    producers, offsets = _by_producer(rows[rows["kind"] == TxnKind.DATA])
+    below_start = rank(producers, offsets, ranges[:, 0], ranges[:, 1])
+    up_to_end = rank(producers, offsets, ranges[:, 0], ranges[:, 2], inclusive=True)
+    contained: Bools = up_to_end > below_start
+    return contained
+
+
+def _discardable(rows: Rows, aborted: AbortedRanges, needed: set[int]) -> Int64s:
     """Last offsets of the discardable control batches, ascending; ``needed`` has those of the ABORT markers that are not."""
+    data = rows[rows["kind"] == TxnKind.DATA]
     committed = data[~aborted.contains(data["producer_id"], data["last_offset"])]
     commits = rows[rows["kind"] == TxnKind.COMMIT]
     markers, offsets = _by_producer(commits)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from compaction.cleaning.explanation import explain_compaction, explain_deletion
 from compaction.cleaning.kafka_rules import KafkaRules
 from compaction.cleaning.log_to_clean import Verdict
-from compaction.cleaning.log_view import LogView, ProducerEntry
+from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import Group, PolicyPlan
 from compaction.compare.figures import OutcomeStatus
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.logdir.settings import Settings
 from compaction.names import LogLocation

@@ -230,8 +230,16 @@ class Resolver:
         return [*layers[:2], _by_name(from_toml), _by_name(own), *layers[2:]]
 
     def _policy_guess(self, topic: str, source: Source) -> str | None:
-        unknown = None if topic in self.metadata else self.unknown
-        return policy_guess(source, unknown=unknown, has_properties=self.properties is not None)
+        """The reason that a policy with this source is a guess, with the remedy; ``None`` if it is known."""
+        if source.origin in _TOPIC_ORIGINS:
+            return None
+        if topic not in self.metadata:
+            ways = "give the cluster's metadata log by --metadata DIR, or the policy by --config (TOML, topic table)"
+            return f"cleanup.policy is unknown: {self.unknown}; {ways}, {_REMEDY}"
+        if source.origin is not Origin.DEFAULT or self.properties is not None:
+            return None
+        why = "the topic has none of its own, and the broker's default may be set in its server.properties"
+        return f"cleanup.policy is unknown: {why}; give that file by --config, or the policy by {_REMEDY}"
 
 
 #: the settings with which a broker creates these topics: a value, or the name of the broker entry that has it
@@ -301,21 +309,3 @@ def _check_lags(topic: str, config: TopicConfig) -> None:
         low = f"min.compaction.lag.ms is {config.min_compaction_lag_ms} ({config.source('min.compaction.lag.ms')})"
         high = f"max.compaction.lag.ms {config.max_compaction_lag_ms} ({config.source('max.compaction.lag.ms')})"
         raise ConfigError(f"topic {topic}: {low}, which is more than {high}", hint="lower the first or raise the second")
-
-
-def policy_guess(source: Source, *, unknown: str | None, has_properties: bool) -> str | None:
-    """The reason that a policy is a guess, with the remedy; ``None`` if it is known.
-
-    :param source: of the policy in effect
-    :param unknown: why the topic is in no metadata log; ``None`` if it is in one
-    :param has_properties: a broker's ``server.properties`` was given
-    """
-    if source.origin in _TOPIC_ORIGINS:
-        return None
-    if unknown is not None:
-        ways = f"give the cluster's metadata log by --metadata DIR, or the policy by --config (TOML, topic table), {_REMEDY}"
-        return f"cleanup.policy is unknown: {unknown}; {ways}"
-    if source.origin is not Origin.DEFAULT or has_properties:
-        return None
-    why = "the topic has none of its own, and the broker's default may be set in its server.properties"
-    return f"cleanup.policy is unknown: {why}; give that file by --config, or the policy by {_REMEDY}"

@@ -66,20 +66,13 @@ class BackupSegment:
         return self.end_offset + 1 if self.covered is None else self.covered[1]
 
     def as_json(self, backup_id: str, uploaded_at: int) -> dict[str, Any]:
-        start, end = self.covered or (self.start_offset, self.end_offset + 1)
+        fields = {name: value for name, value in vars(self).items() if name != "covered"}
         return {
+            **fields,
             "key": f"{backup_id}/{self.key}",
-            "start_offset": self.start_offset,
-            "end_offset": self.end_offset,
-            "start_timestamp": self.start_timestamp,
-            "end_timestamp": self.end_timestamp,
-            "record_count": self.record_count,
-            "uncompressed_size": self.uncompressed_size,
-            "compressed_size": self.compressed_size,
-            "sha256": self.sha256,
             "uploaded_at": uploaded_at,
-            "covered_start_offset": start,
-            "covered_end_offset": end - 1,
+            "covered_start_offset": self.covered_start,
+            "covered_end_offset": self.covered_end - 1,
         }
 
 

@@ -24,11 +24,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from compaction.cleaning.log_view import LogView, ProducerEntry, Segment
+from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.producer_state import ProducerStates
 from compaction.errors import CorruptLogError
 from compaction.formats.primitives import FormatError
-from compaction.formats.producer_snapshot import read_snapshot
+from compaction.formats.producer_snapshot import ProducerEntry, read_snapshot
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.segments import inspect_segment, segment_bases
 from compaction.names import LOG_STARTS, SNAPSHOT, LogLocation, parse_segment_file, segment_file
@@ -177,10 +177,9 @@ def _snapshot_offsets(fs: FileSystem, log_path: str) -> list[int]:
 def _read_snapshot(fs: FileSystem, log_path: str, offset: int) -> list[ProducerEntry] | None:
     """The entries of a snapshot; ``None`` if it is malformed."""
     try:
-        entries = read_snapshot(read_small(fs, join(log_path, segment_file(offset, SNAPSHOT)), "remove it"))
+        return read_snapshot(read_small(fs, join(log_path, segment_file(offset, SNAPSHOT)), "remove it"))
     except (CorruptLogError, FormatError):
         return None
-    return [ProducerEntry(*entry) for entry in entries]
 
 
 def _newest_is_malformed(fs: FileSystem, log_path: str, start: int, end: int) -> bool:

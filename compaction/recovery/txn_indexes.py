@@ -26,7 +26,7 @@ import numpy as np
 
 from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.cleaning.producer_state import ProducerStates
-from compaction.cleaning.transactions import Bools, Int64s, Rows, TxnKind, rank
+from compaction.cleaning.transactions import Bools, Int64s, Rows, TxnKind, rank, with_data
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
 from compaction.formats.record_batch import CONTROL
@@ -252,13 +252,9 @@ def _aborted_in(
 
 def _with_data(entries: Iterable[AbortedTxn], rows: Rows, log_start_offset: int) -> tuple[AbortedTxn, ...]:
     """The transactions that end at or past the log start, and of which the log still holds a batch: cleaning removes others."""
-    rows = rows[(rows["kind"] == TxnKind.DATA) & (rows["last_offset"] >= log_start_offset)]
-    rows = rows[np.lexsort((rows["last_offset"], rows["producer_id"]))]
     table = np.array(list(entries), np.int64).reshape(-1, 4)
-    producer, last = rows["producer_id"], rows["last_offset"]
-    below = rank(producer, last, table[:, 0], table[:, 1])
-    up_to_end = rank(producer, last, table[:, 0], table[:, 2], inclusive=True)
-    return tuple(AbortedTxn(*entry) for entry in table[up_to_end > below].tolist())
+    retained = with_data(table[:, :3], rows[rows["last_offset"] >= log_start_offset])
+    return tuple(AbortedTxn(*entry) for entry in table[retained].tolist())
 
 
 def _write(fs: FileSystem, log_path: str, segment: Segment) -> None:
