@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compaction.cleaning.explanation import explain_compaction, explain_deletion
 from compaction.cleaning.kafka_rules import KafkaRules
 from compaction.cleaning.log_to_clean import Verdict
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import Group, PolicyPlan
+from compaction.cleaning.plan import Group, PolicyPlan, explain_compaction, explain_deletion
 from compaction.compare.figures import OutcomeStatus
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.kernels.reading.tables import ENTRY_BYTES

@@ -21,7 +21,7 @@ import enum
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compaction.config.entries import (
     BROKER_ENTRIES,
@@ -34,7 +34,9 @@ from compaction.config.entries import (
     versions_without,
 )
 from compaction.errors import ConfigError
-from compaction.formats.java_text import Property
+
+if TYPE_CHECKING:
+    from compaction.formats.java_text import Property
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -18,11 +18,11 @@ from threading import Lock
 from typing import NamedTuple
 
 from compaction.cleaning.producer_state import ProducerStates
+from compaction.config.entries import LONG_MAX
 from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import EpochEntry
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.logdir.read_log import read_segments, replay_segment
-from compaction.logdir.segments import LONG_MAX
 from compaction.names import SNAPSHOT, TopicPartition
 from compaction.storage.filesystem import FileSystem, ReadableFileSystem
 from compaction.storage.layouts.batch_positions import read_file

@@ -188,7 +188,7 @@ class MetadataSources:
 
     def __init__(self, fs: FileSystem, log_dirs: Iterable[str], metadata_dirs: Sequence[str] = ()) -> None:
         self._read: dict[str, MetadataLog | LogError] = {}
-        self._identities: dict[str, MetaProperties | LogError] = {log_dir: _identity(fs, log_dir) for log_dir in log_dirs}
+        self._identities: dict[str, MetaProperties | LogError] = {log_dir: read_identity(fs, log_dir) for log_dir in log_dirs}
         own_logs = (_candidate(fs, log_dir, identity) for log_dir, identity in self._identities.items())
         candidates = {candidate.path: candidate for candidate in own_logs if candidate is not None}
         for path in metadata_dirs:
@@ -271,7 +271,7 @@ def _named(path: str) -> _Candidate:
     """The metadata log that ``--metadata`` names."""
     fs = file_system([path])
     log = require_metadata_log(fs, path)
-    identity = _identity(fs, parent(log))
+    identity = read_identity(fs, parent(log))
     if isinstance(identity, LogError):
         raise UsageError(identity.message, path=identity.path, hint="restore it, or name the metadata log of another node")
     return _Candidate(log, parent(log), fs, identity.cluster_id, named=True)
@@ -289,7 +289,8 @@ def require_metadata_log(fs: FileSystem, path: str) -> str:
     return log
 
 
-def _identity(fs: FileSystem, log_dir: str) -> MetaProperties | LogError:
+def read_identity(fs: FileSystem, log_dir: str) -> MetaProperties | LogError:
+    """The ``meta.properties`` of a log directory, empty without one, or why they cannot be read."""
     path = join(log_dir, META_PROPERTIES)
     try:
         if fs.stat(path) is None:

@@ -20,7 +20,7 @@ from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
 from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
-from compaction.logdir.segments import segment_bases
+from compaction.logdir.read_log import segment_bases
 from compaction.names import (
     DELETED,
     INDEX,

@@ -21,7 +21,7 @@ from dataclasses import replace
 from compaction.errors import CorruptLogError
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
-from compaction.logdir.segments import RESTORE_SEGMENT, segment_bases
+from compaction.logdir.read_log import RESTORE_SEGMENT, segment_bases
 from compaction.names import (
     CLEAN,
     CLEANED,

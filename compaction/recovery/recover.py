@@ -39,36 +39,38 @@ import numpy as np
 from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import overflows
 from compaction.cleaning.transactions import TXN_ROW
+from compaction.config.entries import LONG_MAX
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats import indexes
 from compaction.formats.indexes import MAX_RELATIVE_OFFSET
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import DirectoryState, read_directory_state
-from compaction.logdir.read_log import snapshots
-from compaction.logdir.segments import (
-    LONG_MAX,
+from compaction.logdir.read_log import (
     RESTORE_SEGMENT,
     SegmentState,
     inspect_segment,
     require_unchanged,
     segment_bases,
+    snapshots,
 )
 from compaction.names import CLEANED, DELETED, INDEX, LEADER_EPOCHS, LOG, SWAP, TIMEINDEX, TXNINDEX, LogLocation, segment_file
 from compaction.output.segment_files import change_suffixes, exists, remove_deleted
 from compaction.output.verification import copy_verified
-from compaction.recovery.interrupted_swap import finish_interrupted_swap
-from compaction.recovery.rebuild import (
+from compaction.recovery.indexes import (
     INDEX_INTERVAL_BYTES,
     HeaderScan,
     IndexBuilder,
     Recovered,
     ScanRange,
+    contradictions,
     rebuild_indexes,
+    recover_unflushed,
+    repair,
     repair_epochs,
     repair_indexes,
     scan_headers,
 )
-from compaction.recovery.txn_indexes import contradictions, recover_unflushed, repair
+from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.storage.durable import DurableSteps, names_in, verified_file, write_verified
 from compaction.storage.filesystem import FileRange, FileSystem, join
 from compaction.storage.kinds import storage_of

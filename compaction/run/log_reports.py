@@ -16,7 +16,7 @@ from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.config import TopicConfig
 from compaction.errors import CompactionError, PolicyUnknownError
-from compaction.logdir.segments import has_changed
+from compaction.logdir.read_log import has_changed
 from compaction.logdir.settings import KafkaVersion
 from compaction.names import LOG, LogLocation
 from compaction.output.swap import SwapGroup

@@ -19,7 +19,7 @@ from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.names import INDEX, segment_file
 from compaction.passes.build_map import dirty_records
 from compaction.passes.tasks import CleanContext, MapContext, MapSettings, OutputPart, PartResult, Slice, SliceSummary
-from compaction.recovery.txn_indexes import repaired_after_scan
+from compaction.recovery.indexes import repaired_after_scan
 from compaction.run.cleaner import Cleaner
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.passes import CleanedParts

@@ -6,10 +6,9 @@ import re
 
 import pytest
 
-from compaction.cleaning.explanation import Answer, explain_compaction, explain_deletion
 from compaction.cleaning.log_to_clean import Verdict
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import plan_log
+from compaction.cleaning.plan import Answer, explain_compaction, explain_deletion, plan_log
 from compaction.cleaning.segment_retention import plan_deletion
 from compaction.config import Resolver, read_sets
 from compaction.formats.producer_snapshot import ProducerEntry

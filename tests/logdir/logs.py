@@ -13,9 +13,9 @@ from compaction.formats import indexes
 from compaction.formats.message_set import iter_batches
 from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from compaction.kernels.reading.batches import scan_batches
-from compaction.logdir.segments import segment_bases
+from compaction.logdir.read_log import segment_bases
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, LogLocation, TopicPartition, segment_file
-from compaction.recovery.rebuild import IndexBuilder
+from compaction.recovery.indexes import IndexBuilder
 from compaction.storage.contents import FileDigest, digest_of
 from compaction.storage.filesystem import FileSystem, join
 from tests.kafka import encode

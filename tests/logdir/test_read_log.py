@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from compaction.cleaning.log_view import AbortedTxn, LogView
+from compaction.config.entries import LONG_MAX
 from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log
-from compaction.logdir.segments import LONG_MAX
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition, segment_file
 from compaction.storage.filesystem import join
 from tests.kafka.encode import Legacy, Record

@@ -13,7 +13,7 @@ from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.logdir.read_log import read_segments
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
-from compaction.recovery.rebuild import rebuild_indexes
+from compaction.recovery.indexes import rebuild_indexes
 from compaction.recovery.recover import recover_log
 from compaction.storage.filesystem import real_file
 from compaction.storage.overlay import OverlayFileSystem

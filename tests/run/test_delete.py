@@ -14,7 +14,7 @@ from compaction.cleaning.log_view import LogView
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, ConfigError
-from compaction.logdir.segments import segment_bases
+from compaction.logdir.read_log import segment_bases
 from compaction.report import LogReport, LogStatus
 from compaction.run import prepare
 from compaction.run import run as run_module
