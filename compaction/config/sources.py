@@ -108,15 +108,22 @@ def read_sets(arguments: Iterable[str], kafka_version: str | None = None) -> tup
     """
     settings = []
     for argument in arguments:
-        name, equals, text = argument.partition("=")
-        name = name.strip()
-        source = Source(Origin.SET, name)
-        if not equals or not name:
-            raise ConfigError(f"--set: {argument!r} is not KEY=VALUE", hint="e.g. --set min.cleanable.dirty.ratio=0.1")
-        settings.append(Setting(name, entry_of(name, source).read(text, path=None, where="--set: ", with_units=True), source))
+        settings.append(_assigned(argument, Origin.SET, "e.g. --set min.cleanable.dirty.ratio=0.1"))
     if kafka_version is not None:
         require_names(settings, kafka_version)
     return tuple(settings)
+
+
+def _assigned(text: str, origin: Origin, hint: str) -> Setting:
+    """The setting in ``KEY=VALUE``; in a policy ``+`` separates the values of a list, too."""
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not name:
+        raise ConfigError(f"{origin.value}: {text!r} is not KEY=VALUE", hint=hint)
+    source = Source(origin, name)
+    entry = entry_of(name, source)
+    if origin is Origin.POLICY and entry.kind is Kind.LIST:
+        value = value.replace("+", ",")
+    return Setting(name, entry.read(value, path=None, where=where(source), with_units=True), source)
 
 
 def require_names(sets: Iterable[Setting], kafka_version: str) -> None:
@@ -184,7 +191,8 @@ class Policy:
         name = text.strip()
         if name == CONFIGURED:
             return cls(name)
-        settings = tuple(_setting(part) for part in _parts(name))
+        hint = f"e.g. --policy cleanup.policy=[compact,delete],retention.ms=3d, or --policy {CONFIGURED}"
+        settings = tuple(_assigned(part.strip(), Origin.POLICY, hint) for part in _parts(name))
         names = [setting.name for setting in settings]
         twice = next((key for key in names if names.count(key) > 1), None)
         if twice is not None:
@@ -207,18 +215,6 @@ def _is_list(setting: str) -> bool:
     name = setting.partition("=")[0].strip()
     entry = topic_entry(name) or broker_entry(name)
     return entry is not None and entry.kind is Kind.LIST
-
-
-def _setting(text: str) -> Setting:
-    name, equals, value = (part.strip() for part in text.partition("="))
-    if not equals or not name:
-        hint = f"e.g. --policy cleanup.policy=[compact,delete],retention.ms=3d, or --policy {CONFIGURED}"
-        raise ConfigError(f"--policy: {text.strip()!r} is not KEY=VALUE", hint=hint)
-    source = Source(Origin.POLICY, name)
-    entry = entry_of(name, source)
-    if entry.kind is Kind.LIST:
-        value = value.replace("+", ",")
-    return Setting(name, entry.read(value, path=None, where="--policy: ", with_units=True), source)
 
 
 @dataclass(frozen=True)

@@ -4,23 +4,20 @@ Mirrors ``LogLoader.load``, ``loadSegmentFiles`` and ``LocalLog.splitOverflowedS
 
 1. An interrupted swap is finished or undone, and leftover files are removed (``interrupted_swap``). All steps are
    rehearsed in memory before: a damaged log is not changed.
-2. Segments whose offsets overflow are split (``split``).
-3. Missing, stale or malformed indexes are rebuilt (``rebuild``), and transaction indexes that contradict the log
-   (``txn_indexes``).
+2. Segments whose offsets overflow are split.
+3. Missing, stale or malformed indexes are rebuilt, and transaction indexes that contradict the log (``indexes``).
 4. If the broker was killed, the indexes of the segments from the recovery point on become those of their batches, whose leader
-   epochs are assigned (``rebuild``).
+   epochs are assigned.
 
 Differences: the torn tail of the active segment is kept and ignored (a broker truncates it when it loads the log); without a
 clean shutdown it may have any bytes, but no valid batch. A damaged inactive segment is an error; a broker truncates it and
 deletes every later segment. A run passes an ``OverlayFileSystem``; one in place carries out the repairs on the
 disk when it swaps the log or deletes its segments (``write_repairs``), and not before: a log that fails is not changed.
 
-Splits a segment whose offsets do not fit its indexes (last offset - base offset > 2^31 - 1).
-
-Mirrors ``LocalLog.splitOverflowedSegment``: a new segment begins at the first batch whose last offset does not
-fit. The new segments are written as ``.cleaned``, a suffix that a broker knows: while one of these exists, it removes the
-``.swap`` files at or above it and keeps the source. They are renamed to ``.swap`` in descending order, then the source to
-``.deleted``, then ``.swap`` is removed in ascending order.
+A segment is split if its offsets do not fit its indexes (last offset - base offset > 2^31 - 1). A new segment begins at the
+first batch whose last offset does not fit. The new segments are written as ``.cleaned``, a suffix that a broker knows: while
+one of these exists, it removes the ``.swap`` files at or above it and keeps the source. They are renamed to ``.swap`` in
+descending order, then the source to ``.deleted``, then ``.swap`` is removed in ascending order.
 
 Differences: the first new segment keeps the source's base offset, and is empty if the first batch does not fit. Kafka names it
 after its first batch, so that a broker that stops before the source is ``.deleted`` finds both the source and the new segments.
