@@ -26,7 +26,7 @@ from compaction.formats.java_text import parse_meta_properties, parse_properties
 from compaction.formats.message_set import iter_batches
 from compaction.formats.metadata_log import ClusterConfigs, parse_record
 from compaction.formats.primitives import FormatError
-from compaction.formats.record_batch import RecordBatch, parse_control_record
+from compaction.formats.record_batch import RecordBatch, read_end_txn_marker
 from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES
 from compaction.kernels.reading.siphash import HashSecret
@@ -96,9 +96,11 @@ def walk(data: bytes) -> None:
             with meant_errors():
                 batch.ensure_valid()
             with meant_errors():
-                for record in batch.records(LIMIT_BYTES):
-                    if isinstance(batch, RecordBatch) and batch.is_control:
-                        parse_control_record(record)
+                for _ in batch.records(LIMIT_BYTES):
+                    pass
+            if isinstance(batch, RecordBatch) and batch.is_control:
+                with meant_errors():
+                    read_end_txn_marker(batch.data)
             if not isinstance(batch, RecordBatch):
                 with meant_errors():
                     batch.require_convertible(LIMIT_BYTES)
