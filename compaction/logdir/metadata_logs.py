@@ -27,7 +27,7 @@ Mirrors ``Snapshots``, ``RecordsSnapshotReader``, ``KafkaRaftLog`` and ``KafkaRa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple
@@ -37,8 +37,7 @@ from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.formats.java_text import MetaProperties, parse_meta_properties
 from compaction.formats.metadata_log import CLUSTER_DEFAULT, SNAPSHOT_FOOTER, ClusterConfigs
 from compaction.formats.primitives import FormatError
-from compaction.logdir.read_log import segment_bases
-from compaction.names import CLUSTER_METADATA_TOPIC, LOG, META_PROPERTIES, segment_file
+from compaction.names import CLUSTER_METADATA_TOPIC, LOG, META_PROPERTIES, parse_segment_file
 from compaction.storage.filesystem import FileSystem, base_name, join, parent
 from compaction.storage.mixed import file_system
 from compaction.storage.segment_file import SegmentFile, SegmentScan
@@ -90,14 +89,23 @@ class _Reader:
         self._position = Position(0, 0)
 
     def read(self) -> MetadataLog:
-        snapshots = sorted(name for name in self._fs.listdir(self._path) if _SNAPSHOT.fullmatch(name))
+        names = self._fs.listdir(self._path)
+        snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
         for name in snapshots[-1:]:
             self._read_snapshot(name)
-        bases = segment_bases(self._fs, self._path)
-        for base_offset, end_offset in zip_longest(bases, bases[1:]):
+        segments = sorted(self._segments(names))
+        next_bases = [base_offset for base_offset, _ in segments[1:]]
+        for (base_offset, name), end_offset in zip_longest(segments, next_bases):
             if end_offset is None or end_offset > self._position.end_offset:
-                self._read_segment(base_offset)
+                self._read_segment(base_offset, name)
         return MetadataLog(self._path, self._configs, self._position)
+
+    @staticmethod
+    def _segments(names: list[str]) -> Iterator[tuple[int, str]]:
+        for name in names:
+            parts = parse_segment_file(name)
+            if parts is not None and parts.kind == LOG and not parts.suffix:
+                yield parts.base_offset, name
 
     def _read_snapshot(self, name: str) -> None:
         scan, _, last_control = self._apply(name)
@@ -107,8 +115,7 @@ class _Reader:
         if match is not None:
             self._position = Position(int(match["epoch"]), int(match["end"]))
 
-    def _read_segment(self, base_offset: int) -> None:
-        name = segment_file(base_offset, LOG)
+    def _read_segment(self, base_offset: int, name: str) -> None:
         if base_offset > self._position.end_offset:
             message = f"offsets {self._position.end_offset} to {base_offset - 1} are missing before this segment"
             raise self._damaged(name, message, 0)
