@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
-from compaction.formats import key_criteria
+from compaction.formats import keys as key_criteria
 from tests.jvm import spark_variables
 from tests.object_store.fixtures import bucket, client, store
 

@@ -13,9 +13,9 @@ from compaction.config import Resolver, TomlSettings, read_properties, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.config.sources import Setting
 from compaction.errors import StorageError, UsageError
-from compaction.formats.properties import parse_properties
+from compaction.formats.java_text import parse_properties
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
-from compaction.logdir.settings.metadata_sources import require_metadata_log
+from compaction.logdir.metadata_logs import require_metadata_log
 from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
 from compaction.options.option import CommandOptions
 from compaction.options.table import AUTO

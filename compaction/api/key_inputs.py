@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from compaction.certifier.erased_keys import ErasedKeys
-    from compaction.formats.key_criteria import KeyCriteria, KeyPattern
-    from compaction.formats.key_list import KeyPlaces
+    from compaction.formats.keys import KeyCriteria, KeyPattern, KeyPlaces
 
     Listed = tuple[pa.Array, NDArray[np.int64]]
 
@@ -53,8 +52,8 @@ def read_criteria(inputs: KeyInputs) -> KeyCriteria:
 def read_keys(inputs: KeyInputs) -> tuple[KeyCriteria, KeyPlaces]:
     import pyarrow as pa
 
-    from compaction.formats import key_list
-    from compaction.formats.key_criteria import KeyCriteria
+    from compaction.formats import keys as key_list
+    from compaction.formats.keys import KeyCriteria
 
     texts_of_patterns = [pattern for text in inputs.where for pattern in _patterns(text)]
     patterns = tuple(_pattern(text) for text in texts_of_patterns)
@@ -95,7 +94,7 @@ def _patterns(text: str) -> list[str]:
 
 
 def _pattern(text: str) -> KeyPattern:
-    from compaction.formats.key_criteria import KeyPattern
+    from compaction.formats.keys import KeyPattern
 
     try:
         return KeyPattern.parse(text)
@@ -106,7 +105,7 @@ def _pattern(text: str) -> KeyPattern:
 
 def _read(path: str, inputs: KeyInputs) -> Listed:
     """The keys of a file, and the line of each."""
-    from compaction.formats import key_list
+    from compaction.formats import keys as key_list
 
     kind, column = inputs.keys_format, inputs.keys_column
     try:
@@ -126,7 +125,7 @@ def _column(path: str, name: str, kind: str) -> Listed:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from compaction.formats import key_list
+    from compaction.formats import keys as key_list
 
     column = _read_column(path, name).combine_chunks()
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)

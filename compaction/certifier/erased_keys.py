@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from compaction.certifier.certificate import ERASED, ERASED_IN, REMAINING, Findings
 from compaction.certifier.key_tables import keys_of
 from compaction.certifier.reader import BatchKinds, Bools, Chunk, Int64s, Rows
-from compaction.formats.key_criteria import BYTES, PREFIX, KeyCriteria, KeyPattern
+from compaction.formats.keys import BYTES, PREFIX, KeyCriteria, KeyPattern
 from compaction.formats.primitives import FormatError
 from compaction.names import parse_segment_file
 

@@ -55,7 +55,7 @@ from compaction.certifier.find_pairs import LogPair, SegmentFiles, Side, VerifyR
 from compaction.certifier.find_remains import search_files, unreached
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, UsageError
-from compaction.formats.key_criteria import KeyCriteria, fingerprint
+from compaction.formats.keys import KeyCriteria, fingerprint
 from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
 from compaction.printable import printable_json

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 
 from compaction.certifier.certificate import LogCertificate, Status
 from compaction.config import Resolver
-from compaction.config.kinds import to_long
+from compaction.config.entries import to_long
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, CorruptLogError, UsageError, as_log_error
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.discover import Selector, discover
-from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.logdir.settings import Settings, read_settings
 from compaction.names import DELETED, LOG, SNAPSHOT, SWAP, LogLocation, TopicPartition, parse_segment_file, segment_file
 from compaction.output.journal import JOURNAL
 from compaction.output.target import layout

@@ -41,9 +41,9 @@ from compaction.formats.checkpoints import (
     parse_offset_checkpoint,
     parse_partition_metadata,
 )
+from compaction.formats.java_text import as_dict, parse_properties
 from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
-from compaction.formats.properties import as_dict, parse_properties
 from compaction.names import (
     CLEAN_SHUTDOWN,
     CLUSTER_METADATA_TOPIC,

@@ -50,7 +50,7 @@ from compaction.certifier.reader import (
 )
 from compaction.certifier.segments import SegmentWalk, WalkedLog, byte_range
 from compaction.certifier.transactions import AbortedRanges
-from compaction.config.kinds import to_long
+from compaction.config.entries import to_long
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.java_text import java_text
 from compaction.kernels.reading.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records

@@ -29,7 +29,7 @@ from compaction.certifier.certificate import Findings
 from compaction.certifier.find_pairs import LogPair, legacy_delete_horizon_ms, snapshot_offsets
 from compaction.certifier.reader import Bools, Int64s, Rows
 from compaction.certifier.segments import DATA, EVENT_ROW, PRODUCER_ROW, SegmentWalk, WalkedLog, join_runs, last_of_producers
-from compaction.config.kinds import to_long
+from compaction.config.entries import to_long
 from compaction.formats.indexes import TXN_ROW
 from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import read_snapshot

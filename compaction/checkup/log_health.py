@@ -18,19 +18,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rich.filesize import decimal
-
 from compaction.checkup.check import Check, State
 from compaction.cleaning.log_to_clean import segments_between
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, plan_log
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
-from compaction.logdir.settings.log_settings import Settings
+from compaction.logdir.settings import Settings
 from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, TopicPartition, parse_partition_dir, segment_file
 from compaction.output.journal import JOURNAL
 from compaction.run.prepare import LogAccess, PreparedLog, prepare
-from compaction.screen.amounts import counted, duration
+from compaction.screen.amounts import counted, decimal, duration
 from compaction.storage.filesystem import DiskFileSystem, FileSystem, join
 from compaction.storage.kinds import storage_of
 from compaction.storage.local import free_space

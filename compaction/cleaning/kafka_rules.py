@@ -117,6 +117,12 @@ RULES: Mapping[str, KafkaRules] = MappingProxyType(
     }
 )
 OLDEST, NEWEST = "2.8", "4.4"
+#: the first level of ``metadata.version`` in each Kafka version, ascending
+FIRST_LEVELS = {
+    "3.0": 1, "3.1": 2, "3.2": 3, "3.3": 4, "3.4": 8, "3.5": 9, "3.6": 12, "3.7": 15, "3.8": 20, "3.9": 21,
+    "4.0": 22, "4.1": 26, "4.2": 28, "4.3": 30, "4.4": 31,
+}  # fmt: skip
+LAST_LEVEL = 33
 
 
 def rules_of(version: str) -> KafkaRules:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.names import TopicPartition
 
 
@@ -18,23 +19,6 @@ class AbortedTxn(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
-
-
-class ProducerEntry(NamedTuple):
-    """The state of one producer at the log end (Kafka: ``ProducerStateEntry``); -1 means none.
-
-    ``last_data_offset`` is the last offset of its last data batch in this epoch, ``current_txn_first_offset`` the first offset
-    of its open transaction.
-    """
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_data_offset: int
-    offset_delta: int
-    last_timestamp_ms: int
-    coordinator_epoch: int
-    current_txn_first_offset: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.log_view import AbortedTxn, ProducerEntry
-from compaction.config.kinds import to_long
+from compaction.cleaning.log_view import AbortedTxn
+from compaction.config.entries import to_long
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.formats.record_batch import (
     ABORT,
     COMMIT,
@@ -40,19 +41,6 @@ Rows = NDArray[np.void]
 NONE = -1
 #: up to this many batches a plain loop is faster than array operations
 _SHORT_RUN = 48
-
-
-class CompletedTxn(NamedTuple):
-    """A transaction whose marker was read. ``last_stable_offset`` is the log's after the marker."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    aborted: bool
-    last_stable_offset: int
-
-    def index_entry(self) -> AbortedTxn:
-        return AbortedTxn(self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset)
 
 
 @dataclass
@@ -120,8 +108,8 @@ class ProducerStates:
                 self._append_control(batches[end], marker_at)
             start = end + 1
 
-    def flush(self) -> list[CompletedTxn]:
-        """Merge the updates of a segment, after its last batch; the transactions that ended in it, in log order."""
+    def flush(self) -> list[AbortedTxn]:
+        """Merge the updates of a segment, after its last batch; the transactions that were aborted in it, in log order."""
         for producer_id, update in self._pending.items():
             state = self._producers.setdefault(producer_id, _State(epoch=update.epoch))
             state.take_epoch(update.epoch)
@@ -130,13 +118,14 @@ class ProducerStates:
             state.txn_first_offset = update.txn_first_offset
             state.last_timestamp_ms = update.last_timestamp_ms
         self._open.update(self._started)
-        completed = []
-        for producer_id, first, last, aborted in self._completed:
-            completed.append(CompletedTxn(producer_id, first, last, aborted, self._stable_after(producer_id, last)))
+        aborted = []
+        for producer_id, first, last, is_aborted in self._completed:
+            if is_aborted:
+                aborted.append(AbortedTxn(producer_id, first, last, self._stable_after(producer_id, last)))
             self._open.pop(first, None)
             self._closed[first] = last
         self._pending, self._started, self._completed = {}, [], []
-        return completed
+        return aborted
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Remove the producers that are expired at ``now_ms``."""

@@ -58,8 +58,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.kafka_rules import NEWEST, RULES, KafkaRules
-from compaction.cleaning.log_view import ProducerEntry
-from compaction.cleaning.txn_tables import AbortedRanges, Bools, Int64s, Rows
+from compaction.cleaning.transactions import AbortedRanges, Bools, Int64s, Rows
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.formats.record_batch import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from compaction.kernels.reading import tables
 

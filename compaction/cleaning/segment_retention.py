@@ -26,10 +26,10 @@ import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from compaction.cleaning.log_to_clean import SkipCause
 from compaction.cleaning.log_view import LogView, Segment
-from compaction.cleaning.skip_reasons import SkipCause, Verdict
 from compaction.config import TopicConfig
-from compaction.config.kinds import LONG_MAX, to_long
+from compaction.config.entries import LONG_MAX, to_long
 from compaction.names import CLUSTER_METADATA_TOPIC
 from compaction.screen.amounts import counted, duration, with_duration
 
@@ -74,11 +74,6 @@ class DeletionPlan:
     @property
     def new_log_start_offset(self) -> int:
         return self.after.log_start_offset
-
-    @property
-    def verdict(self) -> Verdict:
-        """``CLEAN`` if any segment is deleted."""
-        return Verdict.CLEAN if self.removals else Verdict.SKIP
 
     @property
     def removed_bytes(self) -> int:
@@ -212,10 +207,6 @@ def _summary(view: LogView, config: TopicConfig, removals: Sequence[Removal], no
     if future and config.retention_ms >= 0:
         stamp = future[0].largest_timestamp_ms
         return f"future: segment {future[0].base_offset} has a timestamp {stamp} after {now_ms}, which prevents its deletion"
-    bounds = f"{_bound_text(config, 'retention.ms')}, {_bound_text(config, 'retention.bytes')}"
-    return f"nothing has expired: {bounds}; {policy}"
-
-
-def _bound_text(config: TopicConfig, name: str) -> str:
-    value = config.retention_ms if name == "retention.ms" else config.retention_bytes
-    return f"{name} is {value if value >= 0 else 'no limit'} ({config.source(name)})"
+    values = {"retention.ms": config.retention_ms, "retention.bytes": config.retention_bytes}
+    bounds = (f"{name} is {value if value >= 0 else 'no limit'} ({config.source(name)})" for name, value in values.items())
+    return f"nothing has expired: {', '.join(bounds)}; {policy}"

@@ -20,6 +20,14 @@ its batches.
 
 Java's ``PriorityQueue`` breaks ties of the first offset arbitrarily; here the earlier arrival wins. The result is the same:
 entries of different producers are independent, and two transactions of one producer cannot begin at the same offset.
+
+``TXN_ROW`` summarizes a slice, ``AbortedRanges`` is the result. A summary has two data batches per *run*: the batches of one
+producer between two of its control batches in one slice, which is part of one segment. Two are enough. Index entries become
+pending only at segment starts, and only an ABORT marker closes an aborted transaction, so a transaction that opens within a run
+remains open until its end. A run is therefore a sequence of batches that are not aborted followed by a sequence of aborted
+ones, either possibly empty; it changes at the first batch whose last offset is ≥ the entry's first offset. The first batch of
+the run says whether any is not aborted, the last whether any is aborted; resolution needs no more. An entry that
+``computeIfAbsent`` ignores does not change this.
 """
 
 from __future__ import annotations
@@ -28,16 +36,56 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from compaction.cleaning.log_view import AbortedTxn, Segment
-from compaction.cleaning.txn_tables import AbortedRanges, Bools, Int64s, Rows, TxnKind, rank
+from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.errors import UnsupportedLogError
+from compaction.formats.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL
 
 _NO_END = int(np.iinfo(np.int64).max)
 _BEFORE_ALL = int(np.iinfo(np.int64).min)
+
+Int64s = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Rows = NDArray[np.void]
+
+#: One row per control batch, and per first and last transactional data batch of each run.
+#:
+#: ``segment_index`` index of the segment in the log's list of segments
+#: ``position``      byte position of the batch in its segment
+#: ``first_offset``  the batch's base offset
+#: ``last_offset``   the batch's last offset (inclusive)
+#: ``producer_id``   as stored
+#: ``kind``          a :class:`TxnKind`
+TXN_ROW = np.dtype(
+    [
+        ("segment_index", np.int32),
+        ("position", np.int64),
+        ("first_offset", np.int64),
+        ("last_offset", np.int64),
+        ("producer_id", np.int64),
+        ("kind", np.int8),
+    ]
+)
+
+#: One row per transactional data batch with records without a key, which are invalid only if the batch is not aborted.
+KEYLESS_ROW = np.dtype([("producer_id", np.int64), ("last_offset", np.int64), ("keyless", np.int64)])
+
+
+class TxnKind(IntEnum):
+    """The kind of a ``TXN_ROW``."""
+
+    DATA = 0
+    ABORT = 1
+    COMMIT = 2
+    #: a control batch of another type, e.g. a leader change
+    OTHER_CONTROL = 3
+    #: a control batch whose record was dropped in an earlier round
+    EMPTY_CONTROL = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,14 +155,14 @@ def resolve_cleaning(
     rows = rows[np.isin(rows["segment_index"], np.array(cleaned, dtype=np.int32))]
     ranges = _replay_groups(segments, groups, _TxnIndexes(segments, log_start_offset), index_of, rows)
     aborted = _aborted_ranges(ranges)
-    data = rows[rows["kind"] == TxnKind.DATA]
-    needed = {range_.end for range_, seen in zip(ranges, _observed(ranges, data), strict=True) if seen}
+    observed = with_data(_columns(ranges), rows)
+    needed = {range_.end for range_, seen in zip(ranges, observed, strict=True) if seen and range_.end != _NO_END}
     entries: list[list[AbortedTxn]] = [[] for _ in groups]
     for range_ in sorted((range_ for range_ in ranges if range_.end in needed), key=lambda range_: range_.end):
         entries[range_.group].append(range_.txn)
     for group in entries:
         _check_ascending(group)
-    return TxnResolution(aborted, _discardable(rows, data, aborted, needed), tuple(tuple(group) for group in entries))
+    return TxnResolution(aborted, _discardable(rows, aborted, needed), tuple(tuple(group) for group in entries))
 
 
 class _Range(NamedTuple):
@@ -239,23 +287,26 @@ def _abort_markers(rows: Rows) -> list[_Marker]:
 
 
 def _aborted_ranges(ranges: Sequence[_Range]) -> AbortedRanges:
-    ordered = sorted(ranges, key=lambda range_: (range_.producer_id, range_.start))
-    columns = np.array([range_[:3] for range_ in ordered], dtype=np.int64).reshape(-1, 3)
+    columns = _columns(sorted(ranges, key=lambda range_: (range_.producer_id, range_.start)))
     return AbortedRanges(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
 
 
-def _observed(ranges: Sequence[_Range], data: Rows) -> Bools:
-    """Which ranges contain a data batch and end with a marker, (n,) bool."""
-    columns = np.array([range_[:3] for range_ in ranges], dtype=np.int64).reshape(-1, 3)
-    producers, offsets = _by_producer(data)
-    below_start = rank(producers, offsets, columns[:, 0], columns[:, 1])
-    up_to_end = rank(producers, offsets, columns[:, 0], columns[:, 2], inclusive=True)
-    seen: Bools = (up_to_end > below_start) & (columns[:, 2] != _NO_END)
-    return seen
+def _columns(ranges: Sequence[_Range]) -> Int64s:
+    return np.array([range_[:3] for range_ in ranges], dtype=np.int64).reshape(-1, 3)
 
 
-def _discardable(rows: Rows, data: Rows, aborted: AbortedRanges, needed: set[int]) -> Int64s:
+def with_data(ranges: Int64s, rows: Rows) -> Bools:
+    """Which ranges, given by producer, first and last offset (n, 3), contain a data batch of ``TXN_ROW`` rows: (n,) bool."""
+    producers, offsets = _by_producer(rows[rows["kind"] == TxnKind.DATA])
+    below_start = rank(producers, offsets, ranges[:, 0], ranges[:, 1])
+    up_to_end = rank(producers, offsets, ranges[:, 0], ranges[:, 2], inclusive=True)
+    contained: Bools = up_to_end > below_start
+    return contained
+
+
+def _discardable(rows: Rows, aborted: AbortedRanges, needed: set[int]) -> Int64s:
     """Last offsets of the discardable control batches, ascending; ``needed`` has those of the ABORT markers that are not."""
+    data = rows[rows["kind"] == TxnKind.DATA]
     committed = data[~aborted.contains(data["producer_id"], data["last_offset"])]
     commits = rows[rows["kind"] == TxnKind.COMMIT]
     markers, offsets = _by_producer(commits)
@@ -283,3 +334,117 @@ def _check_ascending(entries: Sequence[AbortedTxn]) -> None:
                 f"aborted transactions of a cleaned segment would not ascend by last offset ({before} before {after})",
                 hint="the .txnindex files are not those of this log: let a broker recover the log first",
             )
+
+
+@dataclass(frozen=True, eq=False)
+class AbortedRanges:
+    """Ranges of aborted data: three int64 arrays (n,), ascending by producer id, then offset; ranges do not overlap.
+
+    A transactional data batch is aborted iff a range of its producer has ``first_offset`` ≤ its last offset ≤ ``last_offset``.
+    ``last_offset`` is that of the ABORT marker, or 2⁶³−1 if none was read.
+    """
+
+    producer_id: Int64s
+    first_offset: Int64s
+    last_offset: Int64s
+
+    def __len__(self) -> int:
+        return len(self.producer_id)
+
+    def contains(self, producer_id: Int64s, last_offset: Int64s) -> Bools:
+        """Which of the transactional data batches, given by producer id and last offset (n,), are aborted: (n,) bool."""
+        if not len(self):
+            return np.zeros(len(producer_id), dtype=np.bool_)
+        index = rank(self.producer_id, self.first_offset, producer_id, last_offset, inclusive=True) - 1
+        nearest = np.maximum(index, 0)
+        inside: Bools = (index >= 0) & (self.producer_id[nearest] == producer_id) & (last_offset <= self.last_offset[nearest])
+        return inside
+
+
+def aborted_of(view: LogView) -> AbortedRanges:
+    """The aborted data of a log, by the entries of its transaction indexes; overlapping entries are joined."""
+    ranges: list[list[int]] = []
+    for producer, first, last, _ in sorted(txn for segment in view.segments for txn in segment.aborted_txns):
+        if ranges and ranges[-1][0] == producer and first <= ranges[-1][2]:
+            ranges[-1][2] = max(ranges[-1][2], last)
+        else:
+            ranges.append([producer, first, last])
+    columns = np.array(ranges, np.int64).reshape(-1, 3).T
+    return AbortedRanges(columns[0], columns[1], columns[2])
+
+
+def summarise(rows: Rows, segment_index: int) -> Rows:
+    """The ``TXN_ROW`` summary of one slice, (m,), in log order.
+
+    :param rows: the ``BATCH_ROW`` table of the slice, (n,), in log order; a slice lies within one segment
+    :param segment_index: index of that segment in the log's list of segments
+    """
+    v2 = rows["magic"] >= 2
+    control = v2 & ((rows["attributes"] & CONTROL) != 0)
+    data = v2 & ~control & ((rows["attributes"] & TRANSACTIONAL) != 0)
+    if not control.any() and not data.any():
+        return np.empty(0, dtype=TXN_ROW)
+    selected = control.copy()
+    selected[_ends_of_runs(rows["producer_id"], control, data)] = True
+    batches = rows[selected]
+    summary = np.empty(len(batches), dtype=TXN_ROW)
+    summary["segment_index"] = segment_index
+    summary["position"] = batches["position"]
+    summary["first_offset"] = batches["base_offset"]
+    summary["last_offset"] = batches["last_offset"]
+    summary["producer_id"] = batches["producer_id"]
+    summary["kind"] = _kinds(batches, control[selected])
+    return summary
+
+
+def keyless_rows(rows: Rows, keyless: NDArray[np.int32]) -> Rows:
+    """The ``KEYLESS_ROW`` table of a ``BATCH_ROW`` table (n,).
+
+    :param keyless: records without a key in each batch, (n,) int32
+    """
+    data = (rows["magic"] >= 2) & ((rows["attributes"] & (TRANSACTIONAL | CONTROL)) == TRANSACTIONAL)
+    selected = data & (keyless > 0)
+    table = np.empty(np.count_nonzero(selected), KEYLESS_ROW)
+    table["producer_id"], table["last_offset"] = rows["producer_id"][selected], rows["last_offset"][selected]
+    table["keyless"] = keyless[selected]
+    return table
+
+
+def rank(
+    producers: Int64s, offsets: Int64s, query_producers: Int64s, query_offsets: Int64s, *, inclusive: bool = False
+) -> Int64s:
+    """The number of ascending pairs (producer, offset) below each query pair, or up to it if ``inclusive``."""
+    low = np.zeros(len(query_producers), dtype=np.int64)
+    high = np.full(len(query_producers), len(producers), dtype=np.int64)
+    while (open_ := low < high).any():
+        middle = np.minimum((low + high) // 2, len(producers) - 1)
+        producer, offset = producers[middle], offsets[middle]
+        reached = offset <= query_offsets if inclusive else offset < query_offsets
+        below = (producer < query_producers) | ((producer == query_producers) & reached)
+        low = np.where(open_ & below, middle + 1, low)
+        high = np.where(open_ & ~below, middle, high)
+    return low
+
+
+def _ends_of_runs(producer_id: Int64s, control: Bools, data: Bools) -> Int64s:
+    """Indexes of the first and last data batch of every run."""
+    order = np.argsort(producer_id, kind="stable")
+    run = np.cumsum(control[order])
+    kept = data[order]
+    order, run = order[kept], run[kept]
+    producer = producer_id[order]
+    changes = (producer[1:] != producer[:-1]) | (run[1:] != run[:-1])
+    first = np.concatenate(([True], changes))[: len(order)]
+    last = np.concatenate((changes, [True]))[: len(order)]
+    ends: Int64s = order[first | last]
+    return ends
+
+
+def _kinds(batches: Rows, control: Bools) -> NDArray[np.int8]:
+    types = batches["control_type"]
+    kinds = np.full(len(batches), TxnKind.DATA, dtype=np.int8)
+    kinds[control] = TxnKind.OTHER_CONTROL
+    kinds[control & (types == ABORT)] = TxnKind.ABORT
+    kinds[control & (types == COMMIT)] = TxnKind.COMMIT
+    kinds[control & (batches["count"] == 0)] = TxnKind.EMPTY_CONTROL
+    return kinds

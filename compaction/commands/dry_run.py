@@ -19,8 +19,8 @@ from compaction.compare.figures import OutcomeStatus
 from compaction.compare.json_document import explanations_to_json
 from compaction.compare.terminal import explanation_lines
 from compaction.config import Policy
-from compaction.config.policy import CONFIGURED
 from compaction.config.request import ComparisonRequest, Span
+from compaction.config.sources import CONFIGURED
 from compaction.errors import UsageError
 from compaction.options.option import CommandOptions
 from compaction.options.table import (

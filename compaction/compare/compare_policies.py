@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from compaction.cleaning.benefit import freed_bytes
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import LogPlan, PolicyPlan, plan_cleanup_policy
+from compaction.cleaning.plan import LogPlan, PolicyPlan, freed_bytes, plan_cleanup_policy
 from compaction.compare.comparison import Comparison
 from compaction.compare.count import AGE_BOUNDS_MS, Source, Tally
 from compaction.compare.figures import ComparedLog, Distribution, KeyFigures, LogTotals, Outcome, OutcomeStatus, RepetitionRange
@@ -27,7 +26,7 @@ from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.errors import CompactionError, as_log_error
 from compaction.kernels.rewriting.tally import BYTES, KEYLESS, RECORDS, TOMBSTONES
 from compaction.locking.access import Purpose, access
-from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.logdir.settings import Settings, read_settings
 from compaction.names import LogLocation
 from compaction.passes.tasks import Slice
 from compaction.report import LogReport, LogStatus

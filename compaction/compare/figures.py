@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, fields
 
-from compaction.config.policy import CONFIGURED
+from compaction.config.sources import CONFIGURED
 from compaction.report import LogReport
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compaction.cleaning.explanation import explain_compaction, explain_deletion
-from compaction.cleaning.grouping import Group
 from compaction.cleaning.kafka_rules import KafkaRules
-from compaction.cleaning.log_view import LogView, ProducerEntry
-from compaction.cleaning.plan import PolicyPlan
-from compaction.cleaning.skip_reasons import Verdict
+from compaction.cleaning.log_to_clean import Verdict
+from compaction.cleaning.log_view import LogView
+from compaction.cleaning.plan import Group, PolicyPlan, explain_compaction, explain_deletion
 from compaction.compare.figures import OutcomeStatus
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.kernels.reading.tables import ENTRY_BYTES
-from compaction.logdir.settings.log_settings import Settings
+from compaction.logdir.settings import Settings
 from compaction.names import LogLocation
 from compaction.report import LogReport
 from compaction.run.log_reports import deletion_report, skipped_report

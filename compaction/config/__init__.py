@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from compaction.config.policy import Policy
-from compaction.config.resolver import Resolver, TomlSettings, read_toml
-from compaction.config.sources import DEFAULT, Origin, Setting, Source, read_properties, read_sets
-from compaction.config.values import BrokerConfig, TopicConfig
+from compaction.config.resolver import BrokerConfig, Resolver, TopicConfig
+from compaction.config.sources import (
+    DEFAULT,
+    Origin,
+    Policy,
+    Setting,
+    Source,
+    TomlSettings,
+    read_properties,
+    read_sets,
+    read_toml,
+)
 
 __all__ = [
     "DEFAULT",

@@ -34,15 +34,15 @@ class CompactionRequest:
     (``compaction.logdir.discover``). ``as_of_ms`` is "now" for every rule. ``resolver`` has all sources
     of configuration except the metadata logs (``Resolver.with_metadata``). ``include_active``: no broker will append to these
     directories. ``allow_keyless``: records without a key may be dropped. ``metadata_dirs`` are absolute: log directories or
-    metadata logs that apply to log directories of the same cluster (``compaction.logdir.settings.metadata_sources``).
+    metadata logs that apply to log directories of the same cluster (``compaction.logdir.metadata_logs``).
     ``replace``: ``output_dir`` may be a finished output, which the new one replaces. ``call`` is the request of the run,
     as an output records it (``compaction.output.finished``). ``only_known_files``: a copy has none that no broker loads.
     ``kafka_version`` is the version whose rules apply; ``None`` for that of each log's cluster
-    (``compaction.logdir.settings.kafka_version``). ``release_early``: replaced segments are removed without regard to
+    (``compaction.logdir.settings``). ``release_early``: replaced segments are removed without regard to
     ``file.delete.delay.ms``. ``retain_replaced``: they are not removed in the run, which compares the result with them.
     ``since``: a finished output that the copy continues (``compaction.output.previous_copy``). ``check_copy`` raises an error
     if a copy must not be published.
-    ``order``: the dirtiest logs first, or those with the largest benefit (``compaction.cleaning.benefit``).
+    ``order``: the dirtiest logs first, or those with the largest benefit (``compaction.cleaning.plan``).
     """
 
     log_dirs: tuple[str, ...]

@@ -25,154 +25,93 @@ policy in a metadata log that was not given, or in ZooKeeper. Nor is the default
 
 Kafka has no counterpart: a broker always knows its topics.
 
-Settings from TOML: ``[broker]`` has broker-level names, ``[topics."name"]`` the topic-level names of one topic.
-``[private-keys]`` has files of private keys by key id.
-
-Nested tables are flattened, so ``segment.bytes = 1048576`` and ``"segment.bytes" = 1048576`` are equivalent. A topic name with
-a dot must be quoted. A value may be of TOML's own type or a string, which may have a unit (``compaction.config.kinds``).
+``TopicConfig`` and ``BrokerConfig`` are the entries of Kafka's ``LogConfig``, ``KafkaConfig`` and ``CleanerConfig`` that a log
+at rest depends on.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from compaction.config.entries import BROKER_ENTRIES, MIB, TOPIC_ENTRIES, Entry, broker_entry, topic_entry
-from compaction.config.kinds import Value
-from compaction.config.sources import DEFAULT, Origin, Setting, Source, unknown_name, where
-from compaction.config.values import BrokerConfig, TopicConfig
+from compaction.config.entries import (
+    BROKER_ENTRIES,
+    DAY_MS,
+    LONG_MAX,
+    MIB,
+    NO_RECORD_LIMIT,
+    TOPIC_ENTRIES,
+    Entry,
+    Value,
+    broker_entry,
+    unit_ms,
+)
+from compaction.config.sources import DEFAULT, Origin, Setting, Source, TomlSettings
 from compaction.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-_Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class TomlSettings:
-    """The settings of one TOML file: the broker's, each topic's by its name, and files of private keys by key id."""
+class TopicConfig:
+    """The configuration in effect for one topic. Attributes have the names of the entries, in snake case, and Kafka's defaults.
 
-    broker: tuple[Setting, ...] = ()
-    topics: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
-    keys: Mapping[str, str] = field(default_factory=dict)
-
-
-def read_toml(text: str, path: str) -> TomlSettings:
-    """The settings of a TOML document; ``path`` names it in errors.
-
-    :raises ConfigError: not TOML, a table other than ``broker``, ``topics`` and ``private-keys``, an unknown name, a bad value
+    ``segment_bytes`` is ``internal.segment.bytes`` if that is set (Kafka: ``LogConfig.segmentSize``). A retention of -1 is
+    unlimited. ``policy_guess`` is the reason that ``cleanup.policy`` is a guess, with the remedy
+    (``compaction.config.resolver``); ``None`` if the policy is known.
     """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        hint = "quote names that are a prefix of other names"
-        raise ConfigError(f"not valid TOML: {error}", path=path, hint=hint) from None
-    lines = _lines_of(text)
-    broker: tuple[Setting, ...] = ()
-    topics: dict[str, tuple[Setting, ...]] = {}
-    keys: dict[str, str] = {}
-    for key, table in document.items():
-        line = lines.get((key,))
-        if key not in ("broker", "topics", "private-keys") or not isinstance(table, dict):
-            source = Source(Origin.TOML_BROKER, key, path, line)
-            raise unknown_name(key, source, (), hint='settings belong in [broker] and [topics."name"]')
-        if key == "private-keys":
-            keys = {".".join(name): _text_of(value) for name, value in _leaves(table)}
-            continue
-        if key == "broker":
-            broker = tuple(_settings(table, ("broker",), path, lines))
-            continue
-        for topic, settings in table.items():
-            if not isinstance(settings, dict):
-                source = Source(Origin.TOML_TOPIC, topic, path, lines.get(("topics", topic)))
-                raise unknown_name(topic, source, (), hint='[topics] has one table per topic: [topics."name"]')
-            topics[topic] = tuple(_settings(settings, ("topics", topic), path, lines))
-    return TomlSettings(broker, topics, keys)
+
+    cleanup_compact: bool = False
+    cleanup_delete: bool = True
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * DAY_MS
+    segment_index_bytes: int = 10 * MIB
+    index_interval_bytes: int = 4096
+    min_cleanable_dirty_ratio: float = 0.5
+    delete_retention_ms: int = DAY_MS
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = LONG_MAX
+    file_delete_delay_ms: int = 60_000
+    retention_ms: int = 7 * DAY_MS
+    retention_bytes: int = -1
+    max_decompressed_message_bytes: int = NO_RECORD_LIMIT
+    remote_storage_enable: bool = False
+    sources: Mapping[str, Source] = field(default_factory=dict, compare=False, repr=False)
+    policy_guess: str | None = field(default=None, compare=False)
+
+    def source(self, name: str) -> Source:
+        """The source of the value of a topic-level entry, e.g. of ``min.cleanable.dirty.ratio``."""
+        return self.sources.get(name, DEFAULT)
+
+    @property
+    def configured(self) -> dict[str, dict[str, object]]:
+        """The entries that some source sets: each with its ``value`` and its ``source``."""
+        sources = {name: source for name, source in self.sources.items() if source.origin is not Origin.DEFAULT}
+        return {
+            name: {"value": getattr(self, name.replace(".", "_")), "source": str(source)} for name, source in sources.items()
+        }
+
+    @property
+    def cleanup_policy(self) -> str:
+        """The policy as Kafka spells it: ``compact``, ``delete``, ``compact,delete`` or empty."""
+        return ",".join(name for name, on in (("compact", self.cleanup_compact), ("delete", self.cleanup_delete)) if on)
 
 
-def _settings(table: Mapping[str, Any], prefix: _Path, path: str, lines: Mapping[_Path, int]) -> Iterator[Setting]:
-    origin = Origin.TOML_BROKER if prefix == ("broker",) else Origin.TOML_TOPIC
-    for keys, value in _leaves(table):
-        name = ".".join(keys)
-        source = Source(origin, name, path, _line_of((*prefix, *keys), lines))
-        entry = _entry(name, source, prefix)
-        yield Setting(name, entry.read(_text_of(value), path=path, where=where(source), with_units=True), source)
+@dataclass(frozen=True)
+class BrokerConfig:
+    """The configuration in effect for one broker."""
 
+    dedupe_buffer_bytes: int = 128 * MIB
+    load_factor: float = 0.9
+    io_max_bytes_per_second: float = sys.float_info.max
+    cleaner_threads: int = 1
+    producer_id_expiration_ms: int = DAY_MS
+    sources: Mapping[str, Source] = field(default_factory=dict, compare=False, repr=False)
 
-def _entry(name: str, source: Source, prefix: _Path) -> Entry:
-    topic_level, broker_level, hint = topic_entry(name), broker_entry(name), None
-    if source.origin is Origin.TOML_TOPIC:
-        if topic_level is not None:
-            return topic_level
-        if broker_level is not None:
-            hint = "broker-level names belong in [broker]"
-        elif any(name.endswith(f".{suffix}") for suffix in TOPIC_ENTRIES):
-            hint = f'quote a topic name with dots: [topics."{prefix[1]}.…"]'
-        raise unknown_name(name, source, TOPIC_ENTRIES, hint)
-    if broker_level is not None:
-        return broker_level
-    if topic_level is not None:
-        hint = 'topic-level names belong in [topics."name"]'
-        hint += f"; the broker's default for all topics is {topic_level.synonyms[0].name}" if topic_level.synonyms else ""
-    raise unknown_name(name, source, BROKER_ENTRIES, hint)
-
-
-def _leaves(table: Mapping[str, Any], prefix: _Path = ()) -> Iterator[tuple[_Path, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, (*prefix, key))
-        else:
-            yield (*prefix, key), value
-
-
-def _text_of(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return ",".join(_text_of(item) for item in value)
-    return str(value)
-
-
-def _lines_of(text: str) -> dict[_Path, int]:
-    """The line of every table and key, from 1, in a valid document; exact enough for messages."""
-    lines: dict[_Path, int] = {}
-    table: _Path = ()
-    for number, line in enumerate(text.splitlines(), start=1):
-        stripped = line.strip()
-        if stripped.startswith("["):
-            table = _keys_in(stripped) or table
-            lines.setdefault(table[:1], number)
-            lines.setdefault(table, number)
-        elif "=" in stripped:
-            parts = stripped.split("=")
-            candidates = (_keys_in("=".join(parts[:cut]) + "=0") for cut in range(1, len(parts)))
-            keys = next((keys for keys in candidates if keys), ())
-            lines.setdefault((*table, *keys), number)
-            lines.setdefault((*table, *keys)[:1], number)
-    return lines
-
-
-def _keys_in(fragment: str) -> _Path:
-    """The dotted key of one line of TOML; empty if the line alone is not valid TOML."""
-    try:
-        node: Any = tomllib.loads(fragment)
-    except tomllib.TOMLDecodeError:
-        return ()
-    keys: list[str] = []
-    while isinstance(node, dict) and node:
-        key, node = next(iter(node.items()))
-        keys.append(key)
-    return tuple(keys)
-
-
-def _line_of(keys: _Path, lines: Mapping[_Path, int]) -> int | None:
-    return next((lines[keys[:cut]] for cut in range(len(keys), 0, -1) if keys[:cut] in lines), None)
+    def source(self, name: str) -> Source:
+        """The source of the value of a broker-level entry, e.g. of ``log.cleaner.dedupe.buffer.size``."""
+        return self.sources.get(name, DEFAULT)
 
 
 #: the note of a default that ``--assume-default-policy`` takes for known
@@ -291,8 +230,16 @@ class Resolver:
         return [*layers[:2], _by_name(from_toml), _by_name(own), *layers[2:]]
 
     def _policy_guess(self, topic: str, source: Source) -> str | None:
-        unknown = None if topic in self.metadata else self.unknown
-        return policy_guess(source, unknown=unknown, has_properties=self.properties is not None)
+        """The reason that a policy with this source is a guess, with the remedy; ``None`` if it is known."""
+        if source.origin in _TOPIC_ORIGINS:
+            return None
+        if topic not in self.metadata:
+            ways = "give the cluster's metadata log by --metadata DIR, or the policy by --config (TOML, topic table)"
+            return f"cleanup.policy is unknown: {self.unknown}; {ways}, {_REMEDY}"
+        if source.origin is not Origin.DEFAULT or self.properties is not None:
+            return None
+        why = "the topic has none of its own, and the broker's default may be set in its server.properties"
+        return f"cleanup.policy is unknown: {why}; give that file by --config, or the policy by {_REMEDY}"
 
 
 #: the settings with which a broker creates these topics: a value, or the name of the broker entry that has it
@@ -332,20 +279,21 @@ def _internal_settings(topic: str, layers: list[_Layer]) -> list[Setting]:
 def _topic_setting(name: str, layers: list[_Layer]) -> Setting:
     entry = TOPIC_ENTRIES[name]
     for layer in layers:
-        if entry.name in layer:
-            return layer[entry.name]
+        if name in layer:
+            return layer[name]
         for synonym in entry.synonyms:
-            setting = layer.get(synonym.name)
+            setting = layer.get(synonym)
             if setting is not None:
-                return replace(setting, value=_converted(setting.value, synonym.factor, entry.name))
-    return Setting(entry.name, entry.default, DEFAULT)
+                return replace(setting, value=_converted(setting, name))
+    return Setting(name, entry.default, DEFAULT)
 
 
-def _converted(value: Value, factor: int, name: str) -> Value:
-    """A broker's value in the unit of the topic's entry; any negative retention time is unlimited, -1."""
+def _converted(setting: Setting, name: str) -> Value:
+    """A broker's value in the unit of the topic's entry ``name``; any negative retention time is unlimited, -1."""
+    value = setting.value
     if not isinstance(value, int) or isinstance(value, bool):
         return value
-    return -1 if name == "retention.ms" and value < 0 else value * factor
+    return -1 if name == "retention.ms" and value < 0 else value * unit_ms(setting.name)
 
 
 def _broker_setting(name: str, layers: list[_Layer]) -> Setting:
@@ -361,21 +309,3 @@ def _check_lags(topic: str, config: TopicConfig) -> None:
         low = f"min.compaction.lag.ms is {config.min_compaction_lag_ms} ({config.source('min.compaction.lag.ms')})"
         high = f"max.compaction.lag.ms {config.max_compaction_lag_ms} ({config.source('max.compaction.lag.ms')})"
         raise ConfigError(f"topic {topic}: {low}, which is more than {high}", hint="lower the first or raise the second")
-
-
-def policy_guess(source: Source, *, unknown: str | None, has_properties: bool) -> str | None:
-    """The reason that a policy is a guess, with the remedy; ``None`` if it is known.
-
-    :param source: of the policy in effect
-    :param unknown: why the topic is in no metadata log; ``None`` if it is in one
-    :param has_properties: a broker's ``server.properties`` was given
-    """
-    if source.origin in _TOPIC_ORIGINS:
-        return None
-    if unknown is not None:
-        ways = f"give the cluster's metadata log by --metadata DIR, or the policy by --config (TOML, topic table), {_REMEDY}"
-        return f"cleanup.policy is unknown: {unknown}; {ways}"
-    if source.origin is not Origin.DEFAULT or has_properties:
-        return None
-    why = "the topic has none of its own, and the broker's default may be set in its server.properties"
-    return f"cleanup.policy is unknown: {why}; give that file by --config, or the policy by {_REMEDY}"

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.txn_tables import AbortedRanges
+from compaction.cleaning.transactions import AbortedRanges
 from compaction.counting.key_groups import KeyGroups
 from compaction.counting.key_totals import NOT_NEWEST
 from compaction.formats.codecs import Codec

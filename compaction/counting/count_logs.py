@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from compaction.cleaning.txn_tables import aborted_of
+from compaction.cleaning.transactions import aborted_of
 from compaction.counting.byte_usage import Int64s, StoredLog, Usage, newest_cells
 from compaction.counting.key_groups import KeyGroups
 from compaction.counting.key_totals import NO_NAMES, KeySummary, KeyTotals, Largest

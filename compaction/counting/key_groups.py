@@ -1,6 +1,6 @@
 """Groups keys, for counts of groups: by a prefix, by a regular expression, or by the window of a windowed key of Kafka Streams.
 
-Expressions are those of ``compaction.formats.key_criteria``, of text or of bytes; here they need not match the complete key.
+Expressions are those of ``compaction.formats.keys``, of text or of bytes; here they need not match the complete key.
 
 Mirrors ``TimeWindowedSerializer`` and ``SessionWindowedSerializer``, whose keys end with the start of the window
 (int64, milliseconds), and ``WindowKeySchema``, the keys of a window store's changelog, which have a sequence number (int32)
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compaction.errors import UsageError
-from compaction.formats.key_criteria import BYTES, PREFIX, REGEX, expression_errors, require_ascii, text_keys
+from compaction.formats.keys import BYTES, PREFIX, REGEX, expression_errors, require_ascii, text_keys
 from compaction.formats.primitives import FormatError
 
 WINDOW, WINDOW_STORE = "window", "window-store"

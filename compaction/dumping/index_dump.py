@@ -22,7 +22,7 @@ from compaction.dumping.targets import Target
 from compaction.errors import CorruptLogError
 from compaction.formats.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from compaction.formats.primitives import FormatError
-from compaction.formats.producer_snapshot import SnapshotEntry, read_snapshot
+from compaction.formats.producer_snapshot import ProducerEntry, read_snapshot
 from compaction.names import INDEX, LOG
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.text_files import MAX_INDEX_BYTES, read_small
@@ -140,22 +140,22 @@ def dump_snapshot(fs: FileSystem, target: Target) -> Iterator[Row]:
         yield _producer_row(entry)
 
 
-def _producer_row(entry: SnapshotEntry) -> Row:
+def _producer_row(entry: ProducerEntry) -> Row:
     open_txn = entry.current_txn_first_offset if entry.current_txn_first_offset >= 0 else None
     fields = {
         "producerId": entry.producer_id,
-        "producerEpoch": entry.epoch,
+        "producerEpoch": entry.producer_epoch,
         "coordinatorEpoch": entry.coordinator_epoch,
         "currentTxnFirstOffset": open_txn,
-        "lastTimestamp": entry.timestamp,
+        "lastTimestamp": entry.last_timestamp_ms,
     }
-    if entry.last_offset >= 0:
+    if entry.last_data_offset >= 0:
         fields |= {
             "firstSequence": (entry.last_sequence - entry.offset_delta) % _SEQUENCES,
             "lastSequence": entry.last_sequence,
-            "lastOffset": entry.last_offset,
+            "lastOffset": entry.last_data_offset,
             "offsetDelta": entry.offset_delta,
-            "timestamp": entry.timestamp,
+            "timestamp": entry.last_timestamp_ms,
         }
     shown = Row("", {**fields, "currentTxnFirstOffset": optional_long(open_txn)})
     return Row("producer", fields, shown.text)

@@ -13,7 +13,7 @@ from compaction.certifier.certificate import Remains, Status, error_line
 from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.erasure_certificate import certify_erasure, document, failed_log, status_of
 from compaction.certifier.find_pairs import VerifyRequest, of_logs
-from compaction.cleaning.skip_reasons import SkipCause
+from compaction.cleaning.log_to_clean import SkipCause
 from compaction.config.request import CompactionRequest
 from compaction.erasure.find_matches import Erasure
 from compaction.errors import CompactionError, as_log_error

@@ -13,7 +13,7 @@ the offsets of matches to the driver, compressed, and pass 2 gets those of its p
 
 The rules by which records and batches survive; this is the normative statement:
 
-Rule: a record is erased iff its key is selected (``compaction.formats.key_criteria``), anywhere in the erased segments:
+Rule: a record is erased iff its key is selected (``compaction.formats.keys``), anywhere in the erased segments:
 clean or dirty, committed, aborted or of an open transaction, below the log start or at the log end. No other rule of record
 retention applies: superseded records, tombstones, aborted data, markers and records without a key are retained, and no batch
 gets or loses a delete horizon.
@@ -45,23 +45,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.grouping import Group
 from compaction.cleaning.kafka_rules import KafkaRules, OldFormat, Retention
+from compaction.cleaning.log_to_clean import SkipCause, Verdict
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import LogPlan, PolicyPlan
+from compaction.cleaning.plan import Group, LogPlan, PolicyPlan
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
-from compaction.cleaning.skip_reasons import SkipCause, Verdict
-from compaction.cleaning.txn_tables import AbortedRanges, Int64s, Rows
+from compaction.cleaning.transactions import AbortedRanges, Int64s, Rows
 from compaction.config import TopicConfig
 from compaction.config.request import CompactionRequest
 from compaction.erasure.certify_result import Certified, Certifier, remove_sources
 from compaction.erasure.erasure_report import erased_report, erasure_document, left_files, missing_document, notes_of
 from compaction.erasure.find_matches import Erasure, FoundKeys, SliceMatches, match_slices, matchers, unpacked
 from compaction.errors import CorruptLogError
-from compaction.formats.key_list import KeyPlaces
+from compaction.formats.keys import KeyPlaces
 from compaction.kernels.reading import tables
 from compaction.locking.claim import PROCESSES, Runs
-from compaction.logdir.settings.log_settings import Settings
+from compaction.logdir.settings import Settings
 from compaction.names import LogLocation
 from compaction.output.finished import uncertified
 from compaction.output.swap import has_replaced_segments

@@ -26,11 +26,10 @@ from typing import Any
 import numpy as np
 
 from compaction.certifier.find_remains import unreached
-from compaction.cleaning.skip_reasons import Verdict
+from compaction.cleaning.log_to_clean import Verdict
 from compaction.config.request import CompactionRequest
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
-from compaction.formats.key_criteria import salted_digest
-from compaction.formats.key_list import KeyPlaces
+from compaction.formats.keys import KeyPlaces, salted_digest
 from compaction.locking.mounts import keeps_snapshots
 from compaction.names import LogLocation, marked_dirs_of
 from compaction.report import LogReport

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from compaction.formats.key_criteria import KeyCriteria, KeyPattern, salted_digest
-from compaction.formats.key_list import shards
+from compaction.formats.keys import KeyCriteria, KeyPattern, salted_digest, shards
 from compaction.formats.record_batch import CONTROL, MAGIC
 from compaction.kernels.keys.key_set import BYTES_PER_KEY, KeySet, copy_keys, locate_keys, unmatch_tombstones
 from compaction.kernels.reading.tables import DROPPED, OFFSET_SHIFT

@@ -17,9 +17,9 @@ from compaction.exports.uploads import Upload
 from compaction.formats import indexes
 from compaction.formats.primitives import crc32c
 from compaction.formats.record_batch import CRC_START, HEADER, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader
-from compaction.logdir.segments import segment_bases
+from compaction.logdir.read_log import segment_bases
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
-from compaction.recovery.rebuild import IndexBuilder
+from compaction.recovery.indexes import IndexBuilder
 from compaction.storage.contents import READ_BYTES
 from compaction.storage.filesystem import FileRange, ReadableFileSystem, join
 from compaction.storage.layouts.batch_positions import end_offset_of, first_batch, indexed_position, position_of

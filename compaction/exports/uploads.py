@@ -18,11 +18,11 @@ from threading import Lock
 from typing import NamedTuple
 
 from compaction.cleaning.producer_state import ProducerStates
+from compaction.config.entries import LONG_MAX
 from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import EpochEntry
-from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
+from compaction.formats.producer_snapshot import write_snapshot
 from compaction.logdir.read_log import read_segments, replay_segment
-from compaction.logdir.segments import LONG_MAX
 from compaction.names import SNAPSHOT, TopicPartition
 from compaction.storage.filesystem import FileSystem, ReadableFileSystem
 from compaction.storage.layouts.batch_positions import read_file
@@ -150,7 +150,7 @@ class _Snapshots:
         for segment in read_segments(self._files, self._path):
             replay_segment(self._files, self._path, segment, (0, LONG_MAX), states)
             if segment.base_offset in self._to_replay:
-                snapshots[segment.base_offset] = write_snapshot(SnapshotEntry(*entry) for entry in states.entries())
+                snapshots[segment.base_offset] = write_snapshot(states.entries())
         return snapshots
 
 

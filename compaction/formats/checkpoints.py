@@ -55,18 +55,13 @@ def topic_id_text(raw: bytes) -> str:
 
 def parse_offset_checkpoint(text: str, source: object) -> dict[TopicPartition, int]:
     """``topic partition offset`` lines; the last line of a partition wins, as in Kafka's map."""
-    return dict(parse_offset_entries(text, source))
-
-
-def parse_offset_entries(text: str, source: object) -> list[tuple[TopicPartition, int]]:
-    """The same lines in file order, with repeated partitions."""
 
     def entry(parts: list[str]) -> tuple[TopicPartition, int] | None:
         if len(parts) != 3:
             return None
         return TopicPartition(parts[0], _integer(parts[1], _INT_BITS)), _integer(parts[2], _LONG_BITS)
 
-    return _parse(text, source, entry)
+    return dict(_parse(text, source, entry))
 
 
 def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:

@@ -1,4 +1,4 @@
-"""Message sets (v0 and v1): plain messages and compressed wrappers, read, written, and re-encoded as v2 records.
+"""Message sets (v0 and v1): plain messages and compressed wrappers, read and written.
 
 An entry is an offset, a size and a message: CRC-32 over all that follows it, magic, attributes, timestamp (magic 1 only),
 key and value (int32 length, -1 for null, and bytes). A wrapper is a message whose value is a compressed run of entries; it
@@ -11,16 +11,13 @@ Mirrors ``LegacyRecord`` and ``AbstractLegacyRecordBatch``, which do not check t
 at an incomplete one without an error; a wrapper inside a wrapper is an error. ``wrap`` mirrors
 ``MemoryRecordsBuilder.writeLegacyCompressedWrapperHeader`` (Kafka 3.9.2): the wrapper's offset is that of its last message, its
 timestamp the largest of its messages, or under log append time that of all of them.
-
-The cleaner writes an entry of which any record is retained as a v2 batch, as ``MemoryRecords.filterBatch`` and
-``buildRetainedRecordsInto`` do; ``transcode`` gives its uncompressed content before any record is dropped.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 from zlib import crc32
 
@@ -83,10 +80,7 @@ _HEADERS = (HEADER_V0, HEADER_V1)
 
 @dataclass(frozen=True)
 class MessageColumns:
-    """The records of one entry as arrays of shape (n,): starts are positions in ``data``, a length of -1 means null.
-
-    ``other_magic``: some inner message has another magic than its wrapper (KAFKA-4298).
-    """
+    """The records of one entry as arrays of shape (n,): starts are positions in ``data``, a length of -1 means null."""
 
     data: memoryview
     offset: Longs
@@ -95,7 +89,6 @@ class MessageColumns:
     key_length: Longs
     value_start: Longs
     value_length: Longs
-    other_magic: bool = False
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -173,6 +166,19 @@ class MessageEntry(StoredBatch):
         """The records one by one, with absolute offsets."""
         return self.columns(limit_bytes).records()
 
+    def require_convertible(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+        """Check that the records can be those of a v2 batch.
+
+        :raises FormatError: as ``columns``; also if offsets do not increase within the range of a batch, or a timestamp is
+            below -1
+        """
+        columns = self.columns(limit_bytes)
+        offset = columns.offset
+        if np.any(np.diff(offset) <= 0) or offset[-1] - offset[0] > np.iinfo(np.int32).max:
+            raise FormatError("offsets of messages do not increase within a batch's range", self.position)
+        if np.any(columns.timestamp < NO_TIMESTAMP):
+            raise FormatError("negative timestamp", self.position)
+
     def _inner(self, payload: memoryview) -> MessageColumns:
         starts = _entry_starts(payload)
         if not len(starts):
@@ -188,8 +194,7 @@ class MessageEntry(StoredBatch):
             if self.last_offset < inner.offset[-1]:
                 raise FormatError(f"wrapper at offset {self.last_offset} below its last relative offset {inner.offset[-1]}")
             inner.offset[:] += self.last_offset - inner.offset[-1]
-        other_magic = bool((raw[starts + HEADER_V0.offset("magic")] != self.magic).any())
-        return replace(inner, other_magic=other_magic)
+        return inner
 
 
 def parse_message_entry(buf: Buffer, pos: int = 0) -> MessageEntry:
@@ -269,92 +274,6 @@ def wrap(magic: int, codec: Codec, last_offset: int, timestamp: int, messages: B
     head += _FIELDS.pack(-1, len(payload))
     size = CRC_START - LOG_OVERHEAD_BYTES + len(head) + len(payload)
     return _ENTRY.pack(last_offset, size, crc32(payload, crc32(head))) + head + payload
-
-
-_VARINT_BYTES = 10
-_SHIFTS = np.arange(_VARINT_BYTES, dtype=np.uint64) * np.uint64(7)
-
-Bytes = npt.NDArray[np.uint8]
-
-
-class Transcoded(NamedTuple):
-    """The v2 records of an entry, and the fields of a v2 batch header that they determine; ``last_offset`` is inclusive.
-
-    ``other_magic``: see ``MessageColumns``.
-    """
-
-    base_offset: int
-    last_offset: int
-    base_timestamp: int
-    record_count: int
-    records: bytes
-    other_magic: bool = False
-
-
-def transcode(buf: Buffer, pos: int = 0, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Transcoded:
-    """The records of the v0/v1 entry at ``pos``; decompresses at most ``limit_bytes``.
-
-    :raises FormatError: as ``MessageEntry.columns``; also if offsets do not increase within the range of a batch, or a
-        timestamp is below -1
-    """
-    entry = parse_message_entry(buf, pos)
-    columns = entry.columns(limit_bytes)
-    offset, timestamp = columns.offset, columns.timestamp
-    if np.any(np.diff(offset) <= 0) or offset[-1] - offset[0] > np.iinfo(np.int32).max:
-        raise FormatError("offsets of messages do not increase within a batch's range", entry.position)
-    if np.any(timestamp < NO_TIMESTAMP):
-        raise FormatError("negative timestamp", entry.position)
-    base_offset, base_timestamp = int(offset[0]), int(timestamp[0])
-    records = encode_columns(columns, base_offset, base_timestamp)
-    return Transcoded(base_offset, int(offset[-1]), base_timestamp, len(columns), records, columns.other_magic)
-
-
-def encode_columns(columns: MessageColumns, base_offset: int, base_timestamp: int) -> bytes:
-    """The rows as v2 records without headers, concatenated."""
-    head = [_varints(columns.timestamp - base_timestamp), _varints(columns.offset - base_offset)]
-    key_size, value_size = _varints(columns.key_length), _varints(columns.value_length)
-    key_length, value_length = np.maximum(columns.key_length, 0), np.maximum(columns.value_length, 0)
-    head_bytes = head[0][1] + head[1][1] + key_size[1]
-    # one byte of attributes before these fields, and one after them for the number of headers
-    body_bytes = 2 + head_bytes + key_length + value_size[1] + value_length
-    length = _varints(body_bytes)
-    total = length[1] + body_bytes
-    out = np.zeros(int(total.sum()), np.uint8)
-    source = columns.data.cast("B")
-    pos = np.cumsum(total) - total
-    pos = _put_varints(out, pos, length) + 1
-    for varints in (*head, key_size):
-        pos = _put_varints(out, pos, varints)
-    pos = _put_fields(out, pos, source, (columns.key_start, key_length))
-    pos = _put_varints(out, pos, value_size)
-    _put_fields(out, pos, source, (columns.value_start, value_length))
-    return out.tobytes()
-
-
-def _varints(values: Longs) -> tuple[Bytes, Longs]:
-    """Zig-zag varints: bytes of shape (n, 10) and the number of bytes used in each row."""
-    zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
-    groups = zigzag[:, None] >> _SHIFTS
-    sizes = 1 + np.count_nonzero(groups[:, 1:], axis=1).astype(np.int64)
-    more = np.arange(_VARINT_BYTES) < sizes[:, None] - 1
-    return ((groups & np.uint64(0x7F)) | (more * np.uint64(0x80))).astype(np.uint8), sizes
-
-
-def _put_varints(out: Bytes, pos: Longs, varints: tuple[Bytes, Longs]) -> Longs:
-    digits, sizes = varints
-    columns = np.arange(_VARINT_BYTES)
-    used = columns < sizes[:, None]
-    out[(pos[:, None] + columns)[used]] = digits[used]
-    return pos + sizes
-
-
-def _put_fields(out: Bytes, pos: Longs, source: memoryview, fields: tuple[Longs, Longs]) -> Longs:
-    starts, lengths = fields
-    target = out.data
-    # one slice per field: fancy indexing per byte is slower for fields of more than a few bytes
-    for position, start, length in zip(pos.tolist(), starts.tolist(), lengths.tolist(), strict=True):
-        target[position : position + length] = source[start : start + length]
-    return pos + lengths
 
 
 def iter_batches(buf: Buffer, pos: int = 0, *, torn_tail: bool = False) -> Iterator[RecordBatch | MessageEntry]:

@@ -59,17 +59,7 @@ class CodecError(FormatError):
 
 
 class BufferTooSmall(Exception):
-    """The caller's buffer cannot hold the result.
-
-    :param needed_bytes: the size needed, if known before decompressing
-    """
-
-    def __init__(self, needed_bytes: int | None = None) -> None:
-        super().__init__("buffer too small" if needed_bytes is None else f"buffer too small, {needed_bytes} bytes needed")
-        self.needed_bytes = needed_bytes
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.needed_bytes,))
+    """The caller's buffer cannot hold the result."""
 
 
 class FieldTable(Generic[Row]):

@@ -1,7 +1,7 @@
 """Producer state snapshots (``<offset>.snapshot``): a version, a CRC-32C over everything after it, and the entries.
 
 Mirrors ``ProducerStateManager.readSnapshot`` / ``writeSnapshot`` and ``ProducerSnapshot.json``, whose only
-version is 1. ``current_txn_first_offset`` is -1 without an open transaction; ``last_offset`` is negative if no batch is known.
+version is 1.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ class SnapshotHeader(NamedTuple):
     entry_count: Int32  # number of entries
 
 
-class SnapshotEntry(NamedTuple):
-    """One producer, field names and order as in the file."""
+class ProducerEntry(NamedTuple):
+    """The state of one producer (Kafka: ``ProducerStateEntry``), fields in the order of the file; -1 means none."""
 
-    producer_id: Int64  # the producer's id
-    epoch: Int16  # its current epoch
+    producer_id: Int64
+    producer_epoch: Int16
     last_sequence: Int32  # last sequence number written
-    last_offset: Int64  # last offset written
-    offset_delta: Int32  # last less first sequence of the last batch
-    timestamp: Int64  # max timestamp of the last batch, ms
+    last_data_offset: Int64  # last offset of the last data batch in this epoch
+    offset_delta: Int32  # last less first sequence of that batch
+    last_timestamp_ms: Int64  # max timestamp of the last batch or marker
     coordinator_epoch: Int32  # epoch of the last coordinator to end a transaction
-    current_txn_first_offset: Int64  # first offset of the open transaction, -1 without one
+    current_txn_first_offset: Int64  # first offset of the open transaction
 
 
 HEADER = FieldTable(SnapshotHeader)
-ENTRY = FieldTable(SnapshotEntry)
+ENTRY = FieldTable(ProducerEntry)
 
 
-def read_snapshot(data: Buffer) -> list[SnapshotEntry]:
+def read_snapshot(data: Buffer) -> list[ProducerEntry]:
     """The entries in file order; ``FormatError`` for an unknown version, an impossible count or a wrong CRC.
 
     As in Kafka, bytes after the last entry are accepted if the CRC covers them.
@@ -55,7 +55,7 @@ def read_snapshot(data: Buffer) -> list[SnapshotEntry]:
     return [ENTRY.unpack(data, HEADER.size + index * ENTRY.size) for index in range(header.entry_count)]
 
 
-def write_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
+def write_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     """The file's bytes, with entries in the given order."""
     packed = [ENTRY.pack(entry) for entry in entries]
     out = bytearray(HEADER.pack(SnapshotHeader(VERSION, 0, len(packed))))

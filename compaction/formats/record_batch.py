@@ -240,14 +240,6 @@ def _decode_bytes(buf: Buffer, pos: int, end: int) -> tuple[bytes | None, int]:
     return bytes(buf[pos : pos + size]), pos + size
 
 
-class ControlRecord(NamedTuple):
-    """A control record's key, and the coordinator epoch if it is an end-of-transaction marker."""
-
-    type: int
-    version: int
-    coordinator_epoch: int | None
-
-
 @dataclass(frozen=True)
 class RecordBatch(StoredBatch):
     """One v2 batch of a buffer."""
@@ -288,22 +280,6 @@ class RecordBatch(StoredBatch):
         return decode_records(decompress(self.codec, self.data[HEADER.size :], limit_bytes=limit_bytes), count, base)
 
 
-def parse_control_record(record: Record) -> ControlRecord:
-    """Decodes a control record.
-
-    :raises FormatError: the key or value is too short, or the version negative
-    """
-    try:
-        version, kind = _CONTROL_KEY.unpack_from(record.key or b"")
-        is_marker = kind in (ABORT, COMMIT)
-        epoch = _END_TXN_VALUE.unpack_from(record.value or b"")[1] if is_marker else None
-    except struct.error:
-        raise FormatError(f"control record at offset {record.offset} is too short") from None
-    if version < 0:
-        raise FormatError(f"control record at offset {record.offset} has version {version}")
-    return ControlRecord(kind, version, epoch)
-
-
 def parse_batch(buf: Buffer, pos: int = 0) -> RecordBatch:
     """The v2 batch at ``pos``; checks neither CRC nor records.
 
@@ -319,7 +295,7 @@ def parse_batch(buf: Buffer, pos: int = 0) -> RecordBatch:
 
 
 class EndTxnMarker(NamedTuple):
-    """The fields of a commit or abort marker (Kafka: ``EndTransactionMarker``)."""
+    """The fields of a commit or abort marker (Kafka: ``EndTransactionMarker``); the epoch is -1 in other control records."""
 
     coordinator_epoch: int
     timestamp_ms: int
@@ -328,10 +304,16 @@ class EndTxnMarker(NamedTuple):
 def read_end_txn_marker(batch: bytes | memoryview) -> EndTxnMarker:
     """The marker in a control batch: its first record. Control batches are not compressed.
 
-    :raises FormatError: the record is missing or malformed
+    :raises FormatError: the record is missing or malformed, its key or value is too short, or its version negative
     """
     record = next(parse_batch(batch).records(_MOST_MARKER_BYTES), None)
     if record is None:
         raise FormatError("control batch without a record")
-    epoch = parse_control_record(record).coordinator_epoch
-    return EndTxnMarker(-1 if epoch is None else epoch, record.timestamp)
+    try:
+        version, kind = _CONTROL_KEY.unpack_from(record.key or b"")
+        epoch = _END_TXN_VALUE.unpack_from(record.value or b"")[1] if kind in (ABORT, COMMIT) else -1
+    except struct.error:
+        raise FormatError(f"control record at offset {record.offset} is too short") from None
+    if version < 0:
+        raise FormatError(f"control record at offset {record.offset} has version {version}")
+    return EndTxnMarker(epoch, record.timestamp)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -158,15 +159,6 @@ class CheckpointFiles:
         return self._files.get(path) or self._files.setdefault(path, _CheckpointFile(self._fs, log_dir, file_name))
 
 
-class _PendingChange:
-    """A pending change; ``error`` is its failure once it is ``done``."""
-
-    def __init__(self, change: Change) -> None:
-        self.change = change
-        self.done = False
-        self.error: BaseException | None = None
-
-
 class _CheckpointFile:
     """One file. The first idle writer writes all pending changes."""
 
@@ -174,7 +166,8 @@ class _CheckpointFile:
         self._fs, self._log_dir, self._name = fs, log_dir, file_name
         self._path = join(log_dir, file_name)
         self._condition = threading.Condition()
-        self._pending: list[_PendingChange] = []
+        #: with their outcomes
+        self._pending: list[tuple[Change, Future[None]]] = []
         self._writing = False
         #: the file read last, and its entries
         self._cached: tuple[FileStat | None, dict[TopicPartition, int]] | None = None
@@ -187,33 +180,34 @@ class _CheckpointFile:
         return entries.get(topic_partition)
 
     def change(self, change: Change) -> DurableSteps[None]:
-        pending = _PendingChange(change)
+        outcome: Future[None] = Future()
         with self._condition:
-            self._pending.append(pending)
+            self._pending.append((change, outcome))
         # meanwhile the logs in step with this one add their changes
         yield ()
         with self._condition:
-            self._condition.wait_for(lambda: pending.done or not self._writing)
-            batch: list[_PendingChange] = []
-            if not pending.done:
+            self._condition.wait_for(lambda: outcome.done() or not self._writing)
+            batch: list[tuple[Change, Future[None]]] = []
+            if not outcome.done():
                 batch, self._pending, self._writing = self._pending, [], True
         if batch:
             self._apply(batch)
-        if pending.error is not None:
-            raise pending.error
+        outcome.result()
 
-    def _apply(self, batch: list[_PendingChange]) -> None:
+    def _apply(self, batch: list[tuple[Change, Future[None]]]) -> None:
+        failure: BaseException | None = None
         try:
-            self._write([pending.change for pending in batch])
+            self._write([change for change, _ in batch])
         except BaseException as error:
-            for pending in batch:
-                pending.error = error
-        finally:
-            with self._condition:
-                self._writing = False
-                for pending in batch:
-                    pending.done = True
-                self._condition.notify_all()
+            failure = error
+        with self._condition:
+            self._writing = False
+            for _, outcome in batch:
+                if failure is None:
+                    outcome.set_result(None)
+                else:
+                    outcome.set_exception(failure)
+            self._condition.notify_all()
 
     def _write(self, changes: list[Change]) -> None:
         before = self._read()

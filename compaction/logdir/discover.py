@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.errors import CorruptLogError, LogError, StorageError, UnsupportedLogError, UsageError
-from compaction.formats.properties import parse_meta_properties
 from compaction.logdir.checkpoint_store import read_offsets
+from compaction.logdir.metadata_logs import read_identity
 from compaction.names import (
     CLEANER_OFFSETS,
     CLUSTER_METADATA_TOPIC,
@@ -39,7 +39,6 @@ from compaction.names import (
 from compaction.storage.clients import require_store
 from compaction.storage.filesystem import FileStat, FileSystem, base_name, join
 from compaction.storage.kinds import storage_of
-from compaction.storage.text_files import read_small_text
 from compaction.storage.uri import is_layout, resolved
 
 _MAX_PARTITION = 2**31 - 1
@@ -242,12 +241,9 @@ def _hint(fs: FileSystem, *logs: LogLocation) -> str:
 
 
 def _node(fs: FileSystem, log_dir: str) -> int | None:
-    path = join(log_dir, META_PROPERTIES)
-    try:
-        return None if fs.stat(path) is None else parse_meta_properties(read_small_text(fs, path, "", "latin-1"), path).node_id
-    except LogError:
-        # it is unknown which broker's this is, and the error is another one
-        return None
+    identity = read_identity(fs, log_dir)
+    # with damage it is unknown which broker's this is, and the error is another one
+    return None if isinstance(identity, LogError) else identity.node_id
 
 
 def _has_checkpoint(fs: FileSystem, log: LogLocation) -> bool:

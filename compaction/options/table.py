@@ -11,8 +11,8 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from compaction.cleaning.kafka_rules import NEWEST, OLDEST
-from compaction.config.policy import CONFIGURED
 from compaction.config.request import BENEFIT, DIRTY
+from compaction.config.sources import CONFIGURED
 from compaction.options.option import Option
 from compaction.options.values import NamedSettings, Texts, Time, iso_time_ms, milliseconds, pairs, texts_of_policies
 from compaction.storage.export_layout import LAYOUTS
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 AUTO, LOCAL, SPARK, CONNECT = "auto", "local", "spark", "connect"
 TEXT, JSON, JSONL = "text", "json", "jsonl"
-#: encodings of keys in files, see ``compaction.formats.key_list``
+#: encodings of keys in files, see ``compaction.formats.keys``
 KEY_FORMATS = ("text", "hex", "base64", "json")
 DECODERS = ("offsets", "transaction-log", "cluster-metadata", "share-group-state", "remote-log-metadata")
 STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"

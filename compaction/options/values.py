@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date, datetime, timedelta, timezone
 from fractions import Fraction
 
-from compaction.config.kinds import Kind, plain_text
+from compaction.config.entries import Kind, plain_text
 from compaction.errors import UsageError
 
 #: one value or several

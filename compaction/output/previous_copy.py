@@ -31,12 +31,13 @@ from dataclasses import fields, replace
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
+from compaction.config.entries import LONG_MAX
 from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
 from compaction.formats.checkpoints import parse_offset_checkpoint
 from compaction.logdir.checkpoint_store import Offsets, read_offsets
-from compaction.logdir.segments import LONG_MAX, identity_of, segment_bases
-from compaction.logdir.settings.log_settings import Settings, stored_topic_id
+from compaction.logdir.read_log import identity_of, segment_bases
+from compaction.logdir.settings import Settings, stored_topic_id
 from compaction.names import CLEANER_OFFSETS, LOG, LOG_STARTS, SWAP, LogLocation, parse_segment_file, segment_file
 from compaction.output.finished import files_below, find_manifest, problem_of
 from compaction.output.journal import JOURNAL

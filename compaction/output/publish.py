@@ -18,8 +18,8 @@ from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.locking.access import require_still_unlocked
 from compaction.locking.claim import is_claim
 from compaction.logdir.checkpoint_store import read_offsets
-from compaction.logdir.segments import require_same_indexes, require_unchanged
-from compaction.logdir.settings.metadata_topic import METADATA_LOG
+from compaction.logdir.metadata_logs import METADATA_LOG
+from compaction.logdir.read_log import require_same_indexes, require_unchanged
 from compaction.names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
-from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
+from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
-from compaction.logdir.segments import segment_bases
+from compaction.logdir.read_log import segment_bases
 from compaction.names import (
     DELETED,
     INDEX,
@@ -74,7 +73,7 @@ def _create_active(
 ) -> DurableSteps[None]:
     """Creates an empty segment, its log last: a broker ignores an index without a log."""
     like = join(path, segment_file(last, LOG))
-    snapshot = write_snapshot([SnapshotEntry(*producer) for producer in producers])
+    snapshot = write_snapshot(producers)
     yield from replacement(fs, join(path, segment_file(base_offset, SNAPSHOT)), snapshot, like=like)
     for kind in (INDEX, TIMEINDEX, LOG):
         name = join(path, segment_file(base_offset, kind))

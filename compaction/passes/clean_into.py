@@ -12,7 +12,6 @@ a copy.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -20,9 +19,10 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.config.kinds import to_long
-from compaction.errors import CompactionError, CorruptLogError, LogError, UnsupportedLogError, as_log_error
+from compaction.config.entries import to_long
+from compaction.errors import CompactionError, LogError, UnsupportedLogError, as_log_error
 from compaction.formats.codecs import Codec, compress
+from compaction.formats.java_text import java_text
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import (
     ATTRIBUTES_AT,
@@ -55,6 +55,7 @@ from compaction.passes.decoder import (
     check_count,
     check_crcs,
     check_record_sizes,
+    corrupt_batch,
     corrupt_record,
     read_by_kafka,
 )
@@ -68,6 +69,11 @@ from compaction.storage.segment_file import Block
 
 #: smaller segments are written without a comparison, which would take as long
 _MIN_BYTES = 1 << 20
+_OUT_BYTES = 4 << 20
+_KEPT_COLUMNS = 6
+_KEPT_ROWS = 1 << 12
+#: record fields relative to it are those of the batch
+_BASE = RecordBase(offset=0, timestamp=0)
 
 
 class DiffersError(LogError):
@@ -124,14 +130,6 @@ def only_source(part: OutputPart, log: CleanContext) -> str | None:
     status = log.files.stat(path)
     return path if status is not None and status.size == size else None
 
-
-_OUT_BYTES = 4 << 20
-_KEPT_COLUMNS = 6
-_KEPT_ROWS = 1 << 12
-#: record fields relative to it are those of the batch
-_BASE = RecordBase(offset=0, timestamp=0)
-_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 #: a group's output, its log's context and the results of its parts
 Unjoined = tuple[GroupOutput, CleanContext, list[PartResult]]
@@ -414,8 +412,7 @@ def _repaired(decoded: Decoded, row: int) -> Decoded:
     try:
         names = repair_header_names(records, int(rows["count"][0]))
     except FormatError as error:
-        position, path = int(rows["position"][0]), decoded.block.path
-        raise CorruptLogError(error.message, path=path, position=position, hint="restore this segment") from None
+        raise corrupt_batch(error.message, rows[0], decoded.block.path) from None
     repaired = np.frombuffer(bytearray(names), np.uint8)
     spans = np.array([[0, len(repaired), 1]], np.int64)
     return Decoded(decoded.block, decoded.first_row + row, rows, spans, repaired)
@@ -467,9 +464,5 @@ def repair_header_names(records: memoryview, count: int) -> bytes:
 
 
 def _with_repaired_names(record: Record) -> Record:
-    headers = (Header(_repaired_name(name), value) for name, value in record.headers)
+    headers = (Header(java_text(name.encode("utf-8", "surrogateescape")), value) for name, value in record.headers)
     return record._replace(headers=tuple(headers))
-
-
-def _repaired_name(name: str) -> str:
-    return _SURROGATE.sub(_REPLACEMENT, name.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")

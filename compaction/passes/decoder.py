@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from compaction.config.entries import MAX_RECORD
 from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.formats.codecs import BufferTooSmall, Codec, CodecError, decompress_into
-from compaction.formats.message_set import parse_message_entry, transcode, wrap
+from compaction.formats.message_set import parse_message_entry, wrap
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import CODEC, HEADER_SIZE, LOG_APPEND_TIME, MAGIC, MAX_PLAIN_BYTES
 from compaction.kernels.reading.batches import first_bad_crc, last_record_offsets, scan_batches
@@ -55,6 +55,16 @@ class Decoded(NamedTuple):
     wrappers: Sequence[Wrapped] = ()
 
 
+def corrupt_batch(message: str, row: np.void, path: str) -> CorruptLogError:
+    """The error of the batch ``row`` (``BATCH_ROW``) of a segment file."""
+    return CorruptLogError(message, path=path, position=int(row["position"]), hint="restore this segment")
+
+
+def corrupt_record(error: int, row: np.void, path: str) -> CorruptLogError:
+    """The same for a key of ``RECORD_ERRORS``."""
+    return corrupt_batch(RECORD_ERRORS[error], row, path)
+
+
 def check_count(decoded: Decoded, index: int) -> None:
     """Check a batch's record count before memory is allocated for its records.
 
@@ -62,13 +72,12 @@ def check_count(decoded: Decoded, index: int) -> None:
     :raises UnsupportedLogError: it has more than ``MAX_RECORDS`` records
     """
     row, path, (start, end) = decoded.rows[index], decoded.block.path, decoded.spans[index, :2].tolist()
-    count, position = int(row["count"]), int(row["position"])
+    count = int(row["count"])
     if count * _MIN_RECORD_BYTES > end - start:
-        message = f"batch declares {count} records in {end - start} bytes"
-        raise CorruptLogError(message, path=path, position=position, hint="restore this segment")
+        raise corrupt_batch(f"batch declares {count} records in {end - start} bytes", row, path)
     if count > MAX_RECORDS:
         message = f"batch of {count} records, more than {MAX_RECORDS} are not supported"
-        raise UnsupportedLogError(message, path=path, position=position)
+        raise UnsupportedLogError(message, path=path, position=int(row["position"]))
 
 
 def check_offsets(block: Block, floor: int, end_offset: int = MAX_OFFSET) -> int:
@@ -87,10 +96,10 @@ def check_offsets(block: Block, floor: int, end_offset: int = MAX_OFFSET) -> int
     if len(backwards):
         batch = rows[int(backwards[0])]
         message = f"batch begins at offset {batch['base_offset']}, expected {floors[backwards[0]]} or more"
-        raise CorruptLogError(message, path=path, position=int(batch["position"]), hint="restore this segment")
+        raise corrupt_batch(message, batch, path)
     if lasts[highest] >= end_offset:
         message = f"batch ends at offset {lasts[highest]}, expected one below {end_offset}"
-        raise CorruptLogError(message, path=path, position=int(rows["position"][highest]), hint="restore this segment")
+        raise corrupt_batch(message, rows[highest], path)
     return int(lasts[-1]) + 1
 
 
@@ -150,15 +159,6 @@ def check_record_sizes(decoded: Decoded, verdicts: NDArray[np.uint8], limit: int
         raise UnsupportedLogError(message, path=decoded.block.path, position=int(rows["position"][row]), hint=hint)
 
 
-def corrupt_record(error: int, row: np.void, path: str) -> CorruptLogError:
-    """The error of the batch ``row`` (``BATCH_ROW``) for a key of ``RECORD_ERRORS``."""
-    return CorruptLogError(RECORD_ERRORS[error], path=path, position=int(row["position"]), hint="restore this segment")
-
-
-def _corrupt(message: str, block: Block, row: np.void) -> CorruptLogError:
-    return CorruptLogError(message, path=block.path, position=int(row["position"]), hint="restore this segment")
-
-
 class Decoder:
     """Decodes the blocks of one segment file."""
 
@@ -203,7 +203,7 @@ class Decoder:
         self._message_spans = np.zeros((len(rows), 3), np.int64)
         next_row, ok = plain_messages(block.raw, block.position, rows, 0, self._scratch, self._message_spans)
         if not ok:
-            raise _corrupt("message's lengths contradict its size", block, rows[next_row])
+            raise corrupt_batch("message's lengths contradict its size", rows[next_row], block.path)
         return first + int(next_row)
 
     def _wrapped(self, block: Block, first: int, end: int) -> int:
@@ -218,7 +218,7 @@ class Decoder:
                 self._ensure(needed)
                 used = self._put_records(block, row, wrapped, used)
             except FormatError as error:
-                raise _corrupt(str(error), block, row) from error
+                raise corrupt_batch(str(error), row, block.path) from error
         return first + len(self._wrappers)
 
     def _put_records(self, block: Block, row: np.void, wrapped: Wrapped, used: int) -> int:
@@ -271,24 +271,23 @@ class Decoder:
                 try:
                     written = decompress_into(Codec.of(codec), raw[start:end], scratch[used:])
                     break
-                except BufferTooSmall as error:
+                except BufferTooSmall:
                     if used:
                         yield Decoded(block, first, block.rows[first:row], spans[first:row], self._scratch)
                         first, used = row, 0
                     else:
-                        self._grow(error.needed_bytes, block, row)
+                        self._grow(block, row)
                         scratch = memoryview(self._scratch)
                 except CodecError as error:
-                    raise _corrupt(str(error), block, block.rows[row]) from error
+                    raise corrupt_batch(str(error), block.rows[row], block.path) from error
             spans[row] = used, used + written, 1
             used += written
         yield Decoded(block, first, block.rows[first:], spans[first:], self._scratch)
 
-    def _grow(self, needed_bytes: int | None, block: Block, row: int) -> None:
-        size = max(needed_bytes or 0, 2 * len(self._scratch))
-        if len(self._scratch) >= MAX_PLAIN_BYTES or (needed_bytes or 0) > MAX_PLAIN_BYTES:
-            raise _corrupt(f"batch decompresses to more than {MAX_PLAIN_BYTES} bytes", block, block.rows[row])
-        self._scratch = np.empty(min(size, MAX_PLAIN_BYTES), np.uint8)
+    def _grow(self, block: Block, row: int) -> None:
+        if len(self._scratch) >= MAX_PLAIN_BYTES:
+            raise corrupt_batch(f"batch decompresses to more than {MAX_PLAIN_BYTES} bytes", block.rows[row], block.path)
+        self._scratch = np.empty(min(2 * len(self._scratch), MAX_PLAIN_BYTES), np.uint8)
 
 
 class Wrapped(NamedTuple):
@@ -327,7 +326,7 @@ def unwrap(block: NDArray[np.uint8], start: int, limit_bytes: int) -> Wrapped:
 def refusal(block: NDArray[np.uint8], start: int, limit_bytes: int) -> FormatError:
     """The error of a wrapper that a kernel has rejected."""
     try:
-        transcode(memoryview(block), start, limit_bytes=limit_bytes)
+        parse_message_entry(memoryview(block), start).require_convertible(limit_bytes)
     except FormatError as error:
         return error
     return FormatError("malformed wrapper", start)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from compaction.errors import CorruptLogError
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
-from compaction.logdir.segments import segment_bases
+from compaction.logdir.read_log import RESTORE_SEGMENT, segment_bases
 from compaction.names import (
     CLEAN,
     CLEANED,
@@ -239,7 +239,7 @@ def roll_back(fs: FileSystem, path: str, group: JournalGroup) -> None:
         if not _has_source(fs, path, source, group):
             message = "neither the output of an earlier swap nor the segment that it replaced is as the journal says"
             name = join(path, segment_file(source.base_offset, LOG))
-            raise CorruptLogError(message, path=name, hint="restore this segment from a replica or a backup")
+            raise CorruptLogError(message, path=name, hint=RESTORE_SEGMENT)
     for source in reversed(group.sources if renamed else ()):
         _restore(fs, path, source, group)
         fs.fsync_dir(path)

@@ -4,23 +4,20 @@ Mirrors ``LogLoader.load``, ``loadSegmentFiles`` and ``LocalLog.splitOverflowedS
 
 1. An interrupted swap is finished or undone, and leftover files are removed (``interrupted_swap``). All steps are
    rehearsed in memory before: a damaged log is not changed.
-2. Segments whose offsets overflow are split (``split``).
-3. Missing, stale or malformed indexes are rebuilt (``rebuild``), and transaction indexes that contradict the log
-   (``txn_indexes``).
+2. Segments whose offsets overflow are split.
+3. Missing, stale or malformed indexes are rebuilt, and transaction indexes that contradict the log (``indexes``).
 4. If the broker was killed, the indexes of the segments from the recovery point on become those of their batches, whose leader
-   epochs are assigned (``unflushed``).
+   epochs are assigned.
 
 Differences: the torn tail of the active segment is kept and ignored (a broker truncates it when it loads the log); without a
 clean shutdown it may have any bytes, but no valid batch. A damaged inactive segment is an error; a broker truncates it and
 deletes every later segment. A run passes an ``OverlayFileSystem``; one in place carries out the repairs on the
 disk when it swaps the log or deletes its segments (``write_repairs``), and not before: a log that fails is not changed.
 
-Splits a segment whose offsets do not fit its indexes (last offset - base offset > 2^31 - 1).
-
-Mirrors ``LocalLog.splitOverflowedSegment``: a new segment begins at the first batch whose last offset does not
-fit. The new segments are written as ``.cleaned``, a suffix that a broker knows: while one of these exists, it removes the
-``.swap`` files at or above it and keeps the source. They are renamed to ``.swap`` in descending order, then the source to
-``.deleted``, then ``.swap`` is removed in ascending order.
+A segment is split if its offsets do not fit its indexes (last offset - base offset > 2^31 - 1). A new segment begins at the
+first batch whose last offset does not fit. The new segments are written as ``.cleaned``, a suffix that a broker knows: while
+one of these exists, it removes the ``.swap`` files at or above it and keeps the source. They are renamed to ``.swap`` in
+descending order, then the source to ``.deleted``, then ``.swap`` is removed in ascending order.
 
 Differences: the first new segment keeps the source's base offset, and is empty if the first batch does not fit. Kafka names it
 after its first batch, so that a broker that stops before the source is ``.deleted`` finds both the source and the new segments.
@@ -37,28 +34,40 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from compaction.cleaning.log_view import Segment
+from compaction.cleaning.plan import overflows
+from compaction.cleaning.transactions import TXN_ROW
+from compaction.config.entries import LONG_MAX
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats import indexes
 from compaction.formats.indexes import MAX_RELATIVE_OFFSET
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import DirectoryState, read_directory_state
-from compaction.logdir.read_log import snapshots
-from compaction.logdir.segments import LONG_MAX, SegmentState, inspect_segment, require_unchanged, segment_bases
+from compaction.logdir.read_log import (
+    RESTORE_SEGMENT,
+    SegmentState,
+    inspect_segment,
+    require_unchanged,
+    segment_bases,
+    snapshots,
+)
 from compaction.names import CLEANED, DELETED, INDEX, LEADER_EPOCHS, LOG, SWAP, TIMEINDEX, TXNINDEX, LogLocation, segment_file
 from compaction.output.segment_files import change_suffixes, exists, remove_deleted
 from compaction.output.verification import copy_verified
-from compaction.recovery.interrupted_swap import finish_interrupted_swap
-from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, IndexBuilder, rebuild_indexes
-from compaction.recovery.txn_indexes import contradictions, recover_unflushed, repair
-from compaction.recovery.unflushed import (
+from compaction.recovery.indexes import (
+    INDEX_INTERVAL_BYTES,
     HeaderScan,
+    IndexBuilder,
     Recovered,
     ScanRange,
-    joined_rows,
+    contradictions,
+    rebuild_indexes,
+    recover_unflushed,
+    repair,
     repair_epochs,
     repair_indexes,
     scan_headers,
 )
+from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.storage.durable import DurableSteps, names_in, verified_file, write_verified
 from compaction.storage.filesystem import FileRange, FileSystem, join
 from compaction.storage.kinds import storage_of
@@ -147,7 +156,6 @@ def _write(fs: FileSystem, log_path: str, new: _NewSegment, source: Segment) -> 
 
 
 _LOG = logging.getLogger(__name__)
-_HINT = "restore this segment from a replica or a backup"
 
 
 @dataclass
@@ -231,7 +239,7 @@ def _repair_segments(
         active = base == bases[-1]
         state = inspect_segment(fs, path, base, active=active, unclean=unclean, index_interval_bytes=interval_bytes)
         changed = [base]
-        if state.overflows:
+        if overflows(state.segment):
             changed = list(split_segment(fs, path, state.segment, interval_bytes))
             remove_deleted(fs, path)
             report.actions.append(f"split the overflowing segment {base} into {len(changed)}")
@@ -256,7 +264,7 @@ def _check_order(path: str, states: list[SegmentState]) -> None:
         if segment.next_offset > end:
             message = f"last batch ends at offset {segment.next_offset - 1}, past the next segment's base {end}"
             name = join(path, segment_file(segment.base_offset, LOG))
-            raise CorruptLogError(message, path=name, position=state.last_position, hint=_HINT)
+            raise CorruptLogError(message, path=name, position=state.last_position, hint=RESTORE_SEGMENT)
 
 
 def _first_unflushed(location: LogLocation, segments: Sequence[Segment], state: DirectoryState) -> int:
@@ -315,7 +323,7 @@ def _repair_txn_indexes(
     """Rebuilds the transaction indexes that are malformed or contradict the log."""
     segments = tuple(inspected.segment for inspected in states)
     report.without_producers = frozenset(segments[index].base_offset for index, scan in scans.items() if not scan.producers)
-    rows = joined_rows(scans.values())
+    rows = np.concatenate([np.empty(0, TXN_ROW), *(scan.rows for scan in scans.values())])
     broken = contradictions(segments, scans, rows, log_start)
     broken |= {index: inspected.txn_problem for index, inspected in enumerate(states) if inspected.txn_problem is not None}
     bases = {index: segments[index].base_offset for index in sorted(broken)}

@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from compaction.cleaning.grouping import Group
 from compaction.cleaning.log_view import Segment
-from compaction.cleaning.plan import LogPlan
+from compaction.cleaning.plan import Group, LogPlan
 from compaction.errors import StorageError
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult

@@ -1,6 +1,6 @@
 """Which logs a run defers because of its budget. A deferred log is not changed; it is dirtier in the next run.
 
-1. A log that is expected to free less than the least share of what would be rewritten is deferred (``cleaning.benefit``).
+1. A log that is expected to free less than the least share of what would be rewritten is deferred (``cleaning.plan``).
 2. In the order of the run, logs whose rewriting exceeds the most bytes are deferred; later ones that still fit are not.
 3. A log that would not be done in time at the rate of the run so far is deferred, but not the first one of the run. Waves are
    short for that: the first one has at most ``_FIRST_WAVE_BYTES``, each other one at most what the run rewrites in a tenth of
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compaction.cleaning.benefit import freed_bytes, rewritten_bytes
+from compaction.cleaning.plan import freed_bytes, rewritten_bytes
 from compaction.config.request import Budget
 from compaction.run.log_cleaning import LogCleaning
 from compaction.screen.amounts import elapsed, size

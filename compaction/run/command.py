@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import PolicyPlan
-from compaction.logdir.settings.log_settings import Settings
+from compaction.logdir.settings import Settings
 from compaction.names import LogLocation
 from compaction.report import LogReport
 from compaction.run.cleaner import Cleaner, Method

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from compaction.cleaning.benefit import benefit, freed_bytes
+from compaction.cleaning.log_to_clean import Verdict
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import PolicyPlan, dirtiest_first, plan_compact_run
-from compaction.cleaning.skip_reasons import Verdict
+from compaction.cleaning.plan import PolicyPlan, benefit, dirtiest_first, freed_bytes, plan_compact_run
 from compaction.config.request import BENEFIT, CompactionRequest
 from compaction.locking.claim import PROCESSES, Runs
-from compaction.logdir.settings.log_settings import Settings
+from compaction.logdir.settings import Settings
 from compaction.report import LogReport
 from compaction.run.admission import keyless_refusal
 from compaction.run.budget import defer

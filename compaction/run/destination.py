@@ -22,8 +22,8 @@ from compaction.config.request import CompactionRequest
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.locking.access import Access, Purpose, access
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles, read_offsets
-from compaction.logdir.segments import require_unchanged
-from compaction.logdir.settings.log_settings import Settings
+from compaction.logdir.read_log import require_unchanged
+from compaction.logdir.settings import Settings
 from compaction.names import CLEANER_OFFSETS, LOG_STARTS, LogLocation, TopicPartition
 from compaction.output.previous_copy import Continuation, NotContinuedError, PreviousCopy, identify, rules_of
 from compaction.output.publish import Publication

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from compaction.cleaning.log_to_clean import Verdict
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, PolicyPlan
 from compaction.cleaning.segment_retention import plan_deletion
-from compaction.cleaning.skip_reasons import Verdict
 from compaction.config.request import CompactionRequest
 from compaction.errors import StorageError
-from compaction.logdir.settings.log_settings import Settings
+from compaction.logdir.settings import Settings
 from compaction.report import LogReport
 from compaction.run.admission import SpaceBudget, copied_bytes
 from compaction.run.command import Command

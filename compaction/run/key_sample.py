@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from compaction.cleaning.plan import LogPlan
 from compaction.errors import CompactionError
 from compaction.kernels.reading.siphash import HashSecret
-from compaction.logdir.segments import cut_segment
+from compaction.logdir.read_log import cut_segment
 from compaction.names import LOG, segment_file
 from compaction.passes.decoder import Decoder
 from compaction.passes.scan import Entries

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.cleaning.log_to_clean import Verdict
 from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.cleaning.plan import LogPlan, PolicyPlan
-from compaction.cleaning.skip_reasons import Verdict
-from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedRanges
+from compaction.cleaning.transactions import KEYLESS_ROW, TXN_ROW, AbortedRanges
 from compaction.names import LogLocation
 from compaction.output.swap import SwapGroup
 from compaction.passes.tasks import CleanContext, CleanStats, OutputPart, Slice, SliceSummary

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from compaction.cleaning.log_to_clean import SkipCause, Verdict
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.segment_retention import DeletionPlan
-from compaction.cleaning.skip_reasons import SkipCause, Verdict
 from compaction.config import TopicConfig
 from compaction.errors import CompactionError, PolicyUnknownError
-from compaction.logdir.segments import has_changed
-from compaction.logdir.settings.kafka_version import KafkaVersion
+from compaction.logdir.read_log import has_changed
+from compaction.logdir.settings import KafkaVersion
 from compaction.names import LOG, LogLocation
 from compaction.output.swap import SwapGroup
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, VersionUsed

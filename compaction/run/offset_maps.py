@@ -25,7 +25,7 @@ from compaction.passes.clean_into import clean_parts
 from compaction.passes.merge import CleanedParts, MapParts, PartPlaces, PartsToClean, clean_task, resolve_into_parts
 from compaction.passes.scan import readings, scan_transactions
 from compaction.passes.tasks import CleanContext, Key, MapContext, MapSettings, OutputPart, PartResult, Slice, SliceSummary
-from compaction.recovery.txn_indexes import repaired_after_scan
+from compaction.recovery.indexes import repaired_after_scan
 from compaction.run.cleaner import Cleaner
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.sizing import ShardPlaces, Sizes, max_records_by_log, shards

@@ -16,9 +16,8 @@ from compaction.errors import CompactionError, CorruptLogError, LogError, Storag
 from compaction.locking.access import Access
 from compaction.locking.mounts import mount_points
 from compaction.logdir.checkpoint_store import Checkpoints, DirectoryState, read_checkpoints, read_directory_state
-from compaction.logdir.read_log import ReadOptions, read_log
-from compaction.logdir.segments import segment_bases
-from compaction.logdir.settings.log_settings import Settings, read_settings, require_policy
+from compaction.logdir.read_log import ReadOptions, read_log, segment_bases
+from compaction.logdir.settings import Settings, read_settings, require_policy
 from compaction.names import LogLocation
 from compaction.recovery.recover import RecoveryReport, recover_log
 from compaction.screen.amounts import counted

@@ -35,7 +35,7 @@ from functools import cached_property
 from itertools import count
 from typing import NamedTuple
 
-from compaction.cleaning.benefit import rewritten_bytes
+from compaction.cleaning.plan import rewritten_bytes
 from compaction.errors import CompactionError, StorageError
 from compaction.names import LogLocation
 from compaction.run.admission import SpaceBudget, most_output_bytes

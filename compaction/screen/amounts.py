@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_DECIMAL_UNITS = (*_BYTE_UNITS, "EB", "ZB", "YB")
 #: units of time, ms
 _UNITS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000), ("ms", 1))
 _LETTERS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"))
@@ -18,6 +19,14 @@ def size(count: float) -> str:
     while abs(amount) >= 999.95 and unit < len(_BYTE_UNITS) - 1:
         amount, unit = amount / 1000, unit + 1
     return f"{amount:.0f} B" if unit == 0 else f"{amount:.1f} {_BYTE_UNITS[unit]}"
+
+
+def decimal(count: int) -> str:
+    """Bytes in decimal units, in words below 1 kB: ``1 byte``, ``408 bytes``, ``1.2 kB``."""
+    if count < 1000:
+        return "1 byte" if count == 1 else f"{count:,} bytes"
+    unit = min((len(str(count)) - 1) // 3, len(_DECIMAL_UNITS) - 1)
+    return f"{count / 1000**unit:,.1f} {_DECIMAL_UNITS[unit]}"
 
 
 def change(before: float, after: float) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.txn_tables import AbortedRanges
+from compaction.cleaning.transactions import AbortedRanges
 from compaction.errors import LogError
 from compaction.formats.codecs import Codec, compress
 from compaction.formats.record_batch import CODEC, CONTROL, MAGIC, TRANSACTIONAL

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from compaction.config.policy import CONFIGURED
+from compaction.config.sources import CONFIGURED
 from compaction.simulation.figures import Effect
 
 #: the settings that matter, each from the gentlest value to the strongest

@@ -23,14 +23,14 @@ from typing import NamedTuple
 import numpy as np
 
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.txn_tables import aborted_of
+from compaction.cleaning.transactions import aborted_of
 from compaction.config import Policy
+from compaction.config.entries import DAY_MS
 from compaction.config.request import CompactionRequest, ComparisonRequest, Span
 from compaction.errors import CompactionError, UnsupportedLogError, UsageError
 from compaction.formats.record_batch import HEADER_SIZE
 from compaction.locking.access import Purpose, access
-from compaction.logdir.read_log import DAY_MS
-from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.logdir.settings import Settings, read_settings
 from compaction.names import LogLocation
 from compaction.run.cleaner import map_settings, slices_of
 from compaction.run.log_reports import warn_of_changes

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from compaction.cleaning.log_to_clean import Verdict
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.plan import plan_log
 from compaction.cleaning.segment_retention import plan_deletion
-from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import TopicConfig
 from compaction.formats.indexes import OFFSET_ENTRY, TIME_ENTRY
 from compaction.names import TopicPartition

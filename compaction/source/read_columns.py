@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.txn_tables import AbortedRanges
+from compaction.cleaning.transactions import AbortedRanges
 from compaction.errors import CorruptLogError
 from compaction.formats.record_batch import CONTROL, MAGIC, TRANSACTIONAL
 from compaction.kernels.reading.batches import last_record_offsets

@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.log_to_clean import open_transaction
 from compaction.cleaning.log_view import LogView, Segment
-from compaction.cleaning.txn_tables import aborted_of
+from compaction.cleaning.transactions import aborted_of
 from compaction.errors import StorageError, UsageError
 from compaction.formats.indexes import read_offset_index, read_time_index
 from compaction.logdir.checkpoint_store import read_checkpoints, read_directory_state
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_one_directory, require_topics
-from compaction.logdir.read_log import ReadOptions, read_log
-from compaction.logdir.segments import cut_segment, segment_bases
+from compaction.logdir.read_log import ReadOptions, cut_segment, read_log, segment_bases
 from compaction.names import (
     HIGH_WATERMARKS,
     INDEX,

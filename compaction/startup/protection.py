@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from compaction.errors import UsageError
-from compaction.formats.properties import as_dict, parse_properties
+from compaction.formats.java_text import as_dict, parse_properties
 from compaction.kernels.compiling.ownership import why_not_private
 
 MASTER = "spark.master"

@@ -18,7 +18,7 @@ import compaction
 from compaction import metrics, report, run_report
 from compaction.api import provenance
 from compaction.certifier import certificate
-from compaction.cleaning import segment_retention, skip_reasons
+from compaction.cleaning import log_to_clean, segment_retention
 from compaction.cli.table import COMMANDS, PROGRAM
 from compaction.compare import comparison_metrics, figures, json_document
 from compaction.config import entries
@@ -29,7 +29,7 @@ from compaction.erasure import erasure_report
 _CODES = (
     ("Status of a log", report, report.LogStatus),
     ("Status of a run", report, report.RunStatus),
-    ("Why a log is skipped", skip_reasons, skip_reasons.SkipCause),
+    ("Why a log is skipped", log_to_clean, log_to_clean.SkipCause),
     ("Why a segment is deleted", segment_retention, segment_retention.DeletionCause),
     ("Outcome of a policy", figures, figures.OutcomeStatus),
     ("Result of a verification", certificate, certificate.Status),
@@ -116,7 +116,7 @@ def _shown(entry: Entry) -> str:
 
 
 def _names(entry: Entry) -> str:
-    return ", ".join(f"`{synonym.name}`" for synonym in entry.synonyms)
+    return ", ".join(f"`{synonym}`" for synonym in entry.synonyms)
 
 
 def report_page() -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compaction.commands import verify
-from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
+from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from tests.certifier.story import CONFIG, INTERVAL_BYTES, NOW_MS, Story, T, sent
 from tests.local_job import clean_locally, write_offsets
 from tests.oracle.disk import write_partition
@@ -22,7 +22,7 @@ Change = Callable[[Path], object]
 
 
 def producers(sequence: int = 7) -> bytes:
-    return write_snapshot([SnapshotEntry(7, 0, sequence, 3, 0, NOW_MS, -1, -1), SnapshotEntry(8, 0, 1, 9, 0, NOW_MS, -1, -1)])
+    return write_snapshot([ProducerEntry(7, 0, sequence, 3, 0, NOW_MS, -1, -1), ProducerEntry(8, 0, 1, 9, 0, NOW_MS, -1, -1)])
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def test_leader_epochs_of_a_copy_are_those_of_the_source_or_of_its_batches(
 
 
 def snapshot_at(offset: int, last_offset: int) -> Change:
-    content = write_snapshot([SnapshotEntry(7, 0, 0, last_offset, 0, NOW_MS, -1, -1)])
+    content = write_snapshot([ProducerEntry(7, 0, 0, last_offset, 0, NOW_MS, -1, -1)])
     return lambda root: (root / "story-0" / f"{offset:020d}.snapshot").write_bytes(content)
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from compaction.certifier.erased_keys import matcher, matching
-from compaction.formats.key_criteria import KeyCriteria, KeyPattern
+from compaction.formats.keys import KeyCriteria, KeyPattern
 from compaction.formats.primitives import FormatError
 
 KEYS = ["josé".encode(), b"jos\xe9", b"jose", "©".encode(), b"", b"\xff", "josé".encode()]

@@ -26,7 +26,7 @@ from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engines.local import LocalEngine
 from compaction.errors import UsageError
-from compaction.formats.key_criteria import KeyCriteria, KeyPattern
+from compaction.formats.keys import KeyCriteria, KeyPattern
 from compaction.run.compact import clean_logs
 from compaction.screen.progress import Progress
 from compaction.task_runner import TaskRunner

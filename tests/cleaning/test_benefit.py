@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.cleaning.benefit import benefit, freed_bytes, rewritten_bytes
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import PolicyPlan, plan_compact_run
+from compaction.cleaning.plan import PolicyPlan, benefit, freed_bytes, plan_compact_run, rewritten_bytes
 from compaction.config import Resolver, read_sets
 from tests.cleaning.views import DAY_MS, NOW_MS, log, segment
 

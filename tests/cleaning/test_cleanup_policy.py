@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from compaction.cleaning.log_to_clean import SkipCause, Verdict
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import PolicyPlan, plan_cleanup_policy, plan_compact_run
-from compaction.cleaning.skip_reasons import SkipCause, Verdict
 from compaction.config import Resolver, read_properties, read_sets
-from compaction.formats.properties import parse_properties
+from compaction.formats.java_text import parse_properties
 from tests.cleaning.views import DAY_MS, NOW_MS, log, segment
 
 

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from compaction.cleaning.explanation import Answer, explain_compaction, explain_deletion
-from compaction.cleaning.log_view import LogView, ProducerEntry
-from compaction.cleaning.plan import plan_log
+from compaction.cleaning.log_to_clean import Verdict
+from compaction.cleaning.log_view import LogView
+from compaction.cleaning.plan import Answer, explain_compaction, explain_deletion, plan_log
 from compaction.cleaning.segment_retention import plan_deletion
-from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import Resolver, read_sets
+from compaction.formats.producer_snapshot import ProducerEntry
 from tests.cleaning.views import DAY_MS, NOW_MS, log, segment
 
 COMPACT = "cleanup.policy=compact"

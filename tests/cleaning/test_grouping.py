@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.cleaning.grouping import group_segments, overflows
 from compaction.cleaning.log_view import Segment
+from compaction.cleaning.plan import group_segments, overflows
+from compaction.config import TopicConfig
 from compaction.formats.indexes import MAX_RELATIVE_OFFSET
 from tests.cleaning.views import segment
 
@@ -21,9 +22,8 @@ def bases(
     max_index_bytes: int = UNBOUNDED,
     first_uncleanable_offset: int = 1 << 40,
 ) -> list[list[int]]:
-    groups = group_segments(
-        segments, max_bytes=max_bytes, max_index_bytes=max_index_bytes, first_uncleanable_offset=first_uncleanable_offset
-    )
+    config = TopicConfig(segment_bytes=max_bytes, segment_index_bytes=max_index_bytes)
+    groups = group_segments(segments, config, first_uncleanable_offset)
     return [[each.base_offset for each in group.segments] for group in groups]
 
 
@@ -91,12 +91,7 @@ def test_a_group_with_an_empty_first_segment_is_checked_from_the_second() -> Non
 
 
 def test_a_group_is_named_by_its_first_segment_and_as_old_as_its_last() -> None:
-    (group,) = group_segments(
-        [segment(5, 10, mtime_ns=7), segment(9, 20, mtime_ns=8)],
-        max_bytes=100,
-        max_index_bytes=100,
-        first_uncleanable_offset=12,
-    )
+    (group,) = group_segments([segment(5, 10, mtime_ns=7), segment(9, 20, mtime_ns=8)], TopicConfig(), 12)
     assert (group.base_offset, group.mtime_ns, group.size_bytes) == (5, 8, 30)
     assert str(group) == "[5, 9] 30 bytes"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from compaction.cleaning.log_to_clean import SkipCause, Verdict
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, dirtiest_first, plan_log
-from compaction.cleaning.skip_reasons import SkipCause, Verdict
 from compaction.config import Resolver, TopicConfig, read_sets
 from compaction.names import TopicPartition
 from tests.cleaning.views import DAY_MS, NOW_MS, log, segment

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cleaning.log_to_clean import log_to_clean
+from compaction.cleaning.log_to_clean import Verdict, log_to_clean
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import plan_log
 from compaction.cleaning.segment_retention import DeletionCause, plan_deletion
-from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import Resolver, TopicConfig, read_sets
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log

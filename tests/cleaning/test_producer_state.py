@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.producer_state import ProducerStates
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.formats.record_batch import CONTROL, TRANSACTIONAL, EndTxnMarker, read_end_txn_marker
 from compaction.kernels.reading.tables import ABORT, BATCH_ROW, COMMIT, EMPTY_CONTROL, NOT_CONTROL
 from tests.kafka.encode import Producer, marker
@@ -154,17 +154,14 @@ def test_the_first_unstable_offset_is_that_of_the_oldest_open_transaction() -> N
     assert states.first_unstable_offset(100) == 4
 
 
-def test_completed_transactions_have_the_last_stable_offset_after_them() -> None:
+@pytest.mark.parametrize(("kind", "aborted"), [(ABORT, [(2, 1, 2, 0), (1, 0, 3, 4)]), (COMMIT, [(2, 1, 2, 0)])])
+def test_aborted_transactions_have_the_last_stable_offset_after_them(kind: int, aborted: list[tuple[int, ...]]) -> None:
     states = ProducerStates()
     done = []
-    for batch in [row(0, 1, txn=True), row(1, 2, txn=True), control(2, 2, ABORT), control(3, 1, COMMIT)]:
+    for batch in [row(0, 1, txn=True), row(1, 2, txn=True), control(2, 2, ABORT), control(3, 1, kind)]:
         states.append(np.array([batch], BATCH_ROW), marker_at)
         done.extend(states.flush())
-    assert [(txn.producer_id, txn.first_offset, txn.last_offset, txn.aborted) for txn in done] == [
-        (2, 1, 2, True),
-        (1, 0, 3, False),
-    ]
-    assert [txn.last_stable_offset for txn in done] == [0, 4]
+    assert done == aborted
 
 
 def test_a_snapshot_entry_without_a_batch_is_kept() -> None:

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
-from compaction.cleaning.transactions import resolve_cleaning
-from compaction.cleaning.txn_tables import AbortedRanges, summarise
+from compaction.cleaning.transactions import AbortedRanges, resolve_cleaning, summarise
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.kernels.reading import tables
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
 from tests.oracle.logs import ABORT, COMMIT, Batching, LogBuilder, Sent

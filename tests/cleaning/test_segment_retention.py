@@ -8,7 +8,6 @@ import pytest
 
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.segment_retention import DeletionCause, DeletionPlan, plan_deletion
-from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import Resolver, read_sets
 from compaction.names import TopicPartition
 from tests.cleaning.views import NOW_MS, log, segment
@@ -92,7 +91,7 @@ def test_segments_below_the_log_start_are_deleted_under_any_policy(log_start: in
 @pytest.mark.parametrize("policy", ["compact", ""], ids=["a policy of compact", "a policy of none"])
 def test_without_delete_neither_time_nor_size_matters(policy: str) -> None:
     plan = planned(three(), f"cleanup.policy={policy}", "retention.ms=1", "retention.bytes=1")
-    assert (deleted(plan), plan.verdict) == ([], Verdict.SKIP)
+    assert deleted(plan) == []
     assert plan.reason.startswith("policy: cleanup.policy is")
 
 
@@ -176,7 +175,7 @@ def test_nothing_is_deleted_from_a_tiered_topic() -> None:
 def test_nothing_is_deleted_if_the_policy_is_a_guess() -> None:
     view = three(log_start_offset=15)
     plan = plan_deletion(view, Resolver(read_sets(["retention.ms=1", "retention.bytes=0"])).topic("orders"), now_ms=NOW_MS)
-    assert (deleted(plan), plan.after, plan.verdict) == ([], view, Verdict.SKIP)
+    assert (deleted(plan), plan.after) == ([], view)
     assert plan.reason.startswith("refused: cleanup.policy is unknown: no metadata log is in the directories of this call; ")
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.cleaning.skip_reasons import bytes_missing, ratio_below, ratio_remedy
+from compaction.cleaning.log_to_clean import bytes_missing, ratio_below, ratio_remedy
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.floats(0, 1))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compaction.cleaning.log_view import AbortedTxn, Segment
-from compaction.cleaning.transactions import TxnResolution, aborted_for_map, resolve_cleaning
-from compaction.cleaning.txn_tables import TXN_ROW, TxnKind, summarise
+from compaction.cleaning.transactions import TXN_ROW, TxnKind, TxnResolution, aborted_for_map, resolve_cleaning, summarise
 from compaction.errors import UnsupportedLogError
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
 from tests.oracle.logs import ABORT, COMMIT, LEADER_CHANGE, Batching, LogBuilder, Sent
@@ -42,7 +41,30 @@ def summaries(segments: Sequence[NaiveSegment], rng: random.Random | None = None
     return np.concatenate(parts)
 
 
-def resolve(segments: Sequence[NaiveSegment], groups: Sequence[Sequence[int]], log_start: int = 0) -> TxnResolution:
+def logged(text: str, entries: Sequence[tuple[int, int, int, int]] | None = None) -> list[NaiveSegment]:
+    """A log with a batch for each word, and the transaction index of its first segment, if ``entries`` are given.
+
+    ``P`` and ``Q`` are data of transactions of these producers, ``Pc`` and ``Pa`` markers, ``Pe`` an emptied COMMIT marker,
+    ``-`` is data without a producer, ``leader`` another control batch, ``|`` begins a segment.
+    """
+    log = LogBuilder()
+    for word in text.split():
+        producer = {"P": P, "Q": Q}.get(word[0], -1)
+        if word == "|":
+            log.roll(1)
+        elif word == "leader":
+            log.marker(-1, LEADER_CHANGE)
+        elif len(word) == 1:
+            log.batch(ONE, txn(producer) if producer > 0 else Batching())
+        else:
+            log.marker(producer, ABORT if word[1] == "a" else COMMIT, empty=word[1] == "e")
+    segments = log.build()
+    if entries is not None:
+        segments[0] = replace(segments[0], txn_index=txn_index_bytes([AbortedTxn(*entry) for entry in entries]))
+    return segments
+
+
+def resolve(segments: Sequence[NaiveSegment], groups: Sequence[Sequence[int]] = ([0],), log_start: int = 0) -> TxnResolution:
     """Resolution of a round whose groups are given by segment indexes."""
     models = [as_segment(segment) for segment in segments]
     return resolve_cleaning(models, [[models[at] for at in group] for group in groups], log_start, summaries(segments))
@@ -56,102 +78,48 @@ def aborted_offsets(segments: Sequence[NaiveSegment], verdicts: TxnResolution) -
     return [int(offset) for offset in offsets[verdicts.aborted.contains(producers, offsets)]]
 
 
-def test_interleaved_transactions_are_resolved_by_producer() -> None:
-    log = LogBuilder()
-    log.batch(ONE, txn(P))  # 0
-    log.batch(ONE, txn(Q))  # 1
-    log.batch(ONE)  # 2
-    log.batch(ONE, txn(P))  # 3
-    log.marker(Q, COMMIT)  # 4
-    log.marker(P, ABORT)  # 5
-    log.batch(ONE, txn(P))  # 6
-    log.marker(P, COMMIT)  # 7
-    segments = log.build()
-    verdicts = resolve(segments, [[0]])
-    assert aborted_offsets(segments, verdicts) == [0, 3]
-    assert verdicts.discardable.tolist() == []
-    assert verdicts.txn_index == ((AbortedTxn(P, 0, 5, 6),),)
+@dataclass(frozen=True)
+class Case:
+    """A log, and the offsets that are aborted and discardable, and the entries of each group."""
+
+    log: str
+    aborted: list[int]
+    discardable: list[int]
+    index: list[list[tuple[int, int, int, int]]] = field(default_factory=lambda: [[]])
+    groups: Sequence[Sequence[int]] = ([0],)
+    log_start: int = 0
+    entries: list[tuple[int, int, int, int]] | None = None
 
 
-def test_a_marker_is_discardable_once_its_transaction_has_no_batch() -> None:
-    log = LogBuilder()
-    log.marker(P, COMMIT)  # 0
-    log.marker(Q, ABORT)  # 1
-    log.marker(P, COMMIT, empty=True)  # 2
-    log.marker(-1, LEADER_CHANGE)  # 3
-    verdicts = resolve(log.build(), [[0]])
-    assert verdicts.discardable.tolist() == [0, 1, 2]
-    assert verdicts.txn_index == ((),)
+CASES = {
+    "interleaved transactions are resolved by producer": Case("P Q - P Qc Pa P Pc", [0, 3], [], [[(P, 0, 5, 6)]]),
+    "a marker is discardable once its transaction has no batch": Case("Pc Qa Pe leader", [], [0, 1, 2]),
+    "the entry of an aborted transaction without data is dropped": Case("Pa", [], [0], entries=[(P, 0, 0, 1)]),
+    "an entry is in the group of its marker, though its transaction spans groups": Case(
+        "P | P | Q Pa |", [0, 1], [], [[], [(P, 0, 3, 2)]], groups=([0], [1, 2])
+    ),
+    "an ABORT marker does not clear committed data, which the index does not know": Case("P Pa Pc Pc", [], [1, 3], entries=[]),
+    "a later entry of a producer with an open aborted transaction is ignored": Case(
+        "P P P Pa P Pc", [1, 2], [], [[(P, 1, 1, 9)]], entries=[(P, 1, 1, 9), (P, 2, 3, 9)]
+    ),
+    "an entry that ends at the log start counts": Case("P Pa", [0], [], [[(P, 0, 1, 2)]], log_start=1),
+    "an entry below the log start is ignored": Case("P Pa", [], [1], log_start=2),
+}
 
 
-def test_the_index_entry_of_an_aborted_transaction_without_data_is_dropped() -> None:
-    log = LogBuilder()
-    marker = log.marker(P, ABORT)
-    (segment,) = log.build()
-    segment = replace(segment, txn_index=txn_index_bytes([AbortedTxn(P, 0, marker, 1)]))
-    verdicts = resolve([segment], [[0]])
-    assert verdicts.discardable.tolist() == [marker]
-    assert verdicts.txn_index == ((),)
-
-
-def test_an_aborted_transaction_may_span_groups_and_its_entry_is_in_the_group_of_its_marker() -> None:
-    log = LogBuilder()
-    log.batch(ONE, txn(P))  # 0
-    log.roll(1)
-    log.batch(ONE, txn(P))  # 1
-    log.roll(1)
-    log.batch(ONE, txn(Q))  # 2
-    log.marker(P, ABORT)  # 3
-    log.roll(1)
-    segments = log.build()
-    verdicts = resolve(segments, [[0], [1, 2]])
-    assert aborted_offsets(segments, verdicts) == [0, 1]
-    assert verdicts.txn_index == ((), (AbortedTxn(P, 0, 3, 2),))
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_transactions_are_resolved(case: Case) -> None:
+    segments = logged(case.log, case.entries)
+    verdicts = resolve(segments, case.groups, case.log_start)
+    cleaned = [segments[at] for group in case.groups for at in group]
+    assert (aborted_offsets(cleaned, verdicts), verdicts.discardable.tolist()) == (case.aborted, case.discardable)
+    assert [list(entries) for entries in verdicts.txn_index] == case.index
 
 
 def test_an_aborted_range_without_a_marker_in_the_cleaned_segments_is_open_ended() -> None:
-    log = LogBuilder()
-    log.batch(ONE, txn(P))
-    log.roll(1)
-    log.marker(P, ABORT)
-    segments = log.build()
-    verdicts = resolve(segments, [[0]])
+    verdicts = resolve(logged("P | Pa"))
     assert verdicts.aborted.last_offset.tolist() == [2**63 - 1]
     assert verdicts.txn_index == ((),)
-
-
-def test_an_abort_marker_does_not_clear_committed_data() -> None:
-    log = LogBuilder()
-    log.batch(ONE, txn(P))  # 0: not aborted, the index knows nothing of it
-    log.marker(P, ABORT)  # 1
-    log.marker(P, COMMIT)  # 2: kept, as 0 was taken for its data
-    log.marker(P, COMMIT)  # 3
-    (segment,) = log.build()
-    verdicts = resolve([replace(segment, txn_index=b"")], [[0]])
-    assert verdicts.discardable.tolist() == [1, 3]
-
-
-def test_a_later_entry_of_a_producer_with_an_open_aborted_transaction_is_ignored() -> None:
-    log = LogBuilder()
-    for _ in range(3):
-        log.batch(ONE, txn(P))  # 0, 1, 2
-    log.marker(P, ABORT)  # 3
-    log.batch(ONE, txn(P))  # 4
-    log.marker(P, COMMIT)  # 5
-    (segment,) = log.build()
-    entries = [AbortedTxn(P, 1, 1, 9), AbortedTxn(P, 2, 3, 9)]
-    verdicts = resolve([replace(segment, txn_index=txn_index_bytes(entries))], [[0]])
-    assert aborted_offsets([segment], verdicts) == [1, 2]
-    assert verdicts.txn_index == ((entries[0],),)
-
-
-def test_entries_below_the_log_start_are_ignored() -> None:
-    log = LogBuilder()
-    log.batch(ONE, txn(P))
-    log.marker(P, ABORT)
-    segments = log.build()
-    assert aborted_offsets(segments, resolve(segments, [[0]], log_start=1)) == [0]
-    assert aborted_offsets(segments, resolve(segments, [[0]], log_start=2)) == []
 
 
 def test_a_log_without_transactions_has_no_rows() -> None:
@@ -161,34 +129,20 @@ def test_a_log_without_transactions_has_no_rows() -> None:
     segments = log.build()
     rows = summaries(segments)
     assert len(rows) == 0
-    verdicts = resolve(segments, [[0]])
+    verdicts = resolve(segments)
     assert len(verdicts.aborted) == 0
     assert not verdicts.aborted.contains(np.array([1]), np.array([1])).any()
     assert verdicts.discardable.dtype == np.int64
 
 
 def test_an_output_index_that_would_not_ascend_is_refused() -> None:
-    log = LogBuilder()
-    for _ in range(2):
-        log.batch(ONE, txn(P))
-        log.marker(P, ABORT)
-    (segment,) = log.build()
-    entries = [AbortedTxn(P, 0, 9, 0), AbortedTxn(P, 2, 3, 9)]
     with pytest.raises(UnsupportedLogError, match="would not ascend"):
-        resolve([replace(segment, txn_index=txn_index_bytes(entries))], [[0]])
+        resolve(logged("P Pa P Pa", [(P, 0, 9, 0), (P, 2, 3, 9)]))
 
 
 def test_the_map_pass_extends_an_aborted_range_whose_marker_is_before_its_first_batch() -> None:
-    log = LogBuilder()
-    log.batch(ONE, txn(P))  # 0
-    log.marker(P, ABORT)  # 1
-    committed = log.batch(ONE, txn(P))  # 2
-    log.marker(P, COMMIT)  # 3
-    log.batch(ONE, txn(P))  # 4
-    log.marker(P, ABORT)  # 5
-    after = log.batch(ONE, txn(P))  # 6
-    log.marker(P, COMMIT)  # 7
-    (segment,) = log.build()
+    (segment,) = logged("P Pa P Pc P Pa P Pc")
+    committed, after = 2, 6
     models = [as_segment(segment)]
 
     def is_aborted(offset: int, first_position: int) -> bool:
@@ -204,10 +158,7 @@ def test_the_map_pass_extends_an_aborted_range_whose_marker_is_before_its_first_
 
 @pytest.mark.parametrize(("start", "end"), [(5, 5), (-1, 8)], ids=["nothing dirty", "start below the first segment"])
 def test_the_map_pass_finds_nothing_in_an_empty_range(start: int, end: int) -> None:
-    log = LogBuilder()
-    log.batch(ONE, txn(P))
-    log.marker(P, ABORT)
-    segments = log.build()
+    segments = logged("P Pa")
     assert len(aborted_for_map([as_segment(segments[0])], 0, start, end, 0, summaries(segments))) == 0
 
 
@@ -233,10 +184,7 @@ def test_a_summary_has_every_control_batch_and_the_ends_of_every_run() -> None:
 
 
 def test_what_reads_like_transactions_in_an_old_batch_is_not_read() -> None:
-    log = LogBuilder()
-    log.batch(ONE, txn(P))
-    log.marker(P, ABORT)
-    table = batch_table(log.build()[0])
+    table = batch_table(logged("P Pa")[0])
     table["magic"] = 1
     assert len(summarise(table, 0)) == 0
 

@@ -20,8 +20,8 @@ from compaction.api.engine_choice import Engine
 from compaction.certifier import erased_keys
 from compaction.commands import erase, verify
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
-from compaction.formats import key_list
-from compaction.formats.key_criteria import KeyCriteria
+from compaction.formats import keys as key_list
+from compaction.formats.keys import KeyCriteria
 from compaction.options.table import KEY_FORMATS
 from compaction.report import LogReport
 from compaction.run.clean_waves import WaveRunner

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compaction.compare.figures import ComparedLog, Distribution, LogTotals, OutcomeStatus
-from compaction.config.policy import CONFIGURED
+from compaction.config.sources import CONFIGURED
 from compaction.report import RunStatus
 from tests.compare.made import comparison, failed, log
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.config.config_names import ConfigName, Span, config_names, versions_without
-from compaction.config.kinds import Kind
+from compaction.config.entries import ConfigName, Kind, Span, config_names, versions_without
 from tests.config.make_names import CONFIG, RELEASES, minor, names_of, text_of
 from tests.kafka.gateway import shared_gateway
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from compaction.config.config_names import config_names
-from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES, Entry, broker_entry, topic_entry
+from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES, Entry, broker_entry, config_names, topic_entry
 from compaction.errors import ConfigError
 from tests.kafka.gateway import Gateway, unconverted_errors
 
@@ -71,7 +70,7 @@ def test_an_entry_has_kafkas_type_default_and_bounds(gateway: Gateway, name: str
 def test_topics_take_their_defaults_from_the_brokers_names_in_kafkas_order(gateway: Gateway) -> None:
     synonyms = gateway.cls("org.apache.kafka.server.config.ServerTopicConfigSynonyms").ALL_TOPIC_CONFIG_SYNONYMS
     found = {name: [each.name() for each in synonyms.get(name)] for name in synonyms.keySet()}
-    ours = {name: [each.name for each in entry.synonyms] for name, entry in TOPIC_ENTRIES.items() if entry.synonyms}
+    ours = {name: list(entry.synonyms) for name, entry in TOPIC_ENTRIES.items() if entry.synonyms}
     assert ours == {name: found[name] for name in ours}
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from compaction.config.kinds import Above, Choice, Kind, NonZero, Range, Validator, Value, parse
+from compaction.config.entries import Kind, Validator, Value, above, choice, in_range, non_zero, parse
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_text_of_another_kind_is_refused(text: str, kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("validator", "good", "bad"),
     [
-        (Range(0), [0, 1], [-1]),
-        (Range(0, 1), [0.0, 1.0, 0.5], [-0.1, 1.1]),
-        (NonZero(), [1, -1, -5], [0]),
-        (Above(0, 1), [0.1, 1.0], [0.0, 1.01]),
-        (Choice(("a", "b")), ["a", ("a", "b"), ()], ["A", ("a", "c"), ("",)]),
+        (in_range(0), [0, 1], [-1]),
+        (in_range(0, 1), [0.0, 1.0, 0.5], [-0.1, 1.1]),
+        (non_zero, [1, -1, -5], [0]),
+        (above(0, 1), [0.1, 1.0], [0.0, 1.01]),
+        (choice("a", "b"), ["a", ("a", "b"), ()], ["A", ("a", "c"), ("",)]),
     ],
 )
 def test_a_validator_refuses_values_out_of_bounds(validator: Validator, good: list[Value], bad: list[Value]) -> None:
-    assert [validator.violation(value) for value in good] == [None] * len(good)
-    assert all(validator.violation(value) for value in bad)
+    assert [validator(value) for value in good] == [None] * len(good)
+    assert all(validator(value) for value in bad)

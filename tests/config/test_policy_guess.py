@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compaction.config import Origin, Policy, Resolver, read_properties, read_sets, read_toml
-from compaction.formats.properties import parse_properties
+from compaction.formats.java_text import parse_properties
 
 Metadata = dict[str, dict[str, str]]
 #: a metadata log with the topic, which has no policy of its own, and one with other topics only

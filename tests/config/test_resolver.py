@@ -10,7 +10,7 @@ from compaction.config import BrokerConfig, Resolver, TopicConfig, read_properti
 from compaction.config.entries import HOUR_MS
 from compaction.config.resolver import TOPIC_ATTRIBUTES
 from compaction.errors import ConfigError
-from compaction.formats.properties import parse_properties
+from compaction.formats.java_text import parse_properties
 
 
 def resolver(

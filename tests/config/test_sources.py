@@ -6,7 +6,7 @@ import pytest
 
 from compaction.config import Origin, Setting, Source, read_properties, read_sets, read_toml
 from compaction.errors import ConfigError
-from compaction.formats.properties import parse_properties
+from compaction.formats.java_text import parse_properties
 
 SERVER = """\
 # a broker's own file

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from compaction.config import Resolver, read_properties, read_sets, read_toml
-from compaction.config.kinds import Kind, examples, plain_text
+from compaction.config.entries import Kind, examples, plain_text
 from compaction.errors import ConfigError
-from compaction.formats.properties import parse_properties
+from compaction.formats.java_text import parse_properties
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from compaction.formats import indexes
-from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
+from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 
 _OFFSETS = np.array([(5 + 3 * i, 100 * i) for i in range(1, 6)], indexes.OFFSET_ROW)
 _TIMES = np.array([(1000 * i, 5 + 3 * i) for i in range(1, 6)], indexes.TIME_ROW)
@@ -19,7 +19,7 @@ VALID: dict[str, bytes] = {
     "partition metadata": b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n",
     "properties": b"# comment\nlog.retention.hours=168\nlog.dirs=/a,\\\n  /b\nx\\u0041 : y\n",
     "meta properties": b"#\nversion=1\ncluster.id=abc\nnode.id=3\ndirectory.id=AAECAwQFBgcICQoLDA0ODw\n",
-    "snapshot": write_snapshot([SnapshotEntry(i, 0, 5, 17, 2, 1000, 0, -1) for i in range(3)]),
+    "snapshot": write_snapshot([ProducerEntry(i, 0, 5, 17, 2, 1000, 0, -1) for i in range(3)]),
     "offset index": indexes.write_offset_index(_OFFSETS, 5),
     "offset index check": indexes.write_offset_index(_OFFSETS, 5),
     "time index check": indexes.write_time_index(_TIMES, 5),

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
-from compaction.cleaning.txn_tables import AbortedRanges
+from compaction.cleaning.transactions import AbortedRanges
 from compaction.errors import CompactionError, UnforeseenError
 from compaction.formats import checkpoints, indexes, producer_snapshot
 from compaction.formats.codecs import Codec, decompress
-from compaction.formats.message_set import iter_batches, transcode
+from compaction.formats.java_text import parse_meta_properties, parse_properties
+from compaction.formats.message_set import iter_batches
 from compaction.formats.metadata_log import ClusterConfigs, parse_record
 from compaction.formats.primitives import FormatError
-from compaction.formats.properties import parse_meta_properties, parse_properties
-from compaction.formats.record_batch import RecordBatch, parse_control_record
+from compaction.formats.record_batch import RecordBatch, read_end_txn_marker
 from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES
 from compaction.kernels.reading.siphash import HashSecret
@@ -94,12 +94,14 @@ def walk(data: bytes) -> None:
             with meant_errors():
                 batch.ensure_valid()
             with meant_errors():
-                for record in batch.records(LIMIT_BYTES):
-                    if isinstance(batch, RecordBatch) and batch.is_control:
-                        parse_control_record(record)
+                for _ in batch.records(LIMIT_BYTES):
+                    pass
+            if isinstance(batch, RecordBatch) and batch.is_control:
+                with meant_errors():
+                    read_end_txn_marker(batch.data)
             if not isinstance(batch, RecordBatch):
                 with meant_errors():
-                    transcode(data, batch.position, limit_bytes=LIMIT_BYTES)
+                    batch.require_convertible(LIMIT_BYTES)
     with meant_errors():
         ClusterConfigs().read(data)
 

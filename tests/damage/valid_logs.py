@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.cleaning.log_view import AbortedTxn
-from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
+from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, segment_file
 from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, Record, marker
 from tests.logdir.logs import build
@@ -116,9 +116,9 @@ def valid_log(kind: str, segments: int = 3) -> ValidLog:
     return ValidLog(kind, files, bases)
 
 
-def _producers(end: int) -> Sequence[SnapshotEntry]:
+def _producers(end: int) -> Sequence[ProducerEntry]:
     lasts = ((1, end - 18), (2, end - 12))
-    return [SnapshotEntry(producer, 0, last, last, 1, NOW_MS, 0, -1) for producer, last in lasts]
+    return [ProducerEntry(producer, 0, last, last, 1, NOW_MS, 0, -1) for producer, last in lasts]
 
 
 def write_log(directory: Path, files: ReadableFileSystem) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from compaction.cleaning.log_view import ProducerEntry
+from compaction.formats.producer_snapshot import ProducerEntry
 from tests.oracle.records import NaiveBatch, NaiveRecord, encode, encode_empty
 from tests.oracle.segments import NaiveSegment, write_segment
 

@@ -14,8 +14,7 @@ from compaction.config.request import CompactionRequest
 from compaction.erasure import find_matches
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.erasure.find_matches import Erasure
-from compaction.formats.key_criteria import KeyCriteria, KeyPattern, salted_hash
-from compaction.formats.key_list import shards
+from compaction.formats.keys import KeyCriteria, KeyPattern, salted_hash, shards
 from compaction.report import LogReport, LogStatus
 from compaction.run import admission
 from compaction.run.sizing import Sizes

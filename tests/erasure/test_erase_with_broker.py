@@ -12,7 +12,7 @@ import pytest
 from compaction.config.request import CompactionRequest
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.erasure.find_matches import Erasure
-from compaction.formats.key_criteria import KeyCriteria
+from compaction.formats.keys import KeyCriteria
 from compaction.names import CLEAN_SHUTDOWN
 from tests.kafka.broker import Broker, free_ports
 from tests.kafka.clients import Clients

@@ -10,7 +10,7 @@ import pyarrow as pa
 from compaction.config.request import CompactionRequest
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.erasure.find_matches import Erasure
-from compaction.formats.key_criteria import KeyCriteria
+from compaction.formats.keys import KeyCriteria
 from compaction.run import destination
 from tests.crash.stops import StoppingFiles, end_process
 from tests.erasure.test_erase_keys import SALT, records_in, write_odd

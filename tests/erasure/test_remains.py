@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from compaction.cleaning.log_view import ProducerEntry
 from compaction.erasure.erasure_report import erasure_document
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
-from compaction.formats.key_criteria import KeyCriteria, salted_digest, salted_hash
+from compaction.formats.keys import KeyCriteria, salted_digest, salted_hash
+from compaction.formats.producer_snapshot import ProducerEntry
 from tests.erasure.test_erase_keys import SALT, erase
 from tests.kafka.encode import Batch, Record
 from tests.oracle.disk import write_partition, write_producers

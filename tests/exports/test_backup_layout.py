@@ -21,7 +21,7 @@ import pytest
 from compaction.errors import CompactionError, CorruptLogError, StorageError, UnsupportedLogError, UsageError
 from compaction.exports.backup import reader as backup_reader
 from compaction.exports.backup.set_objects import MAX_MANIFEST_BYTES
-from compaction.formats.backup_segment import SegmentStream
+from compaction.formats.backup import SegmentStream
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import Header, Record, RecordBatch
 from compaction.screen.amounts import size

@@ -13,8 +13,7 @@ from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogEr
 from compaction.exports import new_export
 from compaction.exports.backup.writer import BackupTarget, write_set
 from compaction.exports.new_export import require_empty
-from compaction.formats.backup_manifest import parse_manifest
-from compaction.formats.backup_segment import Compression
+from compaction.formats.backup import Compression, parse_manifest
 from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
 from compaction.storage.filesystem import Output

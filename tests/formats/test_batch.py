@@ -14,7 +14,7 @@ from compaction.formats.codecs import CodecError, compress
 from compaction.formats.message_set import iter_batches
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import (
-    ControlRecord,
+    EndTxnMarker,
     Header,
     Record,
     RecordBase,
@@ -24,14 +24,13 @@ from compaction.formats.record_batch import (
     encode_records,
     increment_sequence,
     parse_batch,
-    parse_control_record,
+    read_end_txn_marker,
 )
 from tests.formats.golden import FIRST_TWO, comparable, golden, record, unbase64
 from tests.kafka.encode import CODECS, Batch, Producer, marker
 
 GOLDEN = [case for case in golden("batches") if case["batches"][0]["magic"] == 2]
 IDS = [case["name"] for case in GOLDEN]
-_LEADER_CHANGE = 2
 DATA = [case for case in GOLDEN if not case["batches"][0]["control"] and case["batches"][0]["count"]]
 
 #: with log append time the builder was given other timestamps than can be read back
@@ -178,13 +177,22 @@ def test_end_transaction_markers_are_written_and_read_as_by_kafka(kind: int) -> 
     assert data == unbase64(next(case["bytes"] for case in GOLDEN if case["name"] == name))
     batch = parse_batch(data)
     assert batch.header.attributes == bits.CONTROL | bits.TRANSACTIONAL
-    (record_,) = batch.records()
-    assert parse_control_record(record_) == ControlRecord(kind, 0, 11)
+    assert read_end_txn_marker(data) == EndTxnMarker(11, 1_700_000_000_000)
 
 
-def test_other_control_records_have_no_coordinator() -> None:
-    assert parse_control_record(Record(0, 0, b"\x00\x00\x00\x02", b"")) == ControlRecord(_LEADER_CHANGE, 0, None)
-    assert parse_control_record(Record(0, 0, b"\x00\x09\x00\x01\xff", b"\x00\x00\x00\x00\x00\x07more")) == (bits.COMMIT, 9, 7)
+def control_batch(key: bytes | None, value: bytes) -> bytes:
+    return Batch([Record(8, 5, key, value)], control=True).encode()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "epoch"),
+    [
+        pytest.param(b"\x00\x00\x00\x02", b"", -1, id="leader change"),
+        pytest.param(b"\x00\x09\x00\x01\xff", b"\x00\x00\x00\x00\x00\x07more", 7, id="COMMIT of a later version"),
+    ],
+)
+def test_control_records_have_the_epoch_of_a_coordinator_if_they_are_markers(key: bytes, value: bytes, epoch: int) -> None:
+    assert read_end_txn_marker(control_batch(key, value)) == EndTxnMarker(epoch, 5)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +200,7 @@ def test_other_control_records_have_no_coordinator() -> None:
 )
 def test_malformed_control_records_are_errors(key: bytes | None, value: bytes) -> None:
     with pytest.raises(FormatError, match="control record at offset 8"):
-        parse_control_record(Record(8, 0, key, value))
+        read_end_txn_marker(control_batch(key, value))
 
 
 class TestDamage:

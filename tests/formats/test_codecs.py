@@ -167,7 +167,7 @@ def test_a_later_snappy_header_may_be_of_a_newer_version() -> None:
 
 
 def test_snappy_blocks_have_a_maximum_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compaction.formats.snappy_xerial._MAX_BLOCK_BYTES", 5)
+    monkeypatch.setattr("compaction.formats.codecs._MAX_SNAPPY_BLOCK_BYTES", 5)
     with pytest.raises(CodecError, match="block of 6 bytes, at most 5"):
         decompress(Codec.SNAPPY, compress(Codec.SNAPPY, b"data"), limit_bytes=LIMIT)
 

@@ -9,7 +9,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from compaction.formats.key_criteria import KeyCriteria, KeyPattern, salted_hash
+from compaction.formats.keys import KeyCriteria, KeyPattern, salted_hash
 from compaction.formats.primitives import FormatError
 
 KEYS = [b"", b"a", b"ab", b"b\n\xff", "é".encode(), b"user-1:x", b"user-10:x", b"a" * 70_000]
@@ -86,7 +86,7 @@ def test_equal_criteria_have_the_same_secret_under_the_same_salt_only() -> None:
 
 
 def test_a_guess_costs_64_mib_outside_of_these_tests() -> None:
-    given = "import pyarrow as pa; from compaction.formats.key_criteria import KeyCriteria"
+    given = "import pyarrow as pa; from compaction.formats.keys import KeyCriteria"
     given += "; print(KeyCriteria.of(pa.array([b'a'], pa.binary())).secret(b'salt').hex())"
     done = subprocess.run([sys.executable, "-c", given], capture_output=True, text=True, check=True)
     hashed = hashlib.sha256(b"salt" + b"key\0a").hexdigest().encode()

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from compaction.formats.key_list import KeyPlaces, line_numbers, read_lines, shards
+from compaction.formats.keys import KeyPlaces, line_numbers, read_lines, shards
 from compaction.formats.primitives import FormatError
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.formats.primitives import FormatError
-from compaction.formats.producer_snapshot import ENTRY, HEADER, SnapshotEntry, read_snapshot, write_snapshot
+from compaction.formats.producer_snapshot import ENTRY, HEADER, ProducerEntry, read_snapshot, write_snapshot
 from tests.formats.golden import golden, unbase64
 
 GOLDEN = golden("files")["producer_snapshot"]
@@ -16,7 +16,7 @@ DATA = unbase64(GOLDEN["closed"])
 SHORT = st.integers(-(2**15), 2**15 - 1)
 INT = st.integers(-(2**31), 2**31 - 1)
 LONG = st.integers(-(2**63), 2**63 - 1)
-ENTRIES = st.lists(st.builds(SnapshotEntry, LONG, SHORT, INT, LONG, INT, LONG, INT, LONG), max_size=6)
+ENTRIES = st.lists(st.builds(ProducerEntry, LONG, SHORT, INT, LONG, INT, LONG, INT, LONG), max_size=6)
 
 
 def test_kafkas_snapshot_is_read() -> None:
@@ -30,7 +30,7 @@ def test_kafkas_snapshot_is_encoded_byte_for_byte() -> None:
 
 
 @given(ENTRIES)
-def test_round_trip(entries: list[SnapshotEntry]) -> None:
+def test_round_trip(entries: list[ProducerEntry]) -> None:
     data = write_snapshot(entries)
     assert len(data) == 10 + 46 * len(entries)
     assert read_snapshot(memoryview(data)) == entries
@@ -75,5 +75,5 @@ def test_the_error_shows_both_crcs() -> None:
 
 
 def test_a_value_that_does_not_fit() -> None:
-    with pytest.raises(FormatError, match="SnapshotEntry"):
-        write_snapshot([SnapshotEntry(1, 2**15, 0, 0, 0, 0, 0, 0)])
+    with pytest.raises(FormatError, match="ProducerEntry"):
+        write_snapshot([ProducerEntry(1, 2**15, 0, 0, 0, 0, 0, 0)])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.errors import ConfigError, CorruptLogError
-from compaction.formats.properties import MetaProperties, Property, as_dict, parse_meta_properties, parse_properties
+from compaction.formats.java_text import MetaProperties, Property, as_dict, parse_meta_properties, parse_properties
 from tests.formats.golden import golden
 
 FILES = golden("files")
@@ -60,13 +60,13 @@ def test_escaped_entries_are_read_unchanged(pairs: list[tuple[str, str]]) -> Non
 
 def test_kafkas_meta_properties() -> None:
     case = FILES["meta_properties"]
-    expected = MetaProperties(1, case["cluster_id"], case["node_id"], case["directory_id"])
+    expected = MetaProperties(case["cluster_id"], case["node_id"])
     assert parse_meta_properties(case["text"], "meta.properties") == expected
 
 
 def test_meta_properties_of_version_0_have_a_broker_id() -> None:
-    assert parse_meta_properties("version=0\nbroker.id=3\nnode.id=4\n", "f") == MetaProperties(0, None, 3, None)
-    assert parse_meta_properties("", "f") == MetaProperties(0, None, None, None)
+    assert parse_meta_properties("version=0\nbroker.id=3\nnode.id=4\n", "f") == MetaProperties(None, 3)
+    assert parse_meta_properties("", "f") == MetaProperties()
 
 
 @pytest.mark.parametrize(

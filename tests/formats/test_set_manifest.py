@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compaction.formats.backup_manifest import BackupPartition, BackupSegment, format_manifest, parse_manifest
+from compaction.formats.backup import BackupPartition, BackupSegment, format_manifest, parse_manifest
 from compaction.formats.primitives import FormatError
 from compaction.names import TopicPartition
 

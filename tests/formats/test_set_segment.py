@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from compaction.formats.backup_segment import Compression, SegmentHeader, SegmentStream, encode_segment
+from compaction.formats.backup import Compression, SegmentHeader, SegmentStream, encode_segment
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import Header, Record
 from tests.oracle.backup_segments import LZ4, NONE, ZSTD, decode_segment, encode_record

@@ -11,11 +11,11 @@ import numpy as np
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats import indexes
 from compaction.formats.message_set import iter_batches
-from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
+from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from compaction.kernels.reading.batches import scan_batches
-from compaction.logdir.segments import segment_bases
+from compaction.logdir.read_log import segment_bases
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, LogLocation, TopicPartition, segment_file
-from compaction.recovery.rebuild import IndexBuilder
+from compaction.recovery.indexes import IndexBuilder
 from compaction.storage.contents import FileDigest, digest_of
 from compaction.storage.filesystem import FileSystem, join
 from tests.kafka import encode
@@ -88,7 +88,7 @@ def data_segment(base_offset: int, offsets: Iterable[int], *, interval: int = 40
     return build(base_offset, [data_batch(offset) for offset in offsets], interval=interval)
 
 
-def put_snapshot(fs: FileSystem, path: str, offset: int, entries: Sequence[SnapshotEntry] = ()) -> None:
+def put_snapshot(fs: FileSystem, path: str, offset: int, entries: Sequence[ProducerEntry] = ()) -> None:
     name = join(path, segment_file(offset, SNAPSHOT))
     fs.write_file(name, write_snapshot(entries))
     fs.fsync(name)

@@ -11,8 +11,7 @@ import pytest
 from compaction.cleaning.log_view import LogView
 from compaction.errors import StorageError
 from compaction.logdir.checkpoint_store import Checkpoints
-from compaction.logdir.read_log import ReadOptions, read_log
-from compaction.logdir.segments import has_changed, require_unchanged
+from compaction.logdir.read_log import ReadOptions, has_changed, read_log, require_unchanged
 from compaction.names import LOG, segment_file
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem

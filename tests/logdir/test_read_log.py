@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from compaction.cleaning.log_view import AbortedTxn, LogView, ProducerEntry
+from compaction.cleaning.log_view import AbortedTxn, LogView
+from compaction.config.entries import LONG_MAX
 from compaction.errors import CorruptLogError
-from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
+from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log
-from compaction.logdir.segments import LONG_MAX
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition, segment_file
 from compaction.storage.filesystem import join
 from tests.kafka.encode import Legacy, Record
@@ -159,8 +159,8 @@ def test_without_a_snapshot_all_batches_are_replayed() -> None:
 
 def test_replay_starts_at_the_newest_snapshot() -> None:
     fs = with_transactions()
-    put_snapshot(fs, HERE.path, 5, [SnapshotEntry(99, 0, 0, 4, 0, NOW_MS, -1, -1)])
-    put_snapshot(fs, HERE.path, 10, [SnapshotEntry(2, 0, 0, 1, 0, NOW_MS, -1, 1), SnapshotEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
+    put_snapshot(fs, HERE.path, 5, [ProducerEntry(99, 0, 0, 4, 0, NOW_MS, -1, -1)])
+    put_snapshot(fs, HERE.path, 10, [ProducerEntry(2, 0, 0, 1, 0, NOW_MS, -1, 1), ProducerEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
     assert producers_of(read(fs)) == {2: (10, -1), 4: (12, 12), 8: (9, -1)}
 
 
@@ -172,7 +172,7 @@ def test_replay_starts_within_a_segment_if_the_snapshot_does() -> None:
 
 def test_a_snapshot_at_the_log_end_needs_no_replay() -> None:
     fs = with_transactions()
-    put_snapshot(fs, HERE.path, 13, [SnapshotEntry(4, 0, 0, 12, 0, NOW_MS, -1, 12)])
+    put_snapshot(fs, HERE.path, 13, [ProducerEntry(4, 0, 0, 12, 0, NOW_MS, -1, 12)])
     view = read(fs)
     assert (producers_of(view), view.last_stable_offset) == ({4: (12, 12)}, 12)
 
@@ -180,7 +180,7 @@ def test_a_snapshot_at_the_log_end_needs_no_replay() -> None:
 @pytest.mark.parametrize("damage", [b"", b"\0\1", b"\0\1\0\0\0\0\0\0\0\0", b"\0\7garbage"])
 def test_a_malformed_snapshot_is_skipped_for_an_older_one(damage: bytes) -> None:
     fs = with_transactions()
-    put_snapshot(fs, HERE.path, 10, [SnapshotEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
+    put_snapshot(fs, HERE.path, 10, [ProducerEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
     fs.put(join(HERE.path, f"{13:020d}.snapshot"), damage)
     assert producers_of(read(fs)) == {2: (10, -1), 4: (12, 12), 8: (9, -1)}
 
@@ -188,7 +188,7 @@ def test_a_malformed_snapshot_is_skipped_for_an_older_one(damage: bytes) -> None
 @pytest.mark.parametrize("offset", [0, 14, 99])
 def test_snapshots_outside_the_log_are_skipped(offset: int) -> None:
     fs = with_transactions()
-    put_snapshot(fs, HERE.path, offset, [SnapshotEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
+    put_snapshot(fs, HERE.path, offset, [ProducerEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
     assert 8 not in producers_of(read(fs))
 
 
@@ -216,7 +216,7 @@ def test_the_last_stable_offset_waits_for_the_marker_to_be_replicated(high_water
 
 def test_an_open_transaction_below_the_log_start_bounds_the_stable_offset_at_the_log_start() -> None:
     fs = log_with(build(0, [txn_batch(1, 2), data_batch(5)]), data_segment(10, [10]))
-    put_snapshot(fs, HERE.path, 10, [SnapshotEntry(2, 0, 0, 1, 0, NOW_MS, -1, 1)])
+    put_snapshot(fs, HERE.path, 10, [ProducerEntry(2, 0, 0, 1, 0, NOW_MS, -1, 1)])
     assert read(fs, log_starts=5).last_stable_offset == 5
 
 
@@ -280,7 +280,7 @@ def test_a_killed_broker_forgets_expired_producers_before_each_segment_that_it_r
     """The batch is a day old, the marker after it is not."""
     segments = build(0, [idempotent_batch(0, 7)]), build(10, [marker(10, 7, commit=False)]), data_segment(20, [20])
     fs = log_with(*segments)
-    batch = SnapshotEntry(7, 0, 0, 0, 0, NOW_MS + 10, 3, -1)
+    batch = ProducerEntry(7, 0, 0, 0, 0, NOW_MS + 10, 3, -1)
     put_snapshot(fs, HERE.path, 20, [batch])
     view = read_log(fs, HERE, Checkpoints("/logs", recovery_points=recovery_points), ReadOptions(NOW_MS + DAY_MS + 5, DAY_MS))
     assert [(one.producer_id, one.last_data_offset) for one in view.producers] == [(7, last_data_offset)]

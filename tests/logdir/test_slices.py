@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.logdir.read_log import read_segments
-from compaction.logdir.segments import ByteRange, cut_segment
+from compaction.logdir.read_log import ByteRange, cut_segment, read_segments
 from compaction.names import INDEX, LOG, segment_file
 from compaction.storage.filesystem import join
 from tests.logdir.logs import data_segment, location

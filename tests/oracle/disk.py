@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from compaction.cleaning.log_view import ProducerEntry
-from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
+from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from tests.oracle.segments import NaiveSegment
 
 
@@ -30,7 +29,7 @@ def write_partition(path: Path, segments: Iterable[NaiveSegment]) -> None:
 
 def write_producers(path: Path, end_offset: int, producers: Iterable[ProducerEntry]) -> None:
     """Writes the producer snapshot at the log end, from which a broker loads the state after a clean shutdown."""
-    (path / f"{end_offset:020d}.snapshot").write_bytes(write_snapshot(SnapshotEntry(*entry) for entry in producers))
+    (path / f"{end_offset:020d}.snapshot").write_bytes(write_snapshot(producers))
 
 
 def read_partition(path: Path) -> list[NaiveSegment]:

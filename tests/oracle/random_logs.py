@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from compaction.cleaning.log_view import ProducerEntry
+from compaction.formats.producer_snapshot import ProducerEntry
 from tests.oracle.logs import ABORT, COMMIT, LEADER_CHANGE, Batching, LogBuilder, Sent
 from tests.oracle.oddities import BAD_NAMES, GOOD_NAMES, loosen, restate, spoil
 from tests.oracle.segments import NaiveSegment

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from compaction.cleaning.log_view import ProducerEntry
+from compaction.formats.producer_snapshot import ProducerEntry
 from tests.kafka.cleaner import CleanResult, clean_partition
 from tests.kafka.gateway import Gateway, unconverted_errors
 from tests.kafka.log import Opening

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.segment_retention import DeletionCause, DeletionPlan, Removal
 from compaction.config import TopicConfig
 from compaction.errors import CorruptLogError
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.logdir.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log, snapshots
 from compaction.names import DELETED, LEADER_EPOCHS, LOG_STARTS

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compaction.cleaning.log_view import ProducerEntry
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.report import LogReport, LogStatus
 from compaction.run.sizing import Sizes
 from tests.kafka.jars import REFERENCE

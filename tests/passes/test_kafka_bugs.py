@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cleaning.log_view import LogView, ProducerEntry
+from compaction.cleaning.log_view import LogView
 from compaction.cleaning.segment_retention import plan_deletion
 from compaction.config import TopicConfig
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus
 from tests.local_job import clean_locally, read_offsets, write_offsets

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from compaction.errors import CorruptLogError
 from compaction.formats.codecs import Codec, compress, decompress
-from compaction.formats.message_set import parse_message_entry, transcode
+from compaction.formats.message_set import parse_message_entry
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import Record
 from compaction.kernels.reading.batches import scan_batches
 from compaction.passes.decoder import Decoder, unwrap
 from compaction.storage.segment_file import Block
-from tests.formats.test_transcode import messages
+from tests.formats.test_transcode import converted, messages
 from tests.kafka.encode import Legacy
 
 LIMIT = 1 << 20
@@ -101,14 +101,26 @@ def test_the_records_of_wrappers_are_those_of_the_slow_conversion(
         shifted = [each._replace(offset=start + each.offset) for each in rows]
         wrapper = Legacy(shifted, magic, "lz4", 1234 if append_time else None, inner_magic)
         data, start = data + wrapper.encode(), shifted[-1].offset + 1
-    decoder, block, found = Decoder(), block_of(data), []
-    positions = block.rows["position"].tolist()
-    for run in decoder.as_v2(block):
+    expected = [(*converted(data, at), inner_magic != magic) for at in block_of(data).rows["position"].tolist()]
+    assert decoded_wrappers(data) == expected
+
+
+def decoded_wrappers(data: bytes) -> list[tuple[object, ...]]:
+    decoder = Decoder()
+    found: list[tuple[object, ...]] = []
+    for run in decoder.as_v2(block_of(data)):
         for decoded in decoder.decode(run):
             for row, (first, end, _), wrapped in zip(decoded.rows, decoded.spans.tolist(), decoded.wrappers, strict=True):
-                fields = (row["base_offset"], row["last_offset"], row["base_timestamp"], row["count"])
-                found.append((*map(int, fields), decoded.scratch[first:end].tobytes(), wrapped.other_magic))
-    assert found == [tuple(transcode(data, at)) for at in positions]
+                fields = (int(row[name]) for name in ("base_offset", "last_offset", "base_timestamp", "count"))
+                found.append((*fields, decoded.scratch[first:end].tobytes(), wrapped.other_magic))
+    return found
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_lengths_of_every_varint_size(magic: int) -> None:
+    rows = [Record(1 << shift, 1 << 2 * shift, bytes(1 << shift - 8), b"v") for shift in range(8, 26)]
+    data = Legacy(rows, magic, "lz4").encode()
+    assert decoded_wrappers(data) == [(*converted(data), False)]
 
 
 MALFORMED = {
@@ -129,7 +141,7 @@ def test_a_malformed_wrapper_is_refused_with_the_reason_of_the_slow_conversion(i
     body = struct.pack(">bbii", 0, Codec.GZIP, -1, len(payload)) + payload
     wrapper = struct.pack(">qiI", 5, 4 + len(body), crc32(body)) + body
     with pytest.raises(FormatError) as expected:
-        transcode(wrapper)
+        parse_message_entry(wrapper).require_convertible()
     decoder = Decoder()
     with pytest.raises(CorruptLogError) as found:
         list(decoder.as_v2(block_of(wrapper)))

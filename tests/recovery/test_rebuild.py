@@ -10,10 +10,10 @@ import pytest
 
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.errors import CorruptLogError
-from compaction.formats.producer_snapshot import SnapshotEntry
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.logdir.read_log import read_segments
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
-from compaction.recovery.rebuild import rebuild_indexes
+from compaction.recovery.indexes import rebuild_indexes
 from compaction.recovery.recover import recover_log
 from compaction.storage.filesystem import real_file
 from compaction.storage.overlay import OverlayFileSystem
@@ -161,7 +161,7 @@ def test_a_broken_transaction_index_is_rebuilt(damage: Callable[[bytes], bytes])
 
 def test_the_rebuild_starts_from_the_newest_snapshot_before_the_segment() -> None:
     fs = log_with(*transactions()[1:])
-    put_snapshot(fs, PATH, 10, [SnapshotEntry(7, 0, 0, 0, 0, NOW_MS, -1, 0), SnapshotEntry(8, 0, 0, 1, 0, NOW_MS, -1, 1)])
+    put_snapshot(fs, PATH, 10, [ProducerEntry(7, 0, 0, 0, 0, NOW_MS, -1, 0), ProducerEntry(8, 0, 0, 1, 0, NOW_MS, -1, 1)])
     before = tree(fs, PATH)
     fs.unlink(name(10, TXNINDEX))
     recover_log(fs, HERE)

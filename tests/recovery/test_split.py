@@ -6,8 +6,7 @@ import pytest
 
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats.indexes import MAX_RELATIVE_OFFSET
-from compaction.logdir.read_log import read_segments
-from compaction.logdir.segments import segment_bases
+from compaction.logdir.read_log import read_segments, segment_bases
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.output.segment_writer import new_suffix
 from compaction.recovery.recover import recover_log, split_segment

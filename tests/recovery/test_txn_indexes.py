@@ -9,7 +9,7 @@ import pytest
 
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats import indexes
-from compaction.formats.producer_snapshot import SnapshotEntry
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.logdir.checkpoint_store import DirectoryState
 from compaction.names import TXNINDEX
 from compaction.recovery.recover import recover_log
@@ -122,7 +122,7 @@ def test_the_index_of_another_segment_is_replaced() -> None:
 def test_a_snapshot_of_another_log_does_not_get_into_a_rebuilt_index() -> None:
     fs = log_with(*transactions())
     before = tree(fs, PATH)
-    put_snapshot(fs, PATH, 10, [SnapshotEntry(7, 0, 0, 4, 0, NOW_MS, 3, 4)])
+    put_snapshot(fs, PATH, 10, [ProducerEntry(7, 0, 0, 4, 0, NOW_MS, 3, 4)])
     write_index(fs, 10, [])
     recover_log(fs, HERE)
     assert {**before, **tree(fs, PATH)} == tree(fs, PATH)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
-from compaction.cleaning.txn_tables import AbortedRanges
+from compaction.cleaning.transactions import AbortedRanges
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, PartResult, Slice
 from compaction.run.admission import SpaceBudget, logs_without_space
 from compaction.storage.local import FreeSpace

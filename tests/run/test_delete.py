@@ -15,7 +15,7 @@ from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engines.spark import SparkEngine
 from compaction.errors import CompactionError, ConfigError
-from compaction.logdir.segments import segment_bases
+from compaction.logdir.read_log import segment_bases
 from compaction.report import LogReport, LogStatus
 from compaction.run import prepare
 from compaction.run import run as run_module

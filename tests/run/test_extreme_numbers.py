@@ -18,11 +18,10 @@ import pytest
 
 from compaction.certifier.certificate import Status
 from compaction.certifier.find_pairs import VerifyRequest
-from compaction.cleaning.log_view import ProducerEntry
 from compaction.config import Resolver, read_sets
-from compaction.config.entries import BROKER_ENTRIES, MIB, TOPIC_ENTRIES, Entry
-from compaction.config.kinds import Kind
+from compaction.config.entries import BROKER_ENTRIES, MIB, TOPIC_ENTRIES, Entry, Kind
 from compaction.errors import ConfigError
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus
 from compaction.run.compact import clean_logs

@@ -19,7 +19,7 @@ from compaction.cleaning.plan import PolicyPlan, plan_compact_run
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
 from compaction.logdir.discover import Selector, discover
-from compaction.logdir.settings.log_settings import Settings
+from compaction.logdir.settings import Settings
 from compaction.report import LogStatus
 from compaction.run import prepare as prepare_module
 from compaction.run.compact import clean_logs

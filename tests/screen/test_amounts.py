@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.screen.amounts import counted, duration, elapsed, share_freed, size, with_duration
+from compaction.screen.amounts import counted, decimal, duration, elapsed, share_freed, size, with_duration
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,17 @@ from compaction.screen.amounts import counted, duration, elapsed, share_freed, s
 )
 def test_bytes(count: int, text: str) -> None:
     assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"), (1, "1 byte"), (999, "999 bytes"), (1000, "1.0 kB"), (999_950, "1,000.0 kB"), (1_000_000, "1.0 MB"),
+        (25_449_999, "25.4 MB"), (10**16, "10.0 PB"), (2**63 - 1, "9.2 EB"), (-2000, "-2,000 bytes"),
+    ],
+)  # fmt: skip
+def test_bytes_in_words(count: int, text: str) -> None:
+    assert decimal(count) == text
 
 
 @pytest.mark.parametrize(

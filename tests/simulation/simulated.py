@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from compaction.cleaning.txn_tables import aborted_of
+from compaction.cleaning.transactions import aborted_of
 from compaction.config import TopicConfig
-from compaction.config.values import BrokerConfig
+from compaction.config.resolver import BrokerConfig
 from compaction.logdir.checkpoint_store import read_checkpoints, read_directory_state
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.recovery.recover import recover_log

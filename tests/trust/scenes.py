@@ -18,7 +18,7 @@ from compaction.cleaning.log_view import AbortedTxn
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
-from compaction.formats.producer_snapshot import SnapshotEntry
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.locking.claim import Identity
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation, TopicPartition
 from compaction.run import admission, destination, waves
@@ -161,7 +161,7 @@ def made(topics: Sequence[str]) -> FaultyFileSystem:
             for kind, data in segment.files.items():
                 disk.write_file(f"{path}/{segment.base_offset:020d}{kind}", data, mtime_ns=(NOW_MS - 50_000) * 1_000_000)
         for segment in segments[1:]:
-            producers = [SnapshotEntry(8, 0, 0, 1, 0, NOW_MS, 0, -1)] if topic == "txns" else []
+            producers = [ProducerEntry(8, 0, 0, 1, 0, NOW_MS, 0, -1)] if topic == "txns" else []
             put_snapshot(disk, path, segment.base_offset, producers if segment.base_offset > 101 else [])
         disk.put(join(path, "leader-epoch-checkpoint"), b"0\n1\n0 0\n")
         disk.put(join(path, "partition.metadata"), b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")

@@ -30,13 +30,14 @@ from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
 from compaction.exports.backup.set_objects import HINT, SegmentObject, check_header, damaged, read_manifest, stored_segment
-from compaction.formats.backup_manifest import (
+from compaction.formats.backup import (
     READ_COMMITTED,
     BackupManifest,
     BackupPartition,
     BackupSegment,
+    Compression,
+    SegmentStream,
 )
-from compaction.formats.backup_segment import Compression, SegmentStream
 from compaction.formats.primitives import FormatError
 from compaction.kernels.reading.backup_records import (
     BACKUP_ERRORS,

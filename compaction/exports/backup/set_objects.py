@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from compaction.errors import CorruptLogError, StorageError
-from compaction.formats.backup_manifest import MANIFEST, BackupManifest, BackupSegment, parse_manifest
-from compaction.formats.backup_segment import SegmentHeader
+from compaction.formats.backup import MANIFEST, BackupManifest, BackupSegment, SegmentHeader, parse_manifest
 from compaction.formats.primitives import FormatError
 from compaction.storage.filesystem import ReadableFileSystem, join
 from compaction.storage.text_files import read_small

@@ -23,14 +23,16 @@ from numpy.typing import NDArray
 from compaction.errors import CorruptLogError, UnsupportedLogError, UsageError
 from compaction.exports.backup.set_objects import read_manifest
 from compaction.exports.new_export import NewExport, new_export, require_empty
-from compaction.formats.backup_manifest import (
+from compaction.formats.backup import (
     MANIFEST,
     BackupManifest,
     BackupPartition,
     BackupSegment,
+    Compression,
+    SegmentHeader,
+    encode_segment,
     format_manifest,
 )
-from compaction.formats.backup_segment import Compression, SegmentHeader, encode_segment
 from compaction.kernels.reading.backup_records import BACKUP_ERRORS, COMPLETE, NO_SPACE, put_backup_records
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Columns
 from compaction.names import TopicPartition

@@ -126,7 +126,7 @@ def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, form
 def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):
     """Write the first ``n`` of ``kept`` at ``out[w:]``; ``records_ts`` is the old base timestamp (LogAppendTime: of every
     record). ``(position after them, max timestamp, error)``."""
-    # ``transcode`` has set the append time of messages of magic 1; messages of magic 0 in the same batch have none
+    # conversion has set the append time of messages of magic 1; messages of magic 0 in the same batch have none
     append_time = row.magic == 2 and row.attributes & LOG_APPEND_TIME != 0
     max_ts = np.int64(-1)
     offset_shift = row.base_offset - base_offset

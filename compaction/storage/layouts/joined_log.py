@@ -107,7 +107,7 @@ def _last_offsets(files: ReadableFileSystem, segment: StoredSegment) -> list[int
     found: list[int] = []
     snapshot, txns = segment.files.get(SNAPSHOT), segment.files.get(TXNINDEX)
     with suppress(FormatError):
-        found += [entry.last_offset for entry in read_snapshot(read_file(files, snapshot))] if snapshot is not None else []
+        found += [entry.last_data_offset for entry in read_snapshot(read_file(files, snapshot))] if snapshot is not None else []
         found += indexes.read_txn_index(read_file(files, txns))["last_offset"].tolist() if txns is not None else []
     return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from compaction.config import Resolver
 from compaction.config.request import CompactionRequest
 from compaction.logdir.discover import Selector, discover
-from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.logdir.settings import Settings, read_settings
 from compaction.storage.local import LocalFileSystem
 from tests.formats.test_metadata_log import config, topic
 from tests.golden import unpack_sample

@@ -10,10 +10,9 @@ from compaction.cleaning.kafka_rules import NEWEST
 from compaction.config import Resolver, read_properties, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.errors import ConfigError
-from compaction.formats.properties import parse_properties
+from compaction.formats.java_text import parse_properties
 from compaction.logdir.discover import Selector, discover
-from compaction.logdir.settings.kafka_version import UNKNOWN, VERSION_OPTION, KafkaVersion, kafka_version
-from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.logdir.settings import UNKNOWN, VERSION_OPTION, KafkaVersion, Settings, kafka_version, read_settings
 from compaction.storage.local import LocalFileSystem
 from tests.formats.test_metadata_log import feature
 from tests.golden import unpack_sample

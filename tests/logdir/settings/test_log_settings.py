@@ -10,9 +10,9 @@ from compaction.config import Origin, Resolver, Setting, Source, TomlSettings, T
 from compaction.config.request import CompactionRequest
 from compaction.config.resolver import TOPIC_ATTRIBUTES
 from compaction.errors import CorruptLogError
-from compaction.formats.properties import parse_properties
+from compaction.formats.java_text import parse_properties
 from compaction.logdir.discover import Selector, discover
-from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.logdir.settings import Settings, read_settings
 from compaction.storage.local import LocalFileSystem
 from tests.golden import unpack_sample
 from tests.golden.make_sample import CLEANED, LATER, SOON, TOPICS

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from compaction.config import Origin, Resolver, TopicConfig, read_properties
-from compaction.config.entries import TOPIC_ENTRIES
-from compaction.config.kinds import parse
+from compaction.config.entries import TOPIC_ENTRIES, parse
 from compaction.config.resolver import TOPIC_ATTRIBUTES
-from compaction.formats.properties import parse_properties
-from compaction.logdir.settings.metadata_sources import MetadataSources
+from compaction.formats.java_text import parse_properties
+from compaction.logdir.metadata_logs import MetadataSources
 from compaction.storage.local import LocalFileSystem
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients

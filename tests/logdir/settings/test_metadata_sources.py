@@ -11,8 +11,8 @@ from compaction.config import Resolver, read_properties, read_sets
 from compaction.errors import CorruptLogError, UsageError
 from compaction.formats.checkpoints import topic_id_text
 from compaction.formats.message_set import iter_batches
-from compaction.logdir.settings.log_settings import Settings
-from compaction.logdir.settings.metadata_sources import MetadataSources
+from compaction.logdir.metadata_logs import MetadataSources
+from compaction.logdir.settings import Settings
 from compaction.storage.local import LocalFileSystem
 from tests.formats.test_metadata_log import config, removal
 from tests.logdir.settings.guesses import (

@@ -8,7 +8,7 @@ import pytest
 
 from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import topic_id_text
-from compaction.logdir.settings.metadata_topic import MetadataLog, Position, read_metadata_log
+from compaction.logdir.metadata_logs import MetadataLog, Position, read_metadata_log
 from compaction.storage.local import LocalFileSystem
 from tests.formats.test_metadata_log import config, removal, topic
 from tests.kafka.encode import Batch, Record

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from compaction.formats.indexes import TXN_ROW, write_txn_index
-from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
+from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from compaction.storage.calls import KEYS_VARIABLE
 from compaction.storage.uri import add_tail
 from tests.exports.test_local_tiered import tail
@@ -179,7 +179,7 @@ def test_the_batches_of_another_segment_are_an_error(export: Export, count: int)
 def test_producers_and_transactions_past_the_end_of_an_upload_are_an_error(tmp_path: Path, kind: str) -> None:
     log = (export := Export(tmp_path, "local-tiered")).add(range(60), SECOND[:1])
     txn = np.array([(1, 50, 60, 50)], TXN_ROW)
-    data = write_snapshot([SnapshotEntry(1, 0, 0, 60, 0, 0, 0, -1)]) if kind == ".snapshot" else write_txn_index(txn)
+    data = write_snapshot([ProducerEntry(1, 0, 0, 60, 0, 0, 0, -1)]) if kind == ".snapshot" else write_txn_index(txn)
     log.with_suffix(kind).write_bytes(data)
     assert "its producer snapshot or transaction index has offset 60, its batches have 0 to 59" in export.error()
 

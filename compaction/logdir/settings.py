@@ -1,27 +1,109 @@
-"""The effective configuration of each log of a run, read before any log is changed.
+"""The effective configuration of each log of a run, read before any log is changed, and the Kafka version of its rules.
 
 A metadata log applies to a log if it has a topic of that name with the id in the log's ``partition.metadata``; a log without
 that file (before Kafka 2.8, an export) is matched by name. The configuration of another topic of the same name is ignored.
 
 An invalid option ends the run; an invalid value in a metadata log fails the logs that it applies to.
+
+The version whose rules apply to a log is, in this order:
+
+1. the requested version (``--kafka-version``);
+2. the level of the feature ``metadata.version`` in the metadata log that applies to the directory (KRaft, since Kafka 3.3);
+3. ``inter.broker.protocol.version``, from the sources of broker settings (up to Kafka 3.9);
+4. the newest version whose rules are known.
+
+2 and 3 are lower bounds: an administrator raises them after the brokers were upgraded. Of a minor version, the newest patch is
+taken. A level or version above the newest known is taken for the newest, one below the oldest for the oldest.
+
+Mirrors ``MetadataVersion`` of Kafka 3.6.2 and 4.4.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from compaction.cleaning.skip_reasons import SkipCause
+from compaction.cleaning.kafka_rules import FIRST_LEVELS, LAST_LEVEL, NEWEST, OLDEST, RULES, KafkaRules, rules_of
+from compaction.cleaning.log_to_clean import SkipCause
 from compaction.config import BrokerConfig, Resolver, TopicConfig
 from compaction.config.request import CompactionRequest
 from compaction.config.sources import DEFAULT, require_names
 from compaction.errors import CompactionError, ConfigError, CorruptLogError, LogError, PolicyUnknownError
 from compaction.formats.checkpoints import parse_partition_metadata
-from compaction.logdir.settings.kafka_version import KafkaVersion, kafka_version
-from compaction.logdir.settings.metadata_sources import MetadataSources, StoredConfig
+from compaction.logdir.metadata_logs import MetadataSources, StoredConfig
 from compaction.names import PARTITION_METADATA, LogLocation
 from compaction.storage.filesystem import FileSystem, ReadableFileSystem, join
 from compaction.storage.text_files import read_small_text
+
+METADATA_VERSION = "metadata.version"
+PROTOCOL_VERSION = "inter.broker.protocol.version"
+VERSION_OPTION = "--kafka-version"
+UNKNOWN = f"the newest, as neither {METADATA_VERSION} nor {PROTOCOL_VERSION} is known"
+
+#: e.g. ``3.9``, ``3.9-IV0``, ``2.8.2``, ``0.10.2-IV0``
+_PROTOCOL = re.compile(r"(?P<major>\d+)\.(?P<minor>\d+)(\.\d+)*(-IV\d+)?")
+
+
+@dataclass(frozen=True)
+class KafkaVersion:
+    """A version, and how it was determined."""
+
+    version: str = NEWEST
+    source: str = UNKNOWN
+
+    @property
+    def is_known(self) -> bool:
+        return self.source != UNKNOWN
+
+    @property
+    def rules(self) -> KafkaRules:
+        return rules_of(self.version)
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"Kafka {self.version} ({self.source})"
+
+
+def kafka_version(requested: str | None, features: Mapping[str, int], note: str, resolver: Resolver) -> KafkaVersion:
+    """The version whose rules apply to a log.
+
+    :param requested: the version that the call names
+    :param features: the levels of the features of the log's cluster
+    :param note: identifies the metadata log (``StoredConfig.note``)
+    :param resolver: all sources of configuration, with the metadata log's
+    :raises ConfigError: ``inter.broker.protocol.version`` is not a version
+    """
+    if requested is not None:
+        return KafkaVersion(requested, VERSION_OPTION)
+    level = features.get(METADATA_VERSION, 0)
+    if level > 0:
+        return _of_level(level, f"{METADATA_VERSION} {level} of the metadata log{note}")
+    setting = resolver.broker_setting(PROTOCOL_VERSION)
+    if setting.source == DEFAULT or not setting.value:
+        return KafkaVersion()
+    return _of_protocol(str(setting.value), str(setting.source))
+
+
+def _of_level(level: int, source: str) -> KafkaVersion:
+    if level > LAST_LEVEL:
+        return KafkaVersion(NEWEST, f"{source}, which is newer")
+    index = bisect_right(list(FIRST_LEVELS.values()), level) - 1
+    return KafkaVersion(list(FIRST_LEVELS)[index], source)
+
+
+def _of_protocol(text: str, source: str) -> KafkaVersion:
+    shown = f"{text} of {source}"
+    match = _PROTOCOL.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{shown} is not a version", hint="e.g. 3.9; or give the brokers' version by --kafka-version")
+    version = f"{match['major']}.{match['minor']}"
+    if version in RULES:
+        return KafkaVersion(version, shown)
+    older = (int(match["major"]), int(match["minor"])) < tuple(map(int, OLDEST.split(".")))
+    return KafkaVersion(OLDEST, f"{shown}, which is older") if older else KafkaVersion(NEWEST, f"{shown}, which is newer")
+
 
 _HINT = "restore it; without it a broker treats the log as another topic's"
 

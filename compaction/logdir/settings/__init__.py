@@ -1,1 +1,0 @@
-"""The configuration of each log: from the cluster's metadata log and the sources given to the command."""
