@@ -15,7 +15,7 @@ from rich.filesize import decimal
 
 from compaction.checkup.check import Check, State
 from compaction.errors import CompactionError
-from compaction.kernels.compiling.ownership import why_not_private
+from compaction.kernels.ownership import why_not_private
 from compaction.startup import protection
 from compaction.startup.java_version import find_java, require_java, version_of
 from compaction.storage.local import free_space

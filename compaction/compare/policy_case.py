@@ -11,7 +11,7 @@ from compaction.cleaning.log_view import LogView, ProducerEntry
 from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.compare.figures import OutcomeStatus
-from compaction.kernels.reading.tables import ENTRY_BYTES
+from compaction.kernels.tables import ENTRY_BYTES
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import LogLocation
 from compaction.report import LogReport

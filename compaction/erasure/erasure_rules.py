@@ -37,7 +37,7 @@ from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.cleaning.txn_tables import AbortedRanges, Int64s, Rows
 from compaction.config import TopicConfig
-from compaction.kernels.reading import tables
+from compaction.kernels import tables
 
 #: no batch gets a delete horizon
 _NO_TIME_MS = -1

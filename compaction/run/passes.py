@@ -13,7 +13,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from compaction.kernels.keys.key_filter import KeyFilter
+from compaction.kernels.keys import KeyFilter
 from compaction.logdir.throttle import UNLIMITED
 from compaction.passes.build_map import collect_keys, flag_single_task_logs, scan_slices
 from compaction.passes.clean_into import clean_parts

@@ -15,7 +15,7 @@ from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import resolve_cleaning
 from compaction.cleaning.txn_tables import AbortedRanges, summarise
-from compaction.kernels.reading import tables
+from compaction.kernels import tables
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
 from tests.oracle.logs import ABORT, COMMIT, Batching, LogBuilder, Sent
 from tests.oracle.random_logs import Flavour, random_log

@@ -37,7 +37,7 @@ from compaction.api.engine_choice import start_session
 session = start_session("probe")
 def where(_):
     import compaction, numba, os, sys
-    from compaction.kernels.reading import batches
+    from compaction.kernels import batches
     return [(compaction.__file__, numba.__file__, sys.executable, os.environ.get("PYTHONPATH", ""))]
 sc = session.sparkContext
 for each in sc.parallelize(range(4), 4).flatMap(where).collect():

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyspark import SparkContext
 
 from compaction.compare.compare_policies import compare_with
-from compaction.kernels.reading.siphash import HashSecret
+from compaction.kernels.keys import HashSecret
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
 from compaction.spark.pipeline import SparkPasses

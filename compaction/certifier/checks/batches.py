@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from compaction.certifier.checks.log_pair import Int64s, Rows
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.kernels.reading.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
+from compaction.kernels.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
 from compaction.storage import read_counter
 from compaction.storage.filesystem import ByteSource, ReadableFileSystem
 

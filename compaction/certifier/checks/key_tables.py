@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
 from compaction.certifier.checks.read_chunks import Chunk
 from compaction.certifier.checks.violations import Findings
-from compaction.kernels.reading.locate import assign_parts, gather_keys
+from compaction.kernels.locate import assign_parts, gather_keys
 
 SUPERSEDED, TOMBSTONE = "superseded", "tombstone"
 _MISSING, _DROPPABLE, _SHIFT = 2, 1, 2

@@ -20,7 +20,7 @@ from compaction.errors import CorruptLogError
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.message_set import parse_message_entry
 from compaction.formats.primitives import FormatError
-from compaction.kernels.reading.locate import RECORD_ROW, locate_messages, locate_records
+from compaction.kernels.locate import RECORD_ROW, locate_messages, locate_records
 from compaction.storage.mixed import MixedFileSystem
 
 CODEC = 0x07

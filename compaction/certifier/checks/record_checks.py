@@ -40,8 +40,8 @@ from compaction.certifier.checks.violations import Findings
 from compaction.config.kinds import to_long
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.java_text import java_text
-from compaction.kernels.reading.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records
-from compaction.kernels.reading.tables import ABORT, COMMIT
+from compaction.kernels.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records
+from compaction.kernels.tables import ABORT, COMMIT
 from compaction.task_runner import Reading
 
 _EQUAL = {

@@ -31,7 +31,7 @@ from compaction.formats.indexes import (
     read_txn_index,
 )
 from compaction.formats.primitives import FormatError
-from compaction.kernels.reading.tables import ABORT, COMMIT
+from compaction.kernels.tables import ABORT, COMMIT
 from compaction.names import CLEAN_SHUTDOWN, INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.storage.filesystem import FileSystem, join, parent
 from compaction.storage.mixed import file_system

@@ -38,7 +38,7 @@ from compaction.formats.backup_manifest import (
 )
 from compaction.formats.backup_segment import Compression, SegmentStream
 from compaction.formats.primitives import FormatError
-from compaction.kernels.reading.backup_records import (
+from compaction.kernels.backup_records import (
     BACKUP_ERRORS,
     COMPLETE,
     COUNT,

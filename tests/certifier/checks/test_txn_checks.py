@@ -10,7 +10,7 @@ import pytest
 from compaction.certifier.checks.log_pair import SegmentFiles
 from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, SegmentWalk, WalkTask, join_runs, walk_segment
 from compaction.certifier.checks.txn_checks import OPEN, Transactions, following
-from compaction.kernels.reading.tables import ABORT, COMMIT
+from compaction.kernels.tables import ABORT, COMMIT
 from tests.kafka.encode import Batch, Record
 
 
