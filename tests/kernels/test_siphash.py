@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from numba import njit
 from numpy.typing import NDArray
 
-from compaction.kernels.keys import NO_KEY, HashSecret, hash_keys, siphash
 from compaction.kernels import keys as module
+from compaction.kernels.keys import NO_KEY, HashSecret, hash_keys, siphash
 from tests.oracle.siphash import naive_siphash
 
 ROOT = Path(__file__).resolve().parents[2]
