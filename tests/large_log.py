@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -44,6 +46,20 @@ def write_large_log(directory: Path, step_ms: int = 0) -> Path:
         _write(log, first, (_batch(offset, b"key-%d" % (offset % KEYS), _VALUE, step_ms) for offset in range(first, last)))
     _write(log, _RECORDS, [_batch(_RECORDS, b"active", b"value", step_ms)])
     return directory
+
+
+def replace_log(log_dir: Path, topic: str, log: Path) -> None:
+    """Puts the files of ``log``, of ``write_large_log``, in the place of a topic's first log."""
+    replaced = log_dir / f"{topic}-0"
+    for file in replaced.iterdir():
+        if re.match(r"\d+\.", file.name):
+            file.unlink()
+    for file in log.iterdir():
+        os.link(file, replaced / file.name)
+    assert sum(file.stat().st_size for file in replaced.glob("*.log")) > INLINE_BYTES
+    for file in log_dir.glob("*-offset-checkpoint"):
+        end = f"{topic} 0 {0 if file.name.startswith(('log-start', 'cleaner')) else END_OFFSET}"
+        file.write_text(re.sub(rf"^{topic} 0 \d+$", end, file.read_text(), flags=re.MULTILINE))
 
 
 def _write(log: Path, offset: int, batches: Iterable[bytes]) -> None:

@@ -33,10 +33,14 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
+KERNELS = ("kernels/retention.py", "kernels/rewrite.py", "kernels/keys.py", "kernels/slot_table.py")
 #: packages, or modules of one, whose code is changed
-PACKAGES = ("cleaning", "passes", "kernels/rewriting", "kernels/keys", "output", "recovery", "certifier", "erasure")
+PACKAGES = ("cleaning", "passes", *KERNELS, "output", "recovery", "certifier", "erasure")
 #: kernels are not compiled for these tests, but for the latter
-_INTERPRETED = "tests/kernels/rewriting", "tests/kernels/keys"
+_INTERPRETED = [
+    f"tests/kernels/test_{name}.py"
+    for name in ("batch_retention", "index", "key_filter", "key_set", "rewrite", "slot_table", "tally")
+]
 _COMPILED = "tests/passes", "tests/compare", "tests/erasure", "tests/simulation/test_arrivals.py"
 #: with these, ``make test`` has no Spark and no Kafka
 _QUICK = "not (spark or kafka or crash or slow or notebook or airflow or browser or cluster or s3 or gs)"
@@ -115,7 +119,8 @@ def all_mutants(package: str) -> Iterator[Mutant]:
     from parso import parse
 
     names = sorted(name for name in operator_names() if name.rpartition("/")[2].startswith(_OPERATORS))
-    for path in sorted((ROOT / "compaction" / package).rglob("*.py")):
+    place = ROOT / "compaction" / package
+    for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
         code, module = path.read_text("utf-8"), str(path.relative_to(ROOT))
         tree = parse(code)  # type: ignore[no-untyped-call]
         annotated, places, nodes = _annotations(code), dict[Any, list[tuple[str, int]]](), [*_walk(tree)]
@@ -224,12 +229,17 @@ def _calls(mutant: Mutant, code: str, runs: Sequence[Coverage], seconds: float) 
             tests = set[str]().union(*lines.values())
         if tests := tests - {""}:
             found = True
-            yield _nearest(tests, f"tests/{mutant.package}/", run.seconds, seconds), run.compiled
+            yield _nearest(tests, _home(mutant.package), run.seconds, seconds), run.compiled
     if mutant.package.startswith("kernels"):
         yield [*_COMPILED], True
     elif not found:
         # in another process, if at all
-        yield [f"tests/{mutant.package}"], True
+        yield [_home(mutant.package)], True
+
+
+def _home(package: str) -> str:
+    """The directory of a package's tests."""
+    return f"tests/{package.partition('/')[0] if package in KERNELS else package}/"
 
 
 def _statement(code: str, line: int) -> range:

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from compaction.cli import console
-from compaction.engines.local import INLINE_BYTES
 from tests.cli.test_help import PARSERS, ROOT
 from tests.example_calls import NOT_HERE, Places, copied, examples, runs_here
 from tests.golden import unpack_sample
-from tests.large_log import END_OFFSET, write_large_log
+from tests.large_log import replace_log, write_large_log
 
 _EXAMPLES = [each for each in examples() if runs_here(each[1])]
 #: objects are in local directories here
@@ -75,24 +74,10 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Places:
         made = place / topic
         if not made.exists():
             copied(sample, made)
-            _replace(made, topic, log)
+            replace_log(made, topic, log)
         return made
 
     return Places(logs, place, lambda *call: _run_as_a_user(*call)[0])
-
-
-def _replace(log_dir: Path, topic: str, log: Path) -> None:
-    """Puts a log in the place of a topic's first one."""
-    replaced = log_dir / f"{topic}-0"
-    for file in replaced.iterdir():
-        if re.match(r"\d+\.", file.name):
-            file.unlink()
-    for file in log.iterdir():
-        os.link(file, replaced / file.name)
-    assert sum(file.stat().st_size for file in replaced.glob("*.log")) > INLINE_BYTES
-    for file in log_dir.glob("*-offset-checkpoint"):
-        end = f"{topic} 0 {0 if file.name.startswith(('log-start', 'cleaner')) else END_OFFSET}"
-        file.write_text(re.sub(rf"^{topic} 0 \d+$", end, file.read_text(), flags=re.MULTILINE))
 
 
 @pytest.mark.slow

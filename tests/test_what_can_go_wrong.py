@@ -189,7 +189,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         "simulation/test_over_time.py": ("test_a_log_that_cannot_be_simulated_fails",),
     },
     "`compiled kernels are kept in": {
-        "kernels/compiling/test_cache.py": (
+        "kernels/test_cache.py": (
             "test_files_that_others_could_have_planted_never_run",
             "test_a_chosen_directory_that_others_may_write_to_is_not_used_with_a_warning",
             "test_nothing_is_written_without_a_cache",

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from compaction.certifier.certificate import Findings
 from compaction.certifier.reader import Bools, Chunk, Int64s, Rows
-from compaction.kernels.reading.locate import assign_parts, gather_keys
+from compaction.kernels.locate import assign_parts, gather_keys
 
 SUPERSEDED, TOMBSTONE = "superseded", "tombstone"
 _MISSING, _DROPPABLE, _SHIFT = 2, 1, 2

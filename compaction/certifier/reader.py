@@ -22,8 +22,8 @@ from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.message_set import parse_message_entry
 from compaction.formats.primitives import FormatError
-from compaction.kernels.reading.locate import RECORD_ROW, locate_messages, locate_records
-from compaction.kernels.reading.tables import ABORT, BATCH_ROW, COMMIT, EMPTY_CONTROL, NOT_CONTROL
+from compaction.kernels.locate import RECORD_ROW, locate_messages, locate_records
+from compaction.kernels.tables import ABORT, BATCH_ROW, COMMIT, EMPTY_CONTROL, NOT_CONTROL
 from compaction.storage import read_counter
 from compaction.storage.filesystem import ByteSource, ReadableFileSystem
 from compaction.storage.mixed import MixedFileSystem

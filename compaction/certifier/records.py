@@ -53,7 +53,7 @@ from compaction.certifier.transactions import AbortedRanges
 from compaction.config.entries import to_long
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.java_text import java_text
-from compaction.kernels.reading.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records
+from compaction.kernels.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records
 from compaction.task_runner import Reading, pack
 
 #: ``before`` has about this many bytes in each range

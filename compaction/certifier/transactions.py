@@ -33,7 +33,7 @@ from compaction.config.entries import to_long
 from compaction.formats.indexes import TXN_ROW
 from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
-from compaction.kernels.reading.tables import ABORT, COMMIT
+from compaction.kernels.tables import ABORT, COMMIT
 from compaction.names import CLEANER_OFFSETS, SNAPSHOT, TXNINDEX, segment_file
 from compaction.storage.filesystem import join
 from compaction.storage.mixed import file_system

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from compaction.checkup.check import Check, State
 from compaction.errors import CompactionError
-from compaction.kernels.compiling.ownership import why_not_private
+from compaction.kernels.ownership import why_not_private
 from compaction.screen.amounts import decimal
 from compaction.startup import protection
 from compaction.startup.java_version import find_java, require_java, version_of

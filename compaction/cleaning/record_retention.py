@@ -61,7 +61,7 @@ from compaction.cleaning.kafka_rules import NEWEST, RULES, KafkaRules
 from compaction.cleaning.transactions import AbortedRanges, Bools, Int64s, Rows
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.formats.record_batch import CONTROL, DELETE_HORIZON, TRANSACTIONAL
-from compaction.kernels.reading import tables
+from compaction.kernels import tables
 
 _NO_PRODUCER_ID = -1
 
@@ -104,7 +104,7 @@ class RoundRules:
 
     ``aborted`` and ``discardable`` are those of ``TxnResolution``; ``retain_end_offset`` is that of ``LogPlan``. ``kafka``
     are the rules of the Kafka version that the log is cleaned for. ``erases`` and ``erases_values`` are those of ``Limits``
-    (``compaction.kernels.rewriting.batch_retention``).
+    (``compaction.kernels.retention``).
     """
 
     aborted: AbortedRanges
@@ -117,7 +117,7 @@ class RoundRules:
     erases_values: bool = False
 
     def verdicts(self, rows: Rows, *, retain_by_mtime: bool = True) -> NDArray[np.uint8]:
-        """The verdict of each batch, (n,) uint8 (``compaction.kernels.reading.tables``): ``DISCARD`` by 1 and 2,
+        """The verdict of each batch, (n,) uint8 (``compaction.kernels.tables``): ``DISCARD`` by 1 and 2,
         ``RETAIN_EMPTY`` by 6 and 7, ``MARKER_OF_EMPTY_TXN`` for 9. Without ``DISCARD`` its records are judged one by one.
 
         :param rows: ``BATCH_ROW`` table (n,), any part of one cleaned segment

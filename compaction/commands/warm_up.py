@@ -1,4 +1,4 @@
-"""``warm-up``: compiles all kernels in advance, once per version of this package (``compaction.kernels.compiling.place``)."""
+"""``warm-up``: compiles all kernels in advance, once per version of this package (``compaction.kernels.cache``)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def warm_up() -> None:
 
     :raises CompactionError: there is no directory for the cache
     """
-    from compaction.kernels.compiling.cache import are_all_compiled, process_cache_dir
+    from compaction.kernels.cache import are_all_compiled, process_cache_dir
     from compaction.startup import all_kernels
 
     if process_cache_dir() is None:
@@ -66,7 +66,7 @@ class Part(NamedTuple):
 
 def status() -> list[Part]:
     """The parts of the cache for later runs."""
-    from compaction.kernels.compiling.cache import are_all_compiled, fingerprint, process_cache_dir
+    from compaction.kernels.cache import are_all_compiled, fingerprint, process_cache_dir
 
     place = process_cache_dir()
     if place is None:

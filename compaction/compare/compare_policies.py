@@ -24,7 +24,7 @@ from compaction.compare.policy_case import LogCases, PlanKey, PolicyCase
 from compaction.compare.shared_passes import LogCounts, SharedMaps
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.errors import CompactionError, as_log_error
-from compaction.kernels.rewriting.tally import BYTES, KEYLESS, RECORDS, TOMBSTONES
+from compaction.kernels.retention import BYTES, KEYLESS, RECORDS, TOMBSTONES
 from compaction.locking.access import Purpose, access
 from compaction.logdir.settings import Settings, read_settings
 from compaction.names import LogLocation

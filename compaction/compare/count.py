@@ -13,10 +13,9 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.keys.slot_table import COUNTS, Arena, SlotTable
-from compaction.kernels.reading.tables import DROP
-from compaction.kernels.rewriting.batch_retention import Limits
-from compaction.kernels.rewriting.tally import COLUMNS, LogRange, tally
+from compaction.kernels.retention import COLUMNS, Limits, LogRange, tally
+from compaction.kernels.slot_table import COUNTS, Arena, SlotTable
+from compaction.kernels.tables import DROP
 from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import OffsetMapSink, dirty_records, spilled
 from compaction.passes.clean_into import Decided
@@ -38,7 +37,7 @@ POSITIONS = 50
 @dataclass(frozen=True)
 class Tally:
     """Counts of records: ``positions`` int64[50, 4] by part of the log, ``ages`` int64[9, 4] by ``age_bucket``; columns as in
-    ``compaction.kernels.rewriting.tally``."""
+    ``compaction.kernels.retention``."""
 
     positions: NDArray[np.int64]
     ages: NDArray[np.int64]

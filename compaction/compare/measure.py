@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from compaction.compare.count import Source, Tally
 from compaction.errors import LogError, as_log_error
-from compaction.kernels.keys.slot_table import COUNTS, SlotTable
-from compaction.kernels.reading.tables import COPY
-from compaction.kernels.rewriting.tally import LogRange
+from compaction.kernels.retention import LogRange
+from compaction.kernels.slot_table import COUNTS, SlotTable
+from compaction.kernels.tables import COPY
 from compaction.logdir.throttle import Throttle
 from compaction.passes.clean_into import Decided, Rewriter
 from compaction.passes.decoder import Decoded

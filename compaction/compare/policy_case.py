@@ -10,7 +10,7 @@ from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import Group, PolicyPlan, explain_compaction, explain_deletion
 from compaction.compare.figures import OutcomeStatus
 from compaction.formats.producer_snapshot import ProducerEntry
-from compaction.kernels.reading.tables import ENTRY_BYTES
+from compaction.kernels.tables import ENTRY_BYTES
 from compaction.logdir.settings import Settings
 from compaction.names import LogLocation
 from compaction.report import LogReport

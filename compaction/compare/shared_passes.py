@@ -18,7 +18,7 @@ from compaction.cleaning.plan import LogPlan
 from compaction.compare.count import SharedSummary, Source, Tally, counts_of, scan_shared
 from compaction.compare.measure import MeasureContext, Measured, Repetition, count_rounds, measure_shared, resolve_counts
 from compaction.errors import LogError
-from compaction.kernels.keys.key_filter import KeyFilter
+from compaction.kernels.keys import KeyFilter
 from compaction.passes.merge import CleanedParts, MapParts
 from compaction.passes.tasks import (
     CleanContext,

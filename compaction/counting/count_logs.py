@@ -18,7 +18,7 @@ from compaction.counting.key_groups import KeyGroups
 from compaction.counting.key_totals import NO_NAMES, KeySummary, KeyTotals, Largest
 from compaction.counting.task_totals import KEYS, RecordCounts, TaskTotals
 from compaction.errors import LogError, as_log_error
-from compaction.kernels.reading import columns
+from compaction.kernels import columns
 from compaction.names import LogLocation
 from compaction.source.read_columns import Records, read_columns
 from compaction.source.read_plan import ReadRequest, ReadTask, plan_log, plan_stored

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from compaction.kernels.reading.locate import assign_parts
+from compaction.kernels.locate import assign_parts
 
 _SUMS = ("records", "bytes", "tombstones", "stored_bytes")
 _SCHEMA = pa.schema([("key", pa.binary()), *((name, pa.int64()) for name in _SUMS), ("newest", pa.decimal128(38))])

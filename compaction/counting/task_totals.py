@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from compaction.counting.byte_usage import Measured, Usage
 from compaction.counting.key_groups import KeyGroups
 from compaction.counting.key_totals import Int64s, KeyTotals, key_table, packed_parts
-from compaction.kernels.reading.columns import Bytes, Columns
+from compaction.kernels.columns import Bytes, Columns
 from compaction.source.read_columns import Records
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from compaction.formats.record_batch import (
     MAX_PLAIN_BYTES,
     BatchHeader,
 )
-from compaction.kernels.reading.records import COLUMNS, TIMESTAMP, locate_fields
+from compaction.kernels.records import COLUMNS, TIMESTAMP, locate_fields
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.ranges import view
 

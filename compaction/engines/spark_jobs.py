@@ -110,7 +110,7 @@ class OwnJobs:
         with suppress(*SPARK_ERRORS, OSError):
             stages = list(self._stages())
             if not any(stage.numActiveTasks or stage.numCompletedTasks or stage.numFailedTasks for stage in stages):
-                _LOG.warning("no task has started for %d s: %s", STALLED_S, why_stalled(self.sc))
+                _warn_of_stall(self.sc, STALLED_S)
 
 
 def slots(sc: SparkContext) -> int:
@@ -130,31 +130,39 @@ def concurrent_tasks(sc: SparkContext, conf: SparkConf) -> int:
 
 
 def await_executors(sc: SparkContext) -> None:
-    """Waits for the executors of an application that has just started; work is divided among those that have registered."""
-    if is_local(sc.master):
+    """Waits for the executors of an application that has just started; work is divided among those that have registered. Warns
+    if there is none."""
+    # the age of an application is in the time of the system
+    deadline_s = sc.startTime / 1000 + REGISTRATION_S
+    if is_local(sc.master) or time.time() >= deadline_s:
         return
     expected, found, changed_s = _expected_slots(sc), slots(sc), time.time()
-    # the age of an application is in the time of the system
-    while time.time() < sc.startTime / 1000 + REGISTRATION_S:
-        settled = found >= expected if expected else found and time.time() >= changed_s + _SETTLED_S
+    while time.time() < deadline_s:
+        settled = found >= expected if expected is not None else found and time.time() >= changed_s + _SETTLED_S
         if settled:
             return
         time.sleep(_POLL_S)
         if (now := slots(sc)) != found:
             found, changed_s = now, time.time()
+    if not found:
+        _warn_of_stall(sc, REGISTRATION_S)
 
 
-def _expected_slots(sc: SparkContext) -> int:
-    """The number of tasks that the requested executors run; 0 if it is not known."""
+def _expected_slots(sc: SparkContext) -> int | None:
+    """The number of tasks that the requested executors run, before there is a job; ``None`` if it is not known."""
     conf = sc.getConf()
     cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", str(sc.master))
     if cluster is not None:
         return int(cluster[1]) * int(cluster[2]) // _task_cpus(conf)
+    names = ["spark.executor.instances"]
     dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
-    instances = conf.get("spark.dynamicAllocation.initialExecutors" if dynamic else "spark.executor.instances")
-    if instances is not None:
-        return int(instances) * _executor_slots(conf)
-    return int(conf.get("spark.cores.max", "0")) // _task_cpus(conf)
+    if dynamic:
+        names += ["spark.dynamicAllocation.initialExecutors", "spark.dynamicAllocation.minExecutors"]
+    instances = [int(value) for value in map(conf.get, names) if value is not None]
+    if instances or dynamic:
+        return max(instances, default=0) * _executor_slots(conf)
+    cores = conf.get("spark.cores.max")
+    return None if cores is None else int(cores) // _task_cpus(conf)
 
 
 def _task_cpus(conf: SparkConf) -> int:
@@ -163,6 +171,10 @@ def _task_cpus(conf: SparkConf) -> int:
 
 def _executor_slots(conf: SparkConf) -> int:
     return max(1, int(conf.get("spark.executor.cores", "1")) // _task_cpus(conf))
+
+
+def _warn_of_stall(sc: SparkContext, seconds: float) -> None:
+    _LOG.warning("no task has started for %d s: %s", seconds, why_stalled(sc))
 
 
 def why_stalled(sc: SparkContext) -> str:
@@ -189,6 +201,7 @@ _NO_USER = "the user of this process has no entry in /etc/passwd: add one, or us
 _HINTS = (
     ("No space left on device", "free space in spark.local.dir, or choose another directory"),
     ("spark.driver.maxResultSize", "raise spark.driver.maxResultSize"),
+    ("TaskResultLost", "an executor was lost, or a result was larger than spark.driver.maxResultSize"),
     ("OutOfMemoryError", "raise spark.driver.memory or spark.executor.memory"),
     ("invalid null input: name", _NO_USER),
     # Java's user.home

@@ -25,7 +25,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 
-from compaction.kernels.compiling.ownership import why_not_private
+from compaction.kernels.ownership import why_not_private
 from compaction.screen.steps import FOREIGN
 from compaction.startup import protection
 

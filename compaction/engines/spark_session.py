@@ -10,7 +10,7 @@
 | ``spark.log.level`` | ``ERROR`` | the command reports errors; an occupied UI port is not one |
 | ``spark.ui.showConsoleProgress`` | ``false`` | the command shows its own progress |
 | ``spark.ui.liveUpdate.period`` | ``0`` | completed tasks count at once, not with the next heartbeat |
-| ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see ``compaction.kernels.compiling.cache`` | workers need not search for it |
+| ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see ``compaction.kernels.cache`` | workers need not search for it |
 
 ``compaction.startup.protection`` has those that keep other users out. ``spark.shuffle.file.buffer`` keeps Spark's default: each
 core may hold one such buffer for each of 200 partitions, which with 1 MiB would not fit into the heap of eight cores.
@@ -38,8 +38,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from compaction.engines.spark_jvm import C1_ONLY, LOCAL_DIRS, choose_jvm_options, private_dirs, start_jvm
-from compaction.kernels.compiling.cache import process_cache_dir
-from compaction.kernels.compiling.place import CACHE_DIR, NO_CACHE
+from compaction.kernels.cache import CACHE_DIR, NO_CACHE, process_cache_dir
 from compaction.startup import protection
 from compaction.startup.java_version import require_safe_jvm
 from compaction.startup.protection import MASTER, is_local

@@ -51,7 +51,7 @@ _PACKAGE_PATH = str(Path(__file__).absolute().parents[2])
 #: what the parent sends with a connection, and before an error
 _CONNECTION, _ERROR = b"c", b"e"
 #: the modules of tasks, and numba
-_TASK_MODULES = ("compaction.engines.local", "compaction.passes.clean_into", "compaction.kernels.compiling.cache")
+_TASK_MODULES = ("compaction.engines.local", "compaction.passes.clean_into", "compaction.kernels.cache")
 #: a worker's number and exit code, which is negative for a signal
 _EXIT = struct.Struct("<ii")
 

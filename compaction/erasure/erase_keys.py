@@ -58,7 +58,7 @@ from compaction.erasure.erasure_report import erased_report, erasure_document, l
 from compaction.erasure.find_matches import Erasure, FoundKeys, SliceMatches, match_slices, matchers, unpacked
 from compaction.errors import CorruptLogError
 from compaction.formats.keys import KeyPlaces
-from compaction.kernels.reading import tables
+from compaction.kernels import tables
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings import Settings
 from compaction.names import LogLocation

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from compaction.formats.keys import KeyCriteria, KeyPattern, salted_digest, shards
 from compaction.formats.record_batch import CONTROL, MAGIC
-from compaction.kernels.keys.key_set import BYTES_PER_KEY, KeySet, copy_keys, locate_keys, unmatch_tombstones
-from compaction.kernels.reading.tables import DROPPED, OFFSET_SHIFT
+from compaction.kernels.keys import BYTES_PER_KEY, KeySet, copy_keys, unmatch_tombstones
+from compaction.kernels.records import locate_keys
+from compaction.kernels.tables import DROPPED, OFFSET_SHIFT
 from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, RecordCounts, finish, in_portions, scan_records_of

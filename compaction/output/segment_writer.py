@@ -34,8 +34,8 @@ from compaction.formats.indexes import (
     write_time_index,
     write_txn_index,
 )
-from compaction.kernels.reading.tables import OUT_ROW
-from compaction.kernels.rewriting.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
+from compaction.kernels.rewrite import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
+from compaction.kernels.tables import OUT_ROW
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.verification import SegmentCheck
 from compaction.storage.contents import (

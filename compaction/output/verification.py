@@ -13,8 +13,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError
-from compaction.kernels.reading.batches import scan_batches
-from compaction.kernels.reading.tables import BATCH_ROW
+from compaction.kernels.batches import scan_batches
+from compaction.kernels.tables import BATCH_ROW
 from compaction.names import LOG
 from compaction.storage.contents import FileDigest, find_mismatch, read_back_error, read_range, verify_file
 from compaction.storage.filesystem import FileRange, FileSystem, ReadableFileSystem

@@ -26,9 +26,9 @@ from itertools import groupby, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.keys.key_filter import KeyFilter
-from compaction.kernels.keys.slot_table import OFFSETS, Arena, SlotTable, by_shard
-from compaction.kernels.reading.tables import ENTRY_BYTES
+from compaction.kernels.keys import KeyFilter
+from compaction.kernels.slot_table import OFFSETS, Arena, SlotTable, by_shard
+from compaction.kernels.tables import ENTRY_BYTES
 from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import Decoded
 from compaction.passes.merge import resolve

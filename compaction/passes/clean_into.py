@@ -36,9 +36,8 @@ from compaction.formats.record_batch import (
     decode_records,
     encode_records,
 )
-from compaction.kernels.reading.tables import BUILT, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS, WRAPPER
-from compaction.kernels.rewriting.batch_retention import Limits, decide
-from compaction.kernels.rewriting.rewrite import (
+from compaction.kernels.retention import BAD_NAMES, Limits, decide
+from compaction.kernels.rewrite import (
     BYTES_KEPT,
     COUNTERS,
     RECORD_GROWTH,
@@ -46,7 +45,7 @@ from compaction.kernels.rewriting.rewrite import (
     TOMBSTONES_REMOVED,
     rewrite,
 )
-from compaction.kernels.rewriting.survivors import BAD_NAMES
+from compaction.kernels.tables import BUILT, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS, WRAPPER
 from compaction.logdir.throttle import Throttle
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.segment_writer import PartWriter, SegmentIndexes, SegmentWriter, new_suffix, part_paths

@@ -17,8 +17,8 @@ from compaction.formats.codecs import BufferTooSmall, Codec, CodecError, decompr
 from compaction.formats.message_set import parse_message_entry, wrap
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import CODEC, HEADER_SIZE, LOG_APPEND_TIME, MAGIC, MAX_PLAIN_BYTES
-from compaction.kernels.reading.batches import first_bad_crc, last_record_offsets, scan_batches
-from compaction.kernels.reading.messages import (
+from compaction.kernels.batches import first_bad_crc, last_record_offsets, scan_batches
+from compaction.kernels.messages import (
     GROWTH,
     MESSAGE_GROWTH,
     WrapperFields,
@@ -27,8 +27,8 @@ from compaction.kernels.reading.messages import (
     plain_messages,
     wrapped_records,
 )
-from compaction.kernels.reading.records import RECORD_ERRORS, first_larger
-from compaction.kernels.reading.tables import DISCARD, DROP, MAX_OFFSET, OTHER_MAGIC_BIT, RETAIN_EMPTY
+from compaction.kernels.records import RECORD_ERRORS, first_larger
+from compaction.kernels.tables import DISCARD, DROP, MAX_OFFSET, OTHER_MAGIC_BIT, RETAIN_EMPTY
 from compaction.storage.segment_file import Block
 
 #: size of the buffer for decompressed records, unless one batch needs more

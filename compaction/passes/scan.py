@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from compaction.cleaning.transactions import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
 from compaction.errors import CorruptLogError, LogError, as_log_error
 from compaction.formats.record_batch import CONTROL, MAGIC, TRANSACTIONAL
-from compaction.kernels.reading.records import KEYLESS, LOOKUPS_ONLY, MAP, MESSAGES, SKIP, TOMBSTONES, scan_records
-from compaction.kernels.reading.siphash import HashSecret
-from compaction.kernels.reading.tables import ENTRY_WORDS
+from compaction.kernels.keys import HashSecret
+from compaction.kernels.records import KEYLESS, LOOKUPS_ONLY, MAP, MESSAGES, SKIP, TOMBSTONES, scan_records
+from compaction.kernels.tables import ENTRY_WORDS
 from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import (
     CHANGED,

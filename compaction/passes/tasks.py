@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.cleaning.record_retention import RoundRules
 from compaction.cleaning.transactions import KEYLESS_ROW, AbortedRanges
-from compaction.kernels.keys.key_filter import KeyFilter
-from compaction.kernels.reading.siphash import HashSecret
+from compaction.kernels.keys import HashSecret, KeyFilter
 from compaction.storage.contents import FileDigest
 from compaction.storage.filesystem import DiskFileSystem
 from compaction.storage.mixed import MixedFileSystem

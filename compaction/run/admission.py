@@ -14,7 +14,7 @@ from typing import NamedTuple
 from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import Group, LogPlan
 from compaction.errors import StorageError
-from compaction.kernels.reading.tables import OUT_ROW
+from compaction.kernels.tables import OUT_ROW
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult
 from compaction.run.sizing import Sizes, max_records
 from compaction.screen.amounts import size

@@ -18,7 +18,7 @@ from typing import Protocol
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.config import BrokerConfig
 from compaction.errors import StorageError, as_log_error
-from compaction.kernels.reading.siphash import HashSecret
+from compaction.kernels.keys import HashSecret
 from compaction.logdir.read_log import cut_segment
 from compaction.names import LOG, segment_file
 from compaction.output.swap import SwapGroup

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.plan import LogPlan
 from compaction.errors import CompactionError
-from compaction.kernels.reading.siphash import HashSecret
+from compaction.kernels.keys import HashSecret
 from compaction.logdir.read_log import cut_segment
 from compaction.names import LOG, segment_file
 from compaction.passes.decoder import Decoder

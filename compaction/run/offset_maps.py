@@ -17,7 +17,7 @@ from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import aborted_for_map, resolve_cleaning
 from compaction.formats.indexes import read_offset_index
-from compaction.kernels.keys.key_filter import KeyFilter
+from compaction.kernels.keys import KeyFilter
 from compaction.logdir.throttle import UNLIMITED
 from compaction.names import INDEX, segment_file
 from compaction.passes.build_map import collect_keys, dirty_records, flag_single_task_logs, scan_slices

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
-from compaction.kernels.reading.tables import ENTRY_BYTES
+from compaction.kernels.tables import ENTRY_BYTES
 from compaction.passes.tasks import Slice
 from compaction.task_runner import Place
 

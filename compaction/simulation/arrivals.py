@@ -27,10 +27,9 @@ from compaction.cleaning.transactions import AbortedRanges
 from compaction.errors import LogError
 from compaction.formats.codecs import Codec, compress
 from compaction.formats.record_batch import CODEC, CONTROL, MAGIC, TRANSACTIONAL
-from compaction.kernels.keys.slot_table import ENDS, SIZE_SHIFT, SlotTable
-from compaction.kernels.reading import records
-from compaction.kernels.reading.places import place_records
-from compaction.kernels.reading.records import LOOKUPS_ONLY, MAP, SKIP
+from compaction.kernels import records
+from compaction.kernels.records import LOOKUPS_ONLY, MAP, SKIP, place_records
+from compaction.kernels.slot_table import ENDS, SIZE_SHIFT, SlotTable
 from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import spilled
 from compaction.passes.decoder import Decoded

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 
 from compaction.errors import UsageError
 from compaction.formats.record_batch import CODEC, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
-from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Bytes
+from compaction.kernels.columns import HEADERS, KEYS, VALUES, Bytes
 from compaction.names import TopicPartition
 from compaction.printable import printable
 from compaction.source.latest import LatestRecords

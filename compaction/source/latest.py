@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, LogError
-from compaction.kernels.keys.slot_table import NEWEST, SlotTable
-from compaction.kernels.reading.siphash import HashSecret
-from compaction.kernels.reading.tables import OFFSET_SHIFT, TOMBSTONE
+from compaction.kernels.keys import HashSecret
+from compaction.kernels.slot_table import NEWEST, SlotTable
+from compaction.kernels.tables import OFFSET_SHIFT, TOMBSTONE
 from compaction.logdir.throttle import UNLIMITED, Throttle
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, Entries, finish, scan

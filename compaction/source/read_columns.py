@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from compaction.cleaning.transactions import AbortedRanges
 from compaction.errors import CorruptLogError
 from compaction.formats.record_batch import CONTROL, MAGIC, TRANSACTIONAL
-from compaction.kernels.reading.batches import last_record_offsets
-from compaction.kernels.reading.columns import Columns, fill_columns, measure_records, new_columns
-from compaction.kernels.reading.records import OK, RECORD_ERRORS
+from compaction.kernels.batches import last_record_offsets
+from compaction.kernels.columns import Columns, fill_columns, measure_records, new_columns
+from compaction.kernels.records import OK, RECORD_ERRORS
 from compaction.passes.decoder import Decoded, Decoder
 from compaction.storage.filesystem import ReadableFileSystem
 from compaction.storage.mixed import MixedFileSystem

@@ -11,12 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.formats.indexes import OFFSET_ROW, TIME_ROW
-from compaction.kernels.compiling.cache import note_all_compiled
-from compaction.kernels.keys import key_filter, key_set, slot_table
-from compaction.kernels.reading import backup_records, batches, columns, locate, messages, records
-from compaction.kernels.reading.siphash import HashSecret
-from compaction.kernels.reading.tables import BATCH_ROW, ENTRY_WORDS, OUT_ROW
-from compaction.kernels.rewriting import batch_retention, index, rewrite, tally
+from compaction.kernels import backup_records, batches, columns, keys, locate, messages, records, retention, rewrite, slot_table
+from compaction.kernels.cache import note_all_compiled
+from compaction.kernels.tables import BATCH_ROW, ENTRY_WORDS, OUT_ROW
 
 
 def _empty(kind: Any, *shape: int) -> NDArray[Any]:
@@ -35,7 +32,7 @@ def scan() -> None:
 
 
 def first_pass() -> None:
-    entries, secret = _empty(np.uint64, 0, ENTRY_WORDS), HashSecret(0, 0).state()
+    entries, secret = _empty(np.uint64, 0, ENTRY_WORDS), keys.HashSecret(0, 0).state()
     counters = _empty(np.int64, len(records.RECORD_ERRORS))
     records.scan_records(*_rows(), _empty(np.uint8), 0, 0, entries, entries, _empty(np.int32), counters, secret)
     offset_map = slot_table.SlotTable(slot_table.OFFSETS, 0, 1.0, 0)
@@ -44,12 +41,12 @@ def first_pass() -> None:
 
 
 def matches() -> None:
-    located, chosen, secret = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.bool_), HashSecret(0, 0)
+    located, chosen, secret = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.bool_), keys.HashSecret(0, 0)
     counters = _empty(np.int64, len(records.RECORD_ERRORS))
-    key_set.locate_keys(*_rows(), chosen, 0, located, _empty(np.int32), counters)
-    key_set.KeySet.of(_empty(np.int64, 1), _empty(np.uint8), secret).match(located, secret, chosen)
-    key_set.unmatch_tombstones(located, chosen)
-    key_set.copy_keys(located, chosen, _empty(np.int32, 1), _empty(np.uint8))
+    records.locate_keys(*_rows(), chosen, 0, located, _empty(np.int32), counters)
+    keys.KeySet.of(_empty(np.int64, 1), _empty(np.uint8), secret).match(located, secret, chosen)
+    keys.unmatch_tombstones(located, chosen)
+    keys.copy_keys(located, chosen, _empty(np.int32, 1), _empty(np.uint8))
 
 
 def large_logs() -> None:
@@ -57,7 +54,7 @@ def large_logs() -> None:
     entries, survivors = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.uint64)
     slot_table.by_shard(entries, 2)
     slot_table.SlotTable(slot_table.OFFSETS, 0, 1.0, 0).update(entries)
-    filtered = key_filter.KeyFilter.sized(0, 0)
+    filtered = keys.KeyFilter.sized(0, 0)
     filtered.add(entries)
     filtered.prune(entries, 0)
     slot_table.by_bound(survivors, survivors, _empty(np.int64, 2))
@@ -65,12 +62,12 @@ def large_logs() -> None:
 
 def second_pass() -> None:
     block, scratch, rows, spans = _rows()
-    survivors, limits, numbers = _empty(np.uint64), batch_retention.Limits(0, 0, 0, False), _empty(np.uint8)
-    batch_retention.decide(rows, numbers, survivors, limits, numbers)
+    survivors, limits, numbers = _empty(np.uint64), retention.Limits(0, 0, 0, False), _empty(np.uint8)
+    retention.decide(rows, numbers, survivors, limits, numbers)
     batches.first_bad_crc(block, 0, rows, numbers != 0)
     out, kept, counters = _empty(OUT_ROW), _empty(np.int64, 0, 6), _empty(np.int64, rewrite.COUNTERS)
     rewrite.rewrite(block, scratch, rows, spans, numbers, numbers, survivors, limits, 0, 0, 0, block, out, kept, counters)
-    index.index_entries(out, 0, index.new_state(0), _empty(OFFSET_ROW), _empty(TIME_ROW))
+    rewrite.index_entries(out, 0, rewrite.new_state(0), _empty(OFFSET_ROW), _empty(TIME_ROW))
 
 
 def markers() -> None:
@@ -94,9 +91,9 @@ def record_sizes() -> None:
 
 
 def comparison() -> None:
-    counted, ages = _empty(np.int64, 1, tally.COLUMNS), _empty(np.int64, 2, tally.COLUMNS)
-    limits, frame, numbers = batch_retention.Limits(0, 0, 0, False), tally.LogRange(0, 1, 0), _empty(np.uint8)
-    tally.tally(*_rows(), numbers, numbers, _empty(np.uint64), limits, frame, _empty(np.int64), counted, ages)
+    counted, ages = _empty(np.int64, 1, retention.COLUMNS), _empty(np.int64, 2, retention.COLUMNS)
+    limits, frame, numbers = retention.Limits(0, 0, 0, False), retention.LogRange(0, 1, 0), _empty(np.uint8)
+    retention.tally(*_rows(), numbers, numbers, _empty(np.uint64), limits, frame, _empty(np.int64), counted, ages)
 
 
 def source() -> None:

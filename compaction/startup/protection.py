@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from compaction.errors import UsageError
 from compaction.formats.java_text import as_dict, parse_properties
-from compaction.kernels.compiling.ownership import why_not_private
+from compaction.kernels.ownership import why_not_private
 
 MASTER = "spark.master"
 LOCAL_MASTER = "local[*]"

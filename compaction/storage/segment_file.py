@@ -31,7 +31,7 @@ from compaction.formats.record_batch import (
     EndTxnMarker,
     read_end_txn_marker,
 )
-from compaction.kernels.reading.batches import (
+from compaction.kernels.batches import (
     BATCH_ERRORS,
     IO_ERROR,
     LONG_CONTROL,
@@ -44,7 +44,7 @@ from compaction.kernels.reading.batches import (
     scan_batches,
     walk_headers,
 )
-from compaction.kernels.reading.tables import BATCH_ROW
+from compaction.kernels.tables import BATCH_ROW
 from compaction.names import LOG, segment_file
 from compaction.storage import read_counter
 from compaction.storage.filesystem import ByteSource, ReadableFileSystem, join

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ from compaction.formats.record_batch import HEADER_SIZE
 from tests.golden import unpack_sample
 from tests.jvm import spark_variables
 from tests.kafka.jars import spark_home
-from tests.large_log import write_large_log
+from tests.large_log import replace_log, write_large_log
 
 pytestmark = pytest.mark.airflow
 
@@ -184,6 +185,33 @@ def test_a_task_calls_the_python_api_in_the_environment_of_the_project(airflow: 
     assert document["engine"]["name"] == "local"
     assert document["totals"]["cleaned"] > 3
     assert {log["status"] for log in document["logs"] if (log["topic"], log["partition"]) == ("orders", 9)} == {"cleaned"}
+
+
+DAG_OF_THE_PAGE = """\
+from datetime import datetime, timezone
+from airflow.sdk import DAG
+with DAG("own", schedule="@daily", start_date=datetime(2025, 12, 1, tzinfo=timezone.utc)):
+"""
+
+
+def test_a_task_of_ones_own_runs_as_the_page_airflow_md_writes_it(airflow: Airflow, tmp_path: Path) -> None:
+    """On logs that need worker processes."""
+    page = (ROOT / "docs/airflow.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    log_dir = unpack_sample(tmp_path)
+    replace_log(log_dir, "orders", write_large_log(tmp_path / "large") / "orders-0")
+    environment = str(Path(sys.executable).parent.parent)
+    example = example.replace("/opt/kafka-log-compaction/.venv", environment).replace("/backup/kafka-1", str(log_dir))
+    dag = airflow.folder / "own.py"
+    dag.write_text(DAG_OF_THE_PAGE + textwrap.indent(example, "    "))
+    try:
+        found, said = airflow.run(tmp_path, log_dir, "own")
+    finally:
+        dag.unlink()
+    assert found["tasks"] == {"compact": "success"}, said
+    assert found["pools"] == {"compact": "kafka_log_dirs"}
+    assert not list(log_dir.glob("*/*.clean*"))
+    assert sum(file.stat().st_size for file in (log_dir / "orders-0").glob("*.log")) < 10_000_000
 
 
 def test_a_copy_continues_that_of_the_last_slot(airflow: Airflow, tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-import compaction.kernels.compiling.intrinsics  # noqa: F401 - loads the library of CRC-32C, which cached functions call
-from compaction.kernels.compiling.native import crc32c, store16, store32, store64
-from compaction.kernels.reading.bytes import put_varlong, varlong_size
+from compaction.kernels.bytes import put_varlong, varlong_size
+from compaction.kernels.compiling import crc32c, load_crc32c, store16, store32, store64
+
+# cached functions call it
+load_crc32c()
 
 _KEY_BYTES = 16
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compaction.kernels.reading.batches import scan_batches
+from compaction.kernels.batches import scan_batches
 
 _STEP = 64 << 20
 #: allowed relative difference between versions of a codec's library

@@ -11,8 +11,8 @@ import pytest
 from compaction.certifier import key_tables
 from compaction.certifier.key_tables import JoinedKeys, KeyTables
 from compaction.certifier.reader import Chunk
-from compaction.kernels.reading.locate import RECORD_ROW
-from compaction.kernels.reading.tables import BATCH_ROW
+from compaction.kernels.locate import RECORD_ROW
+from compaction.kernels.tables import BATCH_ROW
 
 
 class Seen(NamedTuple):

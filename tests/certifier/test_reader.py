@@ -13,7 +13,7 @@ import pytest
 from compaction.certifier import reader as own
 from compaction.certifier.reader import ByteRange, is_torn, read_batches, read_varint
 from compaction.errors import LogError
-from compaction.kernels.reading.tables import BATCH_ROW
+from compaction.kernels.tables import BATCH_ROW
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.ranges import view
 from compaction.storage.segment_file import SegmentReader, SegmentScan

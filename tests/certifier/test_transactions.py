@@ -10,7 +10,7 @@ import pytest
 from compaction.certifier.find_pairs import SegmentFiles
 from compaction.certifier.segments import DATA, EVENT_ROW, SegmentWalk, WalkTask, join_runs, walk_segment
 from compaction.certifier.transactions import OPEN, Transactions, following
-from compaction.kernels.reading.tables import ABORT, COMMIT
+from compaction.kernels.tables import ABORT, COMMIT
 from tests.kafka.encode import Batch, Record
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compaction.cleaning.producer_state import ProducerStates
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.formats.record_batch import CONTROL, TRANSACTIONAL, EndTxnMarker, read_end_txn_marker
-from compaction.kernels.reading.tables import ABORT, BATCH_ROW, COMMIT, EMPTY_CONTROL, NOT_CONTROL
+from compaction.kernels.tables import ABORT, BATCH_ROW, COMMIT, EMPTY_CONTROL, NOT_CONTROL
 from tests.kafka.encode import Producer, marker
 
 DAY_MS = 86_400_000

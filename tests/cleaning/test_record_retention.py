@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import AbortedRanges, resolve_cleaning, summarise
 from compaction.formats.producer_snapshot import ProducerEntry
-from compaction.kernels.reading import tables
+from compaction.kernels import tables
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
 from tests.oracle.logs import ABORT, COMMIT, Batching, LogBuilder, Sent
 from tests.oracle.random_logs import Flavour, random_log

@@ -26,6 +26,7 @@ from tests.golden import unpack_sample
 from tests.jvm import executor_options
 from tests.object_store.fixtures import Bucket
 from tests.object_store.server import ACCESS_KEY, SECRET_KEY
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -37,7 +38,7 @@ from compaction.api.engine_choice import start_session
 session = start_session("probe")
 def where(_):
     import compaction, numba, os, sys
-    from compaction.kernels.reading import batches
+    from compaction.kernels import batches
     return [(compaction.__file__, numba.__file__, sys.executable, os.environ.get("PYTHONPATH", ""))]
 sc = session.sparkContext
 for each in sc.parallelize(range(4), 4).flatMap(where).collect():
@@ -95,6 +96,40 @@ def test_workers_run_only_shipped_code(packed: Path, two_workers: Standalone, tm
         assert re.search(r"/cluster/work-\d+/.*/environment/lib/.*/numba/__init__\.py$", library)
         assert python.endswith("/environment/bin/python")
         assert str(ROOT) not in path.split(os.pathsep)
+
+
+#: a call on a session whose executors no worker of the cluster can start
+TOO_LARGE = """
+import sys, compaction
+from pyspark.sql import SparkSession
+settings = {"spark.executor.cores": "64", "spark.executor.memory": "700m", "spark.ui.enabled": "false"}
+spark = SparkSession.builder.master(sys.argv[1]).config(map=settings).getOrCreate()
+print("session", flush=True)
+compaction.count(sys.argv[2], spark=spark)
+"""
+
+
+def test_executors_that_no_worker_can_start_are_said_after_half_a_minute(two_workers: Standalone, tmp_path: Path) -> None:
+    """The call waits: a worker may join."""
+    environment = bare_environment(tmp_path) | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    del environment["SPARK_HOME"]
+    output = tmp_path / "output"
+    with output.open("wb") as file:
+        command = [sys.executable, "-c", TOO_LARGE, two_workers.url, str(unpack_sample(tmp_path))]
+        call = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        wait_until(lambda: b"session" in output.read_bytes(), 60)
+        begun = time.monotonic()
+        wait_until(lambda: b"no task has started" in output.read_bytes() or call.poll() is not None, 60)
+        assert (call.poll(), time.monotonic() - begun < 45) == (None, True), output.read_text()[-3000:]
+    finally:
+        call.kill()
+        call.wait()
+    (line,) = re.findall("no task has started.*", output.read_text())
+    assert line == (
+        f"no task has started for 30 s: no executor has registered with {two_workers.url}. Each was requested with "
+        "spark.executor.cores=64, spark.executor.memory=700m: does a worker have that free?"
+    )
 
 
 def executors(cluster: Standalone) -> set[Path]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compaction.commands import warm_up
-from compaction.kernels.compiling import cache
+from compaction.kernels import cache
 from compaction.startup import all_kernels
 
 ROOT = Path(__file__).resolve().parents[2]

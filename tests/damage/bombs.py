@@ -24,7 +24,7 @@ from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.targets import Target
 from compaction.errors import LogError
 from compaction.formats.record_batch import MAX_PLAIN_BYTES
-from compaction.kernels.reading.columns import KEYS, VALUES
+from compaction.kernels.columns import KEYS, VALUES
 from compaction.names import LOG, segment_file
 from compaction.source.read_columns import Bounds, ReadSpec, read_columns
 from compaction.storage.local import LocalFileSystem

@@ -27,10 +27,10 @@ from compaction.formats.message_set import iter_batches
 from compaction.formats.metadata_log import ClusterConfigs, parse_record
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import RecordBatch, read_end_txn_marker
-from compaction.kernels.reading.batches import scan_batches
-from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES
-from compaction.kernels.reading.siphash import HashSecret
-from compaction.kernels.reading.tables import OFFSET_SHIFT
+from compaction.kernels.batches import scan_batches
+from compaction.kernels.columns import HEADERS, KEYS, VALUES
+from compaction.kernels.keys import HashSecret
+from compaction.kernels.tables import OFFSET_SHIFT
 from compaction.output.journal import JOURNAL, read_journal
 from compaction.passes.build_map import scan_slices
 from compaction.passes.clean_into import clean_parts

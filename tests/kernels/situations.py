@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.reading.tables import (
+from compaction.kernels.retention import Limits
+from compaction.kernels.tables import (
     DISCARD,
     DROPPED,
     MARKER_OF_EMPTY_TXN,
@@ -17,7 +18,6 @@ from compaction.kernels.reading.tables import (
     RETAIN_EMPTY,
     TOMBSTONE,
 )
-from compaction.kernels.rewriting.batch_retention import Limits
 from tests.oracle.records import NaiveBatch, NaiveRecord
 
 

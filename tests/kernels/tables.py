@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.reading.tables import BATCH_ROW
+from compaction.kernels.tables import BATCH_ROW
 from tests.oracle import compression
 from tests.oracle.random_logs import Flavour, random_log
 from tests.oracle.records import HEADER, NaiveBatch

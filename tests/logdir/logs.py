@@ -12,7 +12,7 @@ from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats import indexes
 from compaction.formats.message_set import iter_batches
 from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
-from compaction.kernels.reading.batches import scan_batches
+from compaction.kernels.batches import scan_batches
 from compaction.logdir.read_log import segment_bases
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, LogLocation, TopicPartition, segment_file
 from compaction.recovery.indexes import IndexBuilder

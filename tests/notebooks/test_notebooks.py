@@ -14,8 +14,13 @@ import nbclient
 import nbformat
 import pytest
 
+import compaction
+from tests.golden import unpack_sample
+from tests.large_log import replace_log, write_large_log
+
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+AS_OF = "2026-02-01T00:00Z"
 PLOTS = {"what_is_in_this_log": 3, "reading_a_report": 2, "what_if_over_time": 1}
 
 
@@ -62,6 +67,34 @@ def test_a_notebook_runs_on_eight_cores_and_gives_the_stored_outputs(
     assert len(images) == PLOTS[path.stem]
     assert not [output for output in outputs if output.output_type == "error"]
     assert texts(notebook) == texts(stored)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log directory of the user's, with a log that needs workers."""
+    place = tmp_path_factory.mktemp("large")
+    log_dir = unpack_sample(place, "orders-0", "users")
+    replace_log(log_dir, "orders", write_large_log(place / "log", step_ms=3_600_000) / "orders-0")
+    return log_dir
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_on_a_log_of_the_user_that_needs_workers(
+    path: Path, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("KAFKA_LOG_DIR", str(large))
+    report = compaction.compact(large, output_dir=tmp_path / "copy", as_of=AS_OF)
+    (tmp_path / "report.json").write_text(report.to_json())
+    monkeypatch.setenv("KAFKA_COMPACTION_REPORT", str(tmp_path / "report.json"))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")
+    notebook = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == PLOTS[path.stem]
+    assert not [output for output in outputs if output.output_type == "error"]
+    assert ("MB at most" if path.stem == "what_if_over_time" else "orders") in json.dumps(outputs)
 
 
 def store(notebook: nbformat.NotebookNode, path: Path) -> None:

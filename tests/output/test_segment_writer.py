@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compaction.errors import CorruptLogError
-from compaction.kernels.reading.tables import OUT_ROW
+from compaction.kernels.tables import OUT_ROW
 from compaction.output.segment_writer import SegmentWriter, new_suffix
 from compaction.storage.durable import run_alone
 from compaction.storage.local import LocalFileSystem

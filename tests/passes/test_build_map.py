@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compaction.kernels.reading.siphash import HashSecret
-from compaction.kernels.reading.tables import ENTRY_BYTES
+from compaction.kernels.keys import HashSecret
+from compaction.kernels.tables import ENTRY_BYTES
 from compaction.passes import build_map
 from compaction.passes.build_map import scan_slices
 from compaction.passes.scan import Emitted, finish

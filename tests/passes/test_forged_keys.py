@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compaction.compare.compare_policies import compare_with
-from compaction.kernels.keys.slot_table import COUNTS, OFFSETS, Arena, SlotTable
-from compaction.kernels.reading.siphash import HashSecret
+from compaction.kernels.keys import HashSecret
+from compaction.kernels.slot_table import COUNTS, OFFSETS, Arena, SlotTable
 from compaction.passes.build_map import scan_slices
 from compaction.passes.tasks import MapContext, MapSettings, Slice
 from compaction.task_runner import Reading

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compaction.kernels.keys.key_filter import KeyFilter
+from compaction.kernels.keys import KeyFilter
 from compaction.run.sizing import Sizes
 from tests.memory import scratch
 from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case, random_cases

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compaction.kernels.reading.tables import ENTRY_BYTES
+from compaction.kernels.tables import ENTRY_BYTES
 from compaction.passes.build_map import flag_single_task_logs
 from compaction.passes.tasks import MapContext, Resolved, Slice
 from compaction.run.compact import clean_logs

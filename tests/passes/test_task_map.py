@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.kernels.keys.slot_table import Arena
-from compaction.kernels.reading.tables import ENTRY_BYTES, OFFSET_SHIFT
+from compaction.kernels.slot_table import Arena
+from compaction.kernels.tables import ENTRY_BYTES, OFFSET_SHIFT
 from compaction.passes.build_map import TaskMap
 
 SLOTS = 400

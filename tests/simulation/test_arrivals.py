@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from compaction.kernels.keys.slot_table import ENDS, SlotTable
+from compaction.kernels.slot_table import ENDS, SlotTable
 from compaction.simulation import arrivals as module
 from compaction.simulation.arrivals import BATCHES, CONTROLS, LARGEST_TIMESTAMP, NEVER, RECORDS, STORED
 from tests.kafka.encode import Batch, Record

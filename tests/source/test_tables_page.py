@@ -19,6 +19,7 @@ import pytest
 
 from tests.dumping.segments import T0
 from tests.kafka.encode import Batch, Record
+from tests.large_log import END_OFFSET, KEYS, write_large_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,19 +95,22 @@ def test_every_example_is_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_page_can_be_pasted_from_its_first_line(tmp_path: Path) -> None:
-    """In an interpreter that has run nothing else; the examples for other packages only if these are installed."""
-    append(tmp_path / "log-dir", 0, 0, {"a": '{"id": 1, "state": "new"}', "b": None})
+    """In an interpreter that has run nothing else, on a large log; examples for other packages only if these are installed."""
+    write_large_log(tmp_path / "log-dir")
+    append(tmp_path / "log-dir", 0, END_OFFSET, {"a": '{"id": 1, "state": "new"}', "b": None})
     (tmp_path / "orders").mkdir()
     needed = {"from deltalake": "deltalake", "from pyiceberg": "pyiceberg"}
     left_out = ["from_avro", *(step for step, package in needed.items() if find_spec(package) is None)]
     pasted = [each for each in examples("python") if not any(step in each for step in left_out)]
+    program = in_place("\n".join(pasted), tmp_path) + "print(orders.count(), orders.where(orders.key == 'a').collect())"
     done = subprocess.run(
-        [sys.executable, "-c", in_place("\n".join(pasted), tmp_path) + "print(registered.count(), orders.collect())"],
+        [sys.executable, "-c", program],
         cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
         env={**os.environ, **_catalog(tmp_path), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.splitlines()[-1] == "1 [Row(key='a', value=Row(id=1, state='new'))]"
+    # those of the large log, the one of its active segment, and ``a``
+    assert done.stdout.splitlines()[-1] == f"{KEYS + 2} [Row(key='a', value=Row(id=1, state='new'))]"
 
 
 def _catalog(root: Path) -> dict[str, str]:

@@ -113,8 +113,10 @@ class Registering:
         (Registering("yarn", ("spark.executor.instances", "2"), ("spark.executor.cores", "2")), 4),
         (Registering("yarn", ("spark.executor.instances", "3")), 3),
         (Registering("spark://h:7077"), 4),
+        (Registering("yarn", ("spark.dynamicAllocation.enabled", "true"), ("spark.dynamicAllocation.minExecutors", "2")), 2),
+        (Registering("yarn", ("spark.dynamicAllocation.enabled", "true")), 0),
     ],
-    ids=["local-cluster", "cores.max", "instances", "fewer", "unknown"],
+    ids=["local-cluster", "cores.max", "instances", "fewer", "unknown", "dynamic", "none before a job"],
 )
 def test_executors_that_are_still_registering_are_waited_for(
     monkeypatch: pytest.MonkeyPatch, sc: Any, found: int

@@ -19,7 +19,7 @@ from pyspark import SparkContext
 
 from compaction.compare.compare_policies import compare_with
 from compaction.engines.spark import SparkEngine
-from compaction.kernels.reading.siphash import HashSecret
+from compaction.kernels.keys import HashSecret
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
 from tests.compare.test_compare_policies import request

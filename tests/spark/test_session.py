@@ -28,7 +28,7 @@ session = build_session("asked name", extra={extra!r})
 ship_package(session)
 sc = session.sparkContext
 def worker(_):
-    from compaction.kernels.compiling.cache import process_cache_dir
+    from compaction.kernels.cache import process_cache_dir
     return [sys.executable, os.environ.get("NUMBA_CACHE_DIR"), str(process_cache_dir())]
 print(json.dumps({{
     "conf": dict(sc.getConf().getAll()),

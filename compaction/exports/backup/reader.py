@@ -39,7 +39,7 @@ from compaction.formats.backup import (
     SegmentStream,
 )
 from compaction.formats.primitives import FormatError
-from compaction.kernels.reading.backup_records import (
+from compaction.kernels.backup_records import (
     BACKUP_ERRORS,
     COMPLETE,
     COUNT,

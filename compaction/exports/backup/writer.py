@@ -33,8 +33,8 @@ from compaction.formats.backup import (
     encode_segment,
     format_manifest,
 )
-from compaction.kernels.reading.backup_records import BACKUP_ERRORS, COMPLETE, NO_SPACE, put_backup_records
-from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Columns
+from compaction.kernels.backup_records import BACKUP_ERRORS, COMPLETE, NO_SPACE, put_backup_records
+from compaction.kernels.columns import HEADERS, KEYS, VALUES, Columns
 from compaction.names import TopicPartition
 from compaction.screen.amounts import counted
 from compaction.source.read_columns import read_columns

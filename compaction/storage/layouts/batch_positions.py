@@ -11,7 +11,7 @@ import numpy as np
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
 from compaction.formats.primitives import FormatError
-from compaction.kernels.reading.tables import BATCH_ROW
+from compaction.kernels.tables import BATCH_ROW
 from compaction.names import INDEX, LOG
 from compaction.storage.filesystem import FileRange, ReadableFileSystem
 from compaction.storage.ranges import View

@@ -1,1 +1,0 @@
-"""How kernels are compiled and cached: decorators, the cache on disk, and native functions that kernels call."""

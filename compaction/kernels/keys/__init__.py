@@ -1,1 +1,0 @@
-"""Kernels over keys: the offset map, the key filter, counts."""

@@ -1,1 +1,0 @@
-"""Loops that find batches and records in blocks of bytes, and hash their keys."""

@@ -1,0 +1,127 @@
+"""Spark on a machine that lacks something: a directory is full or read-only, the driver may receive little.
+
+The mounts are in a namespace of the process alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.jvm import spark_variables
+from tests.kafka.jars import spark_home
+from tests.large_log import write_large_log
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 240
+NAMESPACE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"]), "sh", "-c"]
+#: without the second one, all processes of the machine would see it
+READ_ONLY_SHM = "mount --bind /dev/shm /dev/shm && mount -o remount,bind,ro /dev/shm && ! touch /dev/shm/file"
+POLICY = "cleanup.policy=compact"
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_large_log(tmp_path_factory.mktemp("large"))
+
+
+@pytest.fixture
+def mounted(missing: Callable[[str], None]) -> Callable[[str, Sequence[str], Path], subprocess.CompletedProcess[str]]:
+    """A function that runs a command after mounts."""
+    if subprocess.run([*NAMESPACE, "true"], check=False, capture_output=True).returncode:
+        missing("a mount namespace")
+    return lambda mounts, command, place: _run([*NAMESPACE, f"{mounts} && exec {shlex.join(command)}"], place)
+
+
+def _run(command: Sequence[str], place: Path) -> subprocess.CompletedProcess[str]:
+    usual = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    variables = {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, **spark_variables()}
+    return subprocess.run(
+        command, cwd=place, env={**usual, **variables}, capture_output=True, text=True, check=False, timeout=LIMIT_S
+    )
+
+
+def _compact(log_dir: Path, **settings: str) -> list[str]:
+    """The command by ``spark-submit``."""
+    options = [f"--conf={name}={value}" for name, value in settings.items()]
+    script, arguments = ROOT / "jobs/compact.py", ["--log-dir", str(log_dir), "--output-dir", "copy", "--set", POLICY]
+    return [str(spark_home() / "bin/spark-submit"), "--master", "local[2]", *options, str(script), *arguments]
+
+
+@pytest.mark.parametrize("command", ["compact", "count", "dry-run"])
+def test_no_command_writes_to_the_shared_memory_of_the_machine(
+    command: str,
+    mounted: Callable[[str, Sequence[str], Path], subprocess.CompletedProcess[str]],
+    large: Path,
+    tmp_path: Path,
+) -> None:
+    options = {"compact": ["--set", POLICY, "--output-dir", "copy"], "dry-run": ["--set", POLICY], "count": []}[command]
+    call = [sys.executable, "-m", "compaction", command, "--engine", "spark", "--log-dir", str(large), *options]
+    done = mounted(READ_ONLY_SHM, call, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Read-only" in done.stderr, "the mount is not in force"
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_local_directory_ends_the_run_with_its_cause(
+    mounted: Callable[[str, Sequence[str], Path], subprocess.CompletedProcess[str]], large: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "full").mkdir()
+    mount = "mount -t tmpfs -o size=16k,mode=700 tmpfs full"
+    done = mounted(mount, _compact(large, **{"spark.local.dir": str(tmp_path / "full")}), tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == (
+        "error: Spark's job failed: IOException: No space left on device; free space in spark.local.dir, or choose another "
+        "directory"
+    )
+    assert "Traceback" not in done.stderr
+
+
+_TOO_LARGE = (
+    r"Spark's job failed: SparkException: Job aborted due to stage failure: Total size of serialized results of 1 tasks \(.*\) "
+    r"is bigger than spark.driver.maxResultSize \(3.0 KiB\); raise spark.driver.maxResultSize"
+)
+#: the executor has dropped the result, and Spark does not say why
+_DROPPED = (
+    r"Spark's job failed: TaskResultLost \(result lost from block manager\); an executor was lost, or a result was larger than "
+    r"spark.driver.maxResultSize"
+)
+
+
+@pytest.mark.parametrize(("size", "error"), [("3k", _TOO_LARGE), ("1k", _DROPPED)])
+def test_results_that_the_driver_may_not_receive_end_the_run_with_their_cause(
+    size: str, error: str, large: Path, tmp_path: Path
+) -> None:
+    done = _run(_compact(large, **{"spark.driver.maxResultSize": size}), tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(f"error: {error}", done.stderr.splitlines()[-1]), done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+
+
+#: on a session of the caller, which can be used afterwards
+CALL = """
+import sys, compaction
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").config("spark.driver.maxResultSize", sys.argv[2]).getOrCreate()
+try:
+    compaction.compact(sys.argv[1], output_dir="copy", settings={"cleanup.policy": "compact"}, spark=spark)
+except compaction.CompactionError as error:
+    print(f"{type(error).__name__}: {error}")
+print(spark.sparkContext.parallelize([1, 2, 3], 2).count())
+"""
+
+
+def test_a_callers_session_raises_an_error_of_this_package_and_is_usable(large: Path, tmp_path: Path) -> None:
+    done = _run([sys.executable, "-c", CALL, str(large), "3k"], tmp_path)
+    raised, count = done.stdout.splitlines()
+    assert re.fullmatch(f"CompactionError: {_TOO_LARGE}", raised), raised
+    assert (done.returncode, count) == (0, "3")

@@ -1,0 +1,99 @@
+"""The Python examples of all documents are run as their users run them, on logs that need workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.golden import unpack_sample
+from tests.jvm import spark_variables
+from tests.large_log import KEYS, replace_log, write_large_log
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT_S = 300
+#: the tests that run the examples of a page, and the number of these
+RUN_BY = {
+    "README.md": ("engines/test_workers.py", 1),
+    "airflow.md": ("airflow/test_dag.py", 1),
+    "data-source.md": ("test_python_examples.py", 2),
+    # on files of other programs, which only Spark reads
+    "exports.md": ("source/test_exports_page.py", 2),
+    # the third one is a part of a module
+    "how-to-add.md": ("test_python_examples.py", 3),
+    "python.md": ("engines/test_workers.py", 1),
+    "tables.md": ("source/test_tables_page.py", 7),
+}
+
+
+def examples(page: str) -> list[str]:
+    path = ROOT / page if page == "README.md" else ROOT / "docs" / page
+    return re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_every_page_with_examples_has_a_test_that_runs_them() -> None:
+    pages = ["README.md", *(path.name for path in (ROOT / "docs").glob("*.md"))]
+    assert {page: len(examples(page)) for page in pages if examples(page)} == {page: n for page, (_, n) in RUN_BY.items()}
+    for page, (module, _) in RUN_BY.items():
+        assert page in (ROOT / "tests" / module).read_text(encoding="utf-8"), page
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample with a log that needs workers."""
+    place = tmp_path_factory.mktemp("large")
+    log_dir = unpack_sample(place)
+    replace_log(log_dir, "orders", write_large_log(place / "log", step_ms=60_000) / "orders-0")
+    return log_dir
+
+
+def run(command: list[str], place: Path, program: str = "") -> str:
+    """The standard output of a command in the activated environment."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    packages = os.pathsep.join([str(place), str(ROOT)])
+    done = subprocess.run(
+        command, cwd=place, env={**os.environ, "PATH": path, "PYTHONPATH": packages, **spark_variables()},
+        input=program, capture_output=True, text=True, check=False, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+SESSION = """\
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("registered", [False, True], ids=["found by Spark", "registered"])
+def test_the_examples_of_the_data_source_read_a_large_log(registered: bool, logs: Path, tmp_path: Path) -> None:
+    """From standard input, as in a shell."""
+    read, register = examples("data-source.md")
+    count = f"print(orders.where('partition = 0').select('key').distinct().count(), {KEYS} + 1)"
+    program = SESSION + (register if registered else "") + read.replace("/backup/kafka-1", str(logs)) + count
+    found = run([sys.executable, "-"], tmp_path, program)
+    assert "|count|" in found
+    assert found.splitlines()[-1] == f"{KEYS + 1} {KEYS + 1}"
+
+
+@pytest.mark.slow
+def test_the_export_layout_of_how_to_add_md_passes_its_own_test(logs: Path, tmp_path: Path) -> None:
+    """In a package with the page's three files, as it is installed."""
+    page = (ROOT / "docs/how-to-add.md").read_text(encoding="utf-8")
+    layout, test, _ = examples("how-to-add.md")
+    (entry_point,) = re.findall(r"^(\[project.entry-points.*\]\n.*\n)", page, re.MULTILINE)
+    group, name = re.findall(r'entry-points\."(.+)"\]\n(.*)', entry_point)[0]
+    metadata = tmp_path / "flat_layout-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: flat-layout\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(f"[{group}]\n{name.replace(chr(34), '')}\n")
+    (tmp_path / "flat_layout.py").write_text(layout)
+    (tmp_path / "test_flat_layout.py").write_text(test)
+    (tmp_path / "kafka-logs").symlink_to(logs)
+    assert "1 passed" in run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_flat_layout.py"], tmp_path)
