@@ -91,7 +91,7 @@ def _notes(report: RunReport) -> Iterator[str]:
         sizes = size(sum(log.expired_bytes for log in report.logs))
         records = _expired_records(report.logs)
         contents = "" if records is None else f" with {counted(records, 'record')}"
-        partly = ", whose records are not all counted" if records is None and _records(report.logs) else ""
+        partly = ", whose records are not all counted" if records is None and any(_records(report.logs)) else ""
         yield f"{counted(expired, 'segment')} of {sizes}{contents} {'would expire' if report.dry_run else 'expired'}{partly}"
     yield from _since(report.logs)
     for note in (IN_USE, CHANGED):
@@ -149,9 +149,10 @@ def _table(report: RunReport, style: Style, all_rows: bool, with_details: bool) 
     columns = [
         Column(top.title, right=False),
         Column("on disk"),
-        Column("after", rank=4),
+        Column("after", rank=5),
         Column("smaller"),
-        Column("records", rank=3),
+        Column("stored", rank=3),
+        Column("records", rank=4),
         Column("segments", rank=2),
         Column("keys", rank=1),
         Column("would be" if report.dry_run else "result", right=False),
@@ -179,19 +180,21 @@ def _figures(logs: Sequence[LogReport]) -> list[str]:
     changed = [log for log in logs if log.compacted or log.expired_segments]
     before, after = _disk(logs)
     if not changed:
-        return [size(before) if before or not _unread(logs) else "", "", "", "", "", ""]
+        return [size(before) if before or not _unread(logs) else "", *[""] * 6]
     merged = sum(log.segments_before - log.segments_after for log in changed if log.compacted)
     segments = merged + sum(log.expired_segments for log in changed)
     keys = sum(log.keys for log in changed)
-    counts = (_records(changed), f"-{segments:,}" if segments else "", f"{keys:,}" if keys else "")
+    counts = (*_records(changed), f"-{segments:,}" if segments else "", f"{keys:,}" if keys else "")
     return [size(before), size(after), share_freed(before, after), *counts]
 
 
-def _records(logs: Sequence[LogReport]) -> str:
-    """The records that logs lose, at least, if those of some expired segments are not counted."""
-    expired = _expired_records(logs)
-    lost = sum(log.removed_records + (log.expired_records or 0) for log in logs)
-    return f"{'>' if expired is None else '-'}{lost:,}" if lost else ""
+def _records(logs: Sequence[LogReport]) -> tuple[str, str]:
+    """The stored records of the cleaned ranges and expired segments, and how many of them are lost: both at least, if those of
+    some expired segments are not counted."""
+    uncounted, expired = _expired_records(logs) is None, sum(log.expired_records or 0 for log in logs)
+    stored = sum(log.stored_records_before for log in logs) + expired
+    lost = sum(log.removed_records for log in logs) + expired
+    return f"{'>' if uncounted else ''}{stored:,}" if stored else "", f"{'>' if uncounted else '-'}{lost:,}" if lost else ""
 
 
 def _expired_records(logs: Iterable[LogReport]) -> int | None:
@@ -218,7 +221,7 @@ def _result(logs: Sequence[LogReport]) -> str:
 def _details(log: LogReport, *, named: bool) -> Iterator[str]:
     prefix = f"{log.name}: " if named else ""
     if log.compacted:
-        records = f"{log.records_after + log.removed_records:,} -> {counted(log.records_after, 'record')}"
+        records = f"{log.stored_records_before:,} -> {counted(log.stored_records_after, 'record')}"
         segments = f"{log.segments_before:,} -> {counted(log.segments_after, 'segment')}"
         sizes = change(log.bytes_before, log.bytes_after)
         yield f"{prefix}offsets [{log.first_dirty_offset}, {log.end_offset}): {records}, {sizes}, {segments}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -41,6 +42,15 @@ def test_a_run_through_a_pipe_has_the_same_table(request: pytest.FixtureRequest)
     table = text.partition("\n\n")[0]
     assert shown(every_outcome(), 80).startswith(f"{table}\n\n")
     assert "\x1b" not in text
+
+
+def test_stored_records_are_beside_those_that_are_lost() -> None:
+    """Records of batches that are dropped unread are in both."""
+    log = replace(cleaned("payments", 0, 1, 50), stored_records_before=207, stored_records_after=68, removed_records=139)
+    head, row, *_ = shown(RunReport("r", 0, False, (log,)), 120, details=True).splitlines()
+    cells = dict(zip(re.split(r"\s{2,}", head), re.split(r"\s{2,}", row), strict=True))
+    assert (cells["stored"], cells["records"]) == ("207", "-139")
+    assert "offsets [0, 10): 207 -> 68 records, " in shown(RunReport("r", 0, False, (log,)), 120, details=True)
 
 
 def test_all_rows_are_logs() -> None:
