@@ -18,8 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rich.filesize import decimal
-
 from compaction.checkup.check import Check, State
 from compaction.cleaning.log_to_clean import segments_between
 from compaction.cleaning.log_view import LogView
@@ -30,7 +28,7 @@ from compaction.logdir.settings.log_settings import Settings
 from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, TopicPartition, parse_partition_dir, segment_file
 from compaction.output.journal import JOURNAL
 from compaction.run.prepare import LogAccess, PreparedLog, prepare
-from compaction.screen.amounts import counted, duration
+from compaction.screen.amounts import counted, duration, size_in_words
 from compaction.storage.filesystem import DiskFileSystem, FileSystem, join
 from compaction.storage.kinds import storage_of
 from compaction.storage.local import free_space
@@ -121,7 +119,7 @@ def check_log_dirs(request: CompactionRequest, cleaner: CleanerLog | None, *, qu
 
 def _directory(files: DiskFileSystem, log_dir: str, logs: Sequence[PreparedLog[LogPlan]], now_ms: int) -> Iterator[Check]:
     size = sum(log.view.size_bytes for log in logs if log.view is not None)
-    yield Check(log_dir, "logs", State.OK if logs else State.NOTE, f"{len(logs)} found, {decimal(size)}")
+    yield Check(log_dir, "logs", State.OK if logs else State.NOTE, f"{len(logs)} found, {size_in_words(size)}")
     leftovers = _leftovers(files, logs)
     if leftovers.interrupted:
         fix = f"{PROGRAM} compact --log-dir {log_dir} completes or undoes it; so does a broker's start"
@@ -129,7 +127,7 @@ def _directory(files: DiskFileSystem, log_dir: str, logs: Sequence[PreparedLog[L
         yield Check(log_dir, "interrupted cleaning", State.NOTE, message, fix)
     if leftovers.deleted_bytes:
         fix = "the next run or the broker's start removes them"
-        yield Check(log_dir, ".deleted files", State.NOTE, decimal(leftovers.deleted_bytes), fix)
+        yield Check(log_dir, ".deleted files", State.NOTE, size_in_words(leftovers.deleted_bytes), fix)
     if leftovers.newest_ms > now_ms + _FUTURE_MS:
         message = f"{leftovers.newest} has a time in the future, in {duration(leftovers.newest_ms - now_ms)}"
         yield Check(log_dir, "clock", State.BAD, message, "set the clock of this machine, or give --as-of")
@@ -151,11 +149,12 @@ def _space(log_dir: str, logs: Sequence[PreparedLog[LogPlan]]) -> Iterator[Check
     largest = max(plans, key=lambda plan: plan.clean_bytes + plan.dirty_bytes, default=None)
     needed = 0 if largest is None else largest.clean_bytes + largest.dirty_bytes
     if largest is not None and free < needed:
-        message = f"{decimal(free)} free, and {largest.view.topic_partition} may need up to {decimal(needed)}"
+        message = f"{size_in_words(free)} free, and {largest.view.topic_partition} may need up to {size_in_words(needed)}"
         fix = "free some, or clean to another file system with --output-dir; compact refuses logs that do not fit"
         yield Check(log_dir, "free space", State.NOTE, message, fix)
     else:
-        yield Check(log_dir, "free space", State.OK, f"{decimal(free)} free, at most {decimal(needed)} needed for a log")
+        message = f"{size_in_words(free)} free, at most {size_in_words(needed)} needed for a log"
+        yield Check(log_dir, "free space", State.OK, message)
 
 
 def _leftovers(files: FileSystem, logs: Sequence[PreparedLog[LogPlan]]) -> Leftovers:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich.filesize import decimal
-
 from compaction.cleaning.log_to_clean import ACTIVE, HIGH_WATERMARK, MIN_LAG, CleaningBound, segments_between
 from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.cleaning.skip_reasons import Condition, ratio_remedy
 from compaction.config.kinds import LONG_MAX
-from compaction.screen.amounts import at_most, duration
+from compaction.screen.amounts import at_most, duration, size_in_words
 
 #: deleted segments that are listed one by one
 MAX_SEGMENTS = 10
@@ -60,7 +58,7 @@ def _deleted(plan: DeletionPlan) -> tuple[Answer, ...]:
     others = plan.removals[MAX_SEGMENTS:]
     if not others:
         return shown
-    size = decimal(sum(removal.segment.size_bytes for removal in others))
+    size = size_in_words(sum(removal.segment.size_bytes for removal in others))
     causes = sorted({removal.cause.value for removal in others})
     return (*shown, Answer(f"{len(others)} more segments ({size}) are deleted by {' and '.join(causes)}", True))
 
@@ -105,7 +103,7 @@ def _bounds(plan: LogPlan, now_ms: int) -> Iterator[Answer]:
 def _bound_remedy(plan: LogPlan, bound: CleaningBound, now_ms: int) -> str:
     if bound.name == ACTIVE:
         size = sum(segment.size_bytes for segment in plan.view.segments if segment.base_offset >= bound.offset)
-        held = f"its {decimal(size)} are not cleaned until a broker rolls it" if size else "it is empty"
+        held = f"its {size_in_words(size)} are not cleaned until a broker rolls it" if size else "it is empty"
         return f"{held}; for an export that no broker will append to: --include-active"
     if bound.name == MIN_LAG:
         young = next(segment for segment in plan.view.segments if segment.base_offset == bound.offset)
@@ -127,7 +125,7 @@ def _size(plan: DeletionPlan, oldest: Segment) -> Answer:
         text = f"log size has a limit (retention.bytes is {bound}, {source})"
         return Answer(text, False, f"with retention.bytes={remaining}")
     text = f"{remaining} bytes left without segment {oldest.base_offset} >= {bound} (retention.bytes, {source})"
-    return Answer(text, False, f"deleted after {decimal(bound - remaining)} more, or with retention.bytes={remaining}")
+    return Answer(text, False, f"deleted after {size_in_words(bound - remaining)} more, or with retention.bytes={remaining}")
 
 
 def _time(plan: DeletionPlan, oldest: Segment, now_ms: int) -> Answer:

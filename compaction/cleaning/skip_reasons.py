@@ -6,10 +6,9 @@ import enum
 import math
 from dataclasses import dataclass
 
-from rich.filesize import decimal
-
 from compaction.cleaning.log_to_clean import dirty_ratio
 from compaction.config import Source
+from compaction.screen.amounts import size_in_words
 
 
 class Verdict(enum.Enum):
@@ -115,4 +114,4 @@ def ratio_remedy(clean_bytes: int, dirty_bytes: int, bound: float) -> str:
         return "becomes cleanable once an inactive segment is dirty"
     more = bytes_missing(clean_bytes, dirty_bytes, bound)
     lower = f"with min.cleanable.dirty.ratio={ratio_below(dirty_ratio(clean_bytes, dirty_bytes)):g}"
-    return f"becomes cleanable {lower}" if more is None else f"becomes cleanable after {decimal(more)} more, or {lower}"
+    return f"becomes cleanable {lower}" if more is None else f"becomes cleanable after {size_in_words(more)} more, or {lower}"

@@ -20,6 +20,11 @@ def size(count: float) -> str:
     return f"{amount:.0f} B" if unit == 0 else f"{amount:.1f} {_BYTE_UNITS[unit]}"
 
 
+def size_in_words(count: int) -> str:
+    """Bytes in a sentence: ``1 byte``, ``408 bytes``, ``1.2 kB``."""
+    return size(count) if abs(count) >= 1000 else counted(count, "byte")
+
+
 def change(before: float, after: float) -> str:
     """Bytes before and after: ``590.7 kB -> 147.4 kB``."""
     return f"{size(before)} -> {size(after)}"
