@@ -137,8 +137,7 @@ class Outcome:
         """The outcome as shown to users: a log that only loses expired segments is not cleaned."""
         if self.status is not OutcomeStatus.CLEANED:
             return self.status.would
-        effects = [word for word, holds in (("expired", self.run.expired_segments), ("cleaned", self.run.compacted)) if holds]
-        return " and ".join(effects) or "cleaned"
+        return self.run.effects or "cleaned"
 
     @property
     def fails(self) -> bool:
