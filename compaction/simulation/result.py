@@ -293,11 +293,32 @@ class OverTime(PageResult):
         shown = [log for log in self.logs if log.error is None]
         return tuple(total(name, [log.effects[number] for log in shown]) for number, name in enumerate(self.policies))
 
-    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> list[Line]:
-        return lines_of(self, style or Style(), all_rows=all_rows, details=details)
+    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterator[Line]:
+        """See ``Result``: the sums of each policy; details are its cleanings and deletions."""
+        used = style or Style()
+        shown = [log for log in self.logs if log.error is None]
+        named = shown if all_rows or len(shown) <= 1 else []
+        for log in named:
+            yield from [*wrapped(log.name, used, colour="bold"), *_dim(notes_of(log), used)]
+            yield from [*_table(log.effects, used, details), Line("")]
+        if len(shown) > 1 or not named:
+            yield from [*wrapped(f"all of {counted(len(shown), 'log')}", used, colour="bold"), *_dim(shared_notes(shown), used)]
+            yield from [*_table(self.totals(), used, details), Line("")]
+        if self.fit is not None:
+            yield from _fit(self.fit, used)
+        for log in self.logs:
+            for error in dict.fromkeys([log.error if details else None, *(effect.error for effect in log.effects)]):
+                if error is not None:
+                    yield from wrapped(f"{log.name}: {error}", used, hanging=2, colour="red")
+        yield from [*_dim(ahead_note(self), used), *wrapped(self.summary(), used)]
 
     def summary(self) -> str:
-        return summary_of(self)
+        """The number of logs and failures, and the greatest size under each policy."""
+        peaks = [f"{letter(number)} at most {size(total.peak_bytes)}" for number, total in enumerate(self.totals())]
+        failed = sum(log.error is not None for log in self.logs)
+        tail = f", {failed} failed" if failed else ""
+        time = f"in {elapsed(self.seconds)} without start-up"
+        return f"simulated, nothing written: {counted(len(self.logs), 'log')}{tail}; {', '.join(peaks)} on disk, {time}"
 
     def page_document(self) -> Mapping[str, Any]:
         """See ``PageResult``: all logs, each topic and log, or as many of the largest ones as fit."""
@@ -385,35 +406,6 @@ def _effect(effect: Effect) -> dict[str, Any]:
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=+*%#"
 _BAR_CELLS = 60
-
-
-def lines_of(result: OverTime, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
-    """The sums of each policy; with ``all_rows`` each log too; with ``details`` the cleanings and deletions of each policy."""
-    lines: list[Line] = []
-    shown = [log for log in result.logs if log.error is None]
-    named = shown if all_rows or len(shown) <= 1 else []
-    for log in named:
-        lines += [*wrapped(log.name, style, colour="bold"), *_dim(notes_of(log), style)]
-        lines += [*_table(log.effects, style, details), Line("")]
-    if len(shown) > 1 or not named:
-        lines += [*wrapped(f"all of {counted(len(shown), 'log')}", style, colour="bold"), *_dim(shared_notes(shown), style)]
-        lines += [*_table(result.totals(), style, details), Line("")]
-    lines += _fit(result.fit, style) if result.fit is not None else []
-    for log in result.logs:
-        for error in dict.fromkeys([log.error if details else None, *(effect.error for effect in log.effects)]):
-            if error is not None:
-                lines += wrapped(f"{log.name}: {error}", style, hanging=2, colour="red")
-    lines += _dim(ahead_note(result), style)
-    return [*lines, *wrapped(summary_of(result), style)]
-
-
-def summary_of(result: OverTime) -> str:
-    peaks = [f"{letter(number)} at most {size(total.peak_bytes)}" for number, total in enumerate(result.totals())]
-    failed = sum(log.error is not None for log in result.logs)
-    tail = f", {failed} failed" if failed else ""
-    logs = counted(len(result.logs), "log")
-    time = f"in {elapsed(result.seconds)} without start-up"
-    return f"simulated, nothing written: {logs}{tail}; {', '.join(peaks)} on disk, {time}"
 
 
 def _fit(found: Fit, style: Style) -> list[Line]:
