@@ -35,8 +35,7 @@ from typing import Any, NamedTuple
 
 from compaction.printable import printable_lines
 from compaction.report import LogStatus
-from compaction.run_report import RunReport
-from compaction.screen.run_table import outcome
+from compaction.run_report import RunReport, outcome
 
 _PREFIX = "kafka_log_compaction_"
 _RUNNING = "running"

@@ -140,6 +140,12 @@ class LogReport:
         """``topic-partition``."""
         return f"{self.topic}-{self.partition}"
 
+    @property
+    def effects(self) -> str:
+        """The changes to the log in words: one that only loses expired segments is not cleaned. Empty if there are none."""
+        cleaned = "erased from" if self.erased_records else "cleaned"
+        return " and ".join(word for word, holds in (("expired", self.expired_segments), (cleaned, self.compacted)) if holds)
+
 
 @dataclass(frozen=True)
 class WaveReport:

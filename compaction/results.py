@@ -1,15 +1,20 @@
-"""Results of the functions of the Python API: frozen values with a common form as text and as tables."""
+"""Results of the functions of the Python API: frozen values with a common form as text, as tables and as pages.
+
+A page is one self-contained HTML file: it opens from disk, loads nothing, and cannot reach a page that shows it in a frame. It
+is the frame of all pages (``screen/assets/frame.html``), the script of the kind of result, and the result's JSON document,
+which the script reads. Its charts are drawn for all logs or for one.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compaction.errors import UsageError
-from compaction.printable import printable_json
-from compaction.screen.html_page import html_page, in_frame
+from compaction.printable import printable_json, printable_lines
 from compaction.screen.text_table import Line, Screen, Style, wrapped
 from compaction.storage.text_files import write_text
 
@@ -18,6 +23,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
     import pyarrow as pa
+
+_FRAME = '<iframe srcdoc="{}" sandbox="allow-scripts" width="100%" height="900" style="border:0"></iframe>'
 
 
 class Result:
@@ -104,14 +111,38 @@ class PageResult(Result):
         :param path: a file to write it to, too
         :raises StorageError: the file cannot be written
         """
-        page = html_page(self.page, self.page_document(), str(self), self.not_on_page)
+        scripts = "\n".join(_asset(name) for name in ("frame.js", "charts.js", f"{self.page}.js"))
+        frame = _asset("frame.html").replace("<!--STYLE-->", _asset("page.css")).replace("<!--SCRIPT-->", scripts)
+        # the text may contain any characters, and so may the data
+        head, rest = frame.split("<!--TEXT-->")
+        between, tail = rest.split("<!--DATA-->")
+        page = "".join([head, escape(str(self)), between, _embedded(_shown(self.page_document(), self.not_on_page)), tail])
         if path is not None:
             write_text(str(path), page)
         return page
 
     def _repr_html_(self) -> str:
-        return in_frame(self.to_html())
+        return _FRAME.format(escape(self.to_html()))
 
 
 def _cell(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list, tuple)) else value
+
+
+def _shown(value: Any, without: frozenset[str]) -> Any:
+    """A JSON value for a page: texts without control characters."""
+    if isinstance(value, str):
+        return printable_lines(value)
+    if isinstance(value, Mapping):
+        return {name: _shown(each, without) for name, each in value.items() if name not in without}
+    return [_shown(each, without) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _embedded(values: Any) -> str:
+    """JSON that cannot end the script element which contains it."""
+    text = printable_json(json.dumps(values, separators=(",", ":"), ensure_ascii=False))
+    return text.replace("<", "\\u003c")
+
+
+def _asset(name: str) -> str:
+    return files("compaction.screen").joinpath("assets", name).read_text("utf-8")

@@ -1,4 +1,4 @@
-"""The report of a run, as JSON. It never contains a record's key or value. ``compaction.screen.run_table`` prints it.
+"""The report of a run, as JSON. It never contains a record's key or value.
 
 The JSON document has ``schema_version`` 1:
 
@@ -20,18 +20,21 @@ There are two kinds of bytes and of records. ``disk_bytes_*`` are the bytes of a
 ``records_*`` count the batches that were read in the cleaned range, and their output, as Kafka's ``CleanerStats`` does. The
 figures of a dry run equal those of the real run.
 Bytes of a name that are not UTF-8 are escaped (``compaction.printable``).
+
+As text it is a line per log or topic, the largest effect first, then totals, then the summary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Protocol
 
-from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed, WaveReport
+from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, RunStatus, Since, VersionUsed, WaveReport
 from compaction.results import PageResult
-from compaction.screen.run_table import run_lines, summary
-from compaction.screen.text_table import Line, Style, wrapped
+from compaction.screen.amounts import change, counted, elapsed, share_freed, size
+from compaction.screen.text_table import Column, Line, Row, Style, table, top_rows, wrapped
 
 SCHEMA_VERSION = 1
 #: the status of the certificate of a complete erasure
@@ -40,6 +43,12 @@ HOLDS = "holds"
 INCOMPLETE = "incomplete"
 #: the fields of a log that are summed for the run
 _COUNTS = tuple(count.name for count in fields(LogReport) if count.type == "int" and count.default == 0)
+_COLOURS = {LogStatus.FAILED: "bold red", LogStatus.CLEANED: "green", LogStatus.SKIPPED: "dim"}
+#: reason codes as shown
+_CAUSES = {"error": "", "policy_unknown": "unknown", "no_match": "no match", "last_segment": "last segment"}
+#: logs that a note names
+_MOST_NAMES = 5
+_RELEASE = "the next run or a broker's start removes them, or at once:"
 
 
 class Verified(Protocol):
@@ -139,7 +148,9 @@ class RunReport(PageResult):
         if self.done_before:
             yield from wrapped(self.summary(), used_style)
         else:
-            yield from run_lines(self, used_style, all_rows=all_rows, details=details)
+            yield from [*_table(self, used_style, all_rows, details), Line("")] if self.logs else []
+            yield from (line for note in _notes(self) for line in wrapped(note, used_style))
+            yield from wrapped(self.summary(), used_style)
         yield from (Line(self.written),) if self.written else ()
         for verification in self.verified:
             yield from verification.lines(used_style)
@@ -148,8 +159,226 @@ class RunReport(PageResult):
         """The number of logs, their outcomes, bytes on disk."""
         if self.done_before:
             return f"{self.done_before}: done already by the same request; nothing was written"
-        return summary(self)
+        start = "dry run, nothing written: " if self.dry_run else ""
+        unknown = sum(log.policy_unknown for log in self.logs)
+        tail = f", cleanup.policy of {unknown} unknown" if unknown else ""
+        logs = f"{counted(len(self.logs), 'log')}: {_outcomes(self.logs, dry_run=self.dry_run)}{tail}"
+        remaining = sum(log.remaining_records for log in self.logs)
+        would = "would " if self.dry_run else ""
+        verb = "remains" if remaining == 1 and not would else "remain"
+        left = f"{counted(remaining, 'record')} of these keys {would}{verb} in last segments; " if remaining else ""
+        return f"{start}{logs}; {left}{_effect(self)}in {elapsed(self.seconds)} without start-up"
 
 
 def _seconds(log: LogReport) -> dict[str, float]:
     return {name: round(getattr(log, name), 3) for name in ("seconds", "task_seconds")}
+
+
+def _effect(report: RunReport) -> str:
+    """Bytes before and after, and the effect of .deleted files."""
+    before, after = _disk(report.logs)
+    share, deleted = share_freed(before, after), sum(log.deleted_bytes for log in report.logs)
+    if report.copied:
+        return f"{change(before, after)} in the copy, {share} smaller, "
+    if not deleted:
+        return f"{change(before, after)} on disk, {share} freed, "
+    later = f"once .deleted files are removed; {size(after + deleted)} until then"
+    return f"{change(before, after)} on disk, {share} freed, {later}; "
+
+
+def outcome(log: LogReport) -> str:
+    if log.status is not LogStatus.FAILED and log.effects:
+        return log.effects
+    cause = _CAUSES.get(log.reason_code, log.reason_code)
+    return f"{log.status.value}: {cause}" if cause else log.status.value
+
+
+def _disk(logs: Iterable[LogReport]) -> tuple[int, int]:
+    """Bytes on disk before and after."""
+    reports = list(logs)
+    return sum(log.disk_bytes_before for log in reports), sum(log.disk_bytes_after for log in reports)
+
+
+def _outcomes(logs: Sequence[LogReport], *, dry_run: bool) -> str:
+    """The number of logs by outcome: ``3 cleaned, 2 expired, 13 skipped (12 policy, 1 ratio)``."""
+    counts = Counter(outcome(log).partition(": ")[::2] for log in logs)
+    parts = []
+    for word in sorted({word for word, _ in counts}, key=lambda word: (word in ("failed", "skipped"), word)):
+        causes = sorted((cause, count) for (name, cause), count in counts.items() if name == word)
+        causes_text = ", ".join(f"{count} {cause}" for cause, count in causes if cause not in ("", "unknown"))
+        would = "" if not dry_run or word in ("failed", "skipped") else "would be "
+        parts.append(f"{sum(count for _, count in causes)} {would}{word}" + (f" ({causes_text})" if causes_text else ""))
+    return ", ".join(parts) or "nothing to do"
+
+
+def _notes(report: RunReport) -> Iterator[str]:
+    """Facts that the table does not have."""
+    compacted = [log for log in report.logs if log.compacted]
+    before, after = sum(log.bytes_before for log in compacted), sum(log.bytes_after for log in compacted)
+    if compacted and (before, after) != _disk(report.logs):
+        yield f"in the cleaned range of {counted(len(compacted), 'log')}: {change(before, after)}"
+    expired = sum(log.expired_segments for log in report.logs)
+    if expired:
+        sizes = size(sum(log.expired_bytes for log in report.logs))
+        records = _expired_records(report.logs)
+        contents = "" if records is None else f" with {counted(records, 'record')}"
+        partly = ", whose records are not all counted" if records is None and any(_records(report.logs)) else ""
+        yield f"{counted(expired, 'segment')} of {sizes}{contents} {'would expire' if report.dry_run else 'expired'}{partly}"
+    yield from _since(report.logs)
+    for note in (IN_USE, CHANGED):
+        names = [log.name for log in report.logs if log.reason.endswith(f"({note})")]
+        if names:
+            tail = ", ..." if names[_MOST_NAMES:] else ""
+            yield f"{counted(len(names), 'log')} ({note}): {', '.join(names[:_MOST_NAMES])}{tail}"
+    if report.erasure:
+        erased = counted(sum(log.erased_records for log in report.logs), "record")
+        yield f"{erased} of {counted(report.erasure['keys_found'], 'key')} {'would be' if report.dry_run else 'were'} erased"
+        yield from _not_found(report.erasure)
+        yield from report.erasure["notes"]
+        if certificate := report.erasure.get("certificate"):
+            yield f"certificate: {certificate['status']}, {certificate['path']}"
+    yield from map(str, report.kafka_versions)
+    if len(report.waves) > 1:
+        written, freed = (sum(getattr(wave, name) for wave in report.waves) for name in ("bytes_written", "bytes_freed"))
+        yield f"{counted(len(report.waves), 'wave')}, one after the other: {size(written)} written, {size(freed)} given back"
+    deleted = sum(log.deleted_bytes for log in report.logs)
+    if deleted:
+        verb = "would remain" if report.dry_run else "remain"
+        early = compacted and not report.erasure and not report.verified
+        option = "--release-early" if early else "--set file.delete.delay.ms=0"
+        yield f"{size(deleted)} {verb} on disk as .deleted files: {_RELEASE} {option}"
+
+
+def _since(logs: Sequence[LogReport]) -> Iterator[str]:
+    """The logs of an incremental copy by what was taken from the previous one."""
+    counts = Counter(log.since for log in logs)
+    words = ((Since.UNCHANGED, "unchanged"), (Since.GROWN, "grown"), (Since.FULL, "copied in full"))
+    parts = [f"{counts[kind.value]:,} {word}" for kind, word in words if counts[kind.value]]
+    if parts:
+        yield f"since the previous copy: {', '.join(parts)}; {size(sum(log.previous_bytes for log in logs))} taken from it"
+    full = [f"{log.name}: {log.since_reason}" for log in logs if log.since_reason]
+    yield from (f"copied in full: {reason}" for reason in full[:_MOST_NAMES])
+    if full[_MOST_NAMES:]:
+        yield f"copied in full: {len(full) - _MOST_NAMES:,} more; --verbose names them"
+
+
+def _not_found(erasure: Mapping[str, Any]) -> Iterator[str]:
+    """Missing keys, by their lines in the given files."""
+    missing: int = erasure.get("keys_not_found", 0)
+    if missing:
+        listed = [f"line {key['line']} of {key['file']}" for key in erasure["not_found"][:_MOST_NAMES]]
+        remaining = [f"{missing - len(listed):,} more"] if listed and missing > len(listed) else []
+        places = f": {', '.join([*listed, *remaining])}" if listed else ""
+        verb = "was" if missing == 1 else "were"
+        yield f"{missing:,} of {counted(erasure['keys_given'], 'key')} {verb} not found{places}"
+
+
+def _table(report: RunReport, style: Style, all_rows: bool, with_details: bool) -> list[Line]:
+    logs = report.logs
+    names = [(log.topic, log.partition) for log in logs]
+    top = top_rows(names, lambda row: _rank([logs[number] for number in row]), style.ellipsis, all_rows=all_rows)
+    columns = [
+        Column(top.title, right=False),
+        Column("on disk"),
+        Column("after", rank=5),
+        Column("smaller"),
+        Column("stored", rank=3),
+        Column("records", rank=4),
+        Column("segments", rank=2),
+        Column("keys", rank=1),
+        Column("would be" if report.dry_run else "result", right=False),
+    ]
+    rows = []
+    for name, numbers in top.rows:
+        row_logs = [logs[number] for number in numbers]
+        colour = next(colour for status, colour in _COLOURS.items() if any(log.status is status for log in row_logs))
+        details = [text for log in row_logs for text in _details(log, named=len(row_logs) > 1)] if with_details else []
+        rows.append(Row([name, *_figures(row_logs), _result(row_logs)], colour, details))
+    total = Row([f"total, {counted(len(logs), 'log')}", *_figures(logs), ""], "bold")
+    *body, last = table(columns, [*rows, total], style)
+    return [*body, *wrapped(top.hidden, style, colour="dim"), last]
+
+
+def _rank(logs: Sequence[LogReport]) -> tuple[bool, int, int, str, int]:
+    """Failed logs first, then the most bytes freed, then the most bytes."""
+    before, after = _disk(logs)
+    without_failure = all(log.status is not LogStatus.FAILED for log in logs)
+    return without_failure, after - before, -before, logs[0].topic, logs[0].partition
+
+
+def _figures(logs: Sequence[LogReport]) -> list[str]:
+    """The figures of a row; empty if nothing has changed."""
+    changed = [log for log in logs if log.compacted or log.expired_segments]
+    before, after = _disk(logs)
+    if not changed:
+        return [size(before) if before or not _unread(logs) else "", *[""] * 6]
+    merged = sum(log.segments_before - log.segments_after for log in changed if log.compacted)
+    segments = merged + sum(log.expired_segments for log in changed)
+    keys = sum(log.keys for log in changed)
+    counts = (*_records(changed), f"-{segments:,}" if segments else "", f"{keys:,}" if keys else "")
+    return [size(before), size(after), share_freed(before, after), *counts]
+
+
+def _records(logs: Sequence[LogReport]) -> tuple[str, str]:
+    """The stored records of the cleaned ranges and expired segments, and how many of them are lost: both at least, if those of
+    some expired segments are not counted."""
+    uncounted, expired = _expired_records(logs) is None, sum(log.expired_records or 0 for log in logs)
+    stored = sum(log.stored_records_before for log in logs) + expired
+    lost = sum(log.removed_records for log in logs) + expired
+    return f"{'>' if uncounted else ''}{stored:,}" if stored else "", f"{'>' if uncounted else '-'}{lost:,}" if lost else ""
+
+
+def _expired_records(logs: Iterable[LogReport]) -> int | None:
+    """The records of expired segments; ``None`` if those of a log are not counted."""
+    counts = [log.expired_records for log in logs if log.expired_segments]
+    return None if None in counts else sum(filter(None, counts))
+
+
+def _unread(logs: Iterable[LogReport]) -> bool:
+    """Whether the size of the logs is not known."""
+    return all(log.status is LogStatus.FAILED for log in logs)
+
+
+def _result(logs: Sequence[LogReport]) -> str:
+    """The outcome of a row; of several the failures, else the most frequent."""
+    counts = Counter(outcome(log).partition(": ")[0] for log in logs)
+    if len(logs) == 1 or len(counts) == 1:
+        causes = {outcome(log) for log in logs}
+        return next(iter(causes if len(causes) == 1 else counts))
+    word = "failed" if "failed" in counts else counts.most_common(1)[0][0]
+    return f"{counts[word]} of {len(logs)} {word}"
+
+
+def _details(log: LogReport, *, named: bool) -> Iterator[str]:
+    prefix = f"{log.name}: " if named else ""
+    if log.compacted:
+        records = f"{log.stored_records_before:,} -> {counted(log.stored_records_after, 'record')}"
+        segments = f"{log.segments_before:,} -> {counted(log.segments_after, 'segment')}"
+        sizes = change(log.bytes_before, log.bytes_after)
+        yield f"{prefix}offsets [{log.first_dirty_offset}, {log.end_offset}): {records}, {sizes}, {segments}"
+    removed = _removed(log)
+    if removed:
+        yield f"{prefix}removed: {removed}"
+    yield f"{prefix}{log.reason}"
+    if log.since_reason:
+        yield f"{prefix}copied in full: {log.since_reason}"
+
+
+def _expired(log: LogReport) -> str:
+    """Expired segments, with their records if these are counted."""
+    contents = "" if log.expired_records is None else f" with {counted(log.expired_records, 'record')}"
+    return f"{counted(log.expired_segments, 'expired segment')} of {size(log.expired_bytes)}{contents}"
+
+
+def _removed(log: LogReport) -> str:
+    """The removed records and segments by cause; empty without any."""
+    parts = [
+        (log.erased_records, f"{log.erased_records:,} erased"),
+        (log.superseded_records, f"{log.superseded_records:,} superseded"),
+        (log.tombstones_removed, counted(log.tombstones_removed, "tombstone")),
+        (log.aborted_records, f"{log.aborted_records:,} aborted"),
+        (log.invalid_records, f"{log.invalid_records:,} without a key"),
+        (log.markers_removed, counted(log.markers_removed, "transaction marker")),
+        (log.expired_segments, _expired(log)),
+    ]
+    return ", ".join(text for count, text in parts if count)

@@ -25,9 +25,14 @@ from compaction.api.provenance import provenance
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport, Violation
 from compaction.cleaning.log_to_clean import SkipCause
 from compaction.commands import compact, dry_run
-from compaction.compare.comparison import Comparison
-from compaction.compare.figures import ComparedLog, KeyFigures, Outcome, OutcomeStatus, RepetitionRange
-from compaction.compare.json_document import json_document
+from compaction.compare.comparison import (
+    ComparedLog,
+    Comparison,
+    KeyFigures,
+    Outcome,
+    OutcomeStatus,
+    RepetitionRange,
+)
 from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES
 from compaction.erasure.erasure_report import erasure_document
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
@@ -83,7 +88,7 @@ def test_each_field_of_a_report_has_a_meaning_on_its_page(reference: ModuleType)
     compared = ComparedLog("a", 0, "/data", keys=keys, outcomes=(outcome,))
     comparison = Comparison("r", 1, ("configured",), (compared,), (0,), 1.0, versions)
     called = provenance(Inputs.of(dry_run.OPTIONS, "/data", dry_run.OPTIONS.complete({})), choose("local", "dry-run"))
-    names = _names(run.to_dict()) | _names(json_document(comparison)) | set(called)
+    names = _names(run.to_dict()) | _names(comparison.to_dict()) | set(called)
     rows = re.findall(r"^\| (.+?) \|(.+)\|$", reference.report_page(), re.MULTILINE)
     described = {name for row in rows if row[1].strip() for name in re.findall(r"`(\w+)`", " ".join(row))}
     assert names - described == set()

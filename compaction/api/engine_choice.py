@@ -17,7 +17,7 @@ from compaction.api.inputs import Inputs
 from compaction.errors import UsageError
 from compaction.options.table import AUTO, CONNECT, LOCAL, SPARK
 from compaction.screen.steps import step
-from compaction.startup.java_version import require_java
+from compaction.startup import require_java
 from compaction.storage.calls import environment
 
 if TYPE_CHECKING:

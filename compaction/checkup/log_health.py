@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from compaction.checkup.check import Check, State
 from compaction.cleaning.log_to_clean import segments_between
@@ -86,15 +86,6 @@ _LEFTOVER_SUFFIXES = (CLEAN, CLEANED, SWAP)
 PROGRAM = "kafka-log-compaction"
 
 
-class Leftovers(NamedTuple):
-    """Files of an interrupted cleaning, and the bytes of ``.deleted`` files."""
-
-    interrupted: list[str]
-    deleted_bytes: int
-    newest_ms: int
-    newest: str
-
-
 def check_log_dirs(request: CompactionRequest, cleaner: CleanerLog | None, *, quick: bool) -> Iterator[Check]:
     """The checks of the log directories of a request, and of its logs.
 
@@ -120,17 +111,7 @@ def check_log_dirs(request: CompactionRequest, cleaner: CleanerLog | None, *, qu
 def _directory(files: DiskFileSystem, log_dir: str, logs: Sequence[PreparedLog[LogPlan]], now_ms: int) -> Iterator[Check]:
     size = sum(log.view.size_bytes for log in logs if log.view is not None)
     yield Check(log_dir, "logs", State.OK if logs else State.NOTE, f"{len(logs)} found, {decimal(size)}")
-    leftovers = _leftovers(files, logs)
-    if leftovers.interrupted:
-        fix = f"{PROGRAM} compact --log-dir {log_dir} completes or undoes it; so does a broker's start"
-        message = f"{counted(len(leftovers.interrupted), 'file')}, e.g. {leftovers.interrupted[0]}"
-        yield Check(log_dir, "interrupted cleaning", State.NOTE, message, fix)
-    if leftovers.deleted_bytes:
-        fix = "the next run or the broker's start removes them"
-        yield Check(log_dir, ".deleted files", State.NOTE, decimal(leftovers.deleted_bytes), fix)
-    if leftovers.newest_ms > now_ms + _FUTURE_MS:
-        message = f"{leftovers.newest} has a time in the future, in {duration(leftovers.newest_ms - now_ms)}"
-        yield Check(log_dir, "clock", State.BAD, message, "set the clock of this machine, or give --as-of")
+    yield from _leftovers(files, log_dir, logs, now_ms)
     if not storage_of(log_dir).locks:
         return
     holder = files.lock_holder(log_dir)
@@ -153,23 +134,28 @@ def _space(log_dir: str, logs: Sequence[PreparedLog[LogPlan]]) -> Iterator[Check
         fix = "free some, or clean to another file system with --output-dir; compact refuses logs that do not fit"
         yield Check(log_dir, "free space", State.NOTE, message, fix)
     else:
-        yield Check(log_dir, "free space", State.OK, f"{decimal(free)} free, at most {decimal(needed)} needed for a log")
+        message = f"{decimal(free)} free, at most {decimal(needed)} needed for a log"
+        yield Check(log_dir, "free space", State.OK, message)
 
 
-def _leftovers(files: FileSystem, logs: Sequence[PreparedLog[LogPlan]]) -> Leftovers:
-    interrupted, deleted, newest_ms, newest = [], 0, 0, ""
-    for log in logs:
-        for name in files.listdir(log.location.path):
-            path = join(log.location.path, name)
-            if name.endswith(_LEFTOVER_SUFFIXES) or name == JOURNAL:
-                interrupted.append(path)
-            status = files.stat(path)
-            if status is None:
-                continue
-            deleted += status.size if name.endswith(DELETED) else 0
-            if name.endswith(LOG) and status.mtime_ns // 1_000_000 > newest_ms:
-                newest_ms, newest = status.mtime_ns // 1_000_000, path
-    return Leftovers(interrupted, deleted, newest_ms, newest)
+def _leftovers(files: FileSystem, log_dir: str, logs: Sequence[PreparedLog[LogPlan]], now_ms: int) -> Iterator[Check]:
+    """Files of an interrupted cleaning, ``.deleted`` files, and segments that were written in the future."""
+    paths = [(name, join(log.location.path, name)) for log in logs for name in files.listdir(log.location.path)]
+    interrupted = [path for name, path in paths if name.endswith(_LEFTOVER_SUFFIXES) or name == JOURNAL]
+    statuses = [(name, path, status) for name, path in paths if (status := files.stat(path)) is not None]
+    if interrupted:
+        fix = f"{PROGRAM} compact --log-dir {log_dir} completes or undoes it; so does a broker's start"
+        message = f"{counted(len(interrupted), 'file')}, e.g. {interrupted[0]}"
+        yield Check(log_dir, "interrupted cleaning", State.NOTE, message, fix)
+    deleted_bytes = sum(status.size for name, _, status in statuses if name.endswith(DELETED))
+    if deleted_bytes:
+        fix = "the next run or the broker's start removes them"
+        yield Check(log_dir, ".deleted files", State.NOTE, decimal(deleted_bytes), fix)
+    times = [(status.mtime_ns // 1_000_000, path) for name, path, status in statuses if name.endswith(LOG)]
+    newest_ms, newest = max(times, key=lambda written: written[0], default=(0, ""))
+    if newest_ms > now_ms + _FUTURE_MS:
+        message = f"{newest} has a time in the future, in {duration(newest_ms - now_ms)}"
+        yield Check(log_dir, "clock", State.BAD, message, "set the clock of this machine, or give --as-of")
 
 
 def _log(fs: FileSystem, log: PreparedLog[LogPlan], files: FileSystem | None, cleaner: CleanerLog | None) -> Iterator[Check]:

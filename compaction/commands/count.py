@@ -97,10 +97,8 @@ def count(log_dirs: Texts, **options: Unpack[CountOptions]) -> CountReport:
 
 def run(log_dirs: Texts, options: CountOptions) -> CountReport:
     """Runs the command."""
-    from compaction.counting.count_logs import StoredRequest, count_logs, plan_count
-    from compaction.counting.key_groups import KeyGroups
-    from compaction.counting.key_totals import Largest
-    from compaction.counting.task_totals import GROUPS, HEADER_NAMES, KEYS, PRODUCERS
+    from compaction.counting.count_logs import GROUPS, HEADER_NAMES, KEYS, PRODUCERS, StoredRequest, count_logs, plan_count
+    from compaction.counting.key_totals import KeyGroups, Largest
     from compaction.source.read_plan import ReadRequest
 
     inputs = Inputs.of(OPTIONS, log_dirs, options)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compaction.api.inputs import Inputs, read_request
-from compaction.checkup.check import Check, Checkup, check_lines
+from compaction.checkup.check import MACHINE, Check, Checkup, State, check_lines, check_machine
 from compaction.cli import execution
 from compaction.cli.parser import Parser
 from compaction.commands import warm_up
@@ -76,9 +76,6 @@ def doctor(log_dirs: Texts = (), **options: Unpack[DoctorOptions]) -> Checkup:
 
 def _checks(log_dirs: Texts, options: DoctorOptions) -> Iterator[Check]:
     """The checks, as they are made."""
-    from compaction.checkup.check import State
-    from compaction.checkup.machine import MACHINE, check_machine
-
     inputs = replace(Inputs.of(OPTIONS, log_dirs, options), dry_run=True)
     cleaner = _cleaner_log(texts(options["broker_logs"]))
     request = read_request(inputs) if inputs.log_dirs else None
@@ -98,7 +95,7 @@ def _spark_settings() -> Mapping[str, str]:
         from compaction.engines.spark_session import submitted_settings
 
         return submitted_settings()
-    from compaction.startup.protection import configured
+    from compaction.startup import configured
 
     return configured(os.environ)
 

@@ -13,11 +13,8 @@ from compaction.api.inputs import Inputs, read_request, read_selector
 from compaction.api.provenance import provenance
 from compaction.cli import execution, log_lines
 from compaction.cli.parser import Parser
-from compaction.compare.comparison import Comparison
+from compaction.compare.comparison import Comparison, OutcomeStatus, explanation_lines, explanations_to_json
 from compaction.compare.comparison_metrics import comparison_metrics
-from compaction.compare.figures import OutcomeStatus
-from compaction.compare.json_document import explanations_to_json
-from compaction.compare.terminal import explanation_lines
 from compaction.config import Policy
 from compaction.config.request import ComparisonRequest, Span
 from compaction.config.sources import CONFIGURED
@@ -37,8 +34,7 @@ from compaction.options.table import (
     Report,
 )
 from compaction.options.values import Texts, as_of_ms, read_duration, read_size, texts_of_policies
-from compaction.simulation.metrics import simulation_metrics
-from compaction.simulation.result import OverTime
+from compaction.simulation.result import OverTime, simulation_metrics
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

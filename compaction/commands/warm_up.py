@@ -47,8 +47,8 @@ def warm_up() -> None:
 
     :raises CompactionError: there is no directory for the cache
     """
+    from compaction.kernels import all_kernels
     from compaction.kernels.cache import are_all_compiled, process_cache_dir
-    from compaction.startup import all_kernels
 
     if process_cache_dir() is None:
         raise CompactionError(_NO_DIRECTORY)

@@ -14,17 +14,35 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from compaction.cleaning.kafka_rules import KafkaRules
+from compaction.cleaning.log_to_clean import Verdict
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import LogPlan, PolicyPlan, freed_bytes, plan_cleanup_policy
-from compaction.compare.comparison import Comparison
-from compaction.compare.count import AGE_BOUNDS_MS, Source, Tally
-from compaction.compare.figures import ComparedLog, Distribution, KeyFigures, LogTotals, Outcome, OutcomeStatus, RepetitionRange
-from compaction.compare.measure import Repetition
-from compaction.compare.policy_case import LogCases, PlanKey, PolicyCase
+from compaction.cleaning.plan import (
+    Group,
+    LogPlan,
+    PolicyPlan,
+    explain_compaction,
+    explain_deletion,
+    freed_bytes,
+    plan_cleanup_policy,
+)
+from compaction.compare.comparison import (
+    ComparedLog,
+    Comparison,
+    Distribution,
+    KeyFigures,
+    LogTotals,
+    Outcome,
+    OutcomeStatus,
+    RepetitionRange,
+)
+from compaction.compare.measure import AGE_BOUNDS_MS, Repetition, Source, Tally
 from compaction.compare.shared_passes import LogCounts, SharedMaps
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.errors import CompactionError, as_log_error
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.kernels.retention import BYTES, KEYLESS, RECORDS, TOMBSTONES
+from compaction.kernels.tables import ENTRY_BYTES
 from compaction.locking.access import Purpose, access
 from compaction.logdir.settings import Settings, read_settings
 from compaction.names import LogLocation
@@ -33,7 +51,7 @@ from compaction.report import LogReport, LogStatus
 from compaction.run.admission import keyless_refusal
 from compaction.run.cleaner import Cleaner, Limits, map_settings, slices_of
 from compaction.run.log_cleaning import LogCleaning
-from compaction.run.log_reports import cleaned_report, versions_used, warn_of_changes
+from compaction.run.log_reports import cleaned_report, deletion_report, skipped_report, versions_used, warn_of_changes
 from compaction.run.passes import Passes
 from compaction.run.prepare import LogAccess, ParallelRead, PreparedLog, read_logs
 from compaction.run.run import parallel_read, smallest_broker
@@ -43,6 +61,9 @@ from compaction.screen.steps import step
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
+
+#: everything that determines a plan's output
+PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...], KafkaRules, int | None]
 
 
 def compare_with(start: Callable[[], Passes], request: ComparisonRequest, task_sizes: Sizes | None = None) -> Comparison:
@@ -365,3 +386,71 @@ def _key_figures(repetition: Repetition | None) -> KeyFigures:
     powers = [power for power, count in enumerate(keys) if count]
     ranges = (RepetitionRange((1 << power >> 1) + 1, 1 << power, keys[power], records[power]) for power in powers)
     return KeyFigures(sum(keys), repetition.most, tuple(ranges))
+
+
+@dataclass(frozen=True)
+class PolicyCase:
+    """One log under one policy; ``view`` is the log in ``fs`` before the run."""
+
+    policy: str
+    now_ms: int
+    settings: Settings
+    fs: FileSystem
+    view: LogView
+    plan: PolicyPlan
+
+    @property
+    def cleans(self) -> bool:
+        return self.plan.compaction.verdict is Verdict.CLEAN
+
+    @property
+    def key(self) -> PlanKey:
+        plan = self.plan.compaction
+        return (
+            plan.view.path,
+            plan.first_dirty_offset,
+            plan.first_uncleanable_offset,
+            plan.groups,
+            plan.config.delete_retention_ms,
+            plan.legacy_delete_horizon_ms,
+            plan.view.log_start_offset,
+            plan.view.producers,
+            plan.rules,
+            plan.max_record_bytes,
+        )
+
+    @property
+    def most_keys(self) -> int:
+        """The number of keys that fit into the offset map of one cleaner thread of the broker (``Cleaner.buildOffsetMap``)."""
+        broker = self.settings.broker
+        slots = min(broker.dedupe_buffer_bytes // max(broker.cleaner_threads, 1), 2**31 - 1) // ENTRY_BYTES
+        return int(slots * broker.load_factor)
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        config, deletion = self.settings.topic, self.plan.deletion
+        lines = explain_compaction(self.plan.compaction, self.now_ms) if config.cleanup_compact or deletion is None else ()
+        return tuple(map(str, (*(explain_deletion(deletion, self.now_ms) if deletion is not None else ()), *lines)))
+
+    @property
+    def status(self) -> OutcomeStatus:
+        """The effect of a run on the log, unless it fails or is refused."""
+        if self.settings.topic.policy_guess is not None:
+            return OutcomeStatus.POLICY_UNKNOWN
+        return OutcomeStatus.CLEANED if self.cleans or self.report.expired_segments else OutcomeStatus.SKIPPED
+
+    @property
+    def report(self) -> LogReport:
+        """The report of a run, without figures of the data."""
+        if not self.settings.topic.cleanup_compact and self.plan.deletion is not None:
+            return deletion_report(self.plan.deletion)
+        return skipped_report(self.plan)
+
+
+@dataclass(frozen=True)
+class LogCases:
+    """One log under every policy; ``error``: why it has no figures under any."""
+
+    location: LogLocation
+    cases: tuple[PolicyCase, ...] = ()
+    error: str | None = None

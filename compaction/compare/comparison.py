@@ -1,20 +1,258 @@
-"""A comparison of policies over logs, as ``dry_run`` returns it."""
+"""A comparison of policies over logs, as ``dry_run`` returns it. As JSON, ``schema_version`` 1, it has never a key or a value
+of a record.
+
+| field | meaning |
+| --- | --- |
+| ``schema_version``, ``run_id``, ``as_of_ms``, ``status`` | as in the report of a run; ``dry_run`` is always true |
+| ``seconds`` | the elapsed time of the comparison |
+| ``kafka_versions``, ``tool``, ``command``, ``options``, ``settings`` | as in the report of a run |
+| ``age_bounds_ms``, ``places`` | the bounds of counts by age, the number of counts by place: see below |
+| ``policies`` | one object per policy, in the order given: the sums over all logs |
+| ``logs`` | one object per log: ``before``, ``spread``, ``keys``, and ``policies``, one object per policy in the same order |
+
+Counts by age are nine numbers: records with a timestamp in the future, then by age from each of ``age_bounds_ms`` to the next,
+then records without a timestamp. Counts by place are fifty numbers, one for each of fifty equal offset ranges from the first
+base offset to the log end offset.
+
+As text it is a line per log or topic with the share that each policy frees, or the reason, in a word, why the log would not
+change; then the legend and the totals. Policies have letters, as on the page, because their names are long.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+import enum
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
-from compaction.compare.figures import ComparedLog, Distribution, LogTotals, OutcomeStatus, PolicyTotals
-from compaction.compare.json_document import json_document
-from compaction.compare.terminal import comparison_lines, comparison_summary
-from compaction.report import LogStatus, RunStatus, VersionUsed
+from compaction.config.sources import CONFIGURED
+from compaction.printable import printable_json
+from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed
 from compaction.results import PageResult
-from compaction.screen.text_table import Line, Style
+from compaction.screen.amounts import change, counted, elapsed, share_freed, size
+from compaction.screen.text_table import Column, Line, Row, Style, TopRows, letter, table, top_rows, wrapped
 
+SCHEMA_VERSION = 1
 #: with more logs the page omits the conditions
 MOST_EXPLAINED = 300
+#: reasons that are shown in place of a figure, and their meanings
+_MEANINGS = {
+    "failed": "it cannot be read or cleaned",
+    "refused": "many of its records have no key: a run needs --allow-keyless",
+    "unknown": "no source has its cleanup.policy",
+    "ratio": "too little is dirty for min.cleanable.dirty.ratio",
+    "clean": "nothing was appended since it was cleaned",
+    "active": "all dirty records are in the active segment; for an export, --include-active cleans it",
+    "held": "all dirty records are in an open transaction, or above the high watermark",
+    "lag": "min.compaction.lag.ms has not passed",
+    "empty": "it has no bytes",
+    "policy": "its policy neither compacts nor deletes",
+    "retention": "nothing in it has expired",
+    "tiered": "its segments are in tiered storage, too",
+    "future": "its oldest record is in the future",
+}
+#: a policy's column, with the gap before it
+_POLICY_CELLS = 11
+_OTHER_CELLS = 27
+#: the columns of totals before the last one
+_TOTALS_CELLS = 40
+
+
+@dataclass(frozen=True)
+class LogTotals:
+    """The size of a log."""
+
+    #: bytes of its ``.log`` files
+    bytes: int = 0
+    #: its segments
+    segments: int = 0
+    #: its records, with transaction markers, as in Kafka's own statistics
+    records: int = 0
+    #: bytes of its records when uncompressed
+    record_bytes: int = 0
+    #: its records with a key and without a value
+    tombstones: int = 0
+    #: its data records without a key
+    keyless_records: int = 0
+
+    def __add__(self, other: LogTotals) -> LogTotals:
+        return LogTotals(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(LogTotals)))
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Records by age and by place."""
+
+    #: records by age, between the bounds of ``age_bounds_ms``
+    by_age: tuple[int, ...] = ()
+    #: their uncompressed bytes by age
+    bytes_by_age: tuple[int, ...] = ()
+    #: records by place, in equal ranges of offsets
+    by_place: tuple[int, ...] = ()
+
+    def __add__(self, other: Distribution) -> Distribution:
+        return Distribution(*(_added(getattr(self, field.name), getattr(other, field.name)) for field in fields(Distribution)))
+
+
+def _added(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    if not first or not second:
+        return first or second
+    return tuple(a + b for a, b in zip(first, second, strict=True))
+
+
+@dataclass(frozen=True)
+class RepetitionRange:
+    """The keys whose number of records is in a range."""
+
+    #: the least number of records that such a key has
+    at_least: int
+    #: the greatest number of records that such a key has
+    at_most: int
+    #: the number of such keys
+    keys: int
+    #: the number of their records
+    records: int
+
+
+@dataclass(frozen=True)
+class KeyFigures:
+    """The keys of a log's data records."""
+
+    #: distinct keys
+    distinct: int = 0
+    #: the number of records of the most frequent key
+    most_repeated: int = 0
+    #: keys by the number of their records
+    repetition: tuple[RepetitionRange, ...] = ()
+
+
+class OutcomeStatus(str, enum.Enum):
+    """The effect of a policy on a log.
+
+    ``refused``: a run would fail and require ``--allow-keyless``. The log's figures assume this option; in totals the log is
+    unchanged. ``policy_unknown``: the log's ``cleanup.policy`` is not known. A run would not change the log, and the figures
+    are those of the unchanged log.
+    """
+
+    #: a run would clean it
+    CLEANED = "cleaned"
+    #: a run would not change it
+    SKIPPED = "skipped"
+    #: a run would fail it, because many records have no key
+    REFUSED = "refused"
+    #: a run would not change it, because nothing is deleted on a guess
+    POLICY_UNKNOWN = "policy_unknown"
+    #: it cannot be read, or a run would fail it
+    FAILED = "failed"
+
+    @property
+    def would(self) -> str:
+        """The status in a sentence about a run that has not been made."""
+        return "would be cleaned" if self is OutcomeStatus.CLEANED else self.value.replace("_", " ")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One log after cleaning under one policy."""
+
+    #: the policy
+    policy: str
+    #: the effect of a run on the log, see the reason codes
+    status: OutcomeStatus
+    #: why, in a sentence
+    reason: str
+    #: the report of a real run
+    run: LogReport
+    #: the log after the run
+    after: LogTotals = LogTotals()
+    #: the segments that the delete policy removes
+    expired: LogTotals = LogTotals()
+    #: the removed records
+    gone: Distribution = Distribution()
+    #: of the removed records, those that the delete policy removes, by age
+    expired_by_age: tuple[int, ...] = ()
+    #: the rounds that a broker's cleaner needs with its dedupe buffer, 0 if the log is not compacted
+    broker_rounds: int = 0
+    #: a line of text per condition
+    why: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The outcome as shown to users: a log that only loses expired segments is not cleaned."""
+        if self.status is not OutcomeStatus.CLEANED:
+            return self.status.would
+        return self.run.effects or "cleaned"
+
+    @property
+    def fails(self) -> bool:
+        """Whether a run would fail the log. A refusal under a policy that is only compared is a result, not a failure."""
+        refused = self.status is OutcomeStatus.REFUSED and self.policy == CONFIGURED
+        return refused or self.status is OutcomeStatus.FAILED
+
+    @property
+    def changes(self) -> bool:
+        """Whether a run would change the log."""
+        return self.status in (OutcomeStatus.CLEANED, OutcomeStatus.SKIPPED)
+
+
+@dataclass(frozen=True)
+class ComparedLog:
+    """One log under all policies."""
+
+    #: name of the topic
+    topic: str
+    #: number of the partition
+    partition: int
+    #: the log directory that has the log
+    log_dir: str
+    #: the log as it is
+    before: LogTotals = LogTotals()
+    #: its records
+    spread: Distribution = Distribution()
+    #: its keys
+    keys: KeyFigures = KeyFigures()
+    #: the log under each policy, in the order of ``policies``; in the document this field is called ``policies``
+    outcomes: tuple[Outcome, ...] = ()
+    #: why it has no figures; ``null`` if it has
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        """``topic-partition``."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def fails(self) -> bool:
+        """Whether the log failed, or would fail in a run with one of the policies."""
+        return self.error is not None or any(outcome.fails for outcome in self.outcomes)
+
+    def remaining(self, policy: int) -> LogTotals:
+        """The log after a run with a policy, by the policy's number: unchanged if the run fails or refuses it."""
+        if self.error is not None or not self.outcomes[policy].changes:
+            return self.before
+        return self.outcomes[policy].after
+
+
+@dataclass(frozen=True)
+class PolicyTotals:
+    """The sums over all logs with figures under one policy; a log that its run would not change counts as it is."""
+
+    #: the policy; in the document this field is called ``name``
+    policy: str
+    #: the logs as they are
+    before: LogTotals
+    #: the logs after the run
+    after: LogTotals
+    #: the segments that the delete policy removes
+    expired: LogTotals
+    #: the removed records
+    gone: Distribution
+    #: the number of logs by status, ``cleaned``, ``skipped``, ``refused``, ``policy_unknown`` and ``failed``; in the document
+    #: this field is called ``logs``
+    statuses: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -70,8 +308,21 @@ class Comparison(PageResult):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document as a dictionary (``compaction.compare.json_document``)."""
-        return json_document(self)
+        """The JSON document as a dictionary."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "run_id": self.run_id,
+            "as_of_ms": self.as_of_ms,
+            "dry_run": True,
+            "status": self.status.value,
+            "seconds": round(self.seconds, 3),
+            **self.origin,
+            "age_bounds_ms": list(self.age_bounds_ms),
+            "places": max((len(log.spread.by_place) for log in self.logs), default=0),
+            "kafka_versions": [asdict(kafka_version) for kafka_version in self.kafka_versions],
+            "policies": [_totals_json(totals) for totals in self.totals()],
+            "logs": [_log_json(log) for log in self.logs],
+        }
 
     def page_document(self) -> Mapping[str, Any]:
         """See ``PageResult``; with very many logs without the conditions of each."""
@@ -81,13 +332,216 @@ class Comparison(PageResult):
         return replace(self, logs=tuple(logs)).to_dict()
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
-        """See ``Result``."""
-        return comparison_lines(self, style or Style(), all_rows=all_rows, details=details)
+        """See ``Result``: each log under each policy, the legend, and the totals."""
+        used = style or Style()
+        yield from _legend(self, used)
+        for block in _blocks(self, used):
+            yield from _table(self, block, used, all_rows=all_rows, details=details)
+        yield from _meanings(self, used)
+        yield from _totals(self, used)
+        yield Line("")
+        yield from (line for kafka_version in self.kafka_versions for line in wrapped(str(kafka_version), used))
+        yield from wrapped(self.summary(), used)
 
     def summary(self) -> str:
         """The number of logs and failures, and the bytes that each policy frees."""
-        return comparison_summary(self)
+        totals = enumerate(self.totals())
+        policies = [f"{letter(number)} {change(total.before.bytes, total.after.bytes)}" for number, total in totals]
+        failed = sum(log.fails for log in self.logs)
+        tail = f", {failed} failed" if failed else ""
+        logs = counted(len(self.logs), "log")
+        time = f"in {elapsed(self.seconds)} without start-up"
+        return f"dry run, nothing written: {logs}{tail}; {', '.join(policies)} on disk, {time}"
 
 
 def _sum(totals: Iterable[LogTotals]) -> LogTotals:
     return sum(totals, LogTotals())
+
+
+def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int, origin: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """The logs of ``--explain`` without figures: for each policy ``status``, ``reason`` and ``why``."""
+    explained = [
+        {
+            "topic": log.topic,
+            "partition": log.partition,
+            "log_dir": log.log_dir,
+            "error": log.error,
+            "policies": [
+                {"policy": outcome.policy, "status": outcome.status.value, "reason": outcome.reason, "why": list(outcome.why)}
+                for outcome in log.outcomes
+            ],
+        }
+        for log in logs
+    ]
+    head = {"schema_version": SCHEMA_VERSION, "as_of_ms": as_of_ms, "dry_run": True, **origin}
+    return printable_json(json.dumps({**head, "logs": explained}, indent=1, ensure_ascii=False)) + "\n"
+
+
+def _totals_json(totals: PolicyTotals) -> dict[str, Any]:
+    values = asdict(totals)
+    statuses = values.pop("statuses")
+    return {"name": values.pop("policy"), "logs": statuses, **values}
+
+
+def _log_json(log: ComparedLog) -> dict[str, Any]:
+    values = asdict(log)
+    del values["outcomes"]
+    return {**values, "policies": [_outcome_json(outcome) for outcome in log.outcomes]}
+
+
+def _outcome_json(outcome: Outcome) -> dict[str, Any]:
+    values = asdict(outcome)
+    values["status"] = outcome.status.value
+    values["run"] = {**asdict(outcome.run), "status": outcome.run.status.value, "seconds": round(outcome.run.seconds, 3)}
+    return values
+
+
+def explanation_lines(logs: Iterable[ComparedLog], style: Style) -> Iterator[Line]:
+    """All conditions of each policy for each log."""
+    for log in logs:
+        lines = wrapped(f"{log.name} in {log.log_dir}", style, hanging=2)
+        if log.error is not None:
+            lines += wrapped(f"failed: {log.error}", style, indent=2, hanging=2)
+        for outcome in log.outcomes:
+            head = f"{outcome.policy}: {outcome.status.would}: {outcome.reason}"
+            lines += wrapped(head, style, indent=2, hanging=2)
+            for text in (line for why in outcome.why for line in why.split("\n")):
+                remedy = text.startswith(" ")
+                indent, hanging = (10, 0) if remedy else (4, 6)
+                lines += wrapped(text.strip(), style, indent=indent, hanging=hanging)
+        yield from lines
+
+
+def _legend(comparison: Comparison, style: Style) -> list[Line]:
+    """The letters of the policies; a long name is broken after a comma."""
+    lines = []
+    for number, name in enumerate(comparison.policies):
+        spaced = name.replace(",", ", ") if len(name) + 3 > style.width else name
+        lines += wrapped(f"{letter(number)}  {spaced}", style, hanging=3, colour="bold")
+    return [*lines, Line("")]
+
+
+def _blocks(comparison: Comparison, style: Style) -> list[range]:
+    """The policies of each table, as many as fit the width."""
+    most_policies = max(1, (style.width - _OTHER_CELLS) // _POLICY_CELLS)
+    count = len(comparison.policies)
+    return [range(first, min(first + most_policies, count)) for first in range(0, count, most_policies)]
+
+
+def _table(comparison: Comparison, policies: range, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
+    logs = comparison.logs
+    names = [(log.topic, log.partition) for log in logs]
+    top = top_rows(names, lambda row: _rank([logs[number] for number in row]), style.ellipsis, all_rows=all_rows)
+    columns = [Column(top.title, right=False), Column("on disk"), Column("records", rank=2), Column("keys", rank=1)]
+    columns += [Column(f"{letter(number)} freed") for number in policies]
+    total = _row(f"total, {counted(len(logs), 'log')}", logs, policies, "bold", ())
+    *body, last = table(columns, [*_rows(top, logs, policies, with_details=details), total], style)
+    return [*body, *wrapped(top.hidden, style, colour="dim"), last, Line("")]
+
+
+def _rows(top: TopRows, logs: Sequence[ComparedLog], policies: range, *, with_details: bool) -> Iterator[Row]:
+    for name, numbers in top.rows:
+        row_logs = [logs[number] for number in numbers]
+        detailed = row_logs if with_details else []
+        details = [text for log in detailed for text in _details(log, policies, named=len(row_logs) > 1)]
+        yield _row(name, row_logs, policies, "bold red" if _failed(row_logs) else "", details)
+
+
+def _row(name: str, logs: Sequence[ComparedLog], policies: range, colour: str, details: Sequence[str]) -> Row:
+    before = sum((log.before for log in logs), LogTotals())
+    keys = sum(log.keys.distinct for log in logs)
+    cells = [name, size(before.bytes), f"{before.records:,}", f"{keys:,}"]
+    if all(log.error is not None for log in logs):
+        cells = [name, "", "", ""]
+    return Row([*cells, *(_cell(logs, number) for number in policies)], colour, details)
+
+
+def _cell(logs: Sequence[ComparedLog], number: int) -> str:
+    """The share that the policy frees, or the reason why none of the logs would change."""
+    before = sum(log.before.bytes for log in logs)
+    after = sum(log.remaining(number).bytes for log in logs)
+    reasons = {_reason(log, number) for log in logs}
+    return next(iter(reasons)) if len(reasons) == 1 and "" not in reasons else share_freed(before, after)
+
+
+def _reason(log: ComparedLog, number: int) -> str:
+    """Why a policy would not change a log, in a word; empty if it would."""
+    if log.error is not None:
+        return "failed"
+    outcome = log.outcomes[number]
+    if outcome.status is OutcomeStatus.POLICY_UNKNOWN:
+        return "unknown"
+    if outcome.status is OutcomeStatus.SKIPPED:
+        return outcome.run.reason_code or "skipped"
+    return "" if outcome.status is OutcomeStatus.CLEANED else outcome.status.value
+
+
+def _rank(logs: Sequence[ComparedLog]) -> tuple[bool, int, int, str, int]:
+    """Failed logs first, then the most bytes freed by any policy, then the most bytes."""
+    before = sum(log.before.bytes for log in logs)
+    policies = range(min((len(log.outcomes) for log in logs if log.error is None), default=0))
+    least_bytes = min((sum(log.remaining(number).bytes for log in logs) for number in policies), default=before)
+    return not _failed(logs), least_bytes - before, -before, logs[0].topic, logs[0].partition
+
+
+def _failed(logs: Iterable[ComparedLog]) -> bool:
+    return any(log.fails for log in logs)
+
+
+def _details(log: ComparedLog, policies: range, *, named: bool) -> Iterator[str]:
+    """The effect of each policy, with its reason."""
+    prefix = f"{log.name}: " if named else ""
+    if log.error is not None:
+        yield f"{prefix}failed: {log.error}"
+        return
+    for number in policies:
+        outcome = log.outcomes[number]
+        rounds = f", {outcome.broker_rounds} rounds of a broker" if outcome.broker_rounds > 1 else ""
+        without_figures = outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.POLICY_UNKNOWN)
+        remaining = "" if without_figures else f": {_remaining(outcome)}{rounds}"
+        yield f"{prefix}{letter(number)} {outcome.status.would}{remaining}; {outcome.reason}"
+
+
+def _remaining(outcome: Outcome) -> str:
+    after = outcome.after
+    parts = (counted(after.segments, "segment"), counted(after.records, "record"), counted(after.tombstones, "tombstone"))
+    return f"{size(after.bytes)} in {', '.join(parts)} remaining"
+
+
+def _meanings(comparison: Comparison, style: Style) -> list[Line]:
+    numbers = range(len(comparison.policies))
+    used = {_reason(log, number) for log in comparison.logs for number in numbers}
+    lines = [
+        line
+        for word, text in _MEANINGS.items()
+        if word in used
+        for line in wrapped(f"{word + ':':<10} {text}", style, hanging=11, colour="dim")
+    ]
+    return [*lines, Line("")] if lines else []
+
+
+def _totals(comparison: Comparison, style: Style) -> list[Line]:
+    """The totals of each policy; a log that would not be changed counts as it is."""
+    columns = [Column("policy", right=False), *(Column(title) for title in ("on disk", "after", "freed"))]
+    would = [_would(comparison, number) for number in range(len(comparison.policies))]
+    in_rows = max(map(len, would), default=0) <= style.width - _TOTALS_CELLS
+    if in_rows:
+        columns.append(Column("logs would be", right=False))
+    rows = []
+    for number, total in enumerate(comparison.totals()):
+        before, after = total.before.bytes, total.after.bytes
+        figures = [size(before), size(after), share_freed(before, after)]
+        outcome_cells = [would[number]] if in_rows else []
+        rows.append(
+            Row([letter(number), *figures, *outcome_cells], details=() if in_rows else [f"logs would be: {would[number]}"])
+        )
+    return table(columns, rows, style)
+
+
+def _would(comparison: Comparison, number: int) -> str:
+    """The number of logs by outcome."""
+    counts = Counter(log.outcomes[number].words for log in comparison.logs if log.error is None)
+    failed = sum(log.error is not None for log in comparison.logs)
+    if failed:
+        counts["failed"] += failed
+    return ", ".join(f"{count} {words}" for words, count in counts.most_common())

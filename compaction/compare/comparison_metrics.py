@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compaction.compare.comparison import Comparison
-from compaction.compare.figures import ComparedLog, LogTotals, Outcome
+from compaction.compare.comparison import ComparedLog, Comparison, LogTotals, Outcome
 from compaction.metrics import Family, Metric, document, labels_of, of_run, outcomes
 
 _OF_TOTALS = tuple(

@@ -1,7 +1,7 @@
 """The passes of a run whose "logs" are several policies' plans for the same logs. Common work is done once.
 
 ``Cleaner`` numbers its plans and runs passes over their slices. Here slices of the same bytes are merged, plans that build the
-same map share a variant (see ``compaction.compare.count``), and results are returned under each plan's number. Nothing is
+same map share a variant (see ``compaction.compare.measure``), and results are returned under each plan's number. Nothing is
 written: both kinds of pass 2 measure.
 """
 
@@ -15,8 +15,19 @@ from typing import NamedTuple
 import numpy as np
 
 from compaction.cleaning.plan import LogPlan
-from compaction.compare.count import SharedSummary, Source, Tally, counts_of, scan_shared
-from compaction.compare.measure import MeasureContext, Measured, Repetition, count_rounds, measure_shared, resolve_counts
+from compaction.compare.measure import (
+    MeasureContext,
+    Measured,
+    Repetition,
+    SharedSummary,
+    Source,
+    Tally,
+    count_rounds,
+    counts_of,
+    measure_shared,
+    resolve_counts,
+    scan_shared,
+)
 from compaction.errors import LogError
 from compaction.kernels.keys import KeyFilter
 from compaction.passes.merge import CleanedParts, MapParts

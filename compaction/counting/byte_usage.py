@@ -16,20 +16,18 @@ records, aborted data, and records from the last stable offset on, supersede non
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.transactions import AbortedRanges
-from compaction.counting.key_groups import KeyGroups
-from compaction.counting.key_totals import NOT_NEWEST
+from compaction.counting.key_totals import NOT_NEWEST, Int64s, KeyGroups
 from compaction.formats.codecs import Codec
 from compaction.formats.message_set import LEAST_BYTES_V0, LEAST_BYTES_V1
 from compaction.formats.record_batch import CODEC, CONTROL, HEADER_SIZE, MAGIC, TRANSACTIONAL
 from compaction.source.read_columns import Records
 
-Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 COMPONENTS = (
@@ -52,6 +50,7 @@ _SIZE_LIMITS = np.array([100, 1000, 10_000, 100_000, 1_000_000])
 SIZES = ("no value", "under 100 B", "under 1 kB", "under 10 kB", "under 100 kB", "under 1 MB", "1 MB or more")
 #: columns of a cell: records, the bytes of their keys and values, uncompressed, and their stored bytes
 RECORDS, BYTES, STORED, CELL = range(4)
+CELL_NAMES = ("records", "bytes", "stored_bytes")
 CODECS = tuple(codec.name.lower() for codec in Codec)
 #: bits of the bytes and the stored bytes in the second half of ``newest``: a batch has at most 2^28, compressed or not
 _SIZE_BITS = 30
@@ -101,11 +100,9 @@ class Usage:
         """The size of the ``.log`` files."""
         return int(self.components.sum())
 
-    def add(self, other: Usage) -> None:
-        self.components += other.components
-        self.states += other.states
-        self.values += other.values
-        self.codecs += other.codecs
+    def __add__(self, other: Usage) -> Usage:
+        sums = self.components + other.components, self.states + other.states, self.values + other.values
+        return Usage(*sums, self.codecs + other.codecs)
 
     def add_records(self, records: Records, log: StoredLog) -> Measured:
         """Add the records of complete batches. Records with a key that may supersede others are added as superseded:
@@ -166,6 +163,27 @@ class Usage:
         """Records by ``newest_cells``: they are not superseded."""
         self.states[[LIVE, TOMBSTONE]] += newest
         self.states[SUPERSEDED] -= newest.sum(axis=0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of a log or topic."""
+        states = [
+            {"state": STATES[state], "age": AGES[age] if state < EMPTY_BATCHES else None, **_named(cell)}
+            for state, ages in enumerate(self.states) for age, cell in enumerate(ages) if cell.any()
+        ]  # fmt: skip
+        return {
+            "file_bytes": self.file_bytes,
+            "components": dict(zip(COMPONENTS, self.components.tolist(), strict=True)),
+            "states": states,
+            "value_sizes": [{"value": SIZES[size], **_named(cell)} for size, cell in enumerate(self.values) if cell.any()],
+            "codecs": [
+                {"codec": CODECS[codec], "uncompressed_bytes": plain, "stored_bytes": stored}
+                for codec, (plain, stored) in enumerate(self.codecs.tolist()) if plain
+            ],
+        }  # fmt: skip
+
+
+def _named(cell: Int64s) -> dict[str, int]:
+    return dict(zip(CELL_NAMES, cell.tolist(), strict=True))
 
 
 def newest_cells(newest: Int64s) -> Int64s:

@@ -1,22 +1,25 @@
 """Counts records and distinct keys of logs at rest, by partition and by topic, as a consumer would read them.
 
 Tasks read byte ranges and count their keys (``key_totals``); tables of keys are joined by topic and by a hash of the key, so
-a key that several partitions of a topic have is one key of the topic.
+a key that several partitions of a topic have is one key of the topic. Totals that outgrow a task's memory are emitted while it
+reads, split by a hash of the names.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from compaction.cleaning.transactions import aborted_of
-from compaction.counting.byte_usage import Int64s, StoredLog, Usage, newest_cells
-from compaction.counting.key_groups import KeyGroups
-from compaction.counting.key_totals import NO_NAMES, KeySummary, KeyTotals, Largest
-from compaction.counting.task_totals import KEYS, RecordCounts, TaskTotals
+from compaction.counting.byte_usage import Measured, StoredLog, Usage, newest_cells
+from compaction.counting.key_totals import NO_NAMES, Int64s, KeyGroups, KeySummary, KeyTotals, Largest, key_table, packed_parts
 from compaction.errors import LogError, as_log_error
 from compaction.kernels import columns
 from compaction.names import LogLocation
@@ -27,6 +30,8 @@ from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.task_runner import Item, Job, Place, Reading, TaskRunner, exchange, pack
 
+#: the names whose records are counted: keys always, the others with the bytes
+KEYS, GROUPS, HEADER_NAMES, PRODUCERS = "keys", "groups", "headers", "producers"
 #: bytes of a topic whose keys are joined by one task
 PARTITION_BYTES = 96 << 20
 _MAX_PARTITIONS = 4096
@@ -45,6 +50,28 @@ class CountTask:
     partitions: int
     seed: int
     stored: StoredLog | None = None
+
+
+class PackedNames(NamedTuple):
+    """The part of a table of ``names`` that one reducer joins; ``table`` is an Arrow IPC stream."""
+
+    names: str
+    part: int
+    table: bytes
+
+
+@dataclass(frozen=True)
+class RecordCounts:
+    """Counts of the records that a consumer reads: all, those without a key, tombstones (with a key and no value), and the
+    bytes of keys and values."""
+
+    records: int = 0
+    keyless: int = 0
+    tombstones: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: RecordCounts) -> RecordCounts:
+        return RecordCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 class TaskCounts(NamedTuple):
@@ -119,18 +146,12 @@ class TopicCount:
     @property
     def counts(self) -> RecordCounts:
         """The sum over the logs."""
-        total = RecordCounts()
-        for log in self.logs:
-            total.add(log.counts)
-        return total
+        return sum((log.counts for log in self.logs), RecordCounts())
 
     @property
     def usage(self) -> Usage:
         """The sum over the logs."""
-        total = Usage()
-        for log in self.logs:
-            total.add(log.usage or Usage())
-        return total
+        return sum((log.usage for log in self.logs if log.usage is not None), Usage())
 
     @property
     def failed(self) -> bool:
@@ -144,6 +165,11 @@ class CountPlan(NamedTuple):
     topics: list[TopicCount]
     logs: list[LogCount]
     tasks: list[CountTask]
+
+    @property
+    def counted(self) -> TopicCount:
+        """The logs of all topics without a failure, with no names."""
+        return TopicCount("", [log for topic in self.topics if not topic.failed for log in topic.logs])
 
 
 @dataclass(frozen=True)
@@ -209,9 +235,9 @@ def count_logs(runner: TaskRunner, plan: CountPlan, largest: Mapping[str, Larges
     for result in results:
         if isinstance(result, TaskCounts):
             log = plan.logs[result.log]
-            log.counts.add(result.counts)
+            log.counts += result.counts
             if log.usage is not None and result.usage is not None:
-                log.usage.add(result.usage)
+                log.usage += result.usage
             log.note(result.reading.error)
             accepted[result.log] = accepted.get(result.log, Reading()) + result.reading
     for result in results:
@@ -282,3 +308,79 @@ def _join_keys(items: Iterable[Item], largest: Mapping[str, Largest]) -> Iterato
             # the only log of a topic has all of its keys
             topic_summary = next(iter(summaries.values())) if len(logs) == 1 else of_names(KeyTotals.of(logs.values()))
             yield KeyPartition(topic, names, None, topic_summary)
+
+
+class TaskTotals:
+    """What a task has read of one log; ``usage`` is of all stored records."""
+
+    def __init__(self, task: CountTask) -> None:
+        self._task = task
+        self._totals: dict[str, KeyTotals] = {}
+        self.counts = RecordCounts()
+        self.usage = None if task.stored is None else Usage()
+
+    def add(self, records: Records) -> Iterator[PackedNames]:
+        """Count records, which have been read with their keys, and to count bytes also with their headers."""
+        columns, n = records.columns, len(records.columns.offset)
+        keys, tombstone = _binary(columns.keys), (columns.value_size < 0).astype(np.int64)
+        sizes = np.diff(columns.keys.offsets).astype(np.int64) + np.maximum(columns.value_size, 0)
+        ones, stored, counted = np.ones(n, np.int64), np.zeros(n, np.int64), np.ones(n, np.bool_)
+        newest = columns.offset << 1 | tombstone, stored
+        if self.usage is not None and self._task.stored is not None:
+            measured = self.usage.add_records(records, self._task.stored)
+            stored, newest, counted = measured.stored, measured.newest, measured.committed
+            if not measured.data.all():
+                keys = pc.if_else(pa.array(measured.data), keys, pa.scalar(None, keys.type))
+            yield from self._add(HEADER_NAMES, _header_table(columns, measured))
+            yield from self._add(PRODUCERS, _producer_table(records, measured, tombstone))
+        has_key = keys.is_valid().to_numpy(zero_copy_only=False)
+        keyless, tombstones = int((counted & ~has_key).sum()), int((tombstone * (counted & has_key)).sum())
+        self.counts += RecordCounts(int(counted.sum()), keyless, tombstones, int(sizes[counted].sum()))
+        yield from self._add(KEYS, key_table(keys, (ones, sizes, tombstone, stored), newest))
+
+    def _add(self, names: str, table: pa.Table) -> Iterator[PackedNames]:
+        if self._totals.setdefault(names, KeyTotals()).add(table):
+            yield from self._emit(names)
+
+    def _emit(self, names: str) -> Iterator[PackedNames]:
+        table, stored = self._totals[names].take(), self._task.stored
+        if names == KEYS and stored is not None and stored.group_by is not None:
+            yield from self._add(GROUPS, _grouped(table, stored.group_by))
+        for part, packed in packed_parts(table, self._task.partitions, self._task.seed):
+            yield PackedNames(names, part, packed)
+
+    def packed(self) -> Iterator[PackedNames]:
+        """All that has not been emitted; nothing remains."""
+        # the groups are those of the keys
+        for names in (KEYS, GROUPS, HEADER_NAMES, PRODUCERS):
+            if names in self._totals:
+                yield from self._emit(names)
+
+
+def _binary(column: columns.Bytes) -> pa.Array:
+    buffers = [pa.py_buffer(buffer) for buffer in (column.valid, column.offsets, column.data)]
+    return pa.Array.from_buffers(pa.binary(), len(column.offsets) - 1, buffers)
+
+
+def _grouped(table: pa.Table, group_by: KeyGroups) -> pa.Table:
+    """The totals of the groups of the keys in ``table``."""
+    groups = group_by.of(table["key"].combine_chunks())
+    return table.set_column(0, table.schema.field("key"), groups).filter(groups.is_valid())
+
+
+def _header_table(columns: columns.Columns, measured: Measured) -> pa.Table:
+    """The headers of records other than control records, by name: ``bytes`` are those of names and values."""
+    sizes, stored = measured.headers
+    table = key_table(_binary(columns.header_keys), (np.ones_like(sizes), sizes, np.zeros_like(sizes), stored))
+    return table.filter(pa.array(np.repeat(measured.data, np.diff(columns.header_starts))))
+
+
+def _producer_table(records: Records, measured: Measured, tombstone: Int64s) -> pa.Table:
+    """The totals of each batch other than control batches, by producer id."""
+    numbers = np.stack([np.ones(len(tombstone), np.int64), measured.sizes, tombstone, measured.stored])
+    ends = np.cumsum(records.counts.astype(np.int64))
+    sums = np.concatenate([np.zeros((len(numbers), 1), np.int64), np.cumsum(numbers * measured.data, axis=1)], axis=1)
+    totals = sums[:, ends] - sums[:, ends - records.counts]
+    present = totals[0] > 0
+    producers = pa.array(records.rows["producer_id"][present].astype(np.int64))
+    return key_table(producers.cast(pa.string()).cast(pa.binary()), totals[:, present])

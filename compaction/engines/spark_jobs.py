@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 
 from compaction.engines.spark_jvm import errors_of_start
 from compaction.errors import CompactionError
-from compaction.startup.protection import is_local
+from compaction.startup import is_local
 
 _LOG = logging.getLogger(__name__)
 

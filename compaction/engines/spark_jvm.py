@@ -25,9 +25,9 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 
+from compaction import startup as protection
 from compaction.kernels.ownership import why_not_private
 from compaction.screen.steps import FOREIGN
-from compaction.startup import protection
 
 _PREFIX = "kafka-log-compaction-local-"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO

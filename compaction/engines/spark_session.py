@@ -12,7 +12,7 @@
 | ``spark.ui.liveUpdate.period`` | ``0`` | completed tasks count at once, not with the next heartbeat |
 | ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see ``compaction.kernels.cache`` | workers need not search for it |
 
-``compaction.startup.protection`` has those that keep other users out. ``spark.shuffle.file.buffer`` keeps Spark's default: each
+``compaction.startup`` has those that keep other users out. ``spark.shuffle.file.buffer`` keeps Spark's default: each
 core may hold one such buffer for each of 200 partitions, which with 1 MiB would not fit into the heap of eight cores.
 
 Under ``spark-submit`` and in a plain Python program it is the same; the latter runs locally on all cores.
@@ -37,11 +37,10 @@ from typing import Any, Protocol
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from compaction import startup as protection
 from compaction.engines.spark_jvm import C1_ONLY, LOCAL_DIRS, choose_jvm_options, private_dirs, start_jvm
 from compaction.kernels.cache import CACHE_DIR, NO_CACHE, process_cache_dir
-from compaction.startup import protection
-from compaction.startup.java_version import require_safe_jvm
-from compaction.startup.protection import MASTER, is_local
+from compaction.startup import MASTER, is_local, require_safe_jvm
 from compaction.storage import read_counter
 
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."

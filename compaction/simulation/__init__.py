@@ -1,1 +1,1 @@
-"""Policies through time: what a policy, had it been in force, would have made of a log's arrivals."""
+"""Policies through time: the size that a log would have had under a policy, from the arrivals of its records."""

@@ -1,13 +1,15 @@
 """Simulates policies on logs at rest: reads every log once, and writes nothing.
 
-When the records of a log arrived, by their timestamps or by the times of its files; and the times of a simulation.
+When the records of a log arrived is known from their timestamps, or from the times of its files.
 
-Goes on after the present: the arrivals of the last days once more, as often as needed.
+After the present, the arrivals of the last days are repeated, as often as needed. A copy of the last days has the same records
+at the same distances, and its keys recur as they did: for the records of an age that were superseded in the last days, as many
+records of that age as remain are superseded at the same place of the copy. Each copy takes the time of all before it, and a
+log that is much shorter says little about the future: there are at most ``MOST_COPIES``.
 
-A copy of the last days has the same records at the same distances. Its keys recur as they did: of the records that were
-superseded in the last days, as many of the same age, as far as so many of that age remain, are superseded at the same place of
-the copy. Each copy takes the time of all before it, and a log that is much shorter says little of what comes: there are at most
-``MOST_COPIES``.
+The search for settings under which logs remain within a size changes as few settings as possible. Each round tries every value
+of every setting that is not changed yet. If some of them suffice, the gentlest is taken: the one that deletes least and writes
+least. Else the one with the lowest peak is kept, and the next round adds another setting.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from compaction.cleaning.transactions import aborted_of
 from compaction.config import Policy
 from compaction.config.entries import DAY_MS
 from compaction.config.request import CompactionRequest, ComparisonRequest, Span
+from compaction.config.sources import CONFIGURED
 from compaction.errors import CompactionError, UnsupportedLogError, UsageError
 from compaction.formats.record_batch import HEADER_SIZE
 from compaction.locking.access import Purpose, access
@@ -59,16 +62,43 @@ from compaction.simulation.arrivals import (
     joined_cells,
     read_arrivals,
 )
-from compaction.simulation.figures import Effect, Known, SimulatedLog, total
-from compaction.simulation.fit import Fit, fit
 from compaction.simulation.replay import Clock, Replay
-from compaction.simulation.result import OverTime
+from compaction.simulation.result import Effect, Fit, Known, OverTime, SimulatedLog, Trial, total
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
 
+_LOG = logging.getLogger(__name__)
+_MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
 #: the days that are repeated
-WINDOW_MS = 30 * 86_400_000
+WINDOW_MS = 30 * DAY_MS
 MOST_COPIES = 100
+#: a broker's ``log.retention.check.interval.ms``; its cleaner looks more often
+_LEAST_CHECK_MS = 5 * _MINUTE_MS
+#: checks of a simulation, at most this number and the ends of periods
+_CHECKS = 1000
+_PERIODS_MS = (10 * _MINUTE_MS, _HOUR_MS, 6 * _HOUR_MS)
+#: with fewer days periods are shorter
+_FEW = 14
+#: timestamps may be later than now, or fall, by this time
+_TOLERANCE_MS = DAY_MS
+#: at most this share of the parts may be out of order by more
+_DISORDER = 0.1
+#: the settings that matter, each from the gentlest value to the strongest
+_COMPACT = {
+    "min.cleanable.dirty.ratio": ("0.3", "0.1", "0.02"),
+    "segment.ms": ("1d", "6h", "1h"),
+    "segment.bytes": ("256MiB", "64MiB", "16MiB"),
+    "max.compaction.lag.ms": ("2d", "6h"),
+    "delete.retention.ms": ("6h", "1h"),
+}
+_DELETE = {
+    "retention.ms": ("30d", "14d", "7d", "3d", "1d", "12h", "3h"),
+    "segment.ms": ("1d", "6h", "1h"),
+    "segment.bytes": ("256MiB", "64MiB", "16MiB"),
+}
+_MOST_CHANGES = 3
+#: samples of a simulation that a caller may ask for
+_MOST_PERIODS = 10_000
 
 
 def window_ms(arrivals_ms: Int64s, now_ms: int) -> int:
@@ -144,20 +174,6 @@ def _sums(index: Int64s, values: Int64s, count: int) -> Int64s:
     return sums
 
 
-_MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
-#: a broker's ``log.retention.check.interval.ms``; its cleaner looks more often
-_LEAST_CHECK_MS = 5 * _MINUTE_MS
-#: checks of a simulation, at most this number and the ends of periods
-_CHECKS = 1000
-_PERIODS_MS = (10 * _MINUTE_MS, _HOUR_MS, 6 * _HOUR_MS)
-#: with fewer days periods are shorter
-_FEW = 14
-#: timestamps may be later than now, or fall, by this time
-_TOLERANCE_MS = _DAY_MS
-#: at most this share of the parts may be out of order by more
-_DISORDER = 0.1
-
-
 def arrival_times(arrivals: Arrivals, view: LogView, now_ms: int) -> tuple[Int64s, bool]:
     """When each part arrived, int64[n], ascending; and whether that is by the times of files.
 
@@ -197,7 +213,7 @@ def _problem(largest: Int64s, now_ms: int) -> str | None:
 def period(first_ms: int, last_ms: int) -> int:
     """The length of a period, ms: a day, or less if there are few days."""
     span_ms = last_ms - first_ms
-    return next((each for each in _PERIODS_MS if span_ms < _FEW * _DAY_MS and span_ms / each <= 2 * _FEW * 4), _DAY_MS)
+    return next((each for each in _PERIODS_MS if span_ms < _FEW * DAY_MS and span_ms / each <= 2 * _FEW * 4), DAY_MS)
 
 
 def clock(first_ms: int, last_ms: int, shown_ms: int, period_ms: int) -> Clock:
@@ -212,12 +228,6 @@ def clock(first_ms: int, last_ms: int, shown_ms: int, period_ms: int) -> Clock:
     return Clock(np.unique(np.concatenate([checks, ends])), ends)
 
 
-_LOG = logging.getLogger(__name__)
-#: samples of a simulation that a caller may ask for
-_MOST_PERIODS = 10_000
-_MINUTE_MS = 60_000
-
-
 class _Log(NamedTuple):
     location: LogLocation
     view: LogView
@@ -227,7 +237,7 @@ class _Log(NamedTuple):
 
 
 def simulate(start: Callable[[], Passes], request: ComparisonRequest, span: Span) -> OverTime:
-    """What each policy of ``request``, had it been in force, would have made of the logs.
+    """The sizes that the logs would have had under each policy of ``request``.
 
     :param start: starts the task runner, if there is work
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
@@ -414,3 +424,43 @@ def _known(log: _Log) -> Known:
         missing_share=round(1 - int(held[:complete].sum()) / offsets, 4) if offsets else 0.0,
         arrived_bytes=sum(segment.size_bytes for segment in log.view.segments),
     )
+
+
+def fit(policy: str, fit_bytes: int, compacts: bool, deletes: bool, simulate: Callable[[str], Effect]) -> Fit:
+    """Search from ``policy`` on.
+
+    :param simulate: the sum over all logs under a policy
+    """
+    settings = {**(_DELETE if deletes else {}), **(_COMPACT if compacts else {})}
+    trials = [_trial((), simulate(policy))]
+    changes: tuple[str, ...] = ()
+    found = trials[0] if trials[0].peak_bytes <= fit_bytes else None
+    strongest: Trial | None = None
+    while found is None and len(changes) < _MOST_CHANGES:
+        tried = [
+            _trial((*changes, f"{name}={value}"), simulate(changed(policy, (*changes, f"{name}={value}"))))
+            for name, values in settings.items()
+            if not any(change.startswith(f"{name}=") for change in changes)
+            for value in values
+        ]
+        trials += tried
+        fitting = [trial for trial in tried if trial.peak_bytes <= fit_bytes]
+        found = min(fitting, key=lambda trial: (trial.bytes_deleted, trial.bytes_written, trial.changes), default=None)
+        best = min(tried, key=lambda trial: (trial.peak_bytes, trial.bytes_written, trial.changes), default=None)
+        if best is None:
+            break
+        if strongest is None and best.peak_bytes < trials[0].peak_bytes:
+            strongest = best
+        changes = best.changes
+    return Fit(policy, fit_bytes, found, strongest, tuple(trials))
+
+
+def changed(policy: str, changes: tuple[str, ...]) -> str:
+    """The text of a policy with other settings."""
+    names = {change.partition("=")[0] for change in changes}
+    kept = [] if policy == CONFIGURED else [part for part in policy.split(",") if part.partition("=")[0].strip() not in names]
+    return ",".join([*kept, *changes])
+
+
+def _trial(changes: tuple[str, ...], effect: Effect) -> Trial:
+    return Trial(changes, effect.peak_bytes, effect.mean_bytes, effect.bytes_written, effect.bytes_deleted)

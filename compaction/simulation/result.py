@@ -1,6 +1,20 @@
-"""Policies through time, as ``dry_run(..., over_time=True)`` returns them.
+"""Policies through time, as ``dry_run(..., over_time=True)`` returns them: each log under each policy, and the sums over all.
 
-Policies through time as text: a line for each policy with its sizes, as figures and as a line of bars.
+Sizes are bytes of ``.log`` files, as ``retention.bytes`` counts them; peaks are what is on the disk. All logs have samples at
+the same times, so that sums are those of the logs at each time.
+
+As text it is a line for each policy with its sizes, as figures and as a line of bars. As OpenMetrics text, with the rules and
+labels of ``compaction.metrics``:
+
+| metric | meaning |
+| --- | --- |
+| ``kafka_log_compaction_run_info``, ``…_run_seconds``, ``…_as_of_timestamp_seconds``, ``…_log_failed`` | as of a run |
+| ``kafka_log_compaction_policy_log_bytes`` | the size of a log under a ``policy``, by ``state``: ``least``, ``mean``, ``peak``,
+  ``end`` |
+| ``kafka_log_compaction_policy_cleaner_bytes`` | what the cleaner does, by ``state``: ``read``, ``written`` |
+| ``kafka_log_compaction_policy_cleanings`` | how often the log is cleaned |
+| ``kafka_log_compaction_policy_oldest_seconds`` | how long records remain at most, by ``state``: once they are ``superseded``,
+  or ``deleted`` by a tombstone |
 """
 
 from __future__ import annotations
@@ -8,14 +22,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
+from itertools import pairwise
 from typing import Any, ClassVar
 
+from compaction.metrics import Family, Metric, document, labels_of, of_run
 from compaction.report import RunStatus
 from compaction.results import PageResult
 from compaction.screen.amounts import counted, elapsed, short_duration, size
 from compaction.screen.text_table import Column, Line, Row, Style, letter, table, wrapped
-from compaction.simulation.figures import Effect, SimulatedLog, total
-from compaction.simulation.fit import Fit
 
 SCHEMA_VERSION = 1
 #: topics and logs that the page shows, and the samples of all of them
@@ -25,6 +39,221 @@ _FIGURES = (
     "least_bytes", "mean_bytes", "peak_bytes", "end_bytes", "segments", "cleanings", "bytes_read", "bytes_written",
     "bytes_deleted", "write_amplification", "superseded_share", "oldest_superseded_ms", "oldest_deleted_ms",
 )  # fmt: skip
+_OF_EFFECT = (
+    Family("policy_log_bytes", "Size of a log under a policy through time.", "bytes", "state",
+           {state: f"{state}_bytes" for state in ("least", "mean", "peak", "end")}),
+    Family("policy_cleaner_bytes", "Bytes that the cleaner reads and writes under a policy.", "bytes", "state",
+           {state: f"bytes_{state}" for state in ("read", "written")}),
+    Family("policy_oldest_seconds", "Time that records remain at most once they are superseded or deleted.", "seconds", "state",
+           {state: f"oldest_{state}_ms" for state in ("superseded", "deleted")}),
+    Family("policy_cleanings", "Cleanings of a log under a policy.", "", "", {"": "cleanings"}),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened at a time: ``cleaned``, with the bytes read and written, or ``deleted``, with the bytes of the segments."""
+
+    #: when, ms since the epoch
+    at_ms: int
+    #: ``cleaned`` or ``deleted``
+    what: str
+    #: bytes that the cleaner read, or that were deleted
+    bytes_before: int
+    #: bytes that the cleaner wrote; 0 if segments were deleted
+    bytes_after: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The log at the end of a period, and its least, mean and greatest size since the end of the one before."""
+
+    #: end of the period, ms since the epoch
+    at_ms: int
+    #: bytes of ``.log`` files at that time
+    bytes: int
+    #: the least in the period
+    least_bytes: int
+    #: the mean over time
+    mean_bytes: int
+    #: the greatest, with indexes, and the segments that wait for ``file.delete.delay.ms``
+    peak_bytes: int
+    #: the largest output of a cleaning in the period, with its indexes, which stands beside what it replaces for a while
+    cleaned_bytes: int
+    #: bytes of superseded records, at that time
+    superseded_bytes: int
+    #: segments at that time
+    segments: int
+    #: bytes of the log that have arrived so far
+    arrived_bytes: int
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a log tells about its past."""
+
+    #: whether the figures of bytes are exact: the log is small, and uncompressed batches hold one record each
+    exact: bool
+    #: how they are estimated, in a sentence; empty if they are exact
+    estimate: str
+    #: whether its times are those of its files, because its timestamps say nothing
+    file_times: bool
+    #: the time of its first record, ms since the epoch
+    first_ms: int
+    #: from here on nothing is missing in it, ms since the epoch
+    complete_from_ms: int
+    #: of the offsets before, the share without a record
+    missing_share: float
+    #: bytes of all that has arrived
+    arrived_bytes: int
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One log, or all, under one policy through time."""
+
+    #: the policy
+    policy: str
+    #: the log at the end of each period
+    samples: tuple[Sample, ...] = ()
+    #: cleanings and deletions
+    events: tuple[Event, ...] = ()
+    #: how long a superseded record remained at most, ms
+    oldest_superseded_ms: int = 0
+    #: how long a record remained at most that a tombstone superseded, ms
+    oldest_deleted_ms: int = 0
+    #: why there are no figures; ``null`` if there are
+    error: str | None = None
+
+    @property
+    def least_bytes(self) -> int:
+        """The least size since the first period ended."""
+        return min((sample.least_bytes for sample in self.samples[1:]), default=self.end_bytes)
+
+    @property
+    def mean_bytes(self) -> int:
+        """The mean over time."""
+        pairs = list(pairwise(self.samples))
+        area = sum(sample.mean_bytes * (sample.at_ms - before.at_ms) for before, sample in pairs)
+        return area // (self.samples[-1].at_ms - self.samples[0].at_ms) if pairs else self.end_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The greatest size, with the output of one cleaning beside the segments that it replaces."""
+        return max((sample.peak_bytes + sample.cleaned_bytes for sample in self.samples[1:]), default=self.end_bytes)
+
+    @property
+    def end_bytes(self) -> int:
+        return self.samples[-1].bytes if self.samples else 0
+
+    @property
+    def segments(self) -> int:
+        """At the end."""
+        return self.samples[-1].segments if self.samples else 0
+
+    @property
+    def cleanings(self) -> int:
+        return sum(event.what == "cleaned" for event in self.events)
+
+    @property
+    def bytes_read(self) -> int:
+        """By the cleaner; each of its two passes reads them."""
+        return sum(event.bytes_before for event in self.events if event.what == "cleaned")
+
+    @property
+    def bytes_written(self) -> int:
+        """By the cleaner."""
+        return sum(event.bytes_after for event in self.events)
+
+    @property
+    def bytes_deleted(self) -> int:
+        """By the delete policy."""
+        return sum(event.bytes_before for event in self.events if event.what == "deleted")
+
+    @property
+    def write_amplification(self) -> float:
+        """Bytes written, by producers and the cleaner, for each byte that arrived."""
+        arrived = self.samples[-1].arrived_bytes if self.samples else 0
+        return (arrived + self.bytes_written) / arrived if arrived else 1.0
+
+    @property
+    def superseded_share(self) -> float:
+        """The mean share of superseded records in the log: a consumer that reads all of it reads them in vain."""
+        shares = [sample.superseded_bytes / sample.bytes for sample in self.samples if sample.bytes]
+        return sum(shares) / len(shares) if shares else 0.0
+
+
+@dataclass(frozen=True)
+class SimulatedLog:
+    """One log under all policies."""
+
+    #: name of the topic
+    topic: str
+    #: number of the partition
+    partition: int
+    #: the log directory that has the log
+    log_dir: str
+    #: what it tells about its past; ``null`` if it has no figures
+    known: Known | None = None
+    #: it under each policy, in the order of ``policies``; in the document this field is called ``policies``
+    effects: tuple[Effect, ...] = ()
+    #: why it has no figures; ``null`` if it has
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        """``topic-partition``."""
+        return f"{self.topic}-{self.partition}"
+
+
+def total(policy: str, effects: Sequence[Effect]) -> Effect:
+    """The sum over logs under one policy."""
+    shown = [effect for effect in effects if effect.error is None]
+    return Effect(
+        policy,
+        tuple(_sum(samples) for samples in zip(*(effect.samples for effect in shown), strict=True)),
+        tuple(sorted((event for effect in shown for event in effect.events), key=lambda event: event.at_ms)),
+        max((effect.oldest_superseded_ms for effect in shown), default=0),
+        max((effect.oldest_deleted_ms for effect in shown), default=0),
+    )
+
+
+def _sum(samples: Sequence[Sample]) -> Sample:
+    names = ("bytes", "least_bytes", "mean_bytes", "peak_bytes", "superseded_bytes", "segments", "arrived_bytes")
+    sums = {name: sum(getattr(sample, name) for sample in samples) for name in names}
+    return Sample(samples[0].at_ms, cleaned_bytes=max(sample.cleaned_bytes for sample in samples), **sums)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A policy that was tried."""
+
+    #: the settings that differ from the policy
+    changes: tuple[str, ...]
+    #: greatest size of all logs together
+    peak_bytes: int
+    #: mean size
+    mean_bytes: int
+    #: bytes that the cleaner writes
+    bytes_written: int
+    #: bytes that the delete policy removes
+    bytes_deleted: int
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The result of a search."""
+
+    #: the policy that was changed
+    policy: str
+    #: the size that was given
+    fit_bytes: int
+    #: the gentlest policy whose peak fits; ``null`` if none does
+    found: Trial | None
+    #: the change of a single setting that lowers the peak most; ``null`` if none lowers it
+    strongest: Trial | None
+    #: all that were tried, in order; the first one is the policy itself
+    trials: tuple[Trial, ...]
 
 
 @dataclass(frozen=True)
@@ -64,11 +293,32 @@ class OverTime(PageResult):
         shown = [log for log in self.logs if log.error is None]
         return tuple(total(name, [log.effects[number] for log in shown]) for number, name in enumerate(self.policies))
 
-    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> list[Line]:
-        return lines_of(self, style or Style(), all_rows=all_rows, details=details)
+    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterator[Line]:
+        """See ``Result``: the sums of each policy; details are its cleanings and deletions."""
+        used = style or Style()
+        shown = [log for log in self.logs if log.error is None]
+        named = shown if all_rows or len(shown) <= 1 else []
+        for log in named:
+            yield from [*wrapped(log.name, used, colour="bold"), *_dim(notes_of(log), used)]
+            yield from [*_table(log.effects, used, details), Line("")]
+        if len(shown) > 1 or not named:
+            yield from [*wrapped(f"all of {counted(len(shown), 'log')}", used, colour="bold"), *_dim(shared_notes(shown), used)]
+            yield from [*_table(self.totals(), used, details), Line("")]
+        if self.fit is not None:
+            yield from _fit(self.fit, used)
+        for log in self.logs:
+            for error in dict.fromkeys([log.error if details else None, *(effect.error for effect in log.effects)]):
+                if error is not None:
+                    yield from wrapped(f"{log.name}: {error}", used, hanging=2, colour="red")
+        yield from [*_dim(ahead_note(self), used), *wrapped(self.summary(), used)]
 
     def summary(self) -> str:
-        return summary_of(self)
+        """The number of logs and failures, and the greatest size under each policy."""
+        peaks = [f"{letter(number)} at most {size(total.peak_bytes)}" for number, total in enumerate(self.totals())]
+        failed = sum(log.error is not None for log in self.logs)
+        tail = f", {failed} failed" if failed else ""
+        time = f"in {elapsed(self.seconds)} without start-up"
+        return f"simulated, nothing written: {counted(len(self.logs), 'log')}{tail}; {', '.join(peaks)} on disk, {time}"
 
     def page_document(self) -> Mapping[str, Any]:
         """See ``PageResult``: all logs, each topic and log, or as many of the largest ones as fit."""
@@ -99,7 +349,7 @@ class OverTime(PageResult):
         return {"name": name, "notes": [*notes, *errors], "policies": [_effect(effect) for effect in effects]}
 
     def to_dict(self) -> dict[str, Any]:
-        """The document, ``schema_version`` 1; see the field tables of ``compaction.simulation.figures``."""
+        """The document, ``schema_version`` 1; its fields are those of the values above."""
         return {
             "schema_version": SCHEMA_VERSION,
             "run_id": self.run_id,
@@ -156,35 +406,6 @@ def _effect(effect: Effect) -> dict[str, Any]:
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=+*%#"
 _BAR_CELLS = 60
-
-
-def lines_of(result: OverTime, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
-    """The sums of each policy; with ``all_rows`` each log too; with ``details`` the cleanings and deletions of each policy."""
-    lines: list[Line] = []
-    shown = [log for log in result.logs if log.error is None]
-    named = shown if all_rows or len(shown) <= 1 else []
-    for log in named:
-        lines += [*wrapped(log.name, style, colour="bold"), *_dim(notes_of(log), style)]
-        lines += [*_table(log.effects, style, details), Line("")]
-    if len(shown) > 1 or not named:
-        lines += [*wrapped(f"all of {counted(len(shown), 'log')}", style, colour="bold"), *_dim(shared_notes(shown), style)]
-        lines += [*_table(result.totals(), style, details), Line("")]
-    lines += _fit(result.fit, style) if result.fit is not None else []
-    for log in result.logs:
-        for error in dict.fromkeys([log.error if details else None, *(effect.error for effect in log.effects)]):
-            if error is not None:
-                lines += wrapped(f"{log.name}: {error}", style, hanging=2, colour="red")
-    lines += _dim(ahead_note(result), style)
-    return [*lines, *wrapped(summary_of(result), style)]
-
-
-def summary_of(result: OverTime) -> str:
-    peaks = [f"{letter(number)} at most {size(total.peak_bytes)}" for number, total in enumerate(result.totals())]
-    failed = sum(log.error is not None for log in result.logs)
-    tail = f", {failed} failed" if failed else ""
-    logs = counted(len(result.logs), "log")
-    time = f"in {elapsed(result.seconds)} without start-up"
-    return f"simulated, nothing written: {logs}{tail}; {', '.join(peaks)} on disk, {time}"
 
 
 def _fit(found: Fit, style: Style) -> list[Line]:
@@ -294,3 +515,20 @@ def _dim(texts: Sequence[str], style: Style) -> list[Line]:
 
 def _time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%MZ")
+
+
+def simulation_metrics(result: OverTime) -> str:
+    run = {"run_id": result.run_id, "status": result.status.value, "dry_run": "true"}
+    return document(run, (*of_run(result.seconds, result.as_of_ms), *_metrics(result)))
+
+
+def _metrics(result: OverTime) -> Iterator[Metric]:
+    failed = [(labels_of(log), int(log.error is not None)) for log in result.logs]
+    yield Metric("log_failed", "Whether a log failed.", "", failed)
+    effects = [
+        (labels_of(log) | {"policy": effect.policy}, effect)
+        for log in result.logs
+        for effect in log.effects
+        if effect.error is None
+    ]
+    yield from (family.of(effects) for family in _OF_EFFECT)

@@ -20,7 +20,7 @@ from compaction.api import provenance
 from compaction.certifier import certificate
 from compaction.cleaning import log_to_clean, segment_retention
 from compaction.cli.table import COMMANDS, PROGRAM
-from compaction.compare import comparison_metrics, figures, json_document
+from compaction.compare import comparison, comparison_metrics
 from compaction.config import entries
 from compaction.config.entries import Entry
 from compaction.erasure import erasure_report
@@ -31,18 +31,18 @@ _CODES = (
     ("Status of a run", report, report.RunStatus),
     ("Why a log is skipped", log_to_clean, log_to_clean.SkipCause),
     ("Why a segment is deleted", segment_retention, segment_retention.DeletionCause),
-    ("Outcome of a policy", figures, figures.OutcomeStatus),
+    ("Outcome of a policy", comparison, comparison.OutcomeStatus),
     ("Result of a verification", certificate, certificate.Status),
 )
 #: the values in reports of comparisons
 _COMPARED = (
-    ("A policy over all logs", figures.PolicyTotals),
-    ("A log under all policies", figures.ComparedLog),
-    ("The size of a log", figures.LogTotals),
-    ("Records by age and place", figures.Distribution),
-    ("The keys of a log", figures.KeyFigures),
-    ("How often keys occur", figures.RepetitionRange),
-    ("A log under one policy", figures.Outcome),
+    ("A policy over all logs", comparison.PolicyTotals),
+    ("A log under all policies", comparison.ComparedLog),
+    ("The size of a log", comparison.LogTotals),
+    ("Records by age and place", comparison.Distribution),
+    ("The keys of a log", comparison.KeyFigures),
+    ("How often keys occur", comparison.RepetitionRange),
+    ("A log under one policy", comparison.Outcome),
 )
 
 
@@ -126,10 +126,10 @@ def report_page() -> str:
         *shape("A wave", report, report.WaveReport), *shape("The rules of a version", report, report.VersionUsed),
         "", "## Erasures", "", markdown(erasure_report),
         "", "## Calls", "", markdown(provenance),
-        "", "## Comparisons of policies", "", markdown(json_document), "",
+        "", "## Comparisons of policies", "", markdown(comparison), "",
     ]  # fmt: skip
     for title, found in _COMPARED:
-        parts += shape(title, figures, found)
+        parts += shape(title, comparison, found)
     return "\n".join(parts)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from compaction.checkup import log_health, machine
+from compaction.checkup import check as machine
+from compaction.checkup import log_health
 from compaction.commands import doctor, warm_up
 from compaction.storage.local import FreeSpace
 from tests.dumping.segments import Made, write_segment

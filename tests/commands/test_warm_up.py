@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from compaction.commands import warm_up
-from compaction.kernels import cache
-from compaction.startup import all_kernels
+from compaction.kernels import all_kernels, cache
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compaction.compare.comparison import Comparison
-from compaction.compare.count import AGE_BOUNDS_MS, POSITIONS
-from compaction.compare.figures import ComparedLog, Distribution, KeyFigures, LogTotals, Outcome, OutcomeStatus, RepetitionRange
+from compaction.compare.comparison import (
+    ComparedLog,
+    Comparison,
+    Distribution,
+    KeyFigures,
+    LogTotals,
+    Outcome,
+    OutcomeStatus,
+    RepetitionRange,
+)
+from compaction.compare.measure import AGE_BOUNDS_MS, POSITIONS
 from compaction.report import LogReport, LogStatus
 
 #: 2025-11-18T08:53:20Z

@@ -19,9 +19,8 @@ import pytest
 from rich.filesize import decimal
 
 from compaction.compare.compare_policies import compare_with, explain
-from compaction.compare.comparison import Comparison
-from compaction.compare.count import AGE_BOUNDS_MS, POSITIONS
-from compaction.compare.figures import ComparedLog, LogTotals, Outcome, OutcomeStatus
+from compaction.compare.comparison import ComparedLog, Comparison, LogTotals, Outcome, OutcomeStatus
+from compaction.compare.measure import AGE_BOUNDS_MS, POSITIONS
 from compaction.config import Policy, Resolver, read_sets
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engines.spark import SparkEngine

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.compare.figures import ComparedLog, Distribution, LogTotals, OutcomeStatus
+from compaction.compare.comparison import ComparedLog, Distribution, LogTotals, OutcomeStatus
 from compaction.config.sources import CONFIGURED
 from compaction.report import RunStatus
 from tests.compare.made import comparison, failed, log

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.compare.comparison import MOST_EXPLAINED, Comparison
-from compaction.compare.figures import Distribution, KeyFigures, OutcomeStatus, RepetitionRange
+from compaction.compare.comparison import MOST_EXPLAINED, Comparison, Distribution, KeyFigures, OutcomeStatus, RepetitionRange
 from compaction.printable import printable
 from tests.compare.browser import DARK, OVERLAPPING, Browser
 from tests.compare.made import POLICIES, comparison, failed, log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from compaction.compare.json_document import explanations_to_json
+from compaction.compare.comparison import explanations_to_json
 from tests.compare.made import AS_OF_MS, POLICIES, comparison, failed, log
 
 

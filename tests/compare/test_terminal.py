@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.compare.comparison import Comparison
-from compaction.compare.figures import ComparedLog, OutcomeStatus
-from compaction.compare.terminal import explanation_lines
+from compaction.compare.comparison import ComparedLog, Comparison, OutcomeStatus, explanation_lines
 from compaction.report import LogStatus
 from compaction.screen.text_table import Screen, letter
 from tests.compare.made import comparison, failed, log, skipped

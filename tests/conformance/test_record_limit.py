@@ -14,7 +14,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from compaction.compare.compare_policies import compare_with
-from compaction.compare.figures import OutcomeStatus
+from compaction.compare.comparison import OutcomeStatus
 from compaction.config import Policy
 from compaction.config.entries import MAX_RECORD
 from compaction.config.request import ComparisonRequest

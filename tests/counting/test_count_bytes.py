@@ -12,10 +12,8 @@ import pytest
 
 from compaction.commands import count as count_command
 from compaction.counting import count_logs, key_totals
-from compaction.counting.count_logs import StoredRequest, plan_count
-from compaction.counting.key_groups import KeyGroups
-from compaction.counting.key_totals import Largest
-from compaction.counting.task_totals import GROUPS, HEADER_NAMES, KEYS, PRODUCERS
+from compaction.counting.count_logs import GROUPS, HEADER_NAMES, KEYS, PRODUCERS, StoredRequest, plan_count
+from compaction.counting.key_totals import KeyGroups, Largest
 from compaction.engines.local import LocalEngine
 from compaction.screen.progress import Progress
 from compaction.source.read_plan import ReadRequest

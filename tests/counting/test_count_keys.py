@@ -16,9 +16,8 @@ import compaction
 from compaction import task_runner
 from compaction.commands import count as count_command
 from compaction.counting import count_logs, key_totals
-from compaction.counting.count_logs import CountPlan, plan_count
+from compaction.counting.count_logs import KEYS, CountPlan, plan_count
 from compaction.counting.key_totals import Largest
-from compaction.counting.task_totals import KEYS
 from compaction.engines.local import LocalEngine
 from compaction.names import LogLocation, parse_partition_dir
 from compaction.screen.progress import Progress

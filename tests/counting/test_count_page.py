@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,26 +32,37 @@ def page(report: CountReport) -> str:
 
 
 def test_it_has_the_figures_of_the_result(report: CountReport) -> None:
-    views = report.page_document()["views"]
-    topics = report.to_dict()["topics"]
-    everything, by_name = views[0], {view["name"]: view for view in views[1:]}
+    shown, topics = report.page_document(), report.to_dict()["topics"]
+    total, by_name = shown["total"], {topic["topic"]: topic for topic in shown["topics"]}
     assert by_name.keys() == {topic["topic"] for topic in topics}
-    assert everything["file_bytes"] == sum(everything["states"].values())
-    assert everything["file_bytes"] == sum(view["file_bytes"] for view in by_name.values())
+    for field in ("records", "keys", "tombstones", "keyless", "bytes"):
+        assert total[field] == sum(topic[field] for topic in topics)
+    file_bytes = total["usage"]["file_bytes"]
+    assert file_bytes == sum(topic["usage"]["file_bytes"] for topic in topics)
+    assert file_bytes == sum(row["stored_bytes"] for row in total["usage"]["states"])
+    assert file_bytes == sum(total["usage"]["components"].values())
     for topic in topics:
-        view = by_name[topic["topic"]]
-        assert view["file_bytes"] == topic["usage"]["file_bytes"]
-        assert [view["records"], view["keys"], view["tombstones"]] == [topic["records"], topic["keys"], topic["tombstones"]]
-        components = {name: numbers for name, numbers, _ in view["sections"][0].rows}
-        assert components.pop(".log files") == [view["file_bytes"]]
-        assert sum(size for (size,) in components.values()) == view["file_bytes"]
+        assert_has(by_name[topic["topic"]], topic)
+
+
+def assert_has(shown: Any, reported: Any) -> None:
+    """The page has the objects of the report, and names beside them."""
+    if isinstance(reported, dict):
+        assert shown.keys() - {"name"} == reported.keys()
+        for field in reported:
+            assert_has(shown[field], reported[field])
+    elif isinstance(reported, list):
+        for each, other in zip(shown, reported, strict=True):
+            assert_has(each, other)
+    else:
+        assert shown == reported
 
 
 def test_it_is_written_by_the_command(tmp_path: Path) -> None:
     sample, file = unpack_sample(tmp_path / "logs"), tmp_path / "orders.html"
     argv = ["--log-dir", str(sample), "--topic", "orders", "--html", str(file)]
     assert count_command.main([*argv, "--as-of", NOW, "--bytes"]) == 0
-    assert '"name":"orders"' in file.read_text("utf-8")
+    assert '"topic":"orders"' in file.read_text("utf-8")
     assert '"stored":true' in file.read_text("utf-8")
     assert count_command.main(argv) == 0
     assert '"stored":false' in file.read_text("utf-8")
@@ -67,9 +79,9 @@ def test_a_page_of_very_many_topics_remains_small(report: CountReport) -> None:
     topic = report.plan.topics[0]
     many = [replace(topic, topic=f"topic-{number:04}") for number in range(1000)]
     large = replace(report, plan=report.plan._replace(topics=many))
-    assert len(large.page_document()["views"]) == MOST_TOPICS + 1
+    assert len(large.page_document()["topics"]) == MOST_TOPICS
+    assert large.page_document()["total"]["topics"] == 1000
     assert "The 200 largest topics can be chosen" in large.page_document()["about"]
-    assert large.page_document()["views"][0]["sections"][1].others[0] == "and 800 more"
     assert len(large.to_html()) < 5_000_000
 
 
@@ -127,14 +139,28 @@ def test_topics_that_have_no_bar_are_counted_below_the_others(browser: Browser, 
     assert re.search(r"topic-11\s.*and 5 more in the table", shown, re.DOTALL) and "topic-12" not in shown
 
 
-def test_all_topics_have_groups_headers_producers_and_keys_too(report: CountReport) -> None:
-    sections = {section.titles[0]: section.rows for section in report.page_document()["views"][0]["sections"]}
-    assert {"group of keys", "header", "producer id", "largest key"} <= sections.keys()
-    name, (records, _, stored), total = sections["group of keys"][0]
+@pytest.mark.browser
+def test_all_topics_have_groups_headers_producers_and_keys_too(browser: Browser, page: str, report: CountReport) -> None:
+    script = """
+      const cells = (row) => [...row.cells].map((cell) => cell.textContent);
+      return [...document.querySelectorAll('#blocks section')].filter((node) => node.querySelector('table')).map((node) =>
+        [node.querySelector('h2').textContent, [...node.querySelectorAll('tbody tr')].map(cells)]);
+    """
+    tables = dict(browser.show(page, script).told)
+    assert {"Topics", "Groups of keys", "Headers", "Producers", "Largest keys"} <= tables.keys()
     orders = next(topic for topic in report.to_dict()["topics"] if topic["topic"] == "orders")["usage"]
     (group,) = orders["groups"]["largest"]
-    assert (name, records, stored) == ("orders: orders", group["records"], group["stored_bytes"])
-    assert total == report.page_document()["views"][0]["file_bytes"]
+    whole = report.page_document()["total"]["usage"]["file_bytes"]
+    figures = [f"{group[field]:,}" for field in ("records", "bytes", "stored_bytes")]
+    assert ["orders: orders", *figures, f"{100 * group['stored_bytes'] / whole:.1f} %"] in tables["Groups of keys"]
+
+
+@pytest.mark.browser
+def test_topics_that_have_no_row_are_counted_in_the_last_one(browser: Browser, report: CountReport) -> None:
+    topic = report.plan.topics[0]
+    many = report.plan._replace(topics=[replace(topic, topic=f"topic-{number:04}") for number in range(MOST_TOPICS + 8)])
+    script = "[...document.querySelectorAll('h2')].find((node) => node.textContent === 'Topics').parentElement.innerText"
+    assert "and 8 more" in browser.show(replace(report, plan=many).to_html(), script).told
 
 
 @pytest.mark.browser

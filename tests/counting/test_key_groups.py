@@ -8,7 +8,7 @@ import struct
 import pyarrow as pa
 import pytest
 
-from compaction.counting.key_groups import KeyGroups
+from compaction.counting.key_totals import KeyGroups
 from compaction.errors import UsageError
 
 WINDOW = struct.pack(">q", 1_700_000_000_000)

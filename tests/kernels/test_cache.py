@@ -36,6 +36,8 @@ class Listener(event.Listener):
 event.register("numba:compile", Listener())
 from compaction.kernels import batches
 from compaction.startup import all_kernels
+from compaction.kernels import batches
+from compaction.kernels import all_kernels
 all_kernels.markers()
 kernels = [each.__name__ for each in compiled if type(each._cache).__name__ == "KernelCache"]
 print(json.dumps({"compiled": kernels, "module": batches.__file__}))

@@ -76,7 +76,7 @@ def test_threads_that_call_a_kernel_at_once_compile_it_once() -> None:
 #: calls a kernel, and prints what of numba's classes and modules is a function or class of this package
 CHANGED = """
 import sys
-from compaction.startup import all_kernels
+from compaction.kernels import all_kernels
 all_kernels.markers()
 ours = lambda value: (getattr(value, "__module__", None) or "").startswith("compaction")
 modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] in ("numba", "llvmlite")]

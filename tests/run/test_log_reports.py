@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from compaction.cleaning.log_view import LogView
-from compaction.counting.count_logs import count_logs, plan_count
+from compaction.counting.count_logs import KEYS, count_logs, plan_count
 from compaction.counting.key_totals import Largest
-from compaction.counting.task_totals import KEYS
 from compaction.report import LogReport, LogStatus, RunStatus
 from compaction.run.compact import clean_logs
 from compaction.run.log_reports import deletion_report, note_logs_in_use, warn_of_changes

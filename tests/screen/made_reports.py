@@ -16,6 +16,7 @@ def cleaned(topic: str, partition: int, size: int, left: int, **more: object) ->
         "records_before": size * 10, "records_after": size * left // 10, "segments_before": 9, "segments_after": 1,
         "superseded_records": size * 10 - size * left // 10, "keys": size * left // 10, "compacted": True,
         "removed_records": size * 10 - size * left // 10,
+        "stored_records_before": size * 10, "stored_records_after": size * left // 10,
         "disk_bytes_before": before + 5000, "disk_bytes_after": after + 5000, "deleted_bytes": before + 300,
     }  # fmt: skip
     return LogReport(topic, partition, "/data", LogStatus.CLEANED, "over 0.5", **{**fields, **more})  # type: ignore[arg-type]
@@ -48,7 +49,7 @@ def every_outcome(*, dry_run: bool = False) -> RunReport:
         skipped("never-written", 0, 0, "empty", "empty: the log has no bytes"),
         cleaned(
             "orders", 3, 2000, 25, superseded_records=14_994, tombstones_removed=1, aborted_records=30, invalid_records=5,
-            markers_removed=2, removed_records=15_032,
+            markers_removed=2, removed_records=15_032, stored_records_before=20_032,
         ),
         cleaned("a-topic-with-a-name-that-is-longer-than-most-terminals-have-room-for", 12, 800, 99),
         cleaned("sessions", 0, 90, 50, expired_segments=3, expired_bytes=12_500, expired_records=125),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
 
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus
 from compaction.run_report import RunReport
-from compaction.screen.run_table import summary
 from compaction.screen.text_table import Screen
 from tests.screen.golden_text import check_golden, widest
 from tests.screen.made_reports import cleaned, every_outcome, expired, failed, many_logs, skipped
@@ -43,6 +43,15 @@ def test_a_run_through_a_pipe_has_the_same_table(request: pytest.FixtureRequest)
     assert "\x1b" not in text
 
 
+def test_stored_records_are_beside_those_that_are_lost() -> None:
+    """Records of batches that are dropped unread are in both."""
+    log = replace(cleaned("payments", 0, 1, 50), stored_records_before=207, stored_records_after=68, removed_records=139)
+    head, row, *_ = shown(RunReport("r", 0, False, (log,)), 120, details=True).splitlines()
+    cells = dict(zip(re.split(r"\s{2,}", head), re.split(r"\s{2,}", row), strict=True))
+    assert (cells["stored"], cells["records"]) == ("207", "-139")
+    assert "offsets [0, 10): 207 -> 68 records, " in shown(RunReport("r", 0, False, (log,)), 120, details=True)
+
+
 def test_all_rows_are_logs() -> None:
     lines = shown(many_logs(), 80, all_rows=True).splitlines()
     assert len([line for line in lines if line.startswith("topic-")]) == 316
@@ -50,8 +59,8 @@ def test_all_rows_are_logs() -> None:
 
 
 def test_a_quiet_run_prints_its_last_line_only() -> None:
-    assert shown(many_logs(), None, only_summary=True) == f"{summary(many_logs())}\n"
-    assert shown(many_logs(), None).endswith(f"\n{summary(many_logs())}\n")
+    assert shown(many_logs(), None, only_summary=True) == f"{many_logs().summary()}\n"
+    assert shown(many_logs(), None).endswith(f"\n{many_logs().summary()}\n")
 
 
 def test_a_terminal_with_colours_gets_the_same_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,11 +85,11 @@ def test_a_terminal_with_colours_gets_the_same_text(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_the_last_line_counts_logs_by_outcome(logs: tuple[LogReport, ...], told: str) -> None:
-    assert summary(RunReport("r", 0, False, logs)).startswith(f"{told}; ")
+    assert RunReport("r", 0, False, logs).summary().startswith(f"{told}; ")
 
 
 def test_a_dry_run_says_what_would_be() -> None:
-    line = summary(RunReport("r", 0, True, (cleaned("a", 0, 1, 50), expired("b", 0, 1000, 2)), 2.0))
+    line = RunReport("r", 0, True, (cleaned("a", 0, 1, 50), expired("b", 0, 1000, 2)), 2.0).summary()
     assert line.startswith("dry run, nothing written: 2 logs: 1 would be cleaned, 1 would be expired; ")
     text = shown(RunReport("r", 0, True, (expired("b", 0, 1000, 1),)), None)
     assert "1 segment of 1.0 kB would expire\n" in text

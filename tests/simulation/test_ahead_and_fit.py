@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from compaction.simulation.arrivals import NEVER, Arrivals, Int64s
-from compaction.simulation.figures import Effect, Event, Sample
-from compaction.simulation.fit import changed, fit
-from compaction.simulation.over_time import continued
+from compaction.simulation.over_time import changed, continued, fit
 from compaction.simulation.replay import Clock, Replay
+from compaction.simulation.result import Effect, Event, Sample
 from tests.kafka.encode import Batch, Record
 from tests.simulation.simulated import arrivals_of, config_of
 

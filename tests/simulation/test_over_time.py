@@ -14,9 +14,8 @@ from compaction.api.engine_choice import Engine
 from compaction.commands import dry_run
 from compaction.config.request import ComparisonRequest
 from compaction.errors import UsageError
-from compaction.simulation.metrics import simulation_metrics
 from compaction.simulation.over_time import simulate
-from compaction.simulation.result import OverTime
+from compaction.simulation.result import OverTime, simulation_metrics
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses

@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.simulation.figures import Effect, Event, Known, Sample, SimulatedLog
-from compaction.simulation.fit import Fit, Trial
-from compaction.simulation.result import MOST_VIEWS, OverTime
+from compaction.simulation.result import MOST_VIEWS, Effect, Event, Fit, Known, OverTime, Sample, SimulatedLog, Trial
 from tests.compare.browser import DARK, OVERLAPPING, Browser
 
 DAY_MS = 86_400_000

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from compaction import startup as java_version
 from compaction.errors import UsageError
-from compaction.startup import java_version
 from compaction.storage.local import LocalFileSystem
 from tests.golden import unpack_sample
 from tests.logdir.logs import data_segment

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import UsageError
-from compaction.startup.protection import (
+from compaction.startup import (
     AUTHENTICATE,
     LOCAL,
     LOCAL_MASTER,
