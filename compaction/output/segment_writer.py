@@ -112,10 +112,10 @@ class ReadBack:
 
     def _follow(self) -> None:
         try:
-            source = self._files.reader(self._path, 0, 2**63 - 1, uncached=True)
+            source = self._files.open(self._path, 0, 2**63 - 1, uncached=True)
             buffer, position = borrow_buffer(), 0
             try:
-                while self._wait_for(position) and (n := source.read_into(memoryview(buffer), position, position)):
+                while self._wait_for(position) and (n := source.pread(memoryview(buffer), position)):
                     self._check.feed(np.asarray(buffer[:n]))
                     position += n
             finally:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +18,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from compaction.errors import StorageError
-from compaction.storage.filesystem import FileRange, ReadableFileSystem, truncated
+from compaction.storage.filesystem import File, FileRange, ReadableFileSystem, read_full, truncated
 
 #: a multiple of every device's block size
 READ_BYTES = 2 << 20
 _MAX_SPARE = 16
+#: read-ahead of a task
+RANGE_BYTES = 8 << 20
+_RANGES_AHEAD = 2
 
 
 class FileDigest(NamedTuple):
@@ -74,12 +80,12 @@ def read_device_blocks(files: ReadableFileSystem, path: str) -> Iterator[NDArray
 
     :raises StorageError: it cannot be read
     """
-    source = files.reader(path, 0, 2**63 - 1, uncached=True)
+    source = files.open(path, 0, 2**63 - 1, uncached=True)
     buffer = borrow_buffer()
     try:
         size, position = source.size(), 0
         view = memoryview(buffer)[: -(-size // mmap.PAGESIZE) * mmap.PAGESIZE]
-        while position < size and (n := source.read_into(view, position, position)):
+        while position < size and (n := source.pread(view, position)):
             yield buffer[:n]
             position += n
     finally:
@@ -94,19 +100,66 @@ def read_range(files: ReadableFileSystem, file_range: FileRange, block_bytes: in
     """
     end, position = file_range.start + file_range.size, file_range.start
     buffer = memoryview(bytearray(min(file_range.size, block_bytes)))
-    source = files.reader(file_range.path, position, end)
-    try:
+    with closing(files.open(file_range.path, position, end)) as source:
         while position < end:
-            want, got = min(len(buffer), end - position), 0
-            while got < want:
-                n = source.read_into(buffer[got:want], position + got, position + got)
-                if not n:
-                    raise truncated(file_range.path, position + got)
-                got += n
-            yield buffer[:want]
-            position += want
-    finally:
-        source.close()
+            block = buffer[: end - position]
+            count = read_full(source, block, position)
+            if count < len(block):
+                raise truncated(file_range.path, position + count)
+            yield block
+            position += count
+
+
+class ReadAhead(File):
+    """Reads ``[start, end)`` of a file of a store sequentially, with a few byte ranges of read-ahead. No read begins before the
+    position of the previous one."""
+
+    def __init__(self, file: File, start: int, end: int, range_bytes: int = RANGE_BYTES) -> None:
+        self._file, self._start, self._end, self._range_bytes = file, start, end, range_bytes
+        self._pool = ThreadPoolExecutor(_RANGES_AHEAD)
+        #: the ranges from number ``_first`` on, read or in flight
+        self._ranges: deque[Future[memoryview]] = deque()
+        self._first = 0
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def pread(self, view: memoryview, position: int) -> int:
+        """Fill ``view`` from ``position``; returns the byte count, which is less at the end only."""
+        while self._ranges and self._first < (position - self._start) // self._range_bytes:
+            self._ranges.popleft()
+            self._first += 1
+        filled = 0
+        while filled < len(view):
+            number, offset = divmod(position + filled - self._start, self._range_bytes)
+            data = self._range(number)[offset:][: len(view) - filled]
+            if not data:
+                break
+            view[filled : filled + len(data)] = data
+            filled += len(data)
+        return filled
+
+    def _range(self, number: int) -> memoryview:
+        """The bytes of a range; none past the end."""
+        while len(self._ranges) <= number - self._first + _RANGES_AHEAD and self._request_next():
+            pass
+        index = number - self._first
+        return self._ranges[index].result() if index < len(self._ranges) else memoryview(b"")
+
+    def _request_next(self) -> bool:
+        start = self._start + (self._first + len(self._ranges)) * self._range_bytes
+        length = min(self._range_bytes, self._end - start)
+        if length > 0:
+            self._ranges.append(self._pool.submit(self._read, start, length))
+        return length > 0
+
+    def _read(self, start: int, length: int) -> memoryview:
+        data = memoryview(bytearray(length))
+        return data[: read_full(self._file, data, start)]
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._file.close()
 
 
 def borrow_buffer() -> NDArray[np.uint8]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import TracebackType
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -60,18 +60,39 @@ class FileRange(NamedTuple):
 Chunk = memoryview | bytes
 
 
-class ByteSource(Protocol):
-    """An open file, read sequentially."""
+class File(Protocol):
+    """An open file. A subclass has ``pread`` or ``read``, and the other one is made of that.
+
+    :ivar descriptor: for kernels, -1 if the file has none
+    """
+
+    descriptor = -1
 
     def size(self) -> int:
         """The current size of the whole file, in bytes."""
 
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        """Fill ``view`` from ``position``; returns the byte count, 0 at the end of the file. Later reads start at ``floor`` or
-        above."""
+    def pread(self, view: memoryview, position: int) -> int:
+        """Fill ``view`` from ``position``; returns the byte count, which may be less, and is 0 at the end of the file only."""
+        data = self.read(position, len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
+        """Up to ``length`` bytes from ``start``; by default to the end of the file."""
+        end = self.size() if length is None else min(self.size(), start + length)
+        data = memoryview(bytearray(max(0, end - start)))
+        return bytes(data[: read_full(self, data, start)])
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; no operation by default."""
+
+
+def read_full(file: File, view: memoryview, position: int) -> int:
+    """Fill ``view`` from ``position``; returns the byte count, which is less at the end of the file only."""
+    filled = 0
+    while filled < len(view) and (count := file.pread(view[filled:], position + filled)):
+        filled += count
+    return filled
 
 
 class Output(Protocol):
@@ -105,14 +126,18 @@ class ReadableFileSystem(Protocol):
     def stat(self, path: str) -> FileStat | None:
         """The attributes of ``path``, following symbolic links; ``None`` if nothing is there."""
 
-    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """Up to ``length`` bytes from ``start``."""
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        """Open a file.
 
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
-        """Open the byte range ``[start, end)`` of a file.
-
+        :param end: the bytes ``[start, end)`` are read sequentially, which a store prepares by reading ahead; ``None``: a few
+            bytes at any position
         :param uncached: read from the device, not from the page cache
         """
+
+    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Up to ``length`` bytes from ``start``."""
+        with closing(self.open(path)) as file:
+            return file.read(start, length)
 
     def real_path(self, path: str) -> FileRange | None:
         """The range of a real file that holds the bytes of ``path``; ``None`` if they are in memory only."""

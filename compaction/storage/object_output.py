@@ -5,12 +5,12 @@ from __future__ import annotations
 from compaction.errors import StorageError
 from compaction.storage.clients import located, remote_errors
 from compaction.storage.contents import read_range
-from compaction.storage.filesystem import FileRange, FileStat, FileSystem, removed_on_failure
+from compaction.storage.filesystem import File, FileRange, FileStat, FileSystem, removed_on_failure
 from compaction.storage.kinds import split
 from compaction.storage.listings import is_missing, list_directory, stat_objects
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.source_check import shared
-from compaction.storage.streams import ObjectFile, ObjectOutput, RangeReader, delete_object
+from compaction.storage.streams import ObjectFile, ObjectOutput, delete_object, open_sequential
 from compaction.storage.uri import is_inside
 
 #: stores in which a directory is only a prefix of keys
@@ -34,11 +34,8 @@ class OutputFileSystem(FileSystem):
     def stat(self, path: str) -> FileStat | None:
         return stat_objects([path])[0]
 
-    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        return ObjectFile(path).read(start, length)
-
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> RangeReader:
-        return RangeReader(path, start, end, checked=False)
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        return ObjectFile(path) if end is None else open_sequential(path, start, end, checked=False)
 
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         output = ObjectOutput(path)

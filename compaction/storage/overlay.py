@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from compaction.errors import StorageError
 from compaction.storage.filesystem import (
-    ByteSource,
+    File,
     FileRange,
     FileStat,
     FileSystem,
@@ -109,23 +109,13 @@ class OverlayFileSystem(FileSystem):
         node = self._changed[key]
         return None if node is None else node.stat
 
-    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
         if normal(path) not in self._changed:
-            return self._base.read_bytes(path, start, length)
-        node = self._node(path)
-        end = node.stat.size if length is None else min(node.stat.size, start + length)
-        if isinstance(node.content, bytes):
-            return node.content[start:end]
-        return self._base.read_bytes(node.content.path, node.content.start + start, max(0, end - start))
-
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
-        if normal(path) not in self._changed:
-            return self._base.reader(path, start, end, uncached=uncached)
+            return self._base.open(path, start, end, uncached=uncached)
         content = self._node(path).content
         if isinstance(content, bytes):
             return InMemory(content)
-        source = self._base.reader(content.path, content.start + start, content.start + end, uncached=uncached)
-        return RangedSource(source, content)
+        return open_range(self._base, content, start, end, uncached=uncached)
 
     def real_path(self, path: str) -> FileRange | None:
         if normal(path) not in self._changed:
@@ -201,34 +191,48 @@ def _of_new_file(like: FileStat, size: int, mtime_ns: int) -> FileStat:
     return like._replace(size=size, mtime_ns=mtime_ns, inode=0, device=0, ctime_ns=0)
 
 
-class RangedSource:
+def open_range(
+    files: ReadableFileSystem, part: FileRange, start: int = 0, end: int | None = None, *, uncached: bool = False
+) -> File:
+    """Open a byte range of a file like a file of its own; see ``ReadableFileSystem.open``."""
+    end = None if end is None else part.start + end
+    return RangedFile(files.open(part.path, part.start + start, end, uncached=uncached), part)
+
+
+class RangedFile(File):
     """A byte range of a file, read like a file of its own."""
 
-    def __init__(self, source: ByteSource, file_range: FileRange) -> None:
+    def __init__(self, source: File, file_range: FileRange) -> None:
         self._source, self._range = source, file_range
 
     def size(self) -> int:
         return max(0, min(self._range.size, self._source.size() - self._range.start))
 
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        start, remaining = self._range.start, max(0, self._range.size - position)
-        return self._source.read_into(view[:remaining], start + position, start + floor) if remaining else 0
+    def pread(self, view: memoryview, position: int) -> int:
+        left = max(0, self._range.size - position)
+        return self._source.pread(view[:left], self._range.start + position) if left else 0
+
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
+        left = max(0, self._range.size - start)
+        return self._source.read(self._range.start + start, left if length is None else min(left, length))
 
     def close(self) -> None:
         self._source.close()
 
 
-class InMemory:
+class InMemory(File):
+    """Bytes."""
+
     def __init__(self, data: bytes) -> None:
         self._data = data
 
     def size(self) -> int:
         return len(self._data)
 
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+    def pread(self, view: memoryview, position: int) -> int:
         part = self._data[position : position + len(view)]
         view[: len(part)] = part
         return len(part)
 
-    def close(self) -> None:
-        """No operation."""
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
+        return self._data[start:] if length is None else self._data[start : start + length]

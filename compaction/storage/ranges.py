@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from compaction.errors import StorageError
 from compaction.storage.direct import data_ranges
-from compaction.storage.filesystem import ByteSource, ReadableFileSystem, truncated
+from compaction.storage.filesystem import File, ReadableFileSystem, truncated
 
 #: the least that is read at once, and kept: headers are read a few bytes at a time
 _WINDOW_BYTES = 64 * 1024
@@ -55,7 +55,7 @@ class View:
     :param open_file: opens the file for kernels, if they can read it
     """
 
-    def __init__(self, path: str, read_at: ReadAt, size: int, open_file: Callable[[], ByteSource] | None = None) -> None:
+    def __init__(self, path: str, read_at: ReadAt, size: int, open_file: Callable[[], File] | None = None) -> None:
         self._file, self._start, self._end = _File(path, read_at, size), 0, size
         self._open = open_file
 
@@ -74,10 +74,10 @@ class View:
         """Start and end in the file, in bytes."""
         return self._start, self._end
 
-    def opened(self) -> ByteSource | None:
+    def opened(self) -> File | None:
         """The file opened for kernels, to be closed by the caller; ``None`` if they cannot read it."""
         source = None if self._open is None else self._open()
-        if source is not None and getattr(source, "descriptor", -1) < 0:
+        if source is not None and source.descriptor < 0:
             source.close()
             return None
         return source
@@ -103,7 +103,7 @@ class View:
         if source is None:
             return [self.bounds]
         try:
-            return list(data_ranges(getattr(source, "descriptor", -1), *self.bounds))
+            return list(data_ranges(source.descriptor, *self.bounds))
         finally:
             source.close()
 
@@ -117,5 +117,5 @@ def view(files: ReadableFileSystem, path: str) -> View:
     if stat is None:
         raise StorageError("no such file", path=path, hint="make sure that nothing else works on this directory, and run again")
     real = files.real_path(path)
-    opened = None if real is None or real.start else partial(files.reader, path, 0, stat.size)
+    opened = None if real is None or real.start else partial(files.open, path, 0, stat.size)
     return View(path, partial(files.read_bytes, path), stat.size, opened)

@@ -15,11 +15,12 @@ import xxhash
 
 from compaction.errors import LogError, StorageError, UsageError
 from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partition_dir
-from compaction.storage.filesystem import FileStat, ReadableFileSystem, base_name, join, parent
+from compaction.storage.filesystem import File, FileStat, ReadableFileSystem, base_name, join, parent
 from compaction.storage.kinds import OBJECTS, split, storage_of
 from compaction.storage.listings import is_missing, list_directory, read_whole, stat_objects
+from compaction.storage.overlay import InMemory
 from compaction.storage.source_check import Listing, Manifests, is_significant
-from compaction.storage.streams import ObjectFile, RangeReader
+from compaction.storage.streams import ObjectFile, open_sequential
 
 #: files up to this size are read completely, those of a partition together
 _SMALL_BYTES = 256 * 1024
@@ -27,6 +28,13 @@ _KEPT_BYTES = 32 << 20
 _OPEN_FILES = 64
 _THREADS = 16
 _SMALL_KINDS = (INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT)
+
+
+class _KeptFile(ObjectFile):
+    """An object that stays open for later reads."""
+
+    def close(self) -> None:
+        """No operation."""
 
 
 def require_finished(log_dir: str) -> None:
@@ -50,7 +58,7 @@ class RemoteFileSystem(ReadableFileSystem):
     def __init__(self) -> None:
         self._sources = Manifests()
         self._listings: dict[str, Listing] = {}
-        self._opened = lru_cache(maxsize=_OPEN_FILES)(partial(ObjectFile, sources=self._sources))
+        self._opened = lru_cache(maxsize=_OPEN_FILES)(partial(_KeptFile, sources=self._sources))
         self._small: OrderedDict[str, bytes] = OrderedDict()
         self._small_bytes = 0
 
@@ -76,16 +84,12 @@ class RemoteFileSystem(ReadableFileSystem):
         known = directory in self._listings or parse_partition_dir(base_name(directory)) is not None
         return known or (is_significant(name) and self._sources.governing(directory) is not None)
 
-    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        """Open a file; stores have no page cache, so ``uncached`` has no effect."""
+        if end is not None:
+            return open_sequential(path, start, end)
         stat = self.stat(path)
-        if stat is not None and stat.size <= _SMALL_BYTES:
-            data = self._small_file(path)
-            return data[start:] if length is None else data[start : start + length]
-        return self._open(path).read(start, length)
-
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> RangeReader:
-        """Open a byte range; stores have no page cache, so ``uncached`` has no effect."""
-        return RangeReader(path, start, end)
+        return InMemory(self._small_file(path)) if stat is not None and stat.size <= _SMALL_BYTES else self._large_file(path)
 
     def _listing(self, path: str, *, missing_ok: bool = False) -> Listing:
         if path not in self._listings:
@@ -111,7 +115,7 @@ class RemoteFileSystem(ReadableFileSystem):
         late = {name for name in logs if not self._listing(join(path, name)).entries}
         return listing._replace(entries={name: stat for name, stat in listing.entries.items() if name not in late})
 
-    def _open(self, path: str) -> ObjectFile:
+    def _large_file(self, path: str) -> File:
         listing = self._listings.get(parent(path))
         if listing is not None and listing.fault is not None:
             raise listing.fault
@@ -137,7 +141,7 @@ class RemoteFileSystem(ReadableFileSystem):
         listed = self._sources.entry(path)
         if listed is not None and listed[0].xxh3_128 is None:
             with closing(ObjectFile(path, self._sources)) as file:
-                return file.read(0, None)
+                return file.read()
         data = read_whole(path)
         self._sources.check(path, len(data), xxh3_128=xxhash.xxh3_128_hexdigest(data))
         return data

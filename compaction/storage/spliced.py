@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from compaction.names import LOG, SNAPSHOT, parse_segment_file
 from compaction.storage.filesystem import (
-    ByteSource,
+    File,
     FileRange,
     FileStat,
     ReadableFileSystem,
@@ -76,11 +76,8 @@ class SplicedFileSystem(ReadableFileSystem):
         real = self._real(path)
         return None if real is None else self._base.stat(real)
 
-    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        return self._base.read_bytes(self._real(path) or path, start, length)
-
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
-        return self._base.reader(self._real(path) or path, start, end, uncached=uncached)
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        return self._base.open(self._real(path) or path, start, end, uncached=uncached)
 
     def real_path(self, path: str) -> FileRange | None:
         real = self._real(path)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any
@@ -13,20 +11,18 @@ import xxhash
 
 from compaction.errors import StorageError
 from compaction.storage.clients import located, remote_errors, repeated
-from compaction.storage.filesystem import ByteSource, FileStat
+from compaction.storage.contents import RANGE_BYTES, ReadAhead
+from compaction.storage.filesystem import File, FileStat
 from compaction.storage.listings import stat_objects
 from compaction.storage.source_check import Manifests, shared
 
-#: read-ahead of a task
-_RANGE_BYTES = 8 << 20
-_RANGES_AHEAD = 2
 _COPY_BYTES = 16 << 20
 #: buffer for the store whose client sends each write synchronously
 _UPLOAD_BYTES = 8 << 20
 _SENDS_EACH_WRITE = "gcs"
 
 
-class ObjectFile:
+class ObjectFile(File):
     """An object with random access, for several threads.
 
     The client of gs: opens an object at the first read, and reports a failure only as a closed file; opening a stream of the
@@ -58,12 +54,21 @@ class ObjectFile:
             self._require_open()
             return _etag(self._file)
 
-    def read_at(self, length: int, start: int) -> bytes:
-        """``length`` bytes from ``start``; fewer only at the end.
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
+        """Up to ``length`` bytes from ``start``.
 
         :raises StorageError: the store refused
         :raises CorruptLogError: the object differs from its manifest entry
         """
+        end = self.size() if length is None else min(self.size(), start + length)
+        return self._read_at(end - start, start) if end > start else b""
+
+    def pread(self, view: memoryview, position: int) -> int:
+        data = self._read_at(len(view), position)
+        view[: len(data)] = data
+        return len(data)
+
+    def _read_at(self, length: int, start: int) -> bytes:
         with remote_errors(self._path, f"read bytes {start} to {start + length - 1}"):
             return repeated(partial(self._read, length, start))
 
@@ -83,80 +88,44 @@ class ObjectFile:
             sources.check(self._path, int(self._file.size()), etag=_etag(self._file))
             self._sources = None
 
-    def read(self, start: int, length: int | None) -> bytes:
-        """Up to ``length`` bytes from ``start``; ``None``: to the end. Raises as ``read_at`` does."""
-        end = self.size() if length is None else min(self.size(), start + length)
-        return self.read_at(end - start, start) if end > start else b""
-
     def close(self) -> None:
         self._file.close()
 
 
-class RangeReader(ByteSource):
-    """Reads ``[start, end)`` of an object sequentially, with a few ranges of read-ahead. An object of an output is compared
-    with its manifest entry: ETag and size on opening, the content hash if it is read completely.
+def open_sequential(path: str, start: int, end: int, range_bytes: int = RANGE_BYTES, *, checked: bool = True) -> File:
+    """Open ``[start, end)`` of an object to be read sequentially. An object of an output is compared with its manifest entry:
+    ETag and size on opening, the content hash if it is read completely.
 
     :param checked: ``False`` to read back an object of this run, whose manifest is not written yet
     :raises StorageError: the object cannot be opened
     """
+    sources = shared() if checked else None
+    file = ReadAhead(ObjectFile(path, sources), start, end, range_bytes)
+    return file if sources is None or start else _HashChecked(file, path, end, sources)
 
-    def __init__(self, path: str, start: int, end: int, range_bytes: int = _RANGE_BYTES, *, checked: bool = True) -> None:
-        self._path, self._start, self._end, self._range_bytes = path, start, end, range_bytes
-        self._sources = shared() if checked else None
-        self._file = ObjectFile(path, self._sources)
-        self._pool = ThreadPoolExecutor(_RANGES_AHEAD)
-        #: the ranges from number ``_first`` on, read or in flight
-        self._ranges: deque[Future[bytes]] = deque()
-        self._first = 0
-        #: of the first ``_hashed`` ranges
+
+class _HashChecked(File):
+    """Compares an object that is read sequentially, from its first byte to its last, with its manifest entry."""
+
+    def __init__(self, file: File, path: str, end: int, sources: Manifests) -> None:
+        self._file, self._path, self._end, self._sources = file, path, end, sources
         self._hash = xxhash.xxh3_128()
         self._hashed = 0
 
     def size(self) -> int:
-        """The size of the whole object, in bytes.
-
-        :raises StorageError: the store refused
-        """
         return self._file.size()
 
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        """Fill ``view`` from ``position``; returns the byte count, 0 at the end. Later reads start at ``floor`` or above.
-
-        :raises StorageError: the store refused
-        :raises CorruptLogError: the object differs from its manifest entry
-        """
-        number, offset = divmod(position - self._start, self._range_bytes)
-        while self._ranges and self._first < (floor - self._start) // self._range_bytes:
-            self._ranges.popleft()
-            self._first += 1
-        while len(self._ranges) <= number - self._first + _RANGES_AHEAD and self._request_next():
-            pass
-        data = self._ranges[number - self._first].result()
-        if number == self._hashed:
-            self._count(data)
-        n = min(len(view), len(data) - offset)
-        if n > 0:
-            view[:n] = memoryview(data)[offset : offset + n]
-        return max(0, n)
-
-    def _count(self, data: bytes) -> None:
-        """Add the next range to the hash; compare it at the end of the object."""
-        self._hash.update(data)
-        self._hashed += 1
-        if self._sources is None or self._start != 0:
-            return
-        if self._hashed * self._range_bytes >= self._end == self._file.size():
-            self._sources.check(self._path, self._end, xxh3_128=self._hash.hexdigest())
-
-    def _request_next(self) -> bool:
-        start = self._start + (self._first + len(self._ranges)) * self._range_bytes
-        length = min(self._range_bytes, self._end - start)
-        if length > 0:
-            self._ranges.append(self._pool.submit(self._file.read_at, length, start))
-        return length > 0
+    def pread(self, view: memoryview, position: int) -> int:
+        """:raises CorruptLogError: the object differs from its manifest entry"""
+        count = self._file.pread(view, position)
+        if position <= self._hashed < position + count:
+            self._hash.update(view[self._hashed - position : count])
+            self._hashed = position + count
+            if self._hashed == self._end == self._file.size():
+                self._sources.check(self._path, self._end, xxh3_128=self._hash.hexdigest())
+        return count
 
     def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
         self._file.close()
 
 

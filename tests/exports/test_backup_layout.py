@@ -108,8 +108,8 @@ def test_a_set_is_read_as_a_log(place: Path, compression: int) -> None:
     real = files.real_path(f"{address}/orders-0/{500:020d}.log")
     assert real is not None and real.path.startswith(f"{address}/topics/orders/partition=0/")
     whole = files.read_bytes(f"{address}/orders-0/{500:020d}.log")
-    source, view = MixedFileSystem().reader(real.path, 100, 300), memoryview(bytearray(200))
-    assert source.read_into(view, 100, 100) == 200
+    source, view = MixedFileSystem().open(real.path, 100, 300), memoryview(bytearray(200))
+    assert source.pread(view, 100) == 200
     assert bytes(view) == whole[100:300]
     source.close()
 

@@ -80,7 +80,7 @@ class InTurns(OutputFileSystem):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name not in ("mkdir", "write_file", "listdir", "unlink", "reader", "remove_tree"):
+        if name not in ("mkdir", "write_file", "listdir", "unlink", "open", "remove_tree"):
             return found
         return lambda *given, **named: TURNS.call(found, *given, **named)
 

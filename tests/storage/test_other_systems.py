@@ -103,8 +103,8 @@ def test_files_are_copied_and_read(tmp_path: Path, write_behind: bool) -> None:
     output.close(sync=True)
     assert target.read_bytes() == b"start" + data + data[10:30]
     view = memoryview(bytearray(7))
-    reader = LocalFileSystem().reader(str(target), 0, target.stat().st_size)
-    assert reader.read_into(view, 3, 0) == 7
+    reader = LocalFileSystem().open(str(target), 0, target.stat().st_size)
+    assert reader.pread(view, 3) == 7
     reader.close()
     assert view == target.read_bytes()[3:10]
 

@@ -16,7 +16,7 @@ from compaction.storage.manifest import MANIFEST
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.remote import RemoteFileSystem, require_finished
 from compaction.storage.segment_file import SegmentReader
-from compaction.storage.streams import RangeReader
+from compaction.storage.streams import open_sequential
 from tests.storage.remote_places import PLACE, bucket, log, publish
 
 __all__ = ["bucket", "log"]
@@ -179,10 +179,10 @@ def test_the_hash_is_compared_at_the_last_range(copied: Path, range_bytes: int) 
     path, size = f"{PLACE}/copy/orders-0/{FIRST}", (copied / "orders-0" / FIRST).stat().st_size
 
     def read(end: int) -> int:
-        reader, at, buffer = RangeReader(path, 0, end, range_bytes), 0, memoryview(bytearray(64))
+        reader, at, buffer = open_sequential(path, 0, end, range_bytes), 0, memoryview(bytearray(64))
         try:
             while at < end:
-                at += reader.read_into(buffer[: end - at], at, at)
+                at += reader.pread(buffer[: end - at], at)
         finally:
             reader.close()
         return at

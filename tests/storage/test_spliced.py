@@ -38,8 +38,8 @@ def test_files_below_the_end_are_those_of_the_other_directory(tmp_path: Path) ->
     assert fs.real_path(f"{own}/{10:020d}.log") == FileRange(f"{other}/{10:020d}.log", 0, size)
     assert OverlayFileSystem(fs).real_path(f"{own}/{10:020d}.log") == fs.real_path(f"{own}/{10:020d}.log")
     buffer = bytearray(size)
-    source = fs.reader(f"{own}/{10:020d}.log", 0, size)
-    assert source.read_into(memoryview(buffer), 0, 0) == size and bytes(buffer) == b"other 10.log"
+    source = fs.open(f"{own}/{10:020d}.log", 0, size)
+    assert source.pread(memoryview(buffer), 0) == size and bytes(buffer) == b"other 10.log"
     source.close()
 
 

@@ -19,7 +19,7 @@ from compaction.certifier.checks.log_pair import Int64s, Rows
 from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.kernels.reading.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
 from compaction.storage import read_counter
-from compaction.storage.filesystem import ByteSource, ReadableFileSystem
+from compaction.storage.filesystem import File, ReadableFileSystem, read_full
 
 HEADER_BYTES = 61
 #: the header of a v2 batch, and the beginning of a message of magic 0 or 1; magic 0 has no timestamp
@@ -83,7 +83,7 @@ def read_batches(files: ReadableFileSystem, path: str, start: int, end: int) -> 
     :raises UnsupportedLogError: a batch is larger than 256 MiB
     """
     position, wanted = start, _BLOCK_BYTES
-    source = files.reader(path, start, end)
+    source = files.open(path, start, end)
     try:
         while position < end:
             data = _bytes(source, path, position, min(wanted, end - position))
@@ -113,16 +113,13 @@ def _require_room(need: int, path: str, position: int, end: int) -> None:
         raise UnsupportedLogError(message, path=path, position=position)
 
 
-def _bytes(source: ByteSource, path: str, position: int, size: int) -> bytes:
+def _bytes(source: File, path: str, position: int, size: int) -> bytes:
     buffer = bytearray(size)
-    view, filled = memoryview(buffer), 0
-    while filled < size:
-        count = source.read_into(view[filled:], position + filled, position)
-        if count == 0:
-            message = f"file ends here, {size - filled} bytes earlier than when the run began"
-            hint = "the log changed while it was read: run again when nothing writes to it"
-            raise CorruptLogError(message, path=path, position=position + filled, hint=hint)
-        filled += count
+    filled = read_full(source, memoryview(buffer), position)
+    if filled < size:
+        message = f"file ends here, {size - filled} bytes earlier than when the run began"
+        hint = "the log changed while it was read: run again when nothing writes to it"
+        raise CorruptLogError(message, path=path, position=position + filled, hint=hint)
     return bytes(buffer)
 
 

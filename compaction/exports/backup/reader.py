@@ -51,7 +51,7 @@ from compaction.kernels.reading.backup_records import (
 from compaction.names import LOG, TopicPartition
 from compaction.screen.amounts import size as amount
 from compaction.storage.contents import read_range
-from compaction.storage.filesystem import ByteSource, FileRange, ReadableFileSystem, join, storage_errors
+from compaction.storage.filesystem import File, FileRange, ReadableFileSystem, join, storage_errors
 from compaction.storage.layouts.stored_objects import in_parallel
 from compaction.storage.local import LocalFileSystem, free_space
 from compaction.storage.spool_directory import use
@@ -277,8 +277,8 @@ class SpooledContent:
     def read(self, start: int, length: int) -> bytes:
         return _LOCAL.read_bytes(self._path, start, length)
 
-    def reader(self, start: int, end: int) -> ByteSource:
-        return _LOCAL.reader(self._path, start, end)
+    def reader(self, start: int, end: int) -> File:
+        return _LOCAL.open(self._path, start, end)
 
 
 def _require_binary(place: str, partition: BackupPartition) -> None:
