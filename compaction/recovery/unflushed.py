@@ -27,9 +27,9 @@ from compaction.formats.checkpoints import EpochRange, assign_epochs, format_lea
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, TIMEINDEX, segment_file
 from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, IndexBuilder, write_like_log
+from compaction.storage.contents import view
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.ranges import view
 from compaction.storage.segment_file import SegmentFile, epoch_ranges
 from compaction.storage.text_files import read_small_text
 

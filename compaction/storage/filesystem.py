@@ -4,18 +4,21 @@ make any of them fail.
 Rules: a file is created only under an unused name; a rename replaces its target atomically; bytes are durable after ``fsync``,
 names (created, renamed, removed) after ``fsync_dir`` of their directory, and not before. Every ``OSError`` becomes a
 :class:`StorageError` that names the path and a remedy.
+
+The syntax of a path decides its kind of storage, in ``storage_of`` alone. Other code asks the kind for a capability.
 """
 
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol, TypeVar
 
 from compaction.errors import StorageError
-from compaction.storage.kinds import storage_of
 
 _HINTS = {
     errno.ENOSPC: "free some space on this disk and run again; nothing was lost",
@@ -66,7 +69,7 @@ class File(Protocol):
     :ivar descriptor: for kernels, -1 if the file has none
     """
 
-    descriptor = -1
+    descriptor: int = -1
 
     def size(self) -> int:
         """The current size of the whole file, in bytes."""
@@ -85,6 +88,7 @@ class File(Protocol):
 
     def close(self) -> None:
         """Close the file; no operation by default."""
+        return
 
 
 def read_full(file: File, view: memoryview, position: int) -> int:
@@ -299,3 +303,83 @@ def normal(path: str) -> str:
 def _is_normal(path: str) -> bool:
     # nearly all paths are in this form, and a run asks hundreds of thousands of times
     return path.startswith("/") and "//" not in path and "/./" not in path and not path.endswith(("/", "/."))
+
+
+#: the longest scheme and "://"
+_HEAD = 24
+
+
+class Storage:
+    """Stores of objects, and remote file systems: URIs.
+
+    :cvar renames: a rename is atomic: logs are changed in place, and an output appears by a rename, not by a manifest
+    :cvar locks: brokers and runs lock log directories
+    :cvar appears_whole: a file appears when it is closed, complete and durable; else it can be read while it is written, may
+        have a torn tail, and is durable once it is flushed
+    :cvar attributes: files have modes and owners, and keep their modification times
+    :cvar round_trips: each call is a request over a network
+    :cvar versions: what was replaced or removed may be kept as an earlier version
+    :cvar finite: free space is limited, and known
+    """
+
+    renames, locks, appears_whole, attributes = False, False, True, False
+    round_trips, versions, finite = True, True, False
+
+    def normal(self, path: str) -> str:
+        """One spelling of a path, links not followed."""
+        return path.rstrip("/")
+
+    def resolved(self, path: str) -> str:
+        """An absolute path, links resolved."""
+        return path.rstrip("/")
+
+    def parent(self, path: str) -> str:
+        """The directory that holds a path; the root of a store itself."""
+        return path.rstrip("/").rpartition("/")[0] if split(path)[1] else path
+
+    def as_java(self, path: str) -> str:
+        """A path as Java prints it."""
+        return path.rstrip("/")
+
+    def absolute(self, path: str, working_dir: str) -> str:
+        return path
+
+
+class _Disk(Storage):
+    """Files of this machine, or of a mounted shared disk."""
+
+    renames, locks, appears_whole, attributes = True, True, False, True
+    round_trips, versions, finite = False, False, True
+
+    def normal(self, path: str) -> str:
+        return str(Path(path))
+
+    def resolved(self, path: str) -> str:
+        return str(Path(path).resolve())
+
+    def parent(self, path: str) -> str:
+        return str(Path(path).parent)
+
+    def as_java(self, path: str) -> str:
+        return re.sub("/+", "/", path).rstrip("/") or "/"
+
+    def absolute(self, path: str, working_dir: str) -> str:
+        return path if path.startswith("/") else f"{working_dir.rstrip('/')}/{path}"
+
+
+#: the files of exports, by addresses ``LAYOUT+URI``, are like objects
+DISK, OBJECTS, EXPORTS = _Disk(), Storage(), Storage()
+
+
+def split(uri: str) -> tuple[str, str]:
+    """``SCHEME://AUTHORITY`` of a URI, and its key without a leading slash."""
+    start = uri.index("://") + 3
+    end = uri.find("/", start)
+    return (uri, "") if end < 0 else (uri[:end], uri[end + 1 :])
+
+
+def storage_of(path: str) -> Storage:
+    """The storage of a path or URI; ``uri.parse_uri`` turns ``file:`` URIs into paths."""
+    if path.startswith("/") or "://" not in path[:_HEAD]:
+        return DISK
+    return EXPORTS if "+" in path.partition("://")[0] else OBJECTS

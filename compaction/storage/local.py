@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from compaction.errors import StorageError
 from compaction.storage import lock as locks
-from compaction.storage.direct import flush, read_at, set_direct
 from compaction.storage.filesystem import (
     DiskFileSystem,
     File,
@@ -28,10 +27,10 @@ from compaction.storage.filesystem import (
     parent,
     removed_on_failure,
     storage_errors,
+    storage_of,
 )
-from compaction.storage.kinds import storage_of
-from compaction.storage.linux_calls import exchange_names
 from compaction.storage.local_output import LocalOutput, name_in, opened_directory, take_after
+from compaction.storage.system_calls import exchange_names, flush, read_at, set_direct
 from compaction.storage.uri import require_local
 
 _KIND_BITS = 0o170000

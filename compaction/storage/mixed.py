@@ -7,6 +7,8 @@ from functools import cached_property
 
 from compaction.storage.contents import read_range
 from compaction.storage.filesystem import (
+    DISK,
+    EXPORTS,
     NO_LOCK,
     DiskFileSystem,
     File,
@@ -16,12 +18,12 @@ from compaction.storage.filesystem import (
     Output,
     ReadableFileSystem,
     removed_on_failure,
+    storage_of,
 )
-from compaction.storage.kinds import DISK, EXPORTS, storage_of
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.local_output import LocalOutput
+from compaction.storage.object_store import ObjectOutput
 from compaction.storage.remote import RemoteFileSystem
-from compaction.storage.streams import ObjectOutput
 from compaction.storage.uri import place_of
 
 

@@ -15,12 +15,21 @@ import xxhash
 
 from compaction.errors import LogError, StorageError, UsageError
 from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partition_dir
-from compaction.storage.filesystem import File, FileStat, ReadableFileSystem, base_name, join, parent
-from compaction.storage.kinds import OBJECTS, split, storage_of
-from compaction.storage.listings import is_missing, list_directory, read_whole, stat_objects
+from compaction.storage.contents import RANGE_BYTES, ReadAhead
+from compaction.storage.filesystem import (
+    OBJECTS,
+    File,
+    FileStat,
+    ReadableFileSystem,
+    base_name,
+    join,
+    parent,
+    split,
+    storage_of,
+)
+from compaction.storage.manifest import Listing, Manifests, is_significant, shared
+from compaction.storage.object_store import ObjectFile, is_missing, list_directory, read_whole, stat_objects
 from compaction.storage.overlay import InMemory
-from compaction.storage.source_check import Listing, Manifests, is_significant
-from compaction.storage.streams import ObjectFile, open_sequential
 
 #: files up to this size are read completely, those of a partition together
 _SMALL_BYTES = 256 * 1024
@@ -48,17 +57,54 @@ def require_finished(log_dir: str) -> None:
                 raise UsageError(error.message, path=error.path, hint=error.hint) from error
 
 
+def open_sequential(path: str, start: int, end: int, range_bytes: int = RANGE_BYTES, *, checked: bool = True) -> File:
+    """Open ``[start, end)`` of an object to be read sequentially. An object of an output is compared with its manifest entry:
+    ETag and size on opening, the content hash if it is read completely.
+
+    :param checked: ``False`` to read back an object of this run, whose manifest is not written yet
+    :raises StorageError: the object cannot be opened
+    """
+    sources = shared() if checked else None
+    file = ReadAhead(ObjectFile(path, None if sources is None else sources.check), start, end, range_bytes)
+    return file if sources is None or start else _HashChecked(file, path, end, sources)
+
+
+class _HashChecked(File):
+    """Compares an object that is read sequentially, from its first byte to its last, with its manifest entry."""
+
+    def __init__(self, file: File, path: str, end: int, sources: Manifests) -> None:
+        self._file, self._path, self._end, self._sources = file, path, end, sources
+        self._hash = xxhash.xxh3_128()
+        self._hashed = 0
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def pread(self, view: memoryview, position: int) -> int:
+        """:raises CorruptLogError: the object differs from its manifest entry"""
+        count = self._file.pread(view, position)
+        if position <= self._hashed < position + count:
+            self._hash.update(view[self._hashed - position : count])
+            self._hashed = position + count
+            if self._hashed == self._end == self._file.size():
+                self._sources.check(self._path, self._end, xxh3_128=self._hash.hexdigest())
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class RemoteFileSystem(ReadableFileSystem):
     """Log directories are assumed not to change: each directory is listed once.
 
-    Files are compared with their output's manifest (``compaction.storage.source_check``). A mismatch of a log's file is raised
+    Files are compared with their output's manifest (``compaction.storage.manifest``). A mismatch of a log's file is raised
     by any access to that log; any other mismatch, when its directory is listed.
     """
 
     def __init__(self) -> None:
         self._sources = Manifests()
         self._listings: dict[str, Listing] = {}
-        self._opened = lru_cache(maxsize=_OPEN_FILES)(partial(_KeptFile, sources=self._sources))
+        self._opened = lru_cache(maxsize=_OPEN_FILES)(partial(_KeptFile, check=self._sources.check))
         self._small: OrderedDict[str, bytes] = OrderedDict()
         self._small_bytes = 0
 
@@ -140,7 +186,7 @@ class RemoteFileSystem(ReadableFileSystem):
         """The content of a file, compared with its manifest entry."""
         listed = self._sources.entry(path)
         if listed is not None and listed[0].xxh3_128 is None:
-            with closing(ObjectFile(path, self._sources)) as file:
+            with closing(ObjectFile(path, self._sources.check)) as file:
                 return file.read()
         data = read_whole(path)
         self._sources.check(path, len(data), xxh3_128=xxhash.xxh3_128_hexdigest(data))

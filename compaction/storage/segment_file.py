@@ -46,8 +46,8 @@ from compaction.kernels.reading.batches import (
 from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.names import LOG, segment_file
 from compaction.storage import read_counter
+from compaction.storage.contents import View, view
 from compaction.storage.filesystem import File, ReadableFileSystem, join, read_full
-from compaction.storage.ranges import View, view
 
 if TYPE_CHECKING:
     from compaction.cleaning.log_view import Segment

@@ -19,9 +19,9 @@ from urllib.parse import parse_qsl, unquote, urlencode
 from compaction.errors import StorageError, UsageError
 from compaction.names import parse_partition_dir
 from compaction.storage import calls
+from compaction.storage.calls import new_spool_path, remove_spool
 from compaction.storage.export_layout import LAYOUTS, NAME, ExportLayout
-from compaction.storage.kinds import EXPORTS, storage_of
-from compaction.storage.spool_directory import new_spool_path, remove
+from compaction.storage.filesystem import EXPORTS, storage_of
 
 #: scheme as given -> scheme of the client libraries
 SCHEMES: Mapping[str, str] = MappingProxyType(
@@ -115,7 +115,7 @@ def _parse_layout(layout: str, given: str, option: str) -> str:
 def _remove_spool(root: str, path: str) -> None:
     """Removes a spool, unless another call uses it."""
     if options_of(root).get(SPOOL) != path:
-        remove(path)
+        remove_spool(path)
 
 
 def add_tail(path: str, tail: str) -> None:

@@ -25,9 +25,8 @@ from compaction.formats.backup_segment import SegmentStream
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import Header, Record, RecordBatch
 from compaction.screen.amounts import size
-from compaction.storage.calls import OPTIONS_VARIABLE, call
+from compaction.storage.calls import OPTIONS_VARIABLE, call, temporary_directory
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.spool_directory import temporary_directory
 from compaction.storage.uri import SPOOL, options_of, parse_uri
 from tests.oracle.backup_segments import LZ4, NONE, ZSTD, encode_record, encode_segment
 
@@ -213,7 +212,7 @@ import os, signal, sys
 from compaction.storage.uri import parse_uri
 from compaction.exports.backup import reader as backup_reader
 from compaction.exports.backup.set_objects import MAX_MANIFEST_BYTES
-from compaction.storage.spool_directory import temporary_directory
+from compaction.storage.calls import temporary_directory
 from compaction.storage.mixed import MixedFileSystem
 address = parse_uri(sys.argv[1], "--log-dir")
 MixedFileSystem().read_bytes(address + f"/orders-0/{0:020d}.log")

@@ -20,13 +20,12 @@ from compaction.output.swap import SwapGroup
 from compaction.output.target import PublishOptions
 from compaction.output.unfinished import marker_of
 from compaction.storage.contents import FileDigest
-from compaction.storage.listings import objects_below, read_whole
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.object_output import OutputFileSystem
-from compaction.storage.remote import RemoteFileSystem, require_finished
-from compaction.storage.streams import ObjectOutput, delete_object, open_sequential
+from compaction.storage.object_store import ObjectOutput, delete_object, objects_below, read_whole
+from compaction.storage.remote import RemoteFileSystem, open_sequential, require_finished
 from tests.logdir.logs import data_segment, location
 from tests.storage.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
 

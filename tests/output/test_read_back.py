@@ -11,6 +11,7 @@ from compaction.output import segment_writer
 from compaction.output.segment_writer import ReadBack
 from compaction.storage import contents
 from compaction.storage.contents import READ_BYTES, FileDigest
+from compaction.storage.filesystem import File
 from tests.kafka.encode import Batch, Record
 from tests.storage.faults import FaultyFileSystem, MemorySource
 
@@ -64,7 +65,7 @@ def test_outputs_are_read_from_the_device_and_not_from_the_page_cache(
     opened: list[bool] = []
     real = FaultyFileSystem.open
 
-    def watched(fs: FaultyFileSystem, path: str, *range_: int, uncached: bool = False) -> MemorySource:
+    def watched(fs: FaultyFileSystem, path: str, *range_: int, uncached: bool = False) -> File:
         opened.append(uncached)
         return real(fs, path, *range_, uncached=uncached)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import StorageError
+from compaction.storage.contents import view
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, storage_errors
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.ranges import view
 
 Make = Callable[[], FileSystem]
 EVERY = [LocalFileSystem, lambda: OverlayFileSystem(LocalFileSystem())]

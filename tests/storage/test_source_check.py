@@ -11,12 +11,11 @@ import pytest
 
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
 from compaction.logdir.read_log import read_segments
-from compaction.storage import listings, source_check
+from compaction.storage import manifest, object_store
 from compaction.storage.manifest import MANIFEST
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.remote import RemoteFileSystem, require_finished
+from compaction.storage.remote import RemoteFileSystem, open_sequential, require_finished
 from compaction.storage.segment_file import SegmentReader
-from compaction.storage.streams import open_sequential
 from tests.storage.remote_places import PLACE, bucket, log, publish
 
 __all__ = ["bucket", "log"]
@@ -254,9 +253,9 @@ def test_a_task_with_a_cached_manifest_reads_the_output_that_replaced_it(bucket:
     shutil.rmtree(bucket / "out")
     data = (bucket / "in" / "orders-0" / f"{90:020d}.log").read_bytes()
     (bucket / "in" / "orders-0" / f"{130:020d}.log").write_bytes(data)
-    known = source_check.shared()._known.copy()
+    known = manifest.shared()._known.copy()
     publish(f"{PLACE}/in", OUT)
-    source_check.shared()._known.update(known)
+    manifest.shared()._known.update(known)
     assert read() == data != first
 
 
@@ -264,10 +263,10 @@ def test_a_failing_store_is_not_treated_as_one_without_a_manifest(out: Path, mon
     def failing(paths: list[str]) -> list[object]:
         raise StorageError("cannot look", path=paths[0]) from cause
 
-    monkeypatch.setattr(listings, "stat_objects", failing)
+    monkeypatch.setattr(object_store, "stat_objects", failing)
     cause: OSError = OSError("NETWORK_CONNECTION")
     with pytest.raises(LogError, match="cannot look"):
         RemoteFileSystem().listdir(OUT)
     # who may not look there has no manifest there
     cause = PermissionError("Forbidden")
-    assert source_check.Manifests().manifest(OUT) is None
+    assert manifest.Manifests().manifest(OUT) is None

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from compaction.storage.filesystem import FileRange
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.spliced import Splice, SplicedFileSystem
+from compaction.storage.overlay import OverlayFileSystem, Splice, SplicedFileSystem
 
 
 def put(directory: Path, *names: str) -> None:

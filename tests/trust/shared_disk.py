@@ -15,6 +15,7 @@ from typing import Final
 
 from compaction.errors import LockedError, StorageError
 from compaction.storage.filesystem import File, FileRange, FileStat, base_name, parent, storage_errors
+from tests.storage.faults import ReadAnywhere
 
 #: waits for the turn; takes the operation's name and its path
 Turn = Callable[[str, str], None]
@@ -167,7 +168,9 @@ class ActorFiles:
             data = self.disk.file(path).data
         return data[start:] if length is None else data[start : start + length]
 
-    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> Reader:
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        if end is None:
+            return ReadAnywhere(self.read_bytes, path)
         self.turn("open", path)
         with storage_errors(path, "open"):
             return Reader(self.disk.file(path), lambda: self.turn("read", path))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from compaction.storage.filesystem import Chunk, DiskFileSystem, File, FileRange, FileStat, Lock, Output, parent
+from tests.storage.faults import ReadAnywhere
 
 T = TypeVar("T")
 
@@ -66,6 +67,8 @@ class WatchedFileSystem:
         return self.do("read", path, lambda: self.inner.read_bytes(path, start, length))
 
     def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        if end is None:
+            return ReadAnywhere(self.read_bytes, path)
         name = "open uncached" if uncached else "open"
         return WatchedSource(self, path, self.do(name, path, lambda: self.inner.open(path, start, end, uncached=uncached)))
 

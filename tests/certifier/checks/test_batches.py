@@ -14,8 +14,8 @@ from compaction.certifier.checks import batches as own
 from compaction.certifier.checks.batches import is_torn, read_batches
 from compaction.errors import LogError
 from compaction.kernels.reading.tables import BATCH_ROW
+from compaction.storage.contents import view
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.ranges import view
 from compaction.storage.segment_file import SegmentReader, SegmentScan
 from tests.kafka.encode import Batch, Record
 from tests.kernels.tables import random_segment
