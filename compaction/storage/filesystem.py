@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import NamedTuple, Protocol, TypeVar
 
 from compaction.errors import StorageError
@@ -371,6 +371,34 @@ class _Disk(Storage):
 DISK, OBJECTS, EXPORTS = _Disk(), Storage(), Storage()
 
 
+class Scheme(NamedTuple):
+    """The paths of a URI scheme.
+
+    :ivar name: the scheme that the client libraries know
+    :ivar has_bucket: the authority must name a bucket or a host
+    :ivar has_user: the authority may name a user or a container
+    """
+
+    name: str
+    storage: Storage = OBJECTS
+    has_bucket: bool = True
+    has_user: bool = False
+
+
+#: by the scheme that a user gives
+SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+    {
+        "s3": Scheme("s3"),
+        "s3a": Scheme("s3"),
+        "gs": Scheme("gs"),
+        "hdfs": Scheme("hdfs", has_bucket=False, has_user=True),
+        "viewfs": Scheme("viewfs", has_bucket=False, has_user=True),
+        "abfs": Scheme("abfs", has_user=True),
+        "abfss": Scheme("abfss", has_user=True),
+    }
+)
+
+
 def split(uri: str) -> tuple[str, str]:
     """``SCHEME://AUTHORITY`` of a URI, and its key without a leading slash."""
     start = uri.index("://") + 3
@@ -382,4 +410,5 @@ def storage_of(path: str) -> Storage:
     """The storage of a path or URI; ``uri.parse_uri`` turns ``file:`` URIs into paths."""
     if path.startswith("/") or "://" not in path[:_HEAD]:
         return DISK
-    return EXPORTS if "+" in path.partition("://")[0] else OBJECTS
+    scheme = path.partition("://")[0]
+    return EXPORTS if "+" in scheme else SCHEMES[scheme].storage if scheme in SCHEMES else OBJECTS
