@@ -149,21 +149,17 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in variables.items() if value not in ("", "{}")}
 
 
-def set_environment(stored: Mapping[str, str]) -> None:
-    """Make the variables of this worker equal to ``stored``, from ``environment`` of its driver."""
-    for name in (OPTIONS_VARIABLE, KEYS_VARIABLE):
-        os.environ.pop(name, None)
-    os.environ.update(stored)
-
-
 @contextmanager
-def environment_kept() -> Iterator[None]:
-    """Variables that are set in the block apply only there: a worker of Spark plans several reads."""
-    before = {name: os.environ[name] for name in (OPTIONS_VARIABLE, KEYS_VARIABLE) if name in os.environ}
+def driver_environment(stored: Mapping[str, str]) -> Iterator[None]:
+    """In the block, the variables of this worker are those of its driver, ``stored``: a worker of Spark plans several reads."""
+    before = {name: os.environ.pop(name) for name in (OPTIONS_VARIABLE, KEYS_VARIABLE) if name in os.environ}
+    os.environ.update(stored)
     try:
         yield
     finally:
-        set_environment(before)
+        for name in (OPTIONS_VARIABLE, KEYS_VARIABLE):
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 #: what the name of such a directory begins with, followed by 32 hexadecimal digits

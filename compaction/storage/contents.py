@@ -27,7 +27,7 @@ from compaction.storage.system_calls import data_ranges
 READ_BYTES = 2 << 20
 _MAX_SPARE = 16
 #: read-ahead of a task
-RANGE_BYTES = 8 << 20
+_RANGE_BYTES = 8 << 20
 _RANGES_AHEAD = 2
 
 
@@ -113,12 +113,59 @@ def read_range(files: ReadableFileSystem, file_range: FileRange, block_bytes: in
             position += count
 
 
+def open_range(
+    files: ReadableFileSystem, part: FileRange, start: int = 0, end: int | None = None, *, uncached: bool = False
+) -> File:
+    """Open a byte range of a file like a file of its own; see ``ReadableFileSystem.open``."""
+    end = None if end is None else part.start + end
+    return _FilePart(files.open(part.path, part.start + start, end, uncached=uncached), part)
+
+
+class _FilePart(File):
+    """A byte range of a file, read like a file of its own."""
+
+    def __init__(self, source: File, file_range: FileRange) -> None:
+        self._source, self._range = source, file_range
+
+    def size(self) -> int:
+        return max(0, min(self._range.size, self._source.size() - self._range.start))
+
+    def pread(self, view: memoryview, position: int) -> int:
+        left = max(0, self._range.size - position)
+        return self._source.pread(view[:left], self._range.start + position) if left else 0
+
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
+        left = max(0, self._range.size - start)
+        return self._source.read(self._range.start + start, left if length is None else min(left, length))
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class InMemory(File):
+    """Bytes, read like a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def pread(self, view: memoryview, position: int) -> int:
+        part = self._data[position : position + len(view)]
+        view[: len(part)] = part
+        return len(part)
+
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
+        return self._data[start:] if length is None else self._data[start : start + length]
+
+
 class ReadAhead(File):
     """Reads ``[start, end)`` of a file of a store sequentially, with a few byte ranges of read-ahead. No read begins before the
     position of the previous one."""
 
-    def __init__(self, file: File, start: int, end: int, range_bytes: int = RANGE_BYTES) -> None:
-        self._file, self._start, self._end, self._range_bytes = file, start, end, range_bytes
+    def __init__(self, file: File, start: int, end: int) -> None:
+        self._file, self._start, self._end, self._range_bytes = file, start, end, _RANGE_BYTES
         self._pool = ThreadPoolExecutor(_RANGES_AHEAD)
         #: the ranges from number ``_first`` on, read or in flight
         self._ranges: deque[Future[memoryview]] = deque()

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from compaction.errors import StorageError
 from compaction.names import LOG, SNAPSHOT, parse_segment_file
+from compaction.storage.contents import InMemory, open_range
 from compaction.storage.filesystem import (
     File,
     FileRange,
@@ -194,53 +195,6 @@ class OverlayFileSystem(FileSystem):
 def _of_new_file(like: FileStat, size: int, mtime_ns: int) -> FileStat:
     """Attributes of a file that is not on the disk yet."""
     return like._replace(size=size, mtime_ns=mtime_ns, inode=0, device=0, ctime_ns=0)
-
-
-def open_range(
-    files: ReadableFileSystem, part: FileRange, start: int = 0, end: int | None = None, *, uncached: bool = False
-) -> File:
-    """Open a byte range of a file like a file of its own; see ``ReadableFileSystem.open``."""
-    end = None if end is None else part.start + end
-    return RangedFile(files.open(part.path, part.start + start, end, uncached=uncached), part)
-
-
-class RangedFile(File):
-    """A byte range of a file, read like a file of its own."""
-
-    def __init__(self, source: File, file_range: FileRange) -> None:
-        self._source, self._range = source, file_range
-
-    def size(self) -> int:
-        return max(0, min(self._range.size, self._source.size() - self._range.start))
-
-    def pread(self, view: memoryview, position: int) -> int:
-        left = max(0, self._range.size - position)
-        return self._source.pread(view[:left], self._range.start + position) if left else 0
-
-    def read(self, start: int = 0, length: int | None = None) -> bytes:
-        left = max(0, self._range.size - start)
-        return self._source.read(self._range.start + start, left if length is None else min(left, length))
-
-    def close(self) -> None:
-        self._source.close()
-
-
-class InMemory(File):
-    """Bytes."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def size(self) -> int:
-        return len(self._data)
-
-    def pread(self, view: memoryview, position: int) -> int:
-        part = self._data[position : position + len(view)]
-        view[: len(part)] = part
-        return len(part)
-
-    def read(self, start: int = 0, length: int | None = None) -> bytes:
-        return self._data[start:] if length is None else self._data[start : start + length]
 
 
 class Splice(NamedTuple):

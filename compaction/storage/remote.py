@@ -15,7 +15,7 @@ import xxhash
 
 from compaction.errors import LogError, StorageError, UsageError
 from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partition_dir
-from compaction.storage.contents import RANGE_BYTES, ReadAhead
+from compaction.storage.contents import InMemory, ReadAhead
 from compaction.storage.filesystem import (
     OBJECTS,
     File,
@@ -29,7 +29,6 @@ from compaction.storage.filesystem import (
 )
 from compaction.storage.manifest import Listing, Manifests, is_significant, shared
 from compaction.storage.object_store import ObjectFile, is_missing, list_directory, read_whole, stat_objects
-from compaction.storage.overlay import InMemory
 
 #: files up to this size are read completely, those of a partition together
 _SMALL_BYTES = 256 * 1024
@@ -57,7 +56,7 @@ def require_finished(log_dir: str) -> None:
                 raise UsageError(error.message, path=error.path, hint=error.hint) from error
 
 
-def open_sequential(path: str, start: int, end: int, range_bytes: int = RANGE_BYTES, *, checked: bool = True) -> File:
+def open_sequential(path: str, start: int, end: int, *, checked: bool = True) -> File:
     """Open ``[start, end)`` of an object to be read sequentially. An object of an output is compared with its manifest entry:
     ETag and size on opening, the content hash if it is read completely.
 
@@ -65,7 +64,7 @@ def open_sequential(path: str, start: int, end: int, range_bytes: int = RANGE_BY
     :raises StorageError: the object cannot be opened
     """
     sources = shared() if checked else None
-    file = ReadAhead(ObjectFile(path, None if sources is None else sources.check), start, end, range_bytes)
+    file = ReadAhead(ObjectFile(path, None if sources is None else sources.check), start, end)
     return file if sources is None or start else _HashChecked(file, path, end, sources)
 
 

@@ -19,7 +19,7 @@ from compaction.errors import CorruptLogError, StorageError
 from compaction.logdir.discover import check_log_dirs
 from compaction.logdir.read_log import read_segments
 from compaction.recovery.recover import recover_log
-from compaction.storage import object_store
+from compaction.storage import contents, object_store
 from compaction.storage.contents import view
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import MixedFileSystem, file_system
@@ -86,12 +86,15 @@ def test_a_log_is_recovered_and_read_like_a_local_one(bucket: Path, log: str) ->
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_read_ahead_returns_the_same_bytes_at_any_pace(bucket: Path, seed: int) -> None:
+def test_read_ahead_returns_the_same_bytes_at_any_pace(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     chance = random.Random(seed)
     data = chance.randbytes(5000)
     (bucket / "object").write_bytes(data)
     start, end = sorted(chance.sample(range(5000), 2))
-    reader = open_sequential(f"{PLACE}/object", start, end, chance.choice([1, 7, 100, 10_000]))
+    monkeypatch.setattr(contents, "_RANGE_BYTES", chance.choice([1, 7, 100, 10_000]))
+    reader = open_sequential(f"{PLACE}/object", start, end)
     at = start
     while at < end:
         buffer = memoryview(bytearray(min(chance.randint(1, 300), end - at)))

@@ -11,7 +11,7 @@ import pytest
 
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
 from compaction.logdir.read_log import read_segments
-from compaction.storage import manifest, object_store
+from compaction.storage import contents, manifest, object_store
 from compaction.storage.manifest import MANIFEST
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.remote import RemoteFileSystem, open_sequential, require_finished
@@ -174,11 +174,12 @@ def test_objects_of_a_copy_are_compared_by_hash(copied: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("range_bytes", [1, 7, 100, 10_000])
-def test_the_hash_is_compared_at_the_last_range(copied: Path, range_bytes: int) -> None:
+def test_the_hash_is_compared_at_the_last_range(copied: Path, monkeypatch: pytest.MonkeyPatch, range_bytes: int) -> None:
+    monkeypatch.setattr(contents, "_RANGE_BYTES", range_bytes)
     path, size = f"{PLACE}/copy/orders-0/{FIRST}", (copied / "orders-0" / FIRST).stat().st_size
 
     def read(end: int) -> int:
-        reader, at, buffer = open_sequential(path, 0, end, range_bytes), 0, memoryview(bytearray(64))
+        reader, at, buffer = open_sequential(path, 0, end), 0, memoryview(bytearray(64))
         try:
             while at < end:
                 at += reader.pread(buffer[: end - at], at)

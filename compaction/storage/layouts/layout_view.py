@@ -13,13 +13,13 @@ from functools import lru_cache
 from compaction.errors import LogError, StorageError
 from compaction.names import HIGH_WATERMARKS, LOG_STARTS, TopicPartition, parse_partition_dir
 from compaction.screen.amounts import counted
+from compaction.storage.contents import InMemory, open_range
 from compaction.storage.export_layout import LAYOUTS
 from compaction.storage.filesystem import File, FileRange, FileStat, ReadableFileSystem, join, normal
 from compaction.storage.layouts.joined_log import log_files
 from compaction.storage.layouts.log_tail import local_log, local_logs
 from compaction.storage.lock import require_unlocked
 from compaction.storage.object_store import object_stat
-from compaction.storage.overlay import InMemory, open_range
 from compaction.storage.stored_log import Content, ExportReader, LogFile, Place, StoredLog
 from compaction.storage.uri import KEY_PREFIX, TAIL, layout_path, options_of
 
