@@ -162,14 +162,19 @@ class InMemory(File):
 
 class ReadAhead(File):
     """Reads ``[start, end)`` of a file of a store sequentially, with a few byte ranges of read-ahead. No read begins before the
-    position of the previous one."""
+    position of the previous one.
 
-    def __init__(self, file: File, start: int, end: int) -> None:
+    :param check: gets the bytes from ``start`` on, in order, before a reader has them
+    """
+
+    def __init__(self, file: File, start: int, end: int, check: Callable[[memoryview], object] | None = None) -> None:
         self._file, self._start, self._end, self._range_bytes = file, start, end, _RANGE_BYTES
         self._pool = ThreadPoolExecutor(_RANGES_AHEAD)
         #: the ranges from number ``_first`` on, read or in flight
         self._ranges: deque[Future[memoryview]] = deque()
         self._first = 0
+        #: of the first ``_checked`` ranges
+        self._check, self._checked = check, 0
 
     def size(self) -> int:
         return self._file.size()
@@ -194,7 +199,13 @@ class ReadAhead(File):
         while len(self._ranges) <= number - self._first + _RANGES_AHEAD and self._request_next():
             pass
         index = number - self._first
-        return self._ranges[index].result() if index < len(self._ranges) else memoryview(b"")
+        if index >= len(self._ranges):
+            return memoryview(b"")
+        data = self._ranges[index].result()
+        if number == self._checked and self._check is not None:
+            self._checked += 1
+            self._check(data)
+        return data
 
     def _request_next(self) -> bool:
         start = self._start + (self._first + len(self._ranges)) * self._range_bytes

@@ -63,34 +63,26 @@ def open_sequential(path: str, start: int, end: int, *, checked: bool = True) ->
     :param checked: ``False`` to read back an object of this run, whose manifest is not written yet
     :raises StorageError: the object cannot be opened
     """
-    sources = shared() if checked else None
-    file = ReadAhead(ObjectFile(path, None if sources is None else sources.check), start, end)
-    return file if sources is None or start else _HashChecked(file, path, end, sources)
+    if not checked:
+        return ReadAhead(ObjectFile(path), start, end)
+    file = ObjectFile(path, shared().check)
+    return ReadAhead(file, start, end, None if start else _HashCheck(file, path, end).add)
 
 
-class _HashChecked(File):
-    """Compares an object that is read sequentially, from its first byte to its last, with its manifest entry."""
+class _HashCheck:
+    """Compares an object that is read completely with the content hash of its manifest entry."""
 
-    def __init__(self, file: File, path: str, end: int, sources: Manifests) -> None:
-        self._file, self._path, self._end, self._sources = file, path, end, sources
+    def __init__(self, file: File, path: str, end: int) -> None:
+        self._file, self._path, self._end = file, path, end
         self._hash = xxhash.xxh3_128()
         self._hashed = 0
 
-    def size(self) -> int:
-        return self._file.size()
-
-    def pread(self, view: memoryview, position: int) -> int:
-        """:raises CorruptLogError: the object differs from its manifest entry"""
-        count = self._file.pread(view, position)
-        if position <= self._hashed < position + count:
-            self._hash.update(view[self._hashed - position : count])
-            self._hashed = position + count
-            if self._hashed == self._end == self._file.size():
-                self._sources.check(self._path, self._end, xxh3_128=self._hash.hexdigest())
-        return count
-
-    def close(self) -> None:
-        self._file.close()
+    def add(self, data: memoryview) -> None:
+        """:raises CorruptLogError: these are the last bytes, and the object differs from its manifest entry"""
+        self._hash.update(data)
+        self._hashed += len(data)
+        if self._hashed == self._end == self._file.size():
+            shared().check(self._path, self._end, xxh3_128=self._hash.hexdigest())
 
 
 class RemoteFileSystem(ReadableFileSystem):
