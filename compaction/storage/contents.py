@@ -161,8 +161,8 @@ class InMemory(File):
 
 
 class ReadAhead(File):
-    """Reads ``[start, end)`` of a file of a store sequentially, with a few byte ranges of read-ahead. No read begins before the
-    position of the previous one.
+    """Reads ``[start, end)`` of a file of a store sequentially, with a few byte ranges of read-ahead. The ranges before the
+    position of a read are released; a later read of them requests them again.
 
     :param check: gets the bytes from ``start`` on, in order, before a reader has them
     """
@@ -181,7 +181,12 @@ class ReadAhead(File):
 
     def pread(self, view: memoryview, position: int) -> int:
         """Fill ``view`` from ``position``; returns the byte count, which is less at the end only."""
-        while self._ranges and self._first < (position - self._start) // self._range_bytes:
+        first = (position - self._start) // self._range_bytes
+        if first < self._first:
+            # a batch that begins in the encoded chunk before the last one is read again
+            self._ranges.clear()
+            self._first = first
+        while self._ranges and self._first < first:
             self._ranges.popleft()
             self._first += 1
         filled = 0

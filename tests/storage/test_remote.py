@@ -100,8 +100,8 @@ def test_read_ahead_returns_the_same_bytes_at_any_pace(
         buffer = memoryview(bytearray(min(chance.randint(1, 300), end - at)))
         n = reader.pread(buffer, at)
         assert n == len(buffer) and bytes(buffer) == data[at : at + n]
-        # from the same position as before, at the earliest
-        at = chance.choice([at, at + 1, at + n, chance.randint(at, at + n)])
+        # also before the ranges that are kept
+        at = chance.choice([at, at + 1, at + n, at + n, chance.randint(at, at + n), chance.randint(start, at)])
     reader.close()
 
 
