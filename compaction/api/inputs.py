@@ -21,11 +21,11 @@ from compaction.options.option import CommandOptions
 from compaction.options.table import AUTO
 from compaction.options.values import Texts, texts
 from compaction.screen.steps import step
-from compaction.storage.clients import require_store
 from compaction.storage.contents import digest_of
-from compaction.storage.kinds import storage_of
+from compaction.storage.filesystem import storage_of
 from compaction.storage.layouts.data_keys import add_private_keys
 from compaction.storage.mixed import file_system
+from compaction.storage.object_store import require_store
 from compaction.storage.remote import require_finished
 from compaction.storage.text_files import read_text
 from compaction.storage.uri import add_tail, is_inside, is_layout, parse_uri, place_of, resolved

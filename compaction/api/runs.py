@@ -23,7 +23,7 @@ from compaction.errors import UsageError
 from compaction.run_report import RunReport
 from compaction.screen.steps import step
 from compaction.storage.export_layout import FORMAT, LAYOUTS, ExportTarget, TargetOptions
-from compaction.storage.kinds import storage_of
+from compaction.storage.filesystem import storage_of
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.uri import SPOOL, layout_of, options_of, parse_uri
 
@@ -52,7 +52,7 @@ def in_layout(inputs: Inputs, run: Callable[[Inputs], R]) -> R:
 
 def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str]:
     from compaction.exports.staging import staging_directory
-    from compaction.storage.spool_directory import temporary_directory
+    from compaction.storage.calls import temporary_directory
 
     if storage_of(target.path).renames:
         return staging_directory(LocalFileSystem(), f"{target.path}.copy")

@@ -25,7 +25,7 @@ from compaction.formats.primitives import FormatError
 from compaction.kernels.locate import RECORD_ROW, locate_messages, locate_records
 from compaction.kernels.tables import ABORT, BATCH_ROW, COMMIT, EMPTY_CONTROL, NOT_CONTROL
 from compaction.storage import read_counter
-from compaction.storage.filesystem import ByteSource, ReadableFileSystem
+from compaction.storage.filesystem import File, ReadableFileSystem, read_full
 from compaction.storage.mixed import MixedFileSystem
 
 Bools = NDArray[np.bool_]
@@ -135,10 +135,10 @@ def read_batches(files: ReadableFileSystem, source: ByteRange) -> Iterator[Block
     :raises UnsupportedLogError: a batch is larger than 256 MiB
     """
     path, position, end, wanted = source.path, source.start, source.end, _BLOCK_BYTES
-    reader = files.reader(path, position, end)
+    file = files.open(path, position, end)
     try:
         while position < end:
-            data = _bytes(reader, path, position, min(wanted, end - position))
+            data = _bytes(file, path, position, min(wanted, end - position))
             found = _parse(data, position)
             if len(found.rows):
                 size = int(found.rows["position"][-1]) + int(found.rows["size"][-1]) - position
@@ -151,7 +151,7 @@ def read_batches(files: ReadableFileSystem, source: ByteRange) -> Iterator[Block
                 _require_room(found.need, path, position, end)
                 wanted = max(found.need, _MAGIC_AT + 1)
     finally:
-        reader.close()
+        file.close()
 
 
 def _require_room(need: int, path: str, position: int, end: int) -> None:
@@ -165,16 +165,13 @@ def _require_room(need: int, path: str, position: int, end: int) -> None:
         raise UnsupportedLogError(message, path=path, position=position)
 
 
-def _bytes(source: ByteSource, path: str, position: int, size: int) -> bytes:
+def _bytes(source: File, path: str, position: int, size: int) -> bytes:
     buffer = bytearray(size)
-    view, filled = memoryview(buffer), 0
-    while filled < size:
-        count = source.read_into(view[filled:], position + filled, position)
-        if count == 0:
-            message = f"file ends here, {size - filled} bytes earlier than when the run began"
-            hint = "the log changed while it was read: run again when nothing writes to it"
-            raise CorruptLogError(message, path=path, position=position + filled, hint=hint)
-        filled += count
+    filled = read_full(source, memoryview(buffer), position)
+    if filled < size:
+        message = f"file ends here, {size - filled} bytes earlier than when the run began"
+        hint = "the log changed while it was read: run again when nothing writes to it"
+        raise CorruptLogError(message, path=path, position=position + filled, hint=hint)
     return bytes(buffer)
 
 

@@ -29,8 +29,7 @@ from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, TopicPartition,
 from compaction.output.journal import JOURNAL
 from compaction.run.prepare import LogAccess, PreparedLog, prepare
 from compaction.screen.amounts import counted, decimal, duration
-from compaction.storage.filesystem import DiskFileSystem, FileSystem, join
-from compaction.storage.kinds import storage_of
+from compaction.storage.filesystem import DiskFileSystem, FileSystem, join, storage_of
 from compaction.storage.local import free_space
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem

@@ -238,8 +238,8 @@ def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder:
 def _dump(request: DumpRequest, out: Output, print_finding: Callable[[str], None], print_error: Callable[[str], None]) -> bool:
     """Dumps the files; whether all could be read and are valid."""
     from compaction.dumping.dump_tool import Dump
-    from compaction.storage.clients import require_store
     from compaction.storage.mixed import file_system
+    from compaction.storage.object_store import require_store
 
     for path in request.files:
         require_store(path)

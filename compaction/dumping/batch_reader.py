@@ -27,8 +27,8 @@ from compaction.formats.record_batch import (
     BatchHeader,
 )
 from compaction.kernels.records import COLUMNS, TIMESTAMP, locate_fields
+from compaction.storage.contents import view
 from compaction.storage.filesystem import FileSystem
-from compaction.storage.ranges import view
 
 WINDOW_BYTES = 4 << 20
 _UP_TO_MAGIC = HEADER.offset("magic") + 1

@@ -10,8 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_segment_file
-from compaction.storage.filesystem import FileSystem, join, parent
-from compaction.storage.kinds import storage_of
+from compaction.storage.filesystem import FileSystem, join, parent, storage_of
 
 METADATA_SNAPSHOT = ".checkpoint"
 BOOTSTRAP_SNAPSHOT = "bootstrap.checkpoint"

@@ -26,7 +26,7 @@ import pyarrow as pa
 from compaction.engines.spool import Piece, Spool
 from compaction.errors import CompactionError, UsageError
 from compaction.screen.steps import step
-from compaction.storage.calls import environment, set_environment
+from compaction.storage.calls import driver_environment, environment
 from compaction.task_runner import Emission, Items, Job, Place, Source, freeze_gc
 
 R = TypeVar("R")
@@ -360,11 +360,11 @@ def _run(
     function: Callable[[Any, Any, Any], Any], known: Any, variables: dict[str, str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """A task of ``run``."""
-    set_environment(variables)
     inputs = _inputs(batches)
     if inputs is not None:
         number, task, items = inputs
-        yield from _batches([(number, number, b"", function(task, items, known))])
+        with driver_environment(variables):
+            yield from _batches([(number, number, b"", function(task, items, known))])
 
 
 def _emit(
@@ -376,12 +376,12 @@ def _emit(
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """A task of ``shuffle``. Its values have numbers that no other task has, and the same ones when it is repeated."""
-    set_environment(variables)
     inputs = _inputs(batches)
     if inputs is None:
         return
     number, task, items = inputs
-    yield from _batches(
-        (parts if to is None else place(to), (number + 1 << 32) + count, pickle.dumps(to), value)
-        for count, (to, value) in enumerate(function(task, items, known))
-    )
+    with driver_environment(variables):
+        yield from _batches(
+            (parts if to is None else place(to), (number + 1 << 32) + count, pickle.dumps(to), value)
+            for count, (to, value) in enumerate(function(task, items, known))
+        )

@@ -36,8 +36,7 @@ from compaction.report import LogReport
 from compaction.run.log_cleaning import LogCleaning
 from compaction.run.log_reports import cleaned_report, skipped_report
 from compaction.screen.amounts import counted
-from compaction.storage.filesystem import join
-from compaction.storage.kinds import storage_of
+from compaction.storage.filesystem import join, storage_of
 from compaction.storage.mixed import file_system
 
 #: keys, and lines of missing ones, that the report lists

@@ -3,7 +3,7 @@
 On a disk it is written in a hidden directory beside its final name, and renamed. In a store the marker of unfinished outputs is
 written first and removed last: no command reads or overwrites a prefix that has it. A failed run removes only its own objects;
 those of a killed run keep the marker. Of two runs that begin at the same time, at most one continues
-(``compaction.storage.prefix_marks``).
+(``compaction.storage.object_output``).
 """
 
 from __future__ import annotations
@@ -20,13 +20,20 @@ from compaction.exports.staging import staging_directory
 from compaction.logdir.discover import Selector, discover
 from compaction.names import LOG
 from compaction.storage.contents import FileDigest, verify_file
-from compaction.storage.filesystem import Chunk, FileSystem, Output, ReadableFileSystem, join, parent, removed_on_failure
-from compaction.storage.kinds import storage_of
+from compaction.storage.filesystem import (
+    Chunk,
+    FileSystem,
+    Output,
+    ReadableFileSystem,
+    join,
+    parent,
+    removed_on_failure,
+    storage_of,
+)
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MARKER, marker
-from compaction.storage.object_output import OutputFileSystem
-from compaction.storage.prefix_marks import marked_by, put_marker, require_own
-from compaction.storage.streams import ObjectOutput
+from compaction.storage.object_output import OutputFileSystem, marked_by, put_marker, require_own
+from compaction.storage.object_store import ObjectOutput
 
 #: permissions
 _GROUP, _OTHERS = 0o070, 0o007

@@ -20,10 +20,9 @@ from compaction.formats.record_batch import CRC_START, HEADER, LOG_OVERHEAD_BYTE
 from compaction.logdir.read_log import segment_bases
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.recovery.indexes import IndexBuilder
-from compaction.storage.contents import READ_BYTES
+from compaction.storage.contents import READ_BYTES, View, view
 from compaction.storage.filesystem import FileRange, ReadableFileSystem, join
 from compaction.storage.layouts.batch_positions import end_offset_of, first_batch, indexed_position, position_of
-from compaction.storage.ranges import View, view
 from compaction.storage.segment_file import SegmentScan
 
 _LONG_MAX = 2**63 - 1

@@ -25,6 +25,7 @@ from compaction.formats.record_batch import DELETE_HORIZON
 from compaction.logdir.discover import Selector, discover
 from compaction.names import LOG, TopicPartition
 from compaction.screen.amounts import counted
+from compaction.storage.contents import View
 from compaction.storage.export_layout import ExportLayout, TargetOptions
 from compaction.storage.filesystem import FileRange, join, parent
 from compaction.storage.layouts.batch_positions import view_of
@@ -32,7 +33,6 @@ from compaction.storage.layouts.layout_view import reader_at
 from compaction.storage.layouts.lineage import newest_lineage, within
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.ranges import View
 from compaction.storage.segment_file import SegmentScan
 from compaction.storage.stored_log import StoredLog, StoredSegment
 from compaction.storage.uri import TAIL, layout_of, layout_path, options_of

@@ -17,8 +17,7 @@ from compaction.errors import LockedError, StorageError, UsageError
 from compaction.locking.claim import NO_OWNER, PROCESSES, Claim, Owner, Runs
 from compaction.names import LOCK
 from compaction.storage.durable import remove_temporary
-from compaction.storage.filesystem import NO_LOCK, DiskFileSystem, join
-from compaction.storage.kinds import storage_of
+from compaction.storage.filesystem import NO_LOCK, DiskFileSystem, join, storage_of
 
 _LOG = logging.getLogger(__name__)
 

@@ -36,9 +36,8 @@ from compaction.names import (
     parse_partition_dir,
     parse_segment_file,
 )
-from compaction.storage.clients import require_store
-from compaction.storage.filesystem import FileStat, FileSystem, base_name, join
-from compaction.storage.kinds import storage_of
+from compaction.storage.filesystem import FileStat, FileSystem, base_name, join, storage_of
+from compaction.storage.object_store import require_store
 from compaction.storage.uri import is_layout, resolved
 
 _MAX_PARTITION = 2**31 - 1

@@ -28,15 +28,12 @@ from compaction.names import LOCK, LogLocation
 from compaction.screen.amounts import counted
 from compaction.storage.contents import read_range
 from compaction.storage.durable import replace_file
-from compaction.storage.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent
-from compaction.storage.kinds import storage_of
-from compaction.storage.listings import objects_below
+from compaction.storage.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent, storage_of
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest
+from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, Manifests, is_late, is_significant
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.object_output import OutputFileSystem
-from compaction.storage.source_check import Manifests, is_late, is_significant
-from compaction.storage.streams import ObjectFile
+from compaction.storage.object_store import ObjectFile, objects_below
 
 _LOG = logging.getLogger(__name__)
 FINISHED = "_finished.json"

@@ -12,7 +12,7 @@ An object store cannot rename a directory (see ``compaction.storage.manifest``).
 An interruption before step 4 leaves a prefix without a manifest. A failed run removes its objects and keeps the marker,
 because killed tasks may still upload under temporary names. Readers of a finished output do not see these names, and the next
 run removes them. An object store has no locks. If two runs begin at an empty prefix, one continues
-(``compaction.storage.prefix_marks``). If a run is repeated while it is active, the later run wins: the other one finds the
+(``compaction.storage.object_output``). If a run is repeated while it is active, the later run wins: the other one finds the
 later marker and fails before it writes its manifest.
 
 To replace a finished output, the new one is written and finished under a name beside it. Then a marker that names the new one
@@ -40,14 +40,11 @@ from compaction.output.unfinished import (
     remove_own,
     require_taken_over,
 )
-from compaction.storage.filesystem import DiskFileSystem, join, parent
-from compaction.storage.kinds import split
-from compaction.storage.listings import objects_below, read_whole, stat_objects
+from compaction.storage.filesystem import DiskFileSystem, join, parent, split
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of, staged_of
-from compaction.storage.object_output import OutputFileSystem
-from compaction.storage.prefix_marks import CLAIM, ONE_RUN, marked_by, put_marker, require_own
-from compaction.storage.streams import ObjectFile, delete_object, require_stored
+from compaction.storage.object_output import CLAIM, ONE_RUN, OutputFileSystem, marked_by, put_marker, require_own
+from compaction.storage.object_store import ObjectFile, delete_object, objects_below, read_whole, require_stored, stat_objects
 
 _LOG = logging.getLogger(__name__)
 _THREADS = 8

@@ -44,12 +44,11 @@ from compaction.output.journal import JOURNAL
 from compaction.output.segment_files import is_unfinished
 from compaction.output.target import layout
 from compaction.storage.contents import digest_of
-from compaction.storage.filesystem import FileStat, FileSystem, base_name, join, parent
-from compaction.storage.kinds import DISK, OBJECTS, storage_of
+from compaction.storage.filesystem import DISK, OBJECTS, FileStat, FileSystem, base_name, join, parent, storage_of
 from compaction.storage.manifest import Entry, Folder, Manifest, Scalar, SourceLog, SourceSegment
+from compaction.storage.object_store import ObjectFile
+from compaction.storage.overlay import Splice
 from compaction.storage.segment_file import SegmentFile
-from compaction.storage.spliced import Splice
-from compaction.storage.streams import ObjectFile
 
 _THREADS = 16
 #: the command whose copies have all records that the next copy needs

@@ -44,13 +44,11 @@ from compaction.output.segment_files import any_log, is_unfinished
 from compaction.output.swap import SwapGroup
 from compaction.output.target import NEW_OUTPUT, PublishOptions, Record, Target, Written, layout
 from compaction.output.verification import copy_recorded, copy_verified
-from compaction.storage.contents import digest_of
+from compaction.storage.contents import digest_of, view
 from compaction.storage.durable import TMP, write_verified
-from compaction.storage.filesystem import DiskFileSystem, FileSystem, base_name, join, parent
-from compaction.storage.kinds import storage_of
+from compaction.storage.filesystem import DiskFileSystem, FileSystem, base_name, join, parent, storage_of
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER, SourceLog
-from compaction.storage.ranges import view
 from compaction.storage.text_files import read_small
 
 _THREADS = 8

@@ -49,11 +49,10 @@ from compaction.storage.contents import (
     verify_file,
 )
 from compaction.storage.durable import DurableSteps, content_of
-from compaction.storage.filesystem import Chunk, DiskFileSystem, FileRange, Output, ReadableFileSystem, join
-from compaction.storage.kinds import storage_of
+from compaction.storage.filesystem import Chunk, DiskFileSystem, FileRange, Output, ReadableFileSystem, join, storage_of
 
 #: The reader's distance behind the writer, and the least size (twice this) that is read in parallel. It must exceed the
-#: writer's two buffers (``compaction.storage.direct.DirectWriter``): bytes still in these are not in the file yet.
+#: writer's two buffers (``compaction.storage.local_output.DirectWriter``): bytes still in these are not in the file yet.
 _FOLLOW_BYTES = 8 << 20
 
 
@@ -112,10 +111,10 @@ class ReadBack:
 
     def _follow(self) -> None:
         try:
-            source = self._files.reader(self._path, 0, 2**63 - 1, uncached=True)
+            source = self._files.open(self._path, 0, 2**63 - 1, uncached=True)
             buffer, position = borrow_buffer(), 0
             try:
-                while self._wait_for(position) and (n := source.read_into(memoryview(buffer), position, position)):
+                while self._wait_for(position) and (n := source.pread(memoryview(buffer), position)):
                     self._check.feed(np.asarray(buffer[:n]))
                     position += n
             finally:

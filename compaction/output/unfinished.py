@@ -15,12 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from compaction.errors import UsageError
 from compaction.names import parse_partition_dir, parse_segment_file
 from compaction.storage.filesystem import ReadableFileSystem, base_name, join
-from compaction.storage.listings import list_directory, objects_below, read_whole
-from compaction.storage.manifest import MANIFEST, MARKER, marker, sources_of
-from compaction.storage.object_output import OutputFileSystem
-from compaction.storage.prefix_marks import CLAIM
-from compaction.storage.source_check import is_significant
-from compaction.storage.streams import delete_object
+from compaction.storage.manifest import MANIFEST, MARKER, is_significant, marker, sources_of
+from compaction.storage.object_output import CLAIM, OutputFileSystem
+from compaction.storage.object_store import delete_object, list_directory, objects_below, read_whole
 from compaction.storage.uri import resolved
 
 _LOG = logging.getLogger(__name__)

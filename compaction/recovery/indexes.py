@@ -51,9 +51,9 @@ from compaction.formats.checkpoints import EpochRange, assign_epochs, format_lea
 from compaction.formats.record_batch import CONTROL, NO_TIMESTAMP
 from compaction.logdir.read_log import RESTORE_SEGMENT, ReadOptions, replay_producers, replay_segment
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, TIMEINDEX, TXNINDEX, segment_file
+from compaction.storage.contents import view
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.ranges import view
 from compaction.storage.segment_file import SegmentFile, epoch_ranges
 from compaction.storage.text_files import read_small_text
 

@@ -69,8 +69,7 @@ from compaction.recovery.indexes import (
 )
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.storage.durable import DurableSteps, names_in, verified_file, write_verified
-from compaction.storage.filesystem import FileRange, FileSystem, join
-from compaction.storage.kinds import storage_of
+from compaction.storage.filesystem import FileRange, FileSystem, join, storage_of
 from compaction.storage.overlay import Copied, NamesSynced, Operation, OverlayFileSystem, Removed, Renamed, Written
 from compaction.storage.segment_file import Rows, SegmentFile
 

@@ -37,8 +37,7 @@ from compaction.run.log_cleaning import LogCleaning
 from compaction.storage.durable import DurableSteps, replace_file
 from compaction.storage.filesystem import DiskFileSystem, FileSystem, join
 from compaction.storage.manifest import SourceLog
-from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.spliced import Splice, SplicedFileSystem
+from compaction.storage.overlay import OverlayFileSystem, Splice, SplicedFileSystem
 from compaction.storage.uri import require_in_place
 
 _LOG = logging.getLogger(__name__)

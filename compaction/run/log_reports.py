@@ -22,7 +22,7 @@ from compaction.names import LOG, LogLocation
 from compaction.output.swap import SwapGroup
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, VersionUsed
 from compaction.run.log_cleaning import LogCleaning
-from compaction.storage.kinds import storage_of
+from compaction.storage.filesystem import storage_of
 from compaction.storage.local import LocalFileSystem
 
 _LOG = logging.getLogger(__name__)

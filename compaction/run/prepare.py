@@ -22,10 +22,8 @@ from compaction.names import LogLocation
 from compaction.recovery.recover import RecoveryReport, recover_log
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.storage.filesystem import FileSystem, join, parent
-from compaction.storage.kinds import storage_of
-from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.spliced import Splice, SplicedFileSystem
+from compaction.storage.filesystem import FileSystem, join, parent, storage_of
+from compaction.storage.overlay import OverlayFileSystem, Splice, SplicedFileSystem
 from compaction.storage.uri import resolved
 
 Plan = TypeVar("Plan")

@@ -41,8 +41,7 @@ from compaction.run.passes import Passes
 from compaction.run.prepare import LogAccess, LogReadTask, ParallelRead, PreparedLog, prepare, read_without_recovery
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
-from compaction.storage.filesystem import DiskFileSystem
-from compaction.storage.kinds import storage_of
+from compaction.storage.filesystem import DiskFileSystem, storage_of
 from compaction.storage.mixed import MixedFileSystem, file_system
 from compaction.task_runner import Job, pack
 

@@ -30,7 +30,7 @@ from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadRequest, ReadTask, plan_read
 from compaction.source.read_plan import end_offsets as planned_end_offsets
 from compaction.source.view_options import ViewOptions, flag, offsets_json
-from compaction.storage.calls import call, environment, environment_kept, set_environment
+from compaction.storage.calls import call, driver_environment, environment
 
 FORMAT = "kafka_log"
 _WORKERS_PYTHON = "spark.sql.execution.pyspark.python"
@@ -94,8 +94,7 @@ class KafkaLogReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        with environment_kept():
-            set_environment(self._environment)
+        with driver_environment(self._environment):
             return [LogPartition(task) for task in plan_read(self._request, variable_columns(self._schema))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -103,8 +102,7 @@ class KafkaLogReader(DataSourceReader):
             # Spark reads one partition of None if there are no input partitions
             return
         task: ReadTask = partition.value
-        with environment_kept():
-            set_environment(self._environment)
+        with driver_environment(self._environment):
             partition.require_unchanged()
             yield from self._batches(task)
 

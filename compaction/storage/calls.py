@@ -1,20 +1,34 @@
-"""What a call of this package keeps beside its arguments: the connection settings of its stores, and its private keys.
+"""What a call of this package keeps beside its arguments: the connection settings of its stores, its private keys, and its
+temporary directories.
 
 Paths are joined, compared, reported and logged, so settings are not a part of them; every function that opens a store looks
 them up here. They are kept for the calls that have given them, and removed with the last of these. Workers get
 ``environment()`` as variables of their own environment, where users may set private keys, too. Nothing changes the environment
 of the driver.
+
+A directory is in use while a process of its machine has a shared lock (``flock``) on it: the kernel releases that with the
+process, however it ends. A process that needs one first removes those beside it that are not in use. Nothing is removed on a
+file system without such locks, e.g. NFS.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import os
+import re
+import shutil
+import tempfile
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
+
+from compaction.errors import StorageError
+from compaction.storage.filesystem import storage_errors
 
 #: the settings of stores and exports, by ``SCHEME://AUTHORITY`` or address, in JSON
 OPTIONS_VARIABLE = "KAFKA_LOG_COMPACTION_PLACES"
@@ -135,18 +149,117 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in variables.items() if value not in ("", "{}")}
 
 
-def set_environment(stored: Mapping[str, str]) -> None:
-    """Make the variables of this worker equal to ``stored``, from ``environment`` of its driver."""
-    for name in (OPTIONS_VARIABLE, KEYS_VARIABLE):
-        os.environ.pop(name, None)
-    os.environ.update(stored)
-
-
 @contextmanager
-def environment_kept() -> Iterator[None]:
-    """Variables that are set in the block apply only there: a worker of Spark plans several reads."""
-    before = {name: os.environ[name] for name in (OPTIONS_VARIABLE, KEYS_VARIABLE) if name in os.environ}
+def driver_environment(stored: Mapping[str, str]) -> Iterator[None]:
+    """In the block, the variables of this worker are those of its driver, ``stored``: a worker of Spark plans several reads."""
+    before = {name: os.environ.pop(name) for name in (OPTIONS_VARIABLE, KEYS_VARIABLE) if name in os.environ}
+    os.environ.update(stored)
     try:
         yield
     finally:
-        set_environment(before)
+        for name in (OPTIONS_VARIABLE, KEYS_VARIABLE):
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
+#: what the name of such a directory begins with, followed by 32 hexadecimal digits
+SPOOL_NAME = "kafka-log-compaction-"
+_SPOOL = re.compile(rf"{SPOOL_NAME}[0-9a-f]{{32}}")
+_ATTEMPTS = 10
+_spool_mutex = threading.Lock()
+#: the directories that this process uses -> open descriptor
+_used: dict[str, int] = {}
+
+
+def new_spool_path(directory: str | None) -> str:
+    """A directory below ``directory``, or below the system's for temporary files, that its first user is to create."""
+    return str(Path(directory or tempfile.gettempdir()).resolve() / f"{SPOOL_NAME}{uuid.uuid4().hex}")
+
+
+def use_spool(directory: str) -> None:
+    """Make a directory of ``new_spool_path``, readable by its owner only, and keep it in use until this process ends.
+
+    :raises StorageError: it cannot be made
+    """
+    path = Path(directory)
+    with _spool_mutex, storage_errors(directory, "make a temporary directory"):
+        if directory in _used:
+            if _is_at(path, _used[directory]):
+                return
+            os.close(_used.pop(directory))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_unused(path.parent)
+        for _ in range(_ATTEMPTS):
+            path.mkdir(mode=0o700, exist_ok=True)
+            descriptor = _locked(path)
+            if descriptor is not None:
+                _used[directory] = descriptor
+                return
+        raise StorageError("temporary directory is removed repeatedly", path=directory, hint="find out what removes it")
+
+
+def remove_spool(directory: str) -> None:
+    """Remove a directory that this process may have used."""
+    shutil.rmtree(directory, ignore_errors=True)
+    with _spool_mutex:
+        if directory in _used:
+            os.close(_used.pop(directory))
+
+
+def remove_unused(directory: Path) -> None:
+    """Remove this user's temporary directories that no process of this machine uses."""
+    for name in os.listdir(directory) if os.access(directory, os.R_OK) else ():  # noqa: PTH208
+        # one of another user, a link, already removed, in use, or on a file system without locks
+        with suppress(OSError):
+            if _SPOOL.fullmatch(name):
+                _remove_unused(directory / name)
+
+
+def _remove_unused(path: Path) -> None:
+    descriptor = _opened(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_uid == os.geteuid() and _is_at(path, descriptor):
+            shutil.rmtree(path)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(path: Path) -> int | None:
+    """A descriptor of the directory with a shared lock; ``None`` if the directory has just been removed."""
+    try:
+        descriptor = _opened(path)
+    except FileNotFoundError:
+        return None
+    # a file system without locks has none to remove it, either
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if _is_at(path, descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def temporary_directory(above: str | None) -> Iterator[str]:
+    """A temporary directory in ``above``, by default the system's directory for such; removed at the end.
+
+    :raises StorageError: it cannot be made
+    """
+    path = new_spool_path(above)
+    use_spool(path)
+    try:
+        yield path
+    finally:
+        remove_spool(path)

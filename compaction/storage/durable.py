@@ -20,8 +20,8 @@ from typing import NamedTuple, TypeVar
 from compaction.errors import StorageError
 from compaction.storage.contents import digest_of, verify_file
 from compaction.storage.filesystem import FileSystem, join, parent
-from compaction.storage.linux_calls import WholeSync
 from compaction.storage.local import LocalFileSystem
+from compaction.storage.system_calls import WholeSync
 
 T = TypeVar("T")
 

@@ -4,18 +4,21 @@ make any of them fail.
 Rules: a file is created only under an unused name; a rename replaces its target atomically; bytes are durable after ``fsync``,
 names (created, renamed, removed) after ``fsync_dir`` of their directory, and not before. Every ``OSError`` becomes a
 :class:`StorageError` that names the path and a remedy.
+
+The syntax of a path decides its kind of storage, in ``storage_of`` alone. Other code asks the kind for a capability.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import TracebackType
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import MappingProxyType, TracebackType
 from typing import NamedTuple, Protocol, TypeVar
 
 from compaction.errors import StorageError
-from compaction.storage.kinds import storage_of
 
 _HINTS = {
     errno.ENOSPC: "free some space on this disk and run again; nothing was lost",
@@ -60,18 +63,40 @@ class FileRange(NamedTuple):
 Chunk = memoryview | bytes
 
 
-class ByteSource(Protocol):
-    """An open file, read sequentially."""
+class File(Protocol):
+    """An open file. A subclass has ``pread`` or ``read``, and the other one is made of that.
+
+    :ivar descriptor: for kernels, -1 if the file has none
+    """
+
+    descriptor: int = -1
 
     def size(self) -> int:
         """The current size of the whole file, in bytes."""
 
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        """Fill ``view`` from ``position``; returns the byte count, 0 at the end of the file. Later reads start at ``floor`` or
-        above."""
+    def pread(self, view: memoryview, position: int) -> int:
+        """Fill ``view`` from ``position``; returns the byte count, which may be less, and is 0 at the end of the file only."""
+        data = self.read(position, len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
+        """Up to ``length`` bytes from ``start``; by default to the end of the file."""
+        end = self.size() if length is None else min(self.size(), start + length)
+        data = memoryview(bytearray(max(0, end - start)))
+        return bytes(data[: read_full(self, data, start)])
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; no operation by default."""
+        return
+
+
+def read_full(file: File, view: memoryview, position: int) -> int:
+    """Fill ``view`` from ``position``; returns the byte count, which is less at the end of the file only."""
+    filled = 0
+    while filled < len(view) and (count := file.pread(view[filled:], position + filled)):
+        filled += count
+    return filled
 
 
 class Output(Protocol):
@@ -105,14 +130,18 @@ class ReadableFileSystem(Protocol):
     def stat(self, path: str) -> FileStat | None:
         """The attributes of ``path``, following symbolic links; ``None`` if nothing is there."""
 
-    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """Up to ``length`` bytes from ``start``."""
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        """Open a file.
 
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
-        """Open the byte range ``[start, end)`` of a file.
-
+        :param end: the bytes ``[start, end)`` are read sequentially, which a store prepares by reading ahead; ``None``: a few
+            bytes at any position
         :param uncached: read from the device, not from the page cache
         """
+
+    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Up to ``length`` bytes from ``start``."""
+        with closing(self.open(path)) as file:
+            return file.read(start, length)
 
     def real_path(self, path: str) -> FileRange | None:
         """The range of a real file that holds the bytes of ``path``; ``None`` if they are in memory only."""
@@ -274,3 +303,112 @@ def normal(path: str) -> str:
 def _is_normal(path: str) -> bool:
     # nearly all paths are in this form, and a run asks hundreds of thousands of times
     return path.startswith("/") and "//" not in path and "/./" not in path and not path.endswith(("/", "/."))
+
+
+#: the longest scheme and "://"
+_HEAD = 24
+
+
+class Storage:
+    """Stores of objects, and remote file systems: URIs.
+
+    :cvar renames: a rename is atomic: logs are changed in place, and an output appears by a rename, not by a manifest
+    :cvar locks: brokers and runs lock log directories
+    :cvar appears_whole: a file appears when it is closed, complete and durable; else it can be read while it is written, may
+        have a torn tail, and is durable once it is flushed
+    :cvar attributes: files have modes and owners, and keep their modification times
+    :cvar round_trips: each call is a request over a network
+    :cvar versions: what was replaced or removed may be kept as an earlier version
+    :cvar finite: free space is limited, and known
+    """
+
+    renames, locks, appears_whole, attributes = False, False, True, False
+    round_trips, versions, finite = True, True, False
+
+    def normal(self, path: str) -> str:
+        """One spelling of a path, links not followed."""
+        return path.rstrip("/")
+
+    def resolved(self, path: str) -> str:
+        """An absolute path, links resolved."""
+        return path.rstrip("/")
+
+    def parent(self, path: str) -> str:
+        """The directory that holds a path; the root of a store itself."""
+        return path.rstrip("/").rpartition("/")[0] if split(path)[1] else path
+
+    def as_java(self, path: str) -> str:
+        """A path as Java prints it."""
+        return path.rstrip("/")
+
+    def absolute(self, path: str, working_dir: str) -> str:
+        return path
+
+
+class _Disk(Storage):
+    """Files of this machine, or of a mounted shared disk."""
+
+    renames, locks, appears_whole, attributes = True, True, False, True
+    round_trips, versions, finite = False, False, True
+
+    def normal(self, path: str) -> str:
+        return str(Path(path))
+
+    def resolved(self, path: str) -> str:
+        return str(Path(path).resolve())
+
+    def parent(self, path: str) -> str:
+        return str(Path(path).parent)
+
+    def as_java(self, path: str) -> str:
+        return re.sub("/+", "/", path).rstrip("/") or "/"
+
+    def absolute(self, path: str, working_dir: str) -> str:
+        return path if path.startswith("/") else f"{working_dir.rstrip('/')}/{path}"
+
+
+#: the files of exports, by addresses ``LAYOUT+URI``, are like objects
+DISK, OBJECTS, EXPORTS = _Disk(), Storage(), Storage()
+
+
+class Scheme(NamedTuple):
+    """The paths of a URI scheme.
+
+    :ivar name: the scheme that the client libraries know
+    :ivar has_bucket: the authority must name a bucket or a host
+    :ivar has_user: the authority may name a user or a container
+    """
+
+    name: str
+    storage: Storage = OBJECTS
+    has_bucket: bool = True
+    has_user: bool = False
+
+
+#: by the scheme that a user gives
+SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+    {
+        "s3": Scheme("s3"),
+        "s3a": Scheme("s3"),
+        "gs": Scheme("gs"),
+        "hdfs": Scheme("hdfs", has_bucket=False, has_user=True),
+        "viewfs": Scheme("viewfs", has_bucket=False, has_user=True),
+        "abfs": Scheme("abfs", has_user=True),
+        "abfss": Scheme("abfss", has_user=True),
+    }
+)
+
+
+def split(uri: str) -> tuple[str, str]:
+    """``SCHEME://AUTHORITY`` of a URI, and its key without a leading slash."""
+    start = uri.index("://") + 3
+    end = uri.find("/", start)
+    return (uri, "") if end < 0 else (uri[:end], uri[end + 1 :])
+
+
+def storage_of(path: str) -> Storage:
+    """The storage of a path or URI; ``uri.parse_uri`` turns ``file:`` URIs into paths."""
+    if path.startswith("/") or "://" not in path[:_HEAD]:
+        return DISK
+    scheme = path.partition("://")[0]
+    return EXPORTS if "+" in scheme else SCHEMES[scheme].storage if scheme in SCHEMES else OBJECTS

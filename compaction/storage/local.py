@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 from compaction.errors import StorageError
 from compaction.storage import lock as locks
-from compaction.storage.direct import flush, read_at, set_direct
 from compaction.storage.filesystem import (
-    ByteSource,
     DiskFileSystem,
+    File,
     FileStat,
     Lock,
     Output,
@@ -28,10 +27,10 @@ from compaction.storage.filesystem import (
     parent,
     removed_on_failure,
     storage_errors,
+    storage_of,
 )
-from compaction.storage.kinds import storage_of
-from compaction.storage.linux_calls import exchange_names
 from compaction.storage.local_output import LocalOutput, name_in, opened_directory, take_after
+from compaction.storage.system_calls import exchange_names, flush, read_at, set_direct
 from compaction.storage.uri import require_local
 
 _KIND_BITS = 0o170000
@@ -82,20 +81,8 @@ class LocalFileSystem(DiskFileSystem):
             with storage_errors(path, "look at the file"):
                 raise
 
-    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        with storage_errors(path, "read"), open(path, "rb", buffering=0) as file:  # noqa: PTH123
-            if length is None:
-                if start:
-                    file.seek(start)
-                return file.readall()
-            parts = []
-            while length > 0 and (data := os.pread(file.fileno(), length, start)):
-                parts.append(data)
-                start, length = start + len(data), length - len(data)
-            return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
-        return LocalSource(path, uncached=uncached)
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        return LocalFile(path, "read" if end is None else "open", uncached=uncached)
 
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         with removed_on_failure(LocalOutput(path, like)) as output:
@@ -208,18 +195,17 @@ class LocalFileSystem(DiskFileSystem):
         return None if holder is None else str(holder)
 
 
-class LocalSource:
-    """A file of this machine, open for reading; see ``compaction.storage.filesystem.ByteSource``.
+class LocalFile(File):
+    """A file of this machine, open for reading.
 
-    ``descriptor`` is for kernels.
-
+    :param doing: the action that an error of opening it names
     :param uncached: read with direct I/O if the file system supports it; else evict the file's clean pages first
     :raises StorageError: the file cannot be opened
     """
 
-    def __init__(self, path: str, *, uncached: bool = False) -> None:
+    def __init__(self, path: str, doing: str, *, uncached: bool = False) -> None:
         self._path = path
-        with storage_errors(path, "open"):
+        with storage_errors(path, doing):
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._direct = uncached and set_direct(self.descriptor, direct=True)
         if uncached and not self._direct:
@@ -234,7 +220,7 @@ class LocalSource:
         with storage_errors(self._path, "look at the file"):
             return os.fstat(self.descriptor).st_size
 
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+    def pread(self, view: memoryview, position: int) -> int:
         with storage_errors(self._path, f"read at byte {position}"):
             if self._direct:
                 try:
@@ -246,6 +232,15 @@ class LocalSource:
                 self._direct = set_direct(self.descriptor, direct=False)
                 self._drop_pages()
             return read_at(self.descriptor, view, position)
+
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
+        with storage_errors(self._path, "read"):
+            left = os.fstat(self.descriptor).st_size - start if length is None else length
+            parts = []
+            while left > 0 and (data := os.pread(self.descriptor, left, start)):
+                parts.append(data)
+                start, left = start + len(data), left - len(data)
+            return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
         if self.descriptor >= 0:

@@ -26,8 +26,7 @@ from typing import NamedTuple
 
 from compaction.errors import LockedError
 from compaction.names import LOCK
-from compaction.storage.filesystem import storage_errors
-from compaction.storage.kinds import storage_of
+from compaction.storage.filesystem import storage_errors, storage_of
 
 #: ``struct flock`` (64-bit): type, whence, start, length, pid on Linux; start, length, pid, type, whence on macOS
 _LINUX = struct.Struct("@hhqqi4x")

@@ -7,21 +7,23 @@ from functools import cached_property
 
 from compaction.storage.contents import read_range
 from compaction.storage.filesystem import (
+    DISK,
+    EXPORTS,
     NO_LOCK,
-    ByteSource,
     DiskFileSystem,
+    File,
     FileRange,
     FileStat,
     Lock,
     Output,
     ReadableFileSystem,
     removed_on_failure,
+    storage_of,
 )
-from compaction.storage.kinds import DISK, EXPORTS, storage_of
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.local_output import LocalOutput
+from compaction.storage.object_store import ObjectOutput
 from compaction.storage.remote import RemoteFileSystem
-from compaction.storage.streams import ObjectOutput
 from compaction.storage.uri import place_of
 
 
@@ -58,11 +60,8 @@ class MixedFileSystem(LocalFileSystem):
     def stat(self, path: str) -> FileStat | None:
         return self._of(path).stat(path)
 
-    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        return self._of(path).read_bytes(path, start, length)
-
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
-        return self._of(path).reader(path, start, end, uncached=uncached)
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        return self._of(path).open(path, start, end, uncached=uncached)
 
     def real_path(self, path: str) -> FileRange | None:
         return self._of(path).real_path(path)

@@ -1,16 +1,34 @@
-"""Writes the files of an output in an object store or on a remote file system."""
+"""Writes the files of an output in an object store or on a remote file system.
+
+Marks a prefix of a store as that of one run: of two runs that begin there at once, at most one goes on.
+
+A store has no locks, and its clients have no conditional writes. Before a run writes to an empty prefix, it puts an object of
+its own there, its claim, and lists the prefix: if anything else is there, it removes its claim and fails. The claim is removed
+when the marker is there. As listings are consistent, of two runs the one that lists last finds the claim, the marker or objects
+of the other.
+"""
 
 from __future__ import annotations
 
-from compaction.errors import StorageError
-from compaction.storage.clients import located, remote_errors
+from contextlib import suppress
+
+from compaction.errors import StorageError, UsageError
 from compaction.storage.contents import read_range
-from compaction.storage.filesystem import FileRange, FileStat, FileSystem, removed_on_failure
-from compaction.storage.kinds import split
-from compaction.storage.listings import is_missing, list_directory, stat_objects
+from compaction.storage.filesystem import File, FileRange, FileStat, FileSystem, join, removed_on_failure, split
+from compaction.storage.manifest import MARKER, run_of, shared
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.source_check import shared
-from compaction.storage.streams import ObjectFile, ObjectOutput, RangeReader, delete_object
+from compaction.storage.object_store import (
+    ObjectFile,
+    ObjectOutput,
+    delete_object,
+    is_missing,
+    list_directory,
+    located,
+    read_whole,
+    remote_errors,
+    stat_objects,
+)
+from compaction.storage.remote import open_sequential
 from compaction.storage.uri import is_inside
 
 #: stores in which a directory is only a prefix of keys
@@ -34,11 +52,8 @@ class OutputFileSystem(FileSystem):
     def stat(self, path: str) -> FileStat | None:
         return stat_objects([path])[0]
 
-    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        return ObjectFile(path).read(start, length)
-
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> RangeReader:
-        return RangeReader(path, start, end, checked=False)
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        return ObjectFile(path) if end is None else open_sequential(path, start, end, checked=False)
 
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         output = ObjectOutput(path)
@@ -109,4 +124,44 @@ class OutputFileSystem(FileSystem):
 def _is_as_listed(source: str) -> bool:
     """Whether an object need not be read to be copied: its manifest has no entry of it, or one with its ETag."""
     listed = shared().entry(source)
-    return listed is None or (listed[0].etag is not None and ObjectFile(source, shared()).etag() == listed[0].etag)
+    return listed is None or (listed[0].etag is not None and ObjectFile(source, shared().check).etag() == listed[0].etag)
+
+
+#: what the name of a claim begins with; the run follows
+CLAIM = "_claim-"
+ONE_RUN = "let one run at a time write there"
+
+
+def put_marker(files: FileSystem, path: str, run: str, content: bytes) -> None:
+    """Write a run's marker, if nothing else is there. Its claim has the same content.
+
+    :raises UsageError: another run has begun to write there
+    """
+    claim = CLAIM + run
+    files.mkdir(path)
+    try:
+        files.write_file(join(path, claim), content)
+        _require_alone(files, path, claim)
+        files.write_file(join(path, MARKER), content)
+    except BaseException:
+        with suppress(StorageError):
+            files.unlink(join(path, claim))
+        raise
+    files.unlink(join(path, claim))
+
+
+def _require_alone(files: FileSystem, path: str, claim: str) -> None:
+    if files.listdir(path) != [claim]:
+        raise UsageError("another run writes to --output-dir", path=path, hint=ONE_RUN)
+
+
+def marked_by(directory: str) -> str | None:
+    """The run whose marker is there; ``None`` if there is none, or it is malformed."""
+    path = join(directory, MARKER)
+    return None if stat_objects([path])[0] is None else run_of(read_whole(path))
+
+
+def require_own(directory: str, run: str) -> None:
+    """:raises StorageError: another run has begun to write there"""
+    if marked_by(directory) != run:
+        raise StorageError("another run writes to this directory", path=directory, hint=ONE_RUN)

@@ -1,19 +1,25 @@
-"""A file system that keeps changes in memory: a dry run recovers a log on it exactly as a real run would, without writing.
+"""File systems over others.
 
-A rename or copy only records which byte range of which real file holds the bytes; written bytes (rebuilt indexes, checkpoints)
-are held in memory. Tasks find the bytes of a renamed file by ``real_path``. The operations on each directory are listed, to
-be carried out on the disk later.
+``OverlayFileSystem`` keeps changes in memory: a dry run recovers a log on it exactly as a real run would, without writing. A
+rename or copy only records which byte range of which real file holds the bytes; written bytes (rebuilt indexes, checkpoints)
+are held in memory. Tasks find the bytes of a renamed file by ``real_path``. The operations on each directory are listed, to be
+carried out on the disk later.
+
+``SplicedFileSystem`` has the first segments of some logs from other directories. An incremental copy reads its source through
+it: the segments that a previous copy has cleaned are files of that copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from compaction.errors import StorageError
+from compaction.names import LOG, SNAPSHOT, parse_segment_file
+from compaction.storage.contents import InMemory, open_range
 from compaction.storage.filesystem import (
-    ByteSource,
+    File,
     FileRange,
     FileStat,
     FileSystem,
@@ -109,23 +115,13 @@ class OverlayFileSystem(FileSystem):
         node = self._changed[key]
         return None if node is None else node.stat
 
-    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
         if normal(path) not in self._changed:
-            return self._base.read_bytes(path, start, length)
-        node = self._node(path)
-        end = node.stat.size if length is None else min(node.stat.size, start + length)
-        if isinstance(node.content, bytes):
-            return node.content[start:end]
-        return self._base.read_bytes(node.content.path, node.content.start + start, max(0, end - start))
-
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
-        if normal(path) not in self._changed:
-            return self._base.reader(path, start, end, uncached=uncached)
+            return self._base.open(path, start, end, uncached=uncached)
         content = self._node(path).content
         if isinstance(content, bytes):
             return InMemory(content)
-        source = self._base.reader(content.path, content.start + start, content.start + end, uncached=uncached)
-        return RangedSource(source, content)
+        return open_range(self._base, content, start, end, uncached=uncached)
 
     def real_path(self, path: str) -> FileRange | None:
         if normal(path) not in self._changed:
@@ -201,34 +197,75 @@ def _of_new_file(like: FileStat, size: int, mtime_ns: int) -> FileStat:
     return like._replace(size=size, mtime_ns=mtime_ns, inode=0, device=0, ctime_ns=0)
 
 
-class RangedSource:
-    """A byte range of a file, read like a file of its own."""
+class Splice(NamedTuple):
+    """The first segments of a log: the files with base offsets in ``[first, end)`` are in ``directory``, with ``log_at_end``
+    also the ``.log`` of the segment at ``end``. There are no files below ``first``; all others are in the log's own directory.
+    A producer snapshot that belongs to no segment is listed only if that directory has it, too: a broker removes those.
+    """
 
-    def __init__(self, source: ByteSource, file_range: FileRange) -> None:
-        self._source, self._range = source, file_range
+    directory: str
+    first: int
+    end: int
+    log_at_end: bool = False
 
-    def size(self) -> int:
-        return max(0, min(self._range.size, self._source.size() - self._range.start))
+    def has(self, name: str) -> bool:
+        """Whether a file of this name is in ``directory``."""
+        file = parse_segment_file(name)
+        if file is None or file.suffix:
+            return False
+        return self.first <= file.base_offset < self.end or self._is_last_log(file.base_offset, file.kind)
 
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        start, remaining = self._range.start, max(0, self._range.size - position)
-        return self._source.read_into(view[:remaining], start + position, start + floor) if remaining else 0
+    def hides(self, name: str) -> bool:
+        """Whether the log's own file of this name is replaced or left out."""
+        file = parse_segment_file(name)
+        if file is None or file.suffix:
+            return False
+        return file.base_offset < self.end or self._is_last_log(file.base_offset, file.kind)
 
-    def close(self) -> None:
-        self._source.close()
+    def _is_last_log(self, base_offset: int, kind: str) -> bool:
+        return self.log_at_end and base_offset == self.end and kind == LOG
 
 
-class InMemory:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+def _log_of(snapshot: str) -> str:
+    return snapshot.removesuffix(SNAPSHOT) + LOG
 
-    def size(self) -> int:
-        return len(self._data)
 
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        part = self._data[position : position + len(view)]
-        view[: len(part)] = part
-        return len(part)
+class SplicedFileSystem(ReadableFileSystem):
+    """Reads the files of ``base``.
 
-    def close(self) -> None:
-        """No operation."""
+    :param splices: by path, the logs whose first segments are files of other directories
+    """
+
+    def __init__(self, base: ReadableFileSystem, splices: Mapping[str, Splice]) -> None:
+        self._base, self._splices = base, splices
+
+    def listdir(self, path: str) -> list[str]:
+        names, splice = self._base.listdir(path), self._splices.get(path)
+        if splice is None:
+            return names
+        own = [name for name in names if not splice.hides(name)]
+        taken = set(filter(splice.has, self._base.listdir(splice.directory)))
+        known = taken.union(own)
+        stray = {name for name in taken if name.endswith(SNAPSHOT) and name not in names and _log_of(name) not in known}
+        return sorted([*own, *(taken - stray)])
+
+    def stat(self, path: str) -> FileStat | None:
+        real = self._real(path)
+        return None if real is None else self._base.stat(real)
+
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        return self._base.open(self._real(path) or path, start, end, uncached=uncached)
+
+    def real_path(self, path: str) -> FileRange | None:
+        real = self._real(path)
+        return None if real is None else self._base.real_path(real)
+
+    def _real(self, path: str) -> str | None:
+        """The file of this name; ``None`` if the log has none."""
+        splice = self._splices.get(parent(path)) if self._splices else None
+        if splice is None:
+            return path
+        name = base_name(path)
+        if splice.has(name):
+            return join(splice.directory, name)
+        return None if splice.hides(name) else path

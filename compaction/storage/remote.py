@@ -15,11 +15,20 @@ import xxhash
 
 from compaction.errors import LogError, StorageError, UsageError
 from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partition_dir
-from compaction.storage.filesystem import FileStat, ReadableFileSystem, base_name, join, parent
-from compaction.storage.kinds import OBJECTS, split, storage_of
-from compaction.storage.listings import is_missing, list_directory, read_whole, stat_objects
-from compaction.storage.source_check import Listing, Manifests, is_significant
-from compaction.storage.streams import ObjectFile, RangeReader
+from compaction.storage.contents import InMemory, ReadAhead
+from compaction.storage.filesystem import (
+    OBJECTS,
+    File,
+    FileStat,
+    ReadableFileSystem,
+    base_name,
+    join,
+    parent,
+    split,
+    storage_of,
+)
+from compaction.storage.manifest import Listing, Manifests, is_significant, shared
+from compaction.storage.object_store import ObjectFile, is_missing, list_directory, read_whole, stat_objects
 
 #: files up to this size are read completely, those of a partition together
 _SMALL_BYTES = 256 * 1024
@@ -27,6 +36,13 @@ _KEPT_BYTES = 32 << 20
 _OPEN_FILES = 64
 _THREADS = 16
 _SMALL_KINDS = (INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT)
+
+
+class _KeptFile(ObjectFile):
+    """An object that stays open for later reads."""
+
+    def close(self) -> None:
+        """No operation."""
 
 
 def require_finished(log_dir: str) -> None:
@@ -40,17 +56,46 @@ def require_finished(log_dir: str) -> None:
                 raise UsageError(error.message, path=error.path, hint=error.hint) from error
 
 
+def open_sequential(path: str, start: int, end: int, *, checked: bool = True) -> File:
+    """Open ``[start, end)`` of an object to be read sequentially. An object of an output is compared with its manifest entry:
+    ETag and size on opening, the content hash if it is read completely.
+
+    :param checked: ``False`` to read back an object of this run, whose manifest is not written yet
+    :raises StorageError: the object cannot be opened
+    """
+    if not checked:
+        return ReadAhead(ObjectFile(path), start, end)
+    file = ObjectFile(path, shared().check)
+    return ReadAhead(file, start, end, None if start else _HashCheck(file, path, end).add)
+
+
+class _HashCheck:
+    """Compares an object that is read completely with the content hash of its manifest entry."""
+
+    def __init__(self, file: File, path: str, end: int) -> None:
+        self._file, self._path, self._end = file, path, end
+        self._hash = xxhash.xxh3_128()
+        self._hashed = 0
+
+    def add(self, data: memoryview) -> None:
+        """:raises CorruptLogError: these are the last bytes, and the object differs from its manifest entry"""
+        self._hash.update(data)
+        self._hashed += len(data)
+        if self._hashed == self._end == self._file.size():
+            shared().check(self._path, self._end, xxh3_128=self._hash.hexdigest())
+
+
 class RemoteFileSystem(ReadableFileSystem):
     """Log directories are assumed not to change: each directory is listed once.
 
-    Files are compared with their output's manifest (``compaction.storage.source_check``). A mismatch of a log's file is raised
+    Files are compared with their output's manifest (``compaction.storage.manifest``). A mismatch of a log's file is raised
     by any access to that log; any other mismatch, when its directory is listed.
     """
 
     def __init__(self) -> None:
         self._sources = Manifests()
         self._listings: dict[str, Listing] = {}
-        self._opened = lru_cache(maxsize=_OPEN_FILES)(partial(ObjectFile, sources=self._sources))
+        self._opened = lru_cache(maxsize=_OPEN_FILES)(partial(_KeptFile, check=self._sources.check))
         self._small: OrderedDict[str, bytes] = OrderedDict()
         self._small_bytes = 0
 
@@ -76,16 +121,12 @@ class RemoteFileSystem(ReadableFileSystem):
         known = directory in self._listings or parse_partition_dir(base_name(directory)) is not None
         return known or (is_significant(name) and self._sources.governing(directory) is not None)
 
-    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        """Open a file; stores have no page cache, so ``uncached`` has no effect."""
+        if end is not None:
+            return open_sequential(path, start, end)
         stat = self.stat(path)
-        if stat is not None and stat.size <= _SMALL_BYTES:
-            data = self._small_file(path)
-            return data[start:] if length is None else data[start : start + length]
-        return self._open(path).read(start, length)
-
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> RangeReader:
-        """Open a byte range; stores have no page cache, so ``uncached`` has no effect."""
-        return RangeReader(path, start, end)
+        return InMemory(self._small_file(path)) if stat is not None and stat.size <= _SMALL_BYTES else self._large_file(path)
 
     def _listing(self, path: str, *, missing_ok: bool = False) -> Listing:
         if path not in self._listings:
@@ -111,7 +152,7 @@ class RemoteFileSystem(ReadableFileSystem):
         late = {name for name in logs if not self._listing(join(path, name)).entries}
         return listing._replace(entries={name: stat for name, stat in listing.entries.items() if name not in late})
 
-    def _open(self, path: str) -> ObjectFile:
+    def _large_file(self, path: str) -> File:
         listing = self._listings.get(parent(path))
         if listing is not None and listing.fault is not None:
             raise listing.fault
@@ -136,8 +177,8 @@ class RemoteFileSystem(ReadableFileSystem):
         """The content of a file, compared with its manifest entry."""
         listed = self._sources.entry(path)
         if listed is not None and listed[0].xxh3_128 is None:
-            with closing(ObjectFile(path, self._sources)) as file:
-                return file.read(0, None)
+            with closing(ObjectFile(path, self._sources.check)) as file:
+                return file.read()
         data = read_whole(path)
         self._sources.check(path, len(data), xxh3_128=xxhash.xxh3_128_hexdigest(data))
         return data

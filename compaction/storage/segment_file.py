@@ -11,7 +11,6 @@ shutdown it may have any bytes, if no valid batch follows. Anything else is dama
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -47,8 +46,8 @@ from compaction.kernels.batches import (
 from compaction.kernels.tables import BATCH_ROW
 from compaction.names import LOG, segment_file
 from compaction.storage import read_counter
-from compaction.storage.filesystem import ByteSource, ReadableFileSystem, join
-from compaction.storage.ranges import View, view
+from compaction.storage.contents import View, view
+from compaction.storage.filesystem import File, ReadableFileSystem, join, read_full
 
 if TYPE_CHECKING:
     from compaction.cleaning.log_view import Segment
@@ -97,13 +96,13 @@ class SegmentReader:
         self._path, self._start, self._end = path, start, end
         self._buffer = np.empty(max(1, min(block_bytes, end - start)), np.uint8)
         self._rows = np.empty(min(_ROWS_PER_BLOCK, block_bytes // LOG_OVERHEAD_BYTES + 1), BATCH_ROW)
-        self._source = files.reader(path, start, end)
+        self._source = files.open(path, start, end)
         self._hash_state = np.zeros(2, np.uint64)
 
     def __enter__(self) -> SegmentReader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._source.close()
 
     def fingerprint(self) -> str:
@@ -113,18 +112,14 @@ class SegmentReader:
     def _fill(self, position: int) -> NDArray[np.uint8]:
         """Fill the buffer from ``position``, at most to the end of the range."""
         expected = min(len(self._buffer), self._end - position)
-        view = memoryview(self._buffer)[:expected]
-        filled = 0
-        while filled < expected:
-            n = self._source.read_into(view[filled:], position + filled, position)
-            if n == 0:
-                raise CorruptLogError(
-                    f"file ends here, {self._end - position - filled} bytes earlier than when the run began",
-                    path=self._path,
-                    position=position + filled,
-                    hint="the log changed while it was read: run again when nothing writes to it",
-                )
-            filled += n
+        filled = read_full(self._source, memoryview(self._buffer)[:expected], position)
+        if filled < expected:
+            raise CorruptLogError(
+                f"file ends here, {self._end - position - filled} bytes earlier than when the run began",
+                path=self._path,
+                position=position + filled,
+                hint="the log changed while it was read: run again when nothing writes to it",
+            )
         return self._buffer[:expected]
 
     def blocks(self, *, check_crc: bool) -> Iterator[Block]:
@@ -185,7 +180,7 @@ class SegmentScan:
             if source is not None:
                 source.close()
 
-    def _tables(self, source: ByteSource | None) -> Iterator[Rows]:
+    def _tables(self, source: File | None) -> Iterator[Rows]:
         while True:
             table = np.empty(min(_ROWS, (len(self.data) - self.position) // LEAST_BYTES_V0 + 1), BATCH_ROW)
             result = (None if source is None else self._walk(source, table)) or self._scan(table)
@@ -199,13 +194,12 @@ class SegmentScan:
             if self.error is not None or not len(rows) or self.position >= len(self.data):
                 return
 
-    def _walk(self, source: ByteSource, table: Rows) -> BatchScan | None:
+    def _walk(self, source: File, table: Rows) -> BatchScan | None:
         """The next batches by their headers; ``None`` if they are too small to save time, or must be read completely."""
         if self._small_batches:
             return None
         start, end = self.data.bounds
-        descriptor = getattr(source, "descriptor", -1)
-        n, position, code = walk_headers(descriptor, start + self.position, end, self._header, table)
+        n, position, code = walk_headers(source.descriptor, start + self.position, end, self._header, table)
         if n == 0 and code in (IO_ERROR, OTHER_MAGIC, LONG_CONTROL, PARTIAL):
             # an I/O error is raised by the complete read
             return None

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from compaction.formats.checkpoints import EpochEntry
 from compaction.names import TopicPartition
-from compaction.storage.filesystem import ByteSource, FileRange, ReadableFileSystem
+from compaction.storage.filesystem import File, FileRange, ReadableFileSystem
 
 #: the content of a small file, read when it is needed
 Load = Callable[[], bytes]
@@ -95,7 +95,7 @@ class Content(Protocol):
     def read(self, start: int, length: int) -> bytes:
         """Up to ``length`` decoded bytes from ``start``."""
 
-    def reader(self, start: int, end: int) -> ByteSource:
+    def reader(self, start: int, end: int) -> File:
         """Open the decoded byte range ``[start, end)``."""
 
 

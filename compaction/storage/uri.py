@@ -12,23 +12,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
-from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from compaction.errors import StorageError, UsageError
 from compaction.names import parse_partition_dir
 from compaction.storage import calls
+from compaction.storage.calls import new_spool_path, remove_spool
 from compaction.storage.export_layout import LAYOUTS, NAME, ExportLayout
-from compaction.storage.kinds import EXPORTS, storage_of
-from compaction.storage.spool_directory import new_spool_path, remove
+from compaction.storage.filesystem import EXPORTS, SCHEMES, storage_of
 
-#: scheme as given -> scheme of the client libraries
-SCHEMES: Mapping[str, str] = MappingProxyType(
-    {"s3": "s3", "s3a": "s3", "gs": "gs", "hdfs": "hdfs", "viewfs": "viewfs", "abfs": "abfs", "abfss": "abfss"}
-)
-#: schemes whose authority may name a user or a container
-_WITH_USER = frozenset({"hdfs", "viewfs", "abfs", "abfss"})
 #: the only user that a gs: URI may name: access without credentials
 _GUEST = ("gs", "anonymous")
 #: the options of an address with a layout: a log directory with newer segments, and what the names of topics begin with
@@ -115,7 +108,7 @@ def _parse_layout(layout: str, given: str, option: str) -> str:
 def _remove_spool(root: str, path: str) -> None:
     """Removes a spool, unless another call uses it."""
     if options_of(root).get(SPOOL) != path:
-        remove(path)
+        remove_spool(path)
 
 
 def add_tail(path: str, tail: str) -> None:
@@ -150,15 +143,15 @@ def parse_uri(given: str, option: str) -> str:
     authority, key = match["authority"], re.sub("/+", "/", match["key"]).rstrip("/")
     options = dict(parse_qsl(match["options"] or "", keep_blank_values=True))
     user, at, _ = authority.rpartition("@")
-    if (at and (":" in user or (scheme not in _WITH_USER and (scheme, user) != _GUEST))) or any(map(_SECRET.search, options)):
+    if (at and (":" in user or (not scheme.has_user and (scheme.name, user) != _GUEST))) or any(map(_SECRET.search, options)):
         hint = "give them in the environment (AWS_ACCESS_KEY_ID, …) or in the client library's own files"
         raise UsageError(f"{option}: a URI must not contain credentials", hint=hint)
-    if not authority[len(user + at) :] and scheme not in ("hdfs", "viewfs"):
-        raise UsageError(f"{option}: the URI names no bucket", hint=f"{scheme}://BUCKET/PREFIX")
+    if not authority[len(user + at) :] and scheme.has_bucket:
+        raise UsageError(f"{option}: the URI names no bucket", hint=f"{scheme.name}://BUCKET/PREFIX")
     if any(part in (".", "..") for part in key.split("/")):
         raise UsageError(f"{option}: a URI must not contain . or ..", hint="give the resulting URI")
-    _store_options(f"{scheme}://{authority}", options)
-    return f"{scheme}://{authority}{key}"
+    _store_options(f"{scheme.name}://{authority}", options)
+    return f"{scheme.name}://{authority}{key}"
 
 
 def _store_options(root: str, options: Mapping[str, str]) -> None:

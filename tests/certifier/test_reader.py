@@ -14,8 +14,8 @@ from compaction.certifier import reader as own
 from compaction.certifier.reader import ByteRange, is_torn, read_batches, read_varint
 from compaction.errors import LogError
 from compaction.kernels.tables import BATCH_ROW
+from compaction.storage.contents import view
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.ranges import view
 from compaction.storage.segment_file import SegmentReader, SegmentScan
 from tests.kafka.encode import Batch, Record
 from tests.kernels.tables import random_segment

@@ -19,7 +19,7 @@ from compaction.config.request import Budget, CompactionRequest
 from compaction.errors import CorruptLogError, LockedError
 from compaction.report import LogReport, LogStatus
 from compaction.run_report import RunReport
-from compaction.storage import clients
+from compaction.storage import object_store
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -140,7 +140,7 @@ def test_relative_paths_become_absolute(log_dir: Path, tmp_path: Path, monkeypat
 
 
 def test_directories_may_be_uris(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "_reached", {"s3://b"})
+    monkeypatch.setattr(object_store, "_reached", {"s3://b"})
     assert requested("--log-dir", f"file://{log_dir}").log_dirs == (str(log_dir),)
     assert requested("--log-dir", log_dir, "--output-dir", "s3a://b/out/?region=x").output_dir == "s3://b/out"
 

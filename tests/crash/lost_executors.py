@@ -27,7 +27,7 @@ import compaction
 from compaction.api.engine_choice import Engine
 from compaction.engines.spark import Shuffled, SparkEngine
 from compaction.engines.spark_session import build_session
-from compaction.storage.filesystem import ByteSource, storage_errors
+from compaction.storage.filesystem import File, storage_errors
 from compaction.storage.local import LocalFileSystem
 from compaction.task_runner import ByPlace, Item, Job, Source
 from tests.crash.faulty_tasks import MARKS, first_time
@@ -68,22 +68,22 @@ def _kill_all() -> None:
 @contextmanager
 def _reads() -> Iterator[None]:
     """In one task that begins after the executors were killed, reads of the log fail."""
-    real = LocalFileSystem.reader
+    real = LocalFileSystem.open
     if not (Path(os.environ[MARKS]) / "fails").exists():
         yield
         return
 
-    def reader(self: LocalFileSystem, path: str, start: int, end: int, **options: Any) -> ByteSource:
-        if f"/{LOG}/" in path and (Path(os.environ[MARKS]) / _KILLED).exists() and first_time(_FAILED):
+    def opened(self: LocalFileSystem, path: str, start: int = 0, end: int | None = None, **options: Any) -> File:
+        if end is not None and f"/{LOG}/" in path and (Path(os.environ[MARKS]) / _KILLED).exists() and first_time(_FAILED):
             with storage_errors(path, "read"):
                 raise OSError(errno.EIO, "Input/output error")
         return real(self, path, start, end, **options)
 
-    LocalFileSystem.reader = reader  # type: ignore[method-assign]
+    LocalFileSystem.open = opened  # type: ignore[method-assign]
     try:
         yield
     finally:
-        LocalFileSystem.reader = real  # type: ignore[method-assign]
+        LocalFileSystem.open = real  # type: ignore[method-assign]
 
 
 def _scan(kills: bool, scan: Callable[..., Iterable[Any]], *inputs: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.storage.filesystem import ByteSource
+from compaction.storage.filesystem import File
 from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import run
 from tests.damage.valid_logs import valid_log, write_log
@@ -16,7 +16,7 @@ KINDS = ("none", "zstd", "v0-none", "v1-none", "v1-gzip", "mixed", "transactions
 
 
 class TurnedReads(LocalFileSystem):
-    """Once ``armed``, one bit of a file is flipped in each read through ``reader``."""
+    """Once ``armed``, one bit of a file is flipped in each sequential read."""
 
     def __init__(self, name: str, position: int, bit: int) -> None:
         self.name, self.position, self.bit = name, position, bit
@@ -25,20 +25,20 @@ class TurnedReads(LocalFileSystem):
     def arm(self) -> None:
         self.armed = True
 
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
-        source = super().reader(path, start, end, uncached=uncached)
-        return _Turned(source, self) if self.armed and Path(path).name == self.name else source
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        source = super().open(path, start, end, uncached=uncached)
+        return _Turned(source, self) if self.armed and end is not None and Path(path).name == self.name else source
 
 
-class _Turned:
-    def __init__(self, source: ByteSource, how: TurnedReads) -> None:
+class _Turned(File):
+    def __init__(self, source: File, how: TurnedReads) -> None:
         self._source, self._how = source, how
 
     def size(self) -> int:
         return self._source.size()
 
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        n = self._source.read_into(view, position, floor)
+    def pread(self, view: memoryview, position: int) -> int:
+        n = self._source.pread(view, position)
         at = self._how.position - position
         if 0 <= at < n:
             view[at] ^= 1 << self._how.bit

@@ -337,7 +337,7 @@ def test_a_bad_sector_in_the_metadata_log_is_an_error_of_its_directorys_logs(log
     before, failed = look_at(log_dir / "subject-0"), []
 
     def fail(found: Operation) -> None:
-        if found.name in ("read", "open", "read_into") and "__cluster_metadata-0/0" in found.path:
+        if found.name in ("read", "open", "pread") and "__cluster_metadata-0/0" in found.path:
             failed.append(found)
             _io_error(found)
 
@@ -357,7 +357,7 @@ def test_a_file_truncated_while_it_is_read_is_one_logs_error(log_dir: Path, mome
     path, seen = log_dir / "subject-0" / VALID.log(1), []
 
     def cut(found: Operation) -> None:
-        if found.name in ("read", "read_into") and found.path == str(path):
+        if found.name in ("read", "pread") and found.path == str(path):
             seen.append(found)
             if len(seen) == moment:
                 os.truncate(path, 70)

@@ -47,8 +47,8 @@ from compaction.passes.tasks import (
 )
 from compaction.report import LogReport, LogStatus
 from compaction.source.read_columns import ReadSpec, read_columns
+from compaction.storage.contents import View
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.ranges import View
 from compaction.storage.segment_file import SegmentFile
 from compaction.task_runner import Reading
 from tests.damage.valid_logs import NOW_MS, ReadableFileSystem, look_at, valid_log, write_log

@@ -16,7 +16,7 @@ from compaction.exports.aiven.manifest import Chunk
 from compaction.logdir.discover import Selector, discover, require_logs
 from compaction.storage import text_files
 from compaction.storage.calls import KEYS_VARIABLE
-from compaction.storage.filesystem import ByteSource, join
+from compaction.storage.filesystem import File, join
 from compaction.storage.layouts import data_keys
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import MixedFileSystem
@@ -51,8 +51,8 @@ def read_all(address: str) -> dict[str, bytes]:
         if real is not None:
             # in a process that has not listed the export
             buffer, at = memoryview(bytearray(real.size)), 0
-            reader = MixedFileSystem().reader(real.path, real.start, real.start + real.size)
-            while at < real.size and (n := reader.read_into(buffer[at:], real.start + at, real.start + at)):
+            reader = MixedFileSystem().open(real.path, real.start, real.start + real.size)
+            while at < real.size and (n := reader.pread(buffer[at:], real.start + at)):
                 at += n
             reader.close()
             assert bytes(buffer) == data
@@ -82,8 +82,8 @@ def test_any_range_of_a_segment_is_read(coding: str, objects: Path, source: Path
     for start in (0, 1, 255, 256, 1000, len(data) - 1):
         for length in (1, 255, 256, 257, 5000):
             assert files.read_bytes(path, start, length) == data[start : start + length]
-    reader, buffer = files.reader(path, 300, 900), memoryview(bytearray(100))
-    assert reader.read_into(buffer, 300, 300) and bytes(buffer[:10]) == data[300:310]
+    reader, buffer = files.open(path, 300, 900), memoryview(bytearray(100))
+    assert reader.pread(buffer, 300) and bytes(buffer[:10]) == data[300:310]
     assert reader.size() == len(data)
 
 
@@ -284,22 +284,17 @@ def test_an_object_that_must_be_small_and_is_large_is_not_read(objects: Path, su
 @pytest.mark.parametrize("suffix", ["log", "rsm-manifest"])
 def test_an_object_that_cannot_be_read_fails_its_log_only(objects: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = str(chosen(objects, "zstd", f"3.{suffix}"))
-    read_bytes, reader = LocalFileSystem.read_bytes, LocalFileSystem.reader
+    opened = LocalFileSystem.open
 
     def checked(path: str) -> None:
         if path == refused:
             raise StorageError("cannot read: Permission denied", path=path)
 
-    def read_unless_refused(self: LocalFileSystem, path: str, start: int = 0, length: int | None = None) -> bytes:
+    def open_unless_refused(self: LocalFileSystem, path: str, start: int, end: int, *, uncached: bool = False) -> File:
         checked(path)
-        return read_bytes(self, path, start, length)
+        return opened(self, path, start, end, uncached=uncached)
 
-    def open_unless_refused(self: LocalFileSystem, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
-        checked(path)
-        return reader(self, path, start, end, uncached=uncached)
-
-    monkeypatch.setattr(LocalFileSystem, "read_bytes", read_unless_refused)
-    monkeypatch.setattr(LocalFileSystem, "reader", open_unless_refused)
+    monkeypatch.setattr(LocalFileSystem, "open", open_unless_refused)
     files, address = MixedFileSystem(), aiven(objects / "zstd")
     logs = discover(files, [address], Selector())
     # the run begins

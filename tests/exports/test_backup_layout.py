@@ -25,9 +25,8 @@ from compaction.formats.backup import SegmentStream
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import Header, Record, RecordBatch
 from compaction.screen.amounts import size
-from compaction.storage.calls import OPTIONS_VARIABLE, call
+from compaction.storage.calls import OPTIONS_VARIABLE, call, temporary_directory
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.spool_directory import temporary_directory
 from compaction.storage.uri import SPOOL, options_of, parse_uri
 from tests.oracle.backup_segments import LZ4, NONE, ZSTD, encode_record, encode_segment
 
@@ -108,8 +107,8 @@ def test_a_set_is_read_as_a_log(place: Path, compression: int) -> None:
     real = files.real_path(f"{address}/orders-0/{500:020d}.log")
     assert real is not None and real.path.startswith(f"{address}/topics/orders/partition=0/")
     whole = files.read_bytes(f"{address}/orders-0/{500:020d}.log")
-    source, view = MixedFileSystem().reader(real.path, 100, 300), memoryview(bytearray(200))
-    assert source.read_into(view, 100, 100) == 200
+    source, view = MixedFileSystem().open(real.path, 100, 300), memoryview(bytearray(200))
+    assert source.pread(view, 100) == 200
     assert bytes(view) == whole[100:300]
     source.close()
 
@@ -213,7 +212,7 @@ import os, signal, sys
 from compaction.storage.uri import parse_uri
 from compaction.exports.backup import reader as backup_reader
 from compaction.exports.backup.set_objects import MAX_MANIFEST_BYTES
-from compaction.storage.spool_directory import temporary_directory
+from compaction.storage.calls import temporary_directory
 from compaction.storage.mixed import MixedFileSystem
 address = parse_uri(sys.argv[1], "--log-dir")
 MixedFileSystem().read_bytes(address + f"/orders-0/{0:020d}.log")

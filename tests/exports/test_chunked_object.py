@@ -10,16 +10,20 @@ from typing import Any
 import pytest
 
 from compaction.errors import CorruptLogError
+from compaction.storage import contents
 from compaction.storage.calls import KEYS_VARIABLE
 from compaction.storage.contents import read_range
 from compaction.storage.filesystem import FileRange, join
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import MixedFileSystem
+from compaction.storage.segment_file import SegmentReader
+from compaction.storage.uri import parse_uri
 from tests.logdir.logs import build, data_batch
 from tests.storage.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
 from tests.storage.layouts.exports import aiven, no_exports_known, require_cryptography
+from tests.storage.remote_places import PLACE, bucket
 
-__all__ = ["no_exports_known"]
+__all__ = ["bucket", "no_exports_known"]
 
 CHUNK_BYTES = 100
 SEALED_BYTES = CHUNK_BYTES + 28
@@ -80,6 +84,21 @@ def test_all_chunks_are_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert read(segment) == export.log
     for start in (0, 99, 100, 250):
         assert read(FileRange(segment.path, start, 333)) == export.log[start : start + 333]
+
+
+@pytest.mark.parametrize("block_bytes", [120, 150, 210])
+def test_batches_across_chunks_are_read_again_from_a_store(
+    tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    """The next block begins in the chunk before, whose range of the object was read ahead earlier."""
+    monkeypatch.setattr(contents, "_RANGE_BYTES", 60)
+    export = Export(tmp_path, monkeypatch, compressed=True, encrypted=False)
+    (tmp_path / "export").rename(bucket / "export")
+    address = parse_uri(f"aiven+{PLACE}/export", "--log-dir")
+    segment = MixedFileSystem().real_path(f"{address}/orders-0/{0:020d}.log")
+    assert segment is not None
+    with SegmentReader(MixedFileSystem(), segment.path, 0, segment.size, block_bytes=block_bytes) as reader:
+        assert b"".join(block.raw.tobytes() for block in reader.blocks(check_crc=True)) == export.log
 
 
 #: what happened to an export; is it encrypted, else it is compressed; the byte and the text of the error

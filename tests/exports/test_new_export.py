@@ -13,11 +13,10 @@ import pytest
 
 from compaction.errors import CompactionError, StorageError
 from compaction.exports import new_export
-from compaction.storage import prefix_marks
+from compaction.storage import object_output
 from compaction.storage.filesystem import join
 from compaction.storage.manifest import MARKER, marker
-from compaction.storage.object_output import OutputFileSystem
-from compaction.storage.prefix_marks import marked_by
+from compaction.storage.object_output import OutputFileSystem, marked_by
 from tests.storage.remote_places import PLACE, bucket
 
 __all__ = ["bucket"]
@@ -80,7 +79,7 @@ class InTurns(OutputFileSystem):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name not in ("mkdir", "write_file", "listdir", "unlink", "reader", "remove_tree"):
+        if name not in ("mkdir", "write_file", "listdir", "unlink", "open", "remove_tree"):
             return found
         return lambda *given, **named: TURNS.call(found, *given, **named)
 
@@ -93,7 +92,7 @@ def in_turns(function: Callable[..., Any]) -> Callable[..., Any]:
 def turns(monkeypatch: pytest.MonkeyPatch) -> Callable[..., set[str]]:
     """Both runs, in an order of calls; returns what they said."""
     monkeypatch.setattr(new_export, "OutputFileSystem", InTurns)
-    for module, name in ((new_export, "ObjectOutput"), (new_export, "marked_by"), (prefix_marks, "marked_by")):
+    for module, name in ((new_export, "ObjectOutput"), (new_export, "marked_by"), (object_output, "marked_by")):
         monkeypatch.setattr(module, name, in_turns(getattr(module, name)))
 
     def run(order: list[str], failing: str | None = None) -> set[str]:

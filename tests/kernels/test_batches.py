@@ -17,8 +17,8 @@ from compaction.formats.record_batch import HEADER_SIZE
 from compaction.kernels.batches import crc32, last_record_offsets, scan_batches
 from compaction.kernels.compiling import crc32c
 from compaction.kernels.tables import BATCH_ROW
+from compaction.storage.contents import view
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.ranges import view
 from compaction.storage.segment_file import SegmentScan
 from tests.kafka.encode import Batch, Record
 from tests.kernels.tables import as_array, random_segment

@@ -11,8 +11,8 @@ import pytest
 
 from compaction.kernels.batches import IO_ERROR, header_buffer, walk_headers
 from compaction.kernels.tables import BATCH_ROW
+from compaction.storage.contents import View, view
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.ranges import View, view
 from compaction.storage.segment_file import SegmentScan
 from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, Record, marker
 

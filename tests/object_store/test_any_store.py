@@ -24,9 +24,9 @@ from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from compaction.storage.calls import OPTIONS_VARIABLE
-from compaction.storage.listings import list_directory
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER
+from compaction.storage.object_store import list_directory
 from compaction.storage.uri import parse_uri
 from tests.conftest import ROOT
 from tests.local_passes import LocalPasses

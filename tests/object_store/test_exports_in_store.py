@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compaction.run_report import RunReport
-from compaction.storage import clients
+from compaction.storage import object_store
 from compaction.storage.calls import KEYS_VARIABLE
 from compaction.storage.contents import read_range
 from compaction.storage.mixed import MixedFileSystem
@@ -113,8 +113,8 @@ def test_an_object_that_cannot_be_read_is_named_with_its_bytes(
     bucket: Bucket, store: Store, objects: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, suffix: str, told: str
 ) -> None:
     """Whatever is tried again: here after short waits, as a run reads the object several times."""
-    monkeypatch.setattr(clients, "_PATIENT", clients._PATIENT._replace(attempts=2))
-    monkeypatch.setattr(clients, "_WAITS_S", (0.01, 0.02))
+    monkeypatch.setattr(object_store, "_PATIENT", object_store._PATIENT._replace(attempts=2))
+    monkeypatch.setattr(object_store, "_WAITS_S", (0.01, 0.02))
     export = few(objects, "zstd")
     bucket.put_tree(export, "in")
     (name,) = (file.name for file in export.rglob(f"{44:020d}-*{suffix}"))

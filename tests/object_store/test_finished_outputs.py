@@ -16,7 +16,7 @@ from compaction.report import LogStatus
 from compaction.run_report import RunReport
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER
-from compaction.storage.streams import ObjectOutput
+from compaction.storage.object_store import ObjectOutput
 from compaction.storage.uri import parse_uri
 from tests.object_store.fixtures import Bucket, any_bucket, on_one_store, published
 from tests.object_store.local_run import COMPACT, figures, run

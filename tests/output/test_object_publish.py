@@ -20,13 +20,12 @@ from compaction.output.swap import SwapGroup
 from compaction.output.target import PublishOptions
 from compaction.output.unfinished import marker_of
 from compaction.storage.contents import FileDigest
-from compaction.storage.listings import objects_below, read_whole
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.object_output import OutputFileSystem
-from compaction.storage.remote import RemoteFileSystem, require_finished
-from compaction.storage.streams import ObjectOutput, RangeReader, delete_object
+from compaction.storage.object_store import ObjectOutput, delete_object, objects_below, read_whole
+from compaction.storage.remote import RemoteFileSystem, open_sequential, require_finished
 from tests.logdir.logs import data_segment, location
 from tests.storage.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
 
@@ -96,17 +95,17 @@ def test_a_task_reads_back_its_part_of_an_unfinished_output(bucket: Path, log: s
     output.close(sync=True)
     buffer = memoryview(bytearray(10))
     for checked in (True, False):
-        reader = RangeReader(path, 0, 10, checked=checked)
-        assert reader.read_into(buffer, 0, 0) == 10
+        reader = open_sequential(path, 0, 10, checked=checked)
+        assert reader.pread(buffer, 0) == 10
         reader.close()
     final = f"{publication.log_path(location(SOURCE))}/{0:020d}.log"
     (bucket / "out" / FIRST).write_bytes(b"0123456789")
-    reader = RangeReader(final, 0, 10, checked=False)
-    assert reader.read_into(buffer, 0, 0) == 10
+    reader = open_sequential(final, 0, 10, checked=False)
+    assert reader.pread(buffer, 0) == 10
     reader.close()
-    reader = RangeReader(final, 0, 10)
+    reader = open_sequential(final, 0, 10)
     with pytest.raises(StorageError, match="unfinished"):
-        reader.read_into(buffer, 0, 0)
+        reader.pread(buffer, 0)
     reader.close()
 
 

@@ -11,6 +11,7 @@ from compaction.output import segment_writer
 from compaction.output.segment_writer import ReadBack
 from compaction.storage import contents
 from compaction.storage.contents import READ_BYTES, FileDigest
+from compaction.storage.filesystem import File
 from tests.kafka.encode import Batch, Record
 from tests.storage.faults import FaultyFileSystem, MemorySource
 
@@ -62,13 +63,13 @@ def test_outputs_are_read_from_the_device_and_not_from_the_page_cache(
     following: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[bool] = []
-    reader = FaultyFileSystem.reader
+    real = FaultyFileSystem.open
 
-    def watched(fs: FaultyFileSystem, path: str, start: int, end: int, *, uncached: bool = False) -> MemorySource:
+    def watched(fs: FaultyFileSystem, path: str, *range_: int, uncached: bool = False) -> File:
         opened.append(uncached)
-        return reader(fs, path, start, end, uncached=uncached)
+        return real(fs, path, *range_, uncached=uncached)
 
-    monkeypatch.setattr(FaultyFileSystem, "reader", watched)
+    monkeypatch.setattr(FaultyFileSystem, "open", watched)
     for count in (20, following):
         data = batches(count)
         check = ReadBack(disk(data), PATH, [])
@@ -94,11 +95,11 @@ def test_damage_found_while_following_is_raised_at_the_end(following: int) -> No
 
 def test_a_failing_reader_returns_its_buffer(following: int, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(MemorySource):
-        def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        def pread(self, view: memoryview, position: int) -> int:
             raise StorageError("cannot read", path=PATH)
 
     fs = disk(b"")
-    monkeypatch.setattr(fs, "reader", lambda *_, uncached: Failing(fs.inode(PATH)))
+    monkeypatch.setattr(fs, "open", lambda *_, uncached: Failing(fs.inode(PATH)))
     monkeypatch.setattr(contents, "_spare", {})
     check = ReadBack(fs, PATH, [])
     check.advance(10 * READ_BYTES)

@@ -12,11 +12,10 @@ from compaction.output import object_publish
 from compaction.output.publish import Publication
 from compaction.output.unfinished import OwnNames, marker_of
 from compaction.storage.filesystem import join
-from compaction.storage.listings import list_directory
 from compaction.storage.manifest import MANIFEST, MARKER, marker
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.object_output import OutputFileSystem
-from compaction.storage.prefix_marks import CLAIM
+from compaction.storage.object_output import CLAIM, OutputFileSystem
+from compaction.storage.object_store import list_directory
 from tests.storage.remote_places import PLACE, begin, bucket, log, publish
 
 __all__ = ["bucket", "log"]

@@ -18,7 +18,7 @@ from unittest.mock import patch
 import compaction
 from compaction.api.engine_choice import Engine
 from compaction.run import sizing
-from compaction.storage.filesystem import ByteSource, storage_errors
+from compaction.storage.filesystem import File, storage_errors
 from compaction.storage.local import LocalFileSystem
 from compaction.task_runner import Job, Place
 from tests.golden import unpack_sample
@@ -64,15 +64,15 @@ class RepeatedPasses(LocalPasses):
 @contextmanager
 def reads_fail(log: str = LOG, after: int = 0) -> Iterator[None]:
     """Reads of a log fail, after some of them."""
-    real, reads = LocalFileSystem.reader, iter(range(10**6))
+    real, reads = LocalFileSystem.open, iter(range(10**6))
 
-    def reader(self: LocalFileSystem, path: str, start: int, end: int, **options: Any) -> ByteSource:
-        if f"/{log}/" in path and next(reads) >= after:
+    def opened(self: LocalFileSystem, path: str, start: int = 0, end: int | None = None, **options: Any) -> File:
+        if end is not None and f"/{log}/" in path and next(reads) >= after:
             with storage_errors(path, "read"):
                 raise OSError(errno.EIO, "Input/output error")
         return real(self, path, start, end, **options)
 
-    with patch.object(LocalFileSystem, "reader", reader):
+    with patch.object(LocalFileSystem, "open", opened):
         yield
 
 

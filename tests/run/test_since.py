@@ -23,7 +23,7 @@ from compaction.report import LogReport, LogStatus, Since
 from compaction.run import prepare
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
-from compaction.storage.filesystem import ByteSource
+from compaction.storage.filesystem import File
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import Manifest, SourceLog, SourceSegment
 from tests.crash.stops import StoppingFiles
@@ -479,8 +479,8 @@ class CountingFiles(WatchedFileSystem):
         self.count(path, len(data))
         return data
 
-    def read_into(self, path: str, source: ByteSource, view: memoryview, at: tuple[int, int]) -> int:
-        size = super().read_into(path, source, view, at)
+    def pread(self, path: str, source: File, view: memoryview, position: int) -> int:
+        size = super().pread(path, source, view, position)
         self.count(path, size)
         return size
 

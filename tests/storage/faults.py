@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compaction.errors import StorageError
-from compaction.storage.filesystem import FileRange, FileStat, base_name, join, normal, parent
+from compaction.storage.filesystem import File, FileRange, FileStat, base_name, join, normal, parent
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,7 +58,20 @@ class Directory:
     changes: list[Change] = field(default_factory=list)
 
 
-class MemorySource:
+class ReadAnywhere(File):
+    """A file opened to be read at any position: each read is one ``read_bytes`` of its file system."""
+
+    def __init__(self, read_bytes: Callable[[str, int, int | None], bytes], path: str) -> None:
+        self._read_bytes, self._path = read_bytes, path
+
+    def size(self) -> int:
+        return len(self.read())
+
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
+        return self._read_bytes(self._path, start, length)
+
+
+class MemorySource(File):
     """An open file."""
 
     def __init__(self, inode: Inode) -> None:
@@ -67,7 +80,7 @@ class MemorySource:
     def size(self) -> int:
         return len(self._inode.data)
 
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+    def pread(self, view: memoryview, position: int) -> int:
         data = self._inode.data[position : position + len(view)]
         view[: len(data)] = data
         return len(data)
@@ -145,8 +158,8 @@ class FaultyFileSystem:
         data = self.inode(path).data
         return data[start:] if length is None else data[start : start + length]
 
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> MemorySource:
-        return MemorySource(self.inode(path))
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        return ReadAnywhere(self.read_bytes, path) if end is None else MemorySource(self.inode(path))
 
     def real_path(self, path: str) -> FileRange:
         return FileRange(path, 0, len(self.inode(path).data))

@@ -13,12 +13,12 @@ from compaction.names import LOG
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
 from compaction.output.target import NEW_OUTPUT, PublishOptions
-from compaction.storage import clients, source_check
+from compaction.storage import manifest, object_store
 from compaction.storage.contents import digest_of
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import file_system
+from compaction.storage.object_store import ObjectOutput
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.streams import ObjectOutput
 from tests.logdir.logs import build, data_batch, data_segment, location
 
 PLACE = "s3://bucket"
@@ -90,9 +90,9 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory behind ``PLACE``."""
     root = tmp_path / "bucket"
     root.mkdir()
-    monkeypatch.setattr(clients, "_connect", lambda *_: clients._Client(TaggingStore(), str(root)))
-    monkeypatch.setattr(clients, "_clients", {})
-    monkeypatch.setattr(source_check, "_shared", source_check.Manifests(30.0))
+    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(TaggingStore(), str(root)))
+    monkeypatch.setattr(object_store, "_clients", {})
+    monkeypatch.setattr(manifest, "_shared", manifest.Manifests(30.0))
     return root
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import StorageError
-from compaction.storage import direct
+from compaction.storage import local_output
 from compaction.storage.contents import READ_BYTES
 from compaction.storage.local_output import LocalOutput
 
@@ -73,8 +73,8 @@ def test_a_device_that_refuses_direct_io_is_written_through_the_page_cache(path:
             raise OSError(errno.EINVAL, "blocks of another size")
         return write(descriptor, data)
 
-    monkeypatch.setattr(direct, "set_direct", lambda _, *, direct: direct)
-    monkeypatch.setattr("compaction.storage.direct.os.write", refusing)
+    monkeypatch.setattr(local_output, "set_direct", lambda _, *, direct: direct)
+    monkeypatch.setattr("compaction.storage.local_output.os.write", refusing)
     wanted = written(path, [9 * MB])
     assert path.read_bytes() == wanted
     assert calls[:2] == [READ_BYTES, READ_BYTES]

@@ -9,8 +9,8 @@ import pytest
 
 from compaction.errors import StorageError
 from compaction.storage.durable import DurableSteps, content_of, names_in, run_alone, run_in_step
-from compaction.storage.linux_calls import WholeSync
 from compaction.storage.local import LocalFileSystem
+from compaction.storage.system_calls import WholeSync
 from tests.storage.faults import FaultyFileSystem
 
 MANY = 20

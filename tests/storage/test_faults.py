@@ -51,10 +51,10 @@ def test_a_file_being_written_is_found_in_part() -> None:
 
 def test_an_open_file_is_read_as_it_is_now() -> None:
     fs = made()
-    source, view = fs.reader("/d/a", 0, 4), memoryview(bytearray(9))
+    source, view = fs.open("/d/a", 0, 4), memoryview(bytearray(9))
     fs.put("/d/a", b"other")
     fs.unlink("/d/a")
-    assert source.read_into(view, 0, 0) == 5
+    assert source.pread(view, 0) == 5
     assert bytes(view[:5]) == b"other"
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import StorageError
+from compaction.storage.contents import view
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, storage_errors
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.ranges import view
 
 Make = Callable[[], FileSystem]
 EVERY = [LocalFileSystem, lambda: OverlayFileSystem(LocalFileSystem())]
@@ -80,12 +80,12 @@ class TestEveryFileSystem:
         fs.write_file(f"{directory}/new", b"abcdef")
         fs.copy(f"{directory}/old", f"{directory}/part", 3, 4)
         for name, data in (("new", b"abcdef"), ("part", b"3456"), ("old", b"0123456789")):
-            source = fs.reader(f"{directory}/{name}", 0, len(data), uncached=True)
+            source = fs.open(f"{directory}/{name}", 0, len(data), uncached=True)
             buffer = bytearray(20)
             assert source.size() == len(data)
-            assert source.read_into(memoryview(buffer), 1, 0) == len(data) - 1
+            assert source.pread(memoryview(buffer), 1) == len(data) - 1
             assert bytes(buffer).rstrip(b"\0") == data[1:]
-            assert source.read_into(memoryview(buffer), len(data), 0) == 0
+            assert source.pread(memoryview(buffer), len(data)) == 0
             source.close()
 
     def test_a_file_is_replaced(self, make: Make, directory: str) -> None:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.storage.filesystem import base_name, join, normal, parent
-from compaction.storage.kinds import DISK, EXPORTS, OBJECTS, Storage, split, storage_of
+from compaction.storage.filesystem import DISK, EXPORTS, OBJECTS, Storage, base_name, join, normal, parent, split, storage_of
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from pyarrow import fs
 
 from compaction.errors import StorageError
-from compaction.storage import listings
-from compaction.storage.clients import remote_errors
+from compaction.storage import object_store
+from compaction.storage.object_store import remote_errors
 
 
 @dataclass
@@ -33,27 +33,27 @@ class OnlyMarked:
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> OnlyMarked:
     made = OnlyMarked({"bucket/in/meta.properties": 7, "bucket/in/orders-0/0.log": 10, "bucket/in/orders-0/0.index": 8})
-    monkeypatch.setattr(listings, "located", lambda path: (made, path.removeprefix("gs://")))
+    monkeypatch.setattr(object_store, "located", lambda path: (made, path.removeprefix("gs://")))
     return made
 
 
 def test_directories_are_found_by_their_objects(store: OnlyMarked) -> None:
-    found = listings.list_directory("gs://bucket/in")
+    found = object_store.list_directory("gs://bucket/in")
     assert {name: (stat.is_dir, stat.is_file, stat.size) for name, stat in found.items()} == {
         "meta.properties": (False, True, 7),
         "orders-0": (True, False, 0),
     }
-    assert set(listings.list_directory("gs://bucket/in/orders-0")) == {"0.log", "0.index"}
+    assert set(object_store.list_directory("gs://bucket/in/orders-0")) == {"0.log", "0.index"}
 
 
 def test_what_lies_below_has_its_whole_name(store: OnlyMarked) -> None:
-    found = listings.list_directory("gs://bucket/in", recursive=True)
+    found = object_store.list_directory("gs://bucket/in", recursive=True)
     assert set(found) == {"meta.properties", "orders-0/0.log", "orders-0/0.index"}
 
 
 def test_a_directory_that_is_not_there_is_told_as_such(store: OnlyMarked) -> None:
     with pytest.raises(StorageError, match="cannot list the directory: No such file or directory; check the URI") as told:
-        listings.list_directory("gs://bucket/nothing")
+        object_store.list_directory("gs://bucket/nothing")
     assert isinstance(told.value.__cause__, FileNotFoundError)
 
 

@@ -153,7 +153,7 @@ def test_two_directories_exchange_their_names(tmp_path: Path) -> None:
 def test_a_file_system_that_cannot_exchange_names_says_so(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compaction.storage.linux_calls.ctypes.get_errno", lambda: number)
+    monkeypatch.setattr("compaction.storage.system_calls.ctypes.get_errno", lambda: number)
     assert not LocalFileSystem().exchange(str(tmp_path), str(tmp_path / "missing"))
 
 

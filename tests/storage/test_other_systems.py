@@ -19,7 +19,7 @@ from compaction.commands import compact
 from compaction.run.compact import clean_logs
 from compaction.source.arrow_columns import source_schema
 from compaction.source.data_source import KafkaLogReader
-from compaction.storage import direct
+from compaction.storage import system_calls
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.local_output import LocalOutput
 from tests.golden import unpack_sample
@@ -60,7 +60,7 @@ def test_a_full_flush_is_requested_when_the_system_has_one(monkeypatch: pytest.M
     monkeypatch.setattr(fcntl, "fcntl", lambda descriptor, command: calls.append((descriptor, command)))
     monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("a full flush includes it"))
     with (tmp_path / "file").open("wb") as file:
-        direct.flush(file.fileno())
+        system_calls.flush(file.fileno())
         assert calls == [(file.fileno(), 51)]
 
 
@@ -73,7 +73,7 @@ def test_a_file_system_without_a_full_flush_gets_an_ordinary_one(monkeypatch: py
     monkeypatch.setattr(fcntl, "fcntl", refuse)
     monkeypatch.setattr(os, "fsync", flushed.append)
     with (tmp_path / "file").open("wb") as file:
-        direct.flush(file.fileno())
+        system_calls.flush(file.fileno())
         assert flushed == [file.fileno()]
 
 
@@ -87,7 +87,7 @@ def without_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sendfile", refuse)
     for name in ("preadv", "O_DIRECT", "posix_fadvise"):
         monkeypatch.delattr(os, name)
-    monkeypatch.setattr(direct, "_sync_file_range", None)
+    monkeypatch.setattr(system_calls, "_sync_file_range", None)
 
 
 @pytest.mark.usefixtures("without_linux")
@@ -103,8 +103,8 @@ def test_files_are_copied_and_read(tmp_path: Path, write_behind: bool) -> None:
     output.close(sync=True)
     assert target.read_bytes() == b"start" + data + data[10:30]
     view = memoryview(bytearray(7))
-    reader = LocalFileSystem().reader(str(target), 0, target.stat().st_size)
-    assert reader.read_into(view, 3, 0) == 7
+    reader = LocalFileSystem().open(str(target), 0, target.stat().st_size)
+    assert reader.pread(view, 3) == 7
     reader.close()
     assert view == target.read_bytes()[3:10]
 

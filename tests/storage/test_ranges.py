@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from compaction.errors import StorageError
+from compaction.storage.contents import View, view
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.ranges import View, view
 from compaction.storage.segment_file import SegmentScan
 from tests.kafka.encode import Batch, Record
 

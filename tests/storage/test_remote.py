@@ -19,16 +19,15 @@ from compaction.errors import CorruptLogError, StorageError
 from compaction.logdir.discover import check_log_dirs
 from compaction.logdir.read_log import read_segments
 from compaction.recovery.recover import recover_log
-from compaction.storage import clients
-from compaction.storage.listings import read_whole
+from compaction.storage import contents, object_store
+from compaction.storage.contents import view
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import MixedFileSystem, file_system
 from compaction.storage.object_output import OutputFileSystem
+from compaction.storage.object_store import ObjectFile, ObjectOutput, read_whole
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.ranges import view
-from compaction.storage.remote import RemoteFileSystem
+from compaction.storage.remote import RemoteFileSystem, open_sequential
 from compaction.storage.segment_file import SegmentReader
-from compaction.storage.streams import ObjectFile, ObjectOutput, RangeReader
 from compaction.storage.uri import parse_uri
 from tests.logdir.logs import location
 from tests.storage.remote_places import PLACE, bucket, log
@@ -87,21 +86,22 @@ def test_a_log_is_recovered_and_read_like_a_local_one(bucket: Path, log: str) ->
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_read_ahead_returns_the_same_bytes_at_any_pace(bucket: Path, seed: int) -> None:
+def test_read_ahead_returns_the_same_bytes_at_any_pace(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     chance = random.Random(seed)
     data = chance.randbytes(5000)
     (bucket / "object").write_bytes(data)
     start, end = sorted(chance.sample(range(5000), 2))
-    reader = RangeReader(f"{PLACE}/object", start, end, chance.choice([1, 7, 100, 10_000]))
-    at, floor = start, start
+    monkeypatch.setattr(contents, "_RANGE_BYTES", chance.choice([1, 7, 100, 10_000]))
+    reader = open_sequential(f"{PLACE}/object", start, end)
+    at = start
     while at < end:
         buffer = memoryview(bytearray(min(chance.randint(1, 300), end - at)))
-        n = reader.read_into(buffer, at, floor)
-        assert n > 0 and bytes(buffer[:n]) == data[at : at + n]
-        floor = chance.randint(floor, at)
-        at = chance.randint(floor, at + n)
-        if at == floor:
-            at += 1
+        n = reader.pread(buffer, at)
+        assert n == len(buffer) and bytes(buffer) == data[at : at + n]
+        # also before the ranges that are kept
+        at = chance.choice([at, at + 1, at + n, at + n, chance.randint(at, at + n), chance.randint(start, at)])
     reader.close()
 
 
@@ -206,19 +206,20 @@ def test_a_file_that_the_client_could_not_open_is_retried_or_an_error(
     bucket: Path, monkeypatch: pytest.MonkeyPatch, opened: list[bool], told: str
 ) -> None:
     path = _put(bucket, "object", b"0123456789")
-    monkeypatch.setattr(clients, "_connect", lambda *_: clients._Client(Turned(opened), str(bucket)))
+    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(Turned(opened), str(bucket)))
     file = ObjectFile(path)
     if told:
         with pytest.raises(StorageError, match=told):
-            file.read_at(3, 4)
+            file.pread(memoryview(bytearray(3)), 4)
     else:
-        assert (file.read_at(3, 4), file.size()) == (b"456", 10)
+        view = memoryview(bytearray(3))
+        assert (file.pread(view, 4), bytes(view), file.size()) == (3, b"456", 10)
 
 
 def test_removing_a_missing_directory_is_no_error(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     OutputFileSystem().remove_tree(f"{PLACE}/nothing")
-    monkeypatch.setattr(clients, "_connect", lambda *_: clients._Client(Turned([]), str(bucket)))
-    monkeypatch.setattr(clients, "_clients", {})
+    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(Turned([]), str(bucket)))
+    monkeypatch.setattr(object_store, "_clients", {})
     OutputFileSystem().remove_tree(f"{PLACE}/nothing")
 
 
@@ -234,7 +235,7 @@ def test_the_etag_is_found_under_any_spelling(bucket: Path, monkeypatch: pytest.
 
     store = Turned([])
     monkeypatch.setattr(store, "open_input_file", lambda *_: File())
-    monkeypatch.setattr(clients, "_connect", lambda *_: clients._Client(store, str(bucket)))
+    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(store, str(bucket)))
     assert ObjectFile(f"{PLACE}/object").etag() == "abc"
 
 
@@ -257,19 +258,19 @@ def test_requests_to_gs_are_retried_for_a_minute_only(monkeypatch: pytest.Monkey
             return object(), "bucket"
 
     monkeypatch.setattr(fs, "FileSystem", ReadableFileSystem)
-    clients._connect("gs://bucket", {}, clients._PATIENT)
-    clients._connect("gs://anonymous@bucket", {"scheme": "http", "retry_limit_seconds": "5"}, clients._PATIENT)
+    object_store._connect("gs://bucket", {}, object_store._PATIENT)
+    object_store._connect("gs://anonymous@bucket", {"scheme": "http", "retry_limit_seconds": "5"}, object_store._PATIENT)
     assert asked == ["gs://bucket/?retry_limit_seconds=60", "gs://anonymous@bucket/?retry_limit_seconds=5&scheme=http"]
 
 
 def test_credentials_are_removed_from_error_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAHIDDEN")
-    told = clients.store_error(OSError("AWS Error ACCESS_DENIED for AKIAHIDDEN\nmore"), "s3://b/x", "read")
+    told = object_store.store_error(OSError("AWS Error ACCESS_DENIED for AKIAHIDDEN\nmore"), "s3://b/x", "read")
     assert str(told) == "s3://b/x: cannot read: AWS Error ACCESS_DENIED for …; check the credentials and what they may do there"
 
 
 def test_a_response_that_overflows_the_clients_buffer_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "_WAITS_S", (0.0, 0.0))
+    monkeypatch.setattr(object_store, "_WAITS_S", (0.0, 0.0))
     answers: list[Exception | bytes] = [OSError("Failed to flush response stream (eof: 0, bad: 1)"), b"data"]
 
     def read() -> bytes:
@@ -278,10 +279,10 @@ def test_a_response_that_overflows_the_clients_buffer_is_retried(monkeypatch: py
             raise answer
         return answer
 
-    assert clients.repeated(read) == b"data"
+    assert object_store.repeated(read) == b"data"
     answers[:] = [OSError("other")]
     with pytest.raises(OSError, match="other"):
-        clients.repeated(read)
+        object_store.repeated(read)
 
 
 def test_no_store_is_opened_before_workers_are_forked() -> None:
@@ -314,22 +315,22 @@ def test_a_missing_bucket_and_a_store_that_does_not_answer_are_named_for_what_th
     """And not as a missing log directory."""
     asked: list[object] = []
 
-    def connect(_root: str, _options: object, patience: object = None) -> clients._Client:
+    def connect(_root: str, _options: object, patience: object = None) -> object_store._Client:
         asked.append(patience)
-        return clients._Client(_Unreachable(error), "backups")
+        return object_store._Client(_Unreachable(error), "backups")
 
-    monkeypatch.setattr(clients, "_connect", connect)
+    monkeypatch.setattr(object_store, "_connect", connect)
     with pytest.raises(StorageError, match=message):
         check_log_dirs(file_system(["s3://backups/kafka-1"]), ["s3://backups/kafka-1"])
-    assert asked == [clients._BRIEF]
+    assert asked == [object_store._BRIEF]
 
 
 def test_a_bucket_that_may_not_be_looked_at_is_not_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
     denied = _Unreachable("AWS Error ACCESS_DENIED during HeadBucket operation")
-    monkeypatch.setattr(clients, "_connect", lambda *_: clients._Client(denied, "backups"))
-    monkeypatch.setattr(clients, "_reached", set())
-    clients.require_store("aiven+s3://backups/kafka-1")
-    clients.require_store("/a/local/path")
+    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(denied, "backups"))
+    monkeypatch.setattr(object_store, "_reached", set())
+    object_store.require_store("aiven+s3://backups/kafka-1")
+    object_store.require_store("/a/local/path")
 
 
 def test_a_dead_endpoint_is_an_error_within_seconds() -> None:
@@ -340,5 +341,5 @@ def test_a_dead_endpoint_is_an_error_within_seconds() -> None:
         address = parse_uri(f"s3://backups/kafka-1?endpoint_override={endpoint}&scheme=http&region=eu-north-1", "--log-dir")
         began = time.monotonic()
         with pytest.raises(StorageError, match="cannot reach the store: .*check URI, region and network"):
-            clients.require_store(address)
+            object_store.require_store(address)
     assert time.monotonic() - began < 10

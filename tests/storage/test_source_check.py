@@ -11,12 +11,11 @@ import pytest
 
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
 from compaction.logdir.read_log import read_segments
-from compaction.storage import listings, source_check
+from compaction.storage import contents, manifest, object_store
 from compaction.storage.manifest import MANIFEST
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.remote import RemoteFileSystem, require_finished
+from compaction.storage.remote import RemoteFileSystem, open_sequential, require_finished
 from compaction.storage.segment_file import SegmentReader
-from compaction.storage.streams import RangeReader
 from tests.storage.remote_places import PLACE, bucket, log, publish
 
 __all__ = ["bucket", "log"]
@@ -175,14 +174,15 @@ def test_objects_of_a_copy_are_compared_by_hash(copied: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("range_bytes", [1, 7, 100, 10_000])
-def test_the_hash_is_compared_at_the_last_range(copied: Path, range_bytes: int) -> None:
+def test_the_hash_is_compared_at_the_last_range(copied: Path, monkeypatch: pytest.MonkeyPatch, range_bytes: int) -> None:
+    monkeypatch.setattr(contents, "_RANGE_BYTES", range_bytes)
     path, size = f"{PLACE}/copy/orders-0/{FIRST}", (copied / "orders-0" / FIRST).stat().st_size
 
     def read(end: int) -> int:
-        reader, at, buffer = RangeReader(path, 0, end, range_bytes), 0, memoryview(bytearray(64))
+        reader, at, buffer = open_sequential(path, 0, end), 0, memoryview(bytearray(64))
         try:
             while at < end:
-                at += reader.read_into(buffer[: end - at], at, at)
+                at += reader.pread(buffer[: end - at], at)
         finally:
             reader.close()
         return at
@@ -254,9 +254,9 @@ def test_a_task_with_a_cached_manifest_reads_the_output_that_replaced_it(bucket:
     shutil.rmtree(bucket / "out")
     data = (bucket / "in" / "orders-0" / f"{90:020d}.log").read_bytes()
     (bucket / "in" / "orders-0" / f"{130:020d}.log").write_bytes(data)
-    known = source_check.shared()._known.copy()
+    known = manifest.shared()._known.copy()
     publish(f"{PLACE}/in", OUT)
-    source_check.shared()._known.update(known)
+    manifest.shared()._known.update(known)
     assert read() == data != first
 
 
@@ -264,10 +264,10 @@ def test_a_failing_store_is_not_treated_as_one_without_a_manifest(out: Path, mon
     def failing(paths: list[str]) -> list[object]:
         raise StorageError("cannot look", path=paths[0]) from cause
 
-    monkeypatch.setattr(listings, "stat_objects", failing)
+    monkeypatch.setattr(object_store, "stat_objects", failing)
     cause: OSError = OSError("NETWORK_CONNECTION")
     with pytest.raises(LogError, match="cannot look"):
         RemoteFileSystem().listdir(OUT)
     # who may not look there has no manifest there
     cause = PermissionError("Forbidden")
-    assert source_check.Manifests().manifest(OUT) is None
+    assert manifest.Manifests().manifest(OUT) is None

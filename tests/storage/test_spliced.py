@@ -6,8 +6,7 @@ from pathlib import Path
 
 from compaction.storage.filesystem import FileRange
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.spliced import Splice, SplicedFileSystem
+from compaction.storage.overlay import OverlayFileSystem, Splice, SplicedFileSystem
 
 
 def put(directory: Path, *names: str) -> None:
@@ -38,8 +37,8 @@ def test_files_below_the_end_are_those_of_the_other_directory(tmp_path: Path) ->
     assert fs.real_path(f"{own}/{10:020d}.log") == FileRange(f"{other}/{10:020d}.log", 0, size)
     assert OverlayFileSystem(fs).real_path(f"{own}/{10:020d}.log") == fs.real_path(f"{own}/{10:020d}.log")
     buffer = bytearray(size)
-    source = fs.reader(f"{own}/{10:020d}.log", 0, size)
-    assert source.read_into(memoryview(buffer), 0, 0) == size and bytes(buffer) == b"other 10.log"
+    source = fs.open(f"{own}/{10:020d}.log", 0, size)
+    assert source.pread(memoryview(buffer), 0) == size and bytes(buffer) == b"other 10.log"
     source.close()
 
 

@@ -36,7 +36,7 @@ from compaction.formats.message_set import iter_batches
 from compaction.formats.primitives import FormatError
 from compaction.names import DELETED, LEADER_EPOCHS, LOG, META_PROPERTIES
 from compaction.output.journal import JOURNAL
-from compaction.storage.filesystem import ByteSource, base_name, join, parent
+from compaction.storage.filesystem import File, base_name, join, parent
 from tests.logdir.broker_model import start_broker
 from tests.storage.faults import FaultyFileSystem
 from tests.trust.checks import Tree, difference, tree, undisturbed
@@ -44,7 +44,7 @@ from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path
 from tests.trust.watched import Operation, WatchedFileSystem
 
 T = TypeVar("T")
-_READS = frozenset(("read", "read_into"))
+_READS = frozenset(("read", "pread"))
 _WRITES = frozenset(("append", "append_copy", "write_file", "copy", "link"))
 _SYNCS = frozenset(("fsync", "close", "fsync_dir"))
 
@@ -128,14 +128,14 @@ class LyingFileSystem(WatchedFileSystem):
         result = action()
         return self._read_badly(operation, result) if isinstance(result, bytes) else result  # type: ignore[return-value]
 
-    def read_into(self, path: str, source: ByteSource, view: memoryview, at: tuple[int, int]) -> int:
+    def pread(self, path: str, source: File, view: memoryview, position: int) -> int:
         injected = self._injected
-        n = super().read_into(path, source, view, at)
+        n = super().pread(path, source, view, position)
         if injected and self.harm.on_disk:
-            self._notice_bytes(path, bytes(view[:n]), at[0])
+            self._notice_bytes(path, bytes(view[:n]), position)
         if injected or self.log[-1].number < self._at or self.lie.names != _READS:
             return n
-        changed = self._changed_read(self.log[-1], bytes(view[:n]), at[0])
+        changed = self._changed_read(self.log[-1], bytes(view[:n]), position)
         if changed is None:
             return n
         view[: len(changed)] = changed

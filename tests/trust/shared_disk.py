@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from compaction.errors import LockedError, StorageError
-from compaction.storage.filesystem import FileRange, FileStat, base_name, parent, storage_errors
+from compaction.storage.filesystem import File, FileRange, FileStat, base_name, parent, storage_errors
+from tests.storage.faults import ReadAnywhere
 
 #: waits for the turn; takes the operation's name and its path
 Turn = Callable[[str, str], None]
@@ -167,7 +168,9 @@ class ActorFiles:
             data = self.disk.file(path).data
         return data[start:] if length is None else data[start : start + length]
 
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> Reader:
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        if end is None:
+            return ReadAnywhere(self.read_bytes, path)
         self.turn("open", path)
         with storage_errors(path, "open"):
             return Reader(self.disk.file(path), lambda: self.turn("read", path))
@@ -268,7 +271,7 @@ class HeldLock:
         self._files.locks.drop(self._files.who, self._log_dir)
 
 
-class Reader:
+class Reader(File):
     """An open file: it can be read even after its name was removed."""
 
     def __init__(self, inode: Inode, turn: Callable[[], None]) -> None:
@@ -277,7 +280,7 @@ class Reader:
     def size(self) -> int:
         return len(self._inode.data)
 
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+    def pread(self, view: memoryview, position: int) -> int:
         self._turn()
         data = self._inode.data[position : position + len(view)]
         view[: len(data)] = data

@@ -55,7 +55,7 @@ def test_a_stale_read_of_the_checkpoint_is_not_used() -> None:
 def test_recovery_does_not_remove_an_output_after_one_corrupted_read() -> None:
     """It may be the only copy, and the next read may be right."""
     kind = _BY_NAME["compact after a run that was killed in its swaps"]
-    reads = [each for each in operations(kind) if each.name == "read_into" and each.path.endswith((".log.swap", ".log.clean"))]
+    reads = [each for each in operations(kind) if each.name == "pread" and each.path.endswith((".log.swap", ".log.clean"))]
     found = [run_with_lie(kind, Lie.FLIPPED_READ, each.number, each.number) for each in reads]
     assert [str(result) for result in found if result.outcome is Outcome.VIOLATION] == []
 
@@ -66,7 +66,7 @@ def test_recovery_does_not_remove_an_output_after_one_corrupted_read() -> None:
 )
 def test_no_wrong_read_loses_a_record_in_recovery(name: str) -> None:
     kind = _BY_NAME[name]
-    reads = [each.number for each in operations(kind) if each.name in ("read", "read_into")][::2]
+    reads = [each.number for each in operations(kind) if each.name in ("read", "pread")][::2]
     lies = [(Lie.FLIPPED_READ, 0), (Lie.SHORT_READ, 7)]
     found = [run_with_lie(kind, lie, number, seed) for number in reads for lie, seed in lies]
     assert [str(result) for result in found if result.outcome is Outcome.VIOLATION] == []

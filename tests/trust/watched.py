@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from compaction.storage.filesystem import ByteSource, Chunk, DiskFileSystem, FileRange, FileStat, Lock, Output, parent
+from compaction.storage.filesystem import Chunk, DiskFileSystem, File, FileRange, FileStat, Lock, Output, parent
+from tests.storage.faults import ReadAnywhere
 
 T = TypeVar("T")
 
@@ -65,13 +66,15 @@ class WatchedFileSystem:
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         return self.do("read", path, lambda: self.inner.read_bytes(path, start, length))
 
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        if end is None:
+            return ReadAnywhere(self.read_bytes, path)
         name = "open uncached" if uncached else "open"
-        return WatchedSource(self, path, self.do(name, path, lambda: self.inner.reader(path, start, end, uncached=uncached)))
+        return WatchedSource(self, path, self.do(name, path, lambda: self.inner.open(path, start, end, uncached=uncached)))
 
-    def read_into(self, path: str, source: ByteSource, view: memoryview, at: tuple[int, int]) -> int:
-        """One read of an open file; ``at`` are position and floor."""
-        return self.do("read_into", path, lambda: source.read_into(view, *at))
+    def pread(self, path: str, source: File, view: memoryview, position: int) -> int:
+        """One read of an open file."""
+        return self.do("pread", path, lambda: source.pread(view, position))
 
     def real_path(self, path: str) -> FileRange | None:
         return self.do("stat", path, lambda: self.inner.real_path(path))
@@ -127,17 +130,17 @@ class WatchedFileSystem:
         return self.do("lock_holder", log_dir, lambda: self.inner.lock_holder(log_dir))
 
 
-class WatchedSource:
+class WatchedSource(File):
     """An open file whose reads are counted."""
 
-    def __init__(self, fs: WatchedFileSystem, path: str, inner: ByteSource) -> None:
+    def __init__(self, fs: WatchedFileSystem, path: str, inner: File) -> None:
         self._fs, self._path, self._inner = fs, path, inner
 
     def size(self) -> int:
         return self._fs.do("size", self._path, self._inner.size)
 
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        return self._fs.read_into(self._path, self._inner, view, (position, floor))
+    def pread(self, view: memoryview, position: int) -> int:
+        return self._fs.pread(self._path, self._inner, view, position)
 
     def close(self) -> None:
         self._inner.close()

@@ -17,7 +17,7 @@ import zstandard
 
 from compaction.errors import CorruptLogError
 from compaction.exports.aiven.manifest import Chunk, ChunkIndex
-from compaction.storage.filesystem import ByteSource, FileStat, ReadableFileSystem
+from compaction.storage.filesystem import File, FileStat, ReadableFileSystem, read_full
 from compaction.storage.layouts.data_keys import require_cryptography
 
 IV_BYTES, TAG_BYTES = 12, 16
@@ -144,19 +144,19 @@ class ChunkedObject:
         with _LARGE if chunk.end - chunk.start > _LARGE_BYTES else nullcontext():
             data = KEPT.get(key)
             if data is None:
-                with closing(self._files.reader(self._path, chunk.stored_start, chunk.stored_end)) as source:
+                with closing(self._files.open(self._path, chunk.stored_start, chunk.stored_end)) as source:
                     data = self._decoded(chunk, source, Scratch())
                 KEPT.put(key, data)
         return data
 
-    def reader(self, start: int, end: int) -> ByteSource:
+    def reader(self, start: int, end: int) -> File:
         if start >= end:
             return _ChunkReader(self.size, self._index, lambda chunk: b"", lambda: None)
         first, last = self._index.at(start), self._index.at(min(end, self.size) - 1)
-        source, scratch = self._files.reader(self._path, first.stored_start, last.stored_end), Scratch()
+        source, scratch = self._files.open(self._path, first.stored_start, last.stored_end), Scratch()
         return _ChunkReader(self.size, self._index, lambda chunk: self._decoded(chunk, source, scratch), source.close)
 
-    def _decoded(self, chunk: Chunk, source: ByteSource, scratch: Scratch) -> bytes:
+    def _decoded(self, chunk: Chunk, source: File, scratch: Scratch) -> bytes:
         stored = self._stored(chunk, source, scratch)
         name = f"chunk {chunk.number}"
         data: bytes | memoryview = stored
@@ -171,16 +171,12 @@ class ChunkedObject:
             raise CorruptLogError(problem, path=self._path, position=chunk.stored_start, hint=_HINT)
         return bytes(data)
 
-    def _stored(self, chunk: Chunk, source: ByteSource, scratch: Scratch) -> memoryview:
-        size, filled = chunk.stored_end - chunk.stored_start, 0
-        view = scratch.view(size)
-        while filled < size:
-            count = source.read_into(view[filled:], chunk.stored_start + filled, chunk.stored_start)
-            if not count:
-                end = chunk.stored_start + filled
-                problem = f"chunk {chunk.number}, {_bytes(chunk.stored_start, chunk.stored_end)}: the object ends at byte {end}"
-                raise CorruptLogError(problem, path=self._path, position=end, hint=_HINT)
-            filled += count
+    def _stored(self, chunk: Chunk, source: File, scratch: Scratch) -> memoryview:
+        view = scratch.view(chunk.stored_end - chunk.stored_start)
+        end = chunk.stored_start + read_full(source, view, chunk.stored_start)
+        if end < chunk.stored_end:
+            problem = f"chunk {chunk.number}, {_bytes(chunk.stored_start, chunk.stored_end)}: the object ends at byte {end}"
+            raise CorruptLogError(problem, path=self._path, position=end, hint=_HINT)
         return view
 
     def _decompressed(self, data: bytes | memoryview, expected: int, place: str, chunk: Chunk) -> bytes:
@@ -195,18 +191,18 @@ class ChunkedObject:
         raise CorruptLogError(f"{place}: {problem}", path=self._path, position=chunk.stored_start, hint=_HINT)
 
 
-class _ChunkReader:
+class _ChunkReader(File):
     """Reads sequentially; holds one decoded chunk."""
 
     def __init__(self, size: int, index: ChunkIndex, decode: Callable[[Chunk], bytes], close: Callable[[], None]) -> None:
-        self._size, self._index, self._decode, self.close = size, index, decode, close
+        self._size, self._index, self._decode, self._close = size, index, decode, close
         self._chunk: Chunk | None = None
         self._data = memoryview(b"")
 
     def size(self) -> int:
         return self._size
 
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+    def pread(self, view: memoryview, position: int) -> int:
         if position >= self._size:
             return 0
         chunk = self._chunk
@@ -216,6 +212,9 @@ class _ChunkReader:
         part = self._data[position - chunk.start :][: len(view)]
         view[: len(part)] = part
         return len(part)
+
+    def close(self) -> None:
+        self._close()
 
 
 def require_size(path: str, stat: FileStat, expected: int) -> None:

@@ -162,7 +162,7 @@ def _decoded(log: ChunkedObject, start: int) -> str:
     """The content hash of a log from a byte on."""
     content, buffer, position = xxhash.xxh3_128(), memoryview(bytearray(READ_BYTES)), start
     with closing(log.reader(start, log.size)) as source:
-        while count := source.read_into(buffer, position, position):
+        while count := source.pread(buffer, position):
             content.update(buffer[:count])
             position += count
     return content.hexdigest()

@@ -10,7 +10,7 @@ Temporary files with the segments of a backup set as record batches.
 The size of a segment as batches is not known before it is converted, and its compressed stream has no entry points. So each
 segment is converted once, a few megabytes at a time, into a file of the run's spool directory, which the processes of a run
 share. The bytes depend on the segment only: a process on another machine converts it again to the same file. The process that
-chose the directory removes it; if it was killed, the next run does (``spool_directory``).
+chose the directory removes it; if it was killed, the next run does (``storage.calls``).
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from compaction.kernels.backup_records import (
 )
 from compaction.names import LOG, TopicPartition
 from compaction.screen.amounts import size as amount
+from compaction.storage.calls import use_spool
 from compaction.storage.contents import read_range
-from compaction.storage.filesystem import ByteSource, FileRange, ReadableFileSystem, join, storage_errors
+from compaction.storage.filesystem import File, FileRange, ReadableFileSystem, join, storage_errors
 from compaction.storage.layouts.stored_objects import in_parallel
 from compaction.storage.local import LocalFileSystem, free_space
-from compaction.storage.spool_directory import use
 from compaction.storage.stored_log import LogFile, Place, StoredLog, StoredSegment
 from compaction.storage.uri import SPOOL, options_of
 
@@ -96,7 +96,7 @@ class SegmentSpool:
             return path
         attempt = Path(f"{path}.{uuid.uuid4().hex}")
         try:
-            use(self._directory)
+            use_spool(self._directory)
             with storage_errors(path, "write a temporary file"):
                 size = self._write(attempt, convert(files, stored), stored.path)
                 if (written := attempt.stat().st_size) != size:
@@ -278,8 +278,8 @@ class SpooledContent:
     def read(self, start: int, length: int) -> bytes:
         return _LOCAL.read_bytes(self._path, start, length)
 
-    def reader(self, start: int, end: int) -> ByteSource:
-        return _LOCAL.reader(self._path, start, end)
+    def reader(self, start: int, end: int) -> File:
+        return _LOCAL.open(self._path, start, end)
 
 
 def _require_binary(place: str, partition: BackupPartition) -> None:

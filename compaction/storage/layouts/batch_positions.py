@@ -13,8 +13,8 @@ from compaction.formats import indexes
 from compaction.formats.primitives import FormatError
 from compaction.kernels.tables import BATCH_ROW
 from compaction.names import INDEX, LOG
+from compaction.storage.contents import View
 from compaction.storage.filesystem import FileRange, ReadableFileSystem
-from compaction.storage.ranges import View
 from compaction.storage.segment_file import Rows, SegmentScan
 from compaction.storage.stored_log import LogFile, StoredSegment
 

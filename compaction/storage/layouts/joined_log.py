@@ -36,6 +36,7 @@ from compaction.formats.producer_snapshot import read_snapshot
 from compaction.formats.record_batch import MAGIC
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, PARTITION_METADATA, SNAPSHOT, TIMEINDEX, TXNINDEX, segment_file
 from compaction.screen.amounts import counted
+from compaction.storage.contents import View
 from compaction.storage.filesystem import FileRange, ReadableFileSystem
 from compaction.storage.layouts.batch_positions import (
     batches_from,
@@ -48,7 +49,6 @@ from compaction.storage.layouts.batch_positions import (
 )
 from compaction.storage.layouts.lineage import Piece, gap, newest_lineage, select, within
 from compaction.storage.layouts.stored_objects import in_parallel
-from compaction.storage.ranges import View
 from compaction.storage.segment_file import Rows
 from compaction.storage.stored_log import LogFile, StoredLog, StoredSegment
 

@@ -13,14 +13,13 @@ from functools import lru_cache
 from compaction.errors import LogError, StorageError
 from compaction.names import HIGH_WATERMARKS, LOG_STARTS, TopicPartition, parse_partition_dir
 from compaction.screen.amounts import counted
+from compaction.storage.contents import InMemory, open_range
 from compaction.storage.export_layout import LAYOUTS
-from compaction.storage.filesystem import ByteSource, FileRange, FileStat, ReadableFileSystem, join, normal
-from compaction.storage.layouts.batch_positions import read_file
+from compaction.storage.filesystem import File, FileRange, FileStat, ReadableFileSystem, join, normal
 from compaction.storage.layouts.joined_log import log_files
 from compaction.storage.layouts.log_tail import local_log, local_logs
-from compaction.storage.listings import object_stat
 from compaction.storage.lock import require_unlocked
-from compaction.storage.overlay import InMemory, RangedSource
+from compaction.storage.object_store import object_stat
 from compaction.storage.stored_log import Content, ExportReader, LogFile, Place, StoredLog
 from compaction.storage.uri import KEY_PREFIX, TAIL, layout_path, options_of
 
@@ -143,23 +142,19 @@ class LayoutFileSystem(ReadableFileSystem):
         file = self._file(path)
         return None if file is None else object_stat(file.size, file.mtime_ns, is_dir=False)
 
-    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
         content = self._content(path)
         if content is not None:
-            return content.read(start, content.size if length is None else length)
-        return read_file(self._files, self._existing(path), start, length)
-
-    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
-        content = self._content(path)
-        if content is not None:
-            return content.reader(start, min(end, content.size))
-        file = self._existing(path)
-        part = file.content
+            return _Decoded(content) if end is None else content.reader(start, min(end, content.size))
+        part = self._existing(path).content
         if not isinstance(part, FileRange):
             return InMemory(part())
-        source = self._files.reader(part.path, part.start + start, part.start + min(end, part.size), uncached=uncached)
+        if end is None:
+            return open_range(self._files, part, start)
         stat = None if part.start else self._files.stat(part.path)
-        return source if stat is not None and stat.size == part.size else RangedSource(source, part)
+        if stat is not None and stat.size == part.size:
+            return self._files.open(part.path, start, min(end, part.size), uncached=uncached)
+        return open_range(self._files, part, start, min(end, part.size), uncached=uncached)
 
     def real_path(self, path: str) -> FileRange | None:
         _, parts = self._located(path)
@@ -197,6 +192,19 @@ class LayoutFileSystem(ReadableFileSystem):
         if file is None:
             raise StorageError("no such file in this export", path=path)
         return file
+
+
+class _Decoded(File):
+    """A stored object, decoded where it is read."""
+
+    def __init__(self, content: Content) -> None:
+        self._content = content
+
+    def size(self) -> int:
+        return self._content.size
+
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
+        return self._content.read(start, self._content.size if length is None else length)
 
 
 def _log_in(export: _Export, parts: list[str]) -> TopicPartition | None:

@@ -26,6 +26,7 @@ from compaction.names import (
     parse_partition_dir,
     parse_segment_file,
 )
+from compaction.storage.contents import View
 from compaction.storage.filesystem import FileRange, ReadableFileSystem, join
 from compaction.storage.layouts.batch_positions import (
     batches_from,
@@ -38,7 +39,6 @@ from compaction.storage.layouts.batch_positions import (
 )
 from compaction.storage.layouts.lineage import within
 from compaction.storage.layouts.stored_objects import directories
-from compaction.storage.ranges import View
 from compaction.storage.segment_file import epoch_ranges
 from compaction.storage.stored_log import LogFile, StoredLog, StoredSegment
 from compaction.storage.text_files import read_small_text

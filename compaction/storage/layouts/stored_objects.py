@@ -8,9 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from compaction.errors import CorruptLogError
-from compaction.storage.filesystem import FileStat, ReadableFileSystem, join
-from compaction.storage.kinds import OBJECTS, storage_of
-from compaction.storage.listings import read_whole
+from compaction.storage.filesystem import OBJECTS, FileStat, ReadableFileSystem, join, storage_of
+from compaction.storage.object_store import read_whole
 from compaction.storage.text_files import MAX_SMALL_BYTES
 
 T = TypeVar("T")

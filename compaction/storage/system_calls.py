@@ -1,4 +1,7 @@
-"""Calls of Linux for which Python has no function: ``renameat2`` with ``RENAME_EXCHANGE``, ``syncfs`` and ``FICLONE``."""
+"""System calls on open files that differ between systems, or for which Python has no function.
+
+Calls that only Linux has are left out elsewhere, or replaced.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Iterable
-from contextlib import ExitStack
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 
 _AT_FDCWD = -100
+_SYNC_FILE_RANGE_WRITE = 2
 _RENAME_EXCHANGE = 2
 #: ``_IOW(0x94, 9, int)``; other systems refuse it
 _FICLONE = 0x40049409
@@ -86,7 +89,7 @@ class WholeSync:
             self._descriptors.clear()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._opened.close()
 
     def sync(self) -> bool:
@@ -105,3 +108,66 @@ def _type_of(descriptor: int) -> int | None:
     if ctypes.CDLL(None, use_errno=True).fstatfs(descriptor, buffer) != 0:
         return None
     return ctypes.c_long.from_buffer(buffer).value
+
+
+def set_direct(descriptor: int, *, direct: bool) -> bool:
+    """Switch direct I/O of an open file on or off; returns whether it is on now. Some file systems, e.g. tmpfs, have none."""
+    flag = getattr(os, "O_DIRECT", 0)
+    try:
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | flag if direct else flags & ~flag)
+    except OSError:
+        return False
+    return direct and flag != 0
+
+
+def flush(descriptor: int) -> None:
+    """Make the content of an open file or directory durable. On macOS, ``fsync`` leaves it in the cache of the drive."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        with suppress(OSError):
+            # some file systems have no such call
+            fcntl.fcntl(descriptor, full)
+            return
+    os.fsync(descriptor)
+
+
+def read_at(descriptor: int, view: memoryview, position: int) -> int:
+    """Read from an open file into ``view``; returns the byte count."""
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [view], position)
+    data = os.pread(descriptor, len(view), position)
+    view[: len(data)] = data
+    return len(data)
+
+
+def data_ranges(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The byte ranges within ``[start, end)`` of an open file, ascending, that are not holes: these are zeros without blocks on
+    the disk. All of it if the file system does not report holes."""
+    while start < end:
+        try:
+            first = os.lseek(descriptor, start, os.SEEK_DATA)
+            stop = min(end, os.lseek(descriptor, first, os.SEEK_HOLE))
+        except (OSError, AttributeError) as error:
+            if getattr(error, "errno", None) != errno.ENXIO:
+                yield start, end
+            return
+        if first < end:
+            yield first, stop
+        start = stop
+
+
+def _sync_file_range_call() -> Callable[[int, int, int, int], int] | None:
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is not None:
+        call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    return call
+
+
+_sync_file_range = _sync_file_range_call()
+
+
+def start_writeback(descriptor: int) -> None:
+    """Start writing the dirty pages of a file without waiting; no operation if the system has no such call."""
+    if _sync_file_range is not None:
+        _sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
