@@ -20,12 +20,11 @@ import pyarrow as pa
 import pytest
 
 from compaction.api.engine_choice import choose
-from compaction.api.inputs import Inputs
-from compaction.api.provenance import provenance
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport
 from compaction.certifier.checks.violations import Violation
 from compaction.cleaning.skip_reasons import SkipCause
 from compaction.commands import compact, dry_run
+from compaction.commands.provenance import provenance
 from compaction.compare.comparison import Comparison
 from compaction.compare.figures import ComparedLog, KeyFigures, Outcome, OutcomeStatus, RepetitionRange
 from compaction.compare.json_document import json_document
@@ -33,6 +32,7 @@ from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES
 from compaction.erasure.erasure_report import erasure_document
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
 from compaction.formats.key_criteria import KeyCriteria
+from compaction.options.inputs import Inputs
 from compaction.report import LogReport, LogStatus, VersionUsed
 from compaction.run_report import RunReport
 from tests.compare.browser import find_browser

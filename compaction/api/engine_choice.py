@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.inputs import Inputs
 from compaction.errors import UsageError
+from compaction.options.inputs import Inputs
 from compaction.options.table import AUTO, LOCAL, SPARK
 from compaction.screen.steps import step
 from compaction.startup.java_version import require_java

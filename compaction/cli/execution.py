@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.engine_choice import Surroundings, in_command
-from compaction.api.provenance import option
 from compaction.cli import interrupts, log_lines, standard_streams
 from compaction.cli.parser import Parser
 from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.metrics import open_metrics, with_last_success
-from compaction.options.option import HIDDEN
+from compaction.options.option import HIDDEN, with_source
 from compaction.options.table import JSON
 from compaction.printable import printable
 from compaction.report import LogStatus
@@ -132,7 +131,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     for name, (dest, default) in arguments.options.items():
         value = getattr(arguments, dest)
         shown = [HIDDEN] * len(value) if dest in arguments.hidden else value
-        results[name] = option(shown, default, "command line")
+        results[name] = with_source(shown, default, "command line")
     return results
 
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from compaction.api.engine_choice import ENCRYPTED, Engine, chosen, progress
-from compaction.api.inputs import Inputs, find_logs, read_selector
 from compaction.cli import execution, log_lines
 from compaction.cli.parser import Parser
 from compaction.counting.count_report import CountReport
 from compaction.locking.access import Purpose, access
+from compaction.options.inputs import Inputs, find_logs, read_selector
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON, CountOptions, Html, LogDirs, Messages, Output
 from compaction.options.values import Texts

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compaction.api.inputs import Inputs, read_request
 from compaction.checkup.check import Check, Checkup, check_lines
 from compaction.cli import execution
 from compaction.cli.parser import Parser
 from compaction.commands import warm_up
 from compaction.errors import UsageError
+from compaction.options.inputs import Inputs, read_request
 from compaction.options.option import CommandOptions
 from compaction.options.table import TEXT, DoctorOptions, Messages, OptionalLogDirs, Output
 from compaction.options.values import Texts, texts

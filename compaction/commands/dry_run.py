@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from compaction.api.engine_choice import Engine, chosen, progress
-from compaction.api.inputs import Inputs, read_request, read_selector
-from compaction.api.provenance import provenance
 from compaction.cli import execution, log_lines
 from compaction.cli.parser import Parser
+from compaction.commands.provenance import provenance
 from compaction.compare.comparison import Comparison
 from compaction.compare.comparison_metrics import comparison_metrics
 from compaction.compare.figures import OutcomeStatus
@@ -22,6 +21,7 @@ from compaction.config import Policy
 from compaction.config.policy import CONFIGURED
 from compaction.config.request import ComparisonRequest, Span
 from compaction.errors import UsageError
+from compaction.options.inputs import Inputs, read_request, read_selector
 from compaction.options.option import CommandOptions
 from compaction.options.table import (
     JSON,

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.inputs import read_keys
 from compaction.cli import execution, log_lines, standard_streams
 from compaction.cli.parser import Parser
 from compaction.errors import StorageError, UsageError
+from compaction.options.inputs import read_keys
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSONL, MAX_BYTES, STRING_DECODER, DumpOptions, Files, Messages
 from compaction.options.values import Texts, texts

@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.engine_choice import ENCRYPTED, Engine, progress, wave_ended
-from compaction.api.inputs import Inputs, read_request, read_selector, with_output
-from compaction.api.key_inputs import KeyInputs, certified_salt, erased_keys, read_keys
-from compaction.api.runs import OnReport, done_before, run_on_engine
 from compaction.certifier.certificate import Status, error_line
 from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cli import execution, log_lines
 from compaction.cli.parser import Parser
+from compaction.commands.runs import OnReport, done_before, run_on_engine
 from compaction.config.request import CompactionRequest
+from compaction.errors import UsageError
 from compaction.names import LogLocation, TopicPartition
+from compaction.options.inputs import Inputs, read_request, read_selector, with_output
+from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
 from compaction.options.table import REPORTED, EraseOptions
 from compaction.options.values import Texts
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from compaction.certifier.find_remains import Remains
     from compaction.erasure.certify_result import Certification, Certify, ErasedLog
     from compaction.erasure.erase_keys import ErasureRequest
+    from compaction.formats.key_criteria import KeyCriteria
 
 Execute = Callable[[Engine, "ErasureRequest"], RunReport]
 
@@ -111,7 +113,7 @@ def run(log_dirs: Texts, options: EraseOptions, on_report: OnReport, execute: Ex
     def work(engine: Engine, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
         request = _request(inputs, options)
         if inputs.if_done and path is not None:
-            salt = certified_salt(path, request.erasure.criteria)
+            salt = _certified_salt(path, request.erasure.criteria)
             if (earlier_report := done_before(_with_salt(request.base, salt or request.erasure.salt))) is not None:
                 return report_once(earlier_report)
         if path is not None:
@@ -129,7 +131,7 @@ def _request(inputs: Inputs, options: EraseOptions) -> ErasureRequest:
     from compaction.erasure.erase_keys import ErasureRequest
     from compaction.erasure.find_matches import Erasure
 
-    (criteria, places), salt = read_keys(KeyInputs.of(options)), secrets.token_bytes(16)
+    (criteria, places), salt = read_keys(options), secrets.token_bytes(16)
     base = with_output(inputs, read_request(inputs))
     base = replace(_with_salt(base, salt), include_active=options["include_active"])
     erasure = Erasure(criteria, salt, options["on_match"] == "tombstone")
@@ -142,6 +144,17 @@ def _with_salt(base: CompactionRequest, salt: bytes) -> CompactionRequest:
     """The request whose output records the salt of its run in place of the keys, because keys could be guessed from any hash.
     The certificate with this salt identifies the keys."""
     return base if base.call is None else replace(base, call={**base.call, "keys": salt.hex()})
+
+
+def _certified_salt(path: str, criteria: KeyCriteria) -> bytes | None:
+    """The salt of the run that wrote a certificate; ``None`` if there is no certificate of these keys.
+
+    :raises CompactionError: the certificate has changed since it was written
+    """
+    try:
+        return bytes.fromhex(read_sealed(path, criteria)["salt"])
+    except UsageError:
+        return None
 
 
 def erase_records(engine: Engine, request: ErasureRequest) -> RunReport:

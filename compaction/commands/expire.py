@@ -11,12 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from compaction.api.engine_choice import Engine
-from compaction.api.inputs import Inputs, read_request, with_output
-from compaction.api.runs import OnReport, done_before, report_without_logs, run_on_engine
 from compaction.cli import execution
 from compaction.cli.parser import Parser
+from compaction.commands.runs import OnReport, done_before, report_without_logs, run_on_engine
 from compaction.config.request import CompactionRequest
 from compaction.names import REFERENCE_VERSION
+from compaction.options.inputs import Inputs, read_request, with_output
 from compaction.options.option import CommandOptions
 from compaction.options.table import REPORTED, ExpireOptions
 from compaction.options.values import Texts

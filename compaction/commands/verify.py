@@ -11,7 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compaction.api.engine_choice import ENCRYPTED, Engine, chosen, progress
-from compaction.api.inputs import (
+from compaction.certifier.certificate import Status, VerifyReport, error_line
+from compaction.certifier.find_pairs import VerifyRequest
+from compaction.cli import execution, log_lines
+from compaction.cli.parser import Parser
+from compaction.commands.provenance import provenance
+from compaction.errors import UsageError
+from compaction.locking.access import Purpose, access
+from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
+from compaction.names import TopicPartition, parse_partition_dir
+from compaction.options.inputs import (
     Inputs,
     join_tail,
     read_kafka_version,
@@ -20,16 +29,7 @@ from compaction.api.inputs import (
     read_selector,
     usage_errors,
 )
-from compaction.api.key_inputs import KeyInputs, with_certificate
-from compaction.api.provenance import provenance
-from compaction.certifier.certificate import Status, VerifyReport, error_line
-from compaction.certifier.find_pairs import VerifyRequest
-from compaction.cli import execution, log_lines
-from compaction.cli.parser import Parser
-from compaction.errors import UsageError
-from compaction.locking.access import Purpose, access
-from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
-from compaction.names import TopicPartition, parse_partition_dir
+from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON, Html, Messages, Output, Quiet, Report, Sides, VerifyOptions, Why
 from compaction.options.values import Texts, texts
@@ -188,8 +188,30 @@ def read_call(sides: CompareSides, options: VerifyOptions, why: str | None = Non
     path = options["certificate"]
     if path is None:
         return VerifyInputs(request, record), inputs
-    request, certificate, erased = with_certificate(os.fspath(path), KeyInputs.of(options), request)
+    request, certificate, erased = _with_certificate(os.fspath(path), options, request)
     return VerifyInputs(request, record, certificate, erased, os.fspath(path)), inputs
+
+
+def _with_certificate(
+    path: str, options: VerifyOptions, request: VerifyRequest
+) -> tuple[VerifyRequest, Mapping[str, Any], ErasedKeys]:
+    """The request for the selected logs of the certificate, the certificate, and its keys.
+
+    :raises UsageError: the file is not a certificate, or other keys are given
+    :raises CompactionError: the certificate has changed since it was written
+    """
+    from compaction.certifier.erasure_certificate import TOMBSTONE, refused_logs, selected_logs
+
+    criteria, _ = read_keys(options)
+    certificate = read_sealed(path, criteria)
+    request = replace(
+        request,
+        logs=selected_logs(certificate, request.selector),
+        include_active=certificate["include_active"],
+        now_ms=certificate["as_of_ms"],
+        refused=refused_logs(certificate),
+    )
+    return request, certificate, erased_keys(criteria, tombstones=certificate["on_match"] == TOMBSTONE)
 
 
 def _log_dirs(inputs: Inputs, paths: Sequence[str], option: str) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ R = TypeVar("R")
 
 #: shown in place of a value that may be a key
 HIDDEN = "[hidden]"
+_PASSWORD = re.compile(r"(?i)(password|secret|credential|token|jaas)[^=]*=")
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,24 @@ class CommandOptions(Generic[Values]):
         """A message with the names of keywords in place of flags."""
         text = text.replace("see --help", f"see help(compaction.{self._function})")
         return re.sub(r"--[a-z][a-z-]*[a-z]", lambda match: self._keyword_of.get(match[0], match[0]), text)
+
+
+def with_source(value: object, default: object, source: str = "call") -> dict[str, object]:
+    """An option in a report, with its source; passwords are hidden.
+
+    :param source: the source of a value that is not the default
+    """
+    shown = _without_passwords(value)
+    plain = isinstance(shown, (str, int, float, list, type(None)))
+    is_default = value == default or (not value and not default)
+    return {"value": shown if plain else str(shown), "source": "default" if is_default else source}
+
+
+def _without_passwords(value: object) -> object:
+    if isinstance(value, (list, tuple)):
+        return [_without_passwords(element) for element in value]
+    match = _PASSWORD.search(value) if isinstance(value, str) else None
+    return value if match is None else f"{match.string[: match.end()]}{HIDDEN}"
 
 
 def _rows(table: type) -> dict[str, Option]:

@@ -16,10 +16,10 @@ from types import MappingProxyType, ModuleType
 
 import compaction
 from compaction import metrics, report, run_report
-from compaction.api import provenance
 from compaction.certifier import certificate
 from compaction.cleaning import segment_retention, skip_reasons
 from compaction.cli.table import COMMANDS, PROGRAM
+from compaction.commands import provenance
 from compaction.compare import comparison_metrics, figures, json_document
 from compaction.config import entries
 from compaction.config.entries import Entry

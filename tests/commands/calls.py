@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compaction.api.inputs import Inputs
 from compaction.certifier.find_pairs import VerifyRequest
 from compaction.commands import compact, verify
+from compaction.options.inputs import Inputs
 
 
 def verify_request(options: Sequence[str]) -> VerifyRequest:
