@@ -23,6 +23,7 @@ from compaction.api.engine_choice import choose
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport
 from compaction.certifier.checks.violations import Violation
 from compaction.cleaning.skip_reasons import SkipCause
+from compaction.cli.parser import Parser
 from compaction.commands import compact, dry_run
 from compaction.commands.provenance import provenance
 from compaction.compare.comparison import Comparison
@@ -57,7 +58,7 @@ def load(name: str) -> ModuleType:
 
 def test_the_reference_has_every_option_setting_field_and_code(reference: ModuleType) -> None:
     options = reference.options()
-    assert {option for action in compact.parser()._actions for option in action.option_strings} <= set(
+    assert {option for action in Parser(compact.OPTIONS)._actions for option in action.option_strings} <= set(
         re.findall(r"--?[\w-]+", options)
     )
     assert set(TOPIC_ENTRIES) | set(BROKER_ENTRIES) <= set(re.findall(r"^\| `([\w.]+)` \|", reference.settings(), re.MULTILINE))

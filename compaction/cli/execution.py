@@ -23,7 +23,7 @@ from compaction.cli import interrupts, log_lines, standard_streams
 from compaction.cli.parser import Parser
 from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.metrics import open_metrics, with_last_success
-from compaction.options.option import HIDDEN, with_source
+from compaction.options.option import HIDDEN, CommandOptions, with_source
 from compaction.options.table import JSON
 from compaction.printable import printable
 from compaction.report import LogStatus
@@ -42,7 +42,7 @@ _TRACE = "run again with --verbose for the stack trace"
 _JSON_OPTION = f"--log-format={log_lines.JSON}"
 
 
-def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
+def run_command(options: CommandOptions[Any], argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
     """Parses the arguments and runs a command's body; any error becomes one line and an exit code."""
     # modules need no garbage collection at the end of the process
     atexit.register(gc.freeze)
@@ -53,7 +53,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
     try:
         with interrupts.handled():
             _require_directory()
-            return _run(parser, arguments, body)
+            return _run(options, arguments, body)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt:
@@ -72,8 +72,8 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
         log_lines.close()
 
 
-def _run(parser: Parser, argv: Sequence[str], body: Callable[[argparse.Namespace], int]) -> int:
-    arguments = parser.parse_args(argv)
+def _run(options: CommandOptions[Any], argv: Sequence[str], body: Callable[[argparse.Namespace], int]) -> int:
+    arguments = Parser(options).parse_args(argv)
     for name in ("report", "metrics", "html"):
         file = getattr(arguments, name, None)
         if file is not None:

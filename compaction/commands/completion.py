@@ -34,12 +34,7 @@ examples:
 """
 
 
-OPTIONS = CommandOptions("completion", NoOptions, Shell, Messages)
-
-
-def parser() -> Parser:
-    """The command's options."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
+OPTIONS = CommandOptions("completion", NoOptions, Shell, Messages, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 def script(shell: str) -> str:
@@ -54,7 +49,7 @@ def _all_commands() -> argparse.ArgumentParser:
     program.add_argument("--version", action="store_true", help="print the version")
     commands = program.add_subparsers()
     for command in COMMANDS:
-        options = command.load().parser()
+        options = Parser(command.load().OPTIONS)
         for action in options._actions:
             metavar = str(action.metavar or "")
             if metavar.startswith("DIR"):
@@ -72,4 +67,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(script(arguments.shell))
         return 0
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from compaction.api.engine_choice import Engine, chosen, progress
 from compaction.cli import execution, log_lines
-from compaction.cli.parser import Parser
 from compaction.commands.provenance import provenance
 from compaction.compare.comparison import Comparison
 from compaction.compare.comparison_metrics import comparison_metrics
@@ -89,13 +88,20 @@ examples:
 
 
 OPTIONS = CommandOptions(
-    "dry-run", DryRunOptions, LogDirs, Explain, Report, Metrics, Html, AllRows, Quiet, Output, Messages
+    "dry-run",
+    DryRunOptions,
+    LogDirs,
+    Explain,
+    Report,
+    Metrics,
+    Html,
+    AllRows,
+    Quiet,
+    Output,
+    Messages,
+    description=_DESCRIPTION,
+    epilog=_EPILOG,
 )
-
-
-def parser() -> Parser:
-    """The command's options."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
 
 
 @OPTIONS.function
@@ -178,7 +184,7 @@ def main(argv: Sequence[str] | None = None, execute: Execute = compare) -> int:
             return _explain(options, arguments)
         return _finish(run(arguments.log_dirs, options, execute), arguments)
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)
 
 
 def _explain(options: DryRunOptions, arguments: argparse.Namespace) -> int:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.cli import execution, log_lines, standard_streams
-from compaction.cli.parser import Parser
 from compaction.errors import StorageError, UsageError
 from compaction.options.inputs import read_keys
 from compaction.options.option import CommandOptions
@@ -99,12 +98,7 @@ examples:
 
 _MAX_LONG = 2**63 - 1
 
-OPTIONS = CommandOptions("dump-log", DumpOptions, Files, Messages)
-
-
-def parser() -> Parser:
-    """The options of the command."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
+OPTIONS = CommandOptions("dump-log", DumpOptions, Files, Messages, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 def _offsets(text: str) -> Offsets:
@@ -278,4 +272,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     def body(arguments: argparse.Namespace) -> int:
         return _print(read_request(arguments.files, OPTIONS.complete(vars(arguments))))
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)

@@ -18,7 +18,6 @@ from compaction.api.engine_choice import ENCRYPTED, Engine, progress, wave_ended
 from compaction.certifier.certificate import Status, error_line
 from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cli import execution, log_lines
-from compaction.cli.parser import Parser
 from compaction.commands.runs import OnReport, done_before, run_on_engine
 from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
@@ -74,12 +73,7 @@ examples:
 """
 
 
-OPTIONS = CommandOptions("erase", EraseOptions, *REPORTED)
-
-
-def parser() -> Parser:
-    """The command's options."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
+OPTIONS = CommandOptions("erase", EraseOptions, *REPORTED, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 @OPTIONS.function
@@ -245,7 +239,7 @@ def main(argv: Sequence[str] | None = None, execute: Execute = erase_records) ->
             log_lines.print_error(line)
         return code
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)
 
 
 def _remaining_line(report: RunReport) -> str:

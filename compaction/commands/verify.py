@@ -14,7 +14,6 @@ from compaction.api.engine_choice import ENCRYPTED, Engine, chosen, progress
 from compaction.certifier.certificate import Status, VerifyReport, error_line
 from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cli import execution, log_lines
-from compaction.cli.parser import Parser
 from compaction.commands.provenance import provenance
 from compaction.errors import UsageError
 from compaction.locking.access import Purpose, access
@@ -74,12 +73,19 @@ examples:
 """
 
 
-OPTIONS = CommandOptions("verify", VerifyOptions, Sides, Why, Report, Html, Quiet, Output, Messages)
-
-
-def parser() -> Parser:
-    """The command's options."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
+OPTIONS = CommandOptions(
+    "verify",
+    VerifyOptions,
+    Sides,
+    Why,
+    Report,
+    Html,
+    Quiet,
+    Output,
+    Messages,
+    description=_DESCRIPTION,
+    epilog=_EPILOG,
+)
 
 
 class VerifyInputs(NamedTuple):
@@ -101,9 +107,7 @@ class CompareSides(NamedTuple):
 
 
 @OPTIONS.function
-def verify(
-    before: Texts = (), after: Texts = (), *, in_place: Texts = (), **options: Unpack[VerifyOptions]
-) -> VerifyReport:
+def verify(before: Texts = (), after: Texts = (), *, in_place: Texts = (), **options: Unpack[VerifyOptions]) -> VerifyReport:
     """Proves that the logs of ``after`` are a valid result of cleaning those of ``before``; or those of ``in_place``, of
     cleaning the segments that the last run replaced.
 
@@ -286,4 +290,4 @@ def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int
                 print("\n".join(_explained(tasks, call.request, call.why[1])))
         return 0
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)

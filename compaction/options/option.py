@@ -93,10 +93,13 @@ class CommandOptions(Generic[Values]):
     :param name: its name in the console command
     :param keywords: the ``TypedDict`` of the options that its function takes
     :param command_line: ``TypedDict`` of those that only its command line has
+    :param description: the paragraphs above them in its help
+    :param epilog: the sections below them; it begins with the exit status if that is not the one of most commands
     """
 
-    def __init__(self, name: str, keywords: type[Values], *command_line: type) -> None:
+    def __init__(self, name: str, keywords: type[Values], *command_line: type, description: str, epilog: str) -> None:
         self.name, self._function = name, name
+        self.description, self.epilog = description, epilog
         self.keywords = _rows(keywords)
         self.rows: Mapping[str, Option] = {keyword: row for rows in map(_rows, command_line) for keyword, row in rows.items()}
         self.rows = {**self.rows, **self.keywords}

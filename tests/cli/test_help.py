@@ -22,8 +22,7 @@ CALL = re.compile(rf"^(?:\S+=\S+ )*(?:[\d*]+ +)*((?:{PROGRAM} [a-z]|{SUBMIT} job
 
 
 def parser_of(command: str) -> Parser:
-    found: Parser = import_module(PARSERS[command]).parser()
-    return found
+    return Parser(import_module(PARSERS[command]).OPTIONS)
 
 
 def calls(text: str) -> list[str]:
