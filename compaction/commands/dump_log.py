@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from compaction.cli import execution, log_lines, standard_streams
 from compaction.errors import StorageError, UsageError
-from compaction.options.inputs import read_keys
+from compaction.options.inputs import read_private_keys
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSONL, MAX_BYTES, STRING_DECODER, DumpOptions, Files, Messages
 from compaction.options.values import Texts, texts
@@ -184,7 +184,7 @@ def read_request(files: Texts, options: DumpOptions) -> DumpRequest:
     from compaction.dumping.index_dump import IndexView
     from compaction.dumping.segment_dump import SegmentView
 
-    read_keys(texts(options["private_keys"]))
+    read_private_keys(texts(options["private_keys"]))
     decoder, classes = options["decoder"], (options["key_decoder_class"], options["value_decoder_class"])
     contents = options["print_data_log"] or decoder is not None or classes != (None, None)
     return DumpRequest(

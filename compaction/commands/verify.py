@@ -98,14 +98,6 @@ class VerifyInputs(NamedTuple):
     certificate_path: str | None = None
 
 
-class CompareSides(NamedTuple):
-    """The log directories to compare, as given."""
-
-    before: Texts = ()
-    after: Texts = ()
-    in_place: Texts = ()
-
-
 @OPTIONS.function
 def verify(before: Texts = (), after: Texts = (), *, in_place: Texts = (), **options: Unpack[VerifyOptions]) -> VerifyReport:
     """Proves that the logs of ``after`` are a valid result of cleaning those of ``before``; or those of ``in_place``, of
@@ -120,10 +112,10 @@ def verify(before: Texts = (), after: Texts = (), *, in_place: Texts = (), **opt
     :raises UsageError: an argument is invalid, or there is nothing to compare
     :raises CompactionError: a directory cannot be read; a log that cannot be verified is in the report
     """
-    return run(CompareSides(before, after, in_place), options)
+    return run(Sides(before=before, after=after, in_place=in_place), options)
 
 
-def run(sides: CompareSides, options: VerifyOptions) -> VerifyReport:
+def run(sides: Sides, options: VerifyOptions) -> VerifyReport:
     """Runs the command."""
     call, inputs = read_call(sides, options)
     with chosen(inputs, ENCRYPTED) as engine:
@@ -158,13 +150,13 @@ def _explained(engine: Engine, request: VerifyRequest, offset: int) -> list[str]
         return explain_record.explain(engine.passes(progress_display), request, offset)
 
 
-def read_call(sides: CompareSides, options: VerifyOptions, why: str | None = None) -> tuple[VerifyInputs, Inputs]:
+def read_call(sides: Sides, options: VerifyOptions, why: str | None = None) -> tuple[VerifyInputs, Inputs]:
     """The checked call, and the inputs that all commands have in common.
 
     :param why: the record of ``--why``
     :raises UsageError: the call is wrong
     """
-    before, after, in_place = map(texts, sides)
+    before, after, in_place = texts(sides["before"]), texts(sides["after"]), texts(sides["in_place"])
     inputs = Inputs.of(OPTIONS, (), options)
     inputs = replace(inputs, values={"before": before, "after": after, "in_place": in_place, **inputs.values})
     if bool(in_place) in (bool(after), bool(before)):
@@ -281,7 +273,7 @@ def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int
 
     def body(arguments: argparse.Namespace) -> int:
         options = OPTIONS.complete(vars(arguments) | ({} if engine is None else {"engine": engine}))
-        sides = CompareSides(arguments.before, arguments.after, arguments.in_place)
+        sides = Sides(before=arguments.before, after=arguments.after, in_place=arguments.in_place)
         if arguments.why is None:
             return _finish(run(sides, options), arguments)
         call, inputs = read_call(sides, options, arguments.why)
