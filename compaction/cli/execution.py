@@ -23,7 +23,7 @@ from compaction.cli import interrupts, log_lines, standard_streams
 from compaction.cli.parser import Parser
 from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.metrics import open_metrics, with_last_success
-from compaction.options.option import HIDDEN, CommandOptions, with_source
+from compaction.options.option import CommandOptions
 from compaction.options.table import JSON
 from compaction.printable import printable
 from compaction.report import LogStatus
@@ -73,7 +73,8 @@ def run_command(options: CommandOptions[Any], argv: Sequence[str] | None, body: 
 
 
 def _run(options: CommandOptions[Any], argv: Sequence[str], body: Callable[[argparse.Namespace], int]) -> int:
-    arguments = Parser(options).parse_args(argv)
+    parser = Parser(options)
+    arguments = parser.parse_args(argv)
     for name in ("report", "metrics", "html"):
         file = getattr(arguments, name, None)
         if file is not None:
@@ -82,7 +83,7 @@ def _run(options: CommandOptions[Any], argv: Sequence[str], body: Callable[[argp
     if not getattr(arguments, "dry_run", True):
         interrupts.may_change_logs()
     on_wave = partial(_write_metrics, getattr(arguments, "metrics", None))
-    with call(), in_command(Surroundings(progress, interrupts.deferred, True, _options(arguments), on_wave)):
+    with call(), in_command(Surroundings(progress, interrupts.deferred, True, parser.in_report(arguments), on_wave)):
         try:
             return body(arguments)
         except SystemExit as end:
@@ -123,16 +124,6 @@ def _error_text(error: Exception) -> str:
         return error.describe()
     first_line = next((line for line in str(error).splitlines() if line.strip()), "no message")
     return f"{type(error).__name__}: {first_line}; {_TRACE}"
-
-
-def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Each option of a command with its value and its source, as reports have them; patterns of keys are never shown."""
-    results = {}
-    for name, (dest, default) in arguments.options.items():
-        value = getattr(arguments, dest)
-        shown = [HIDDEN] * len(value) if dest in arguments.hidden else value
-        results[name] = with_source(shown, default, "command line")
-    return results
 
 
 def progress() -> Progress:

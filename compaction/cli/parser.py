@@ -14,7 +14,7 @@ from compaction.cli.help_text import HelpFormatter
 from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
 from compaction.errors import UsageError
 from compaction.names import REFERENCE_VERSION
-from compaction.options.option import CommandOptions, Option
+from compaction.options.option import HIDDEN, CommandOptions, Option, with_source
 from compaction.options.table import GROUPS
 
 T = TypeVar("T")
@@ -136,16 +136,15 @@ class Parser(argparse.ArgumentParser):
         hint = f"did you mean {near[0]}? See {self.prog} --help" if near else f"see {self.prog} --help"
         raise UsageError(f"{_UNRECOGNIZED}{option}", hint=hint)
 
-    def parse_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> argparse.Namespace:
-        """The arguments; for reports also the command's name, the keyword and default of each flag, and hidden keywords."""
-        result = super().parse_args(args, namespace)
-        result.command = self._command.name
-        result.hidden = {name for name, row in self._command.rows.items() if row.hidden}
-        named = [action for action in self._actions if action.option_strings and action.dest not in ("help", "help_all")]
-        result.options = {action.option_strings[-1]: (action.dest, self.get_default(action.dest)) for action in named}
-        return result
+    def in_report(self, arguments: argparse.Namespace) -> dict[str, dict[str, object]]:
+        """Each option with its value and its source, as reports have them; patterns of keys are never shown."""
+        results = {}
+        for action in self._actions:
+            if action.option_strings and action.dest not in ("help", "help_all"):
+                value = getattr(arguments, action.dest)
+                shown = [HIDDEN] * len(value) if self._command.rows[action.dest].hidden else value
+                results[action.option_strings[-1]] = with_source(shown, self.get_default(action.dest), "command line")
+        return results
 
     def error(self, message: str) -> NoReturn:
         if self._hides:

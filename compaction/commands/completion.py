@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 import shtab
 
@@ -49,7 +50,7 @@ def _all_commands() -> argparse.ArgumentParser:
     program.add_argument("--version", action="store_true", help="print the version")
     commands = program.add_subparsers()
     for command in COMMANDS:
-        options = Parser(command.load().OPTIONS)
+        options: Any = Parser(command.load().OPTIONS)
         for action in options._actions:
             metavar = str(action.metavar or "")
             if metavar.startswith("DIR"):

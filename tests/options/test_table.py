@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from itertools import product
 
 import pytest
@@ -88,6 +87,6 @@ def test_an_unknown_keyword_is_a_type_error_as_of_any_function() -> None:
 
 def test_flags_and_keywords_are_unique_in_a_command() -> None:
     for command in COMMANDS:
-        actions = [action for action in Parser(command.load().OPTIONS)._actions if isinstance(action, argparse.Action)]
+        actions = Parser(command.load().OPTIONS)._actions
         flags = [flag for action in actions for flag in action.option_strings]
         assert len(flags) == len(set(flags))
