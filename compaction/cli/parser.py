@@ -14,7 +14,7 @@ from compaction.cli.help_text import HelpFormatter
 from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
 from compaction.errors import UsageError
 from compaction.names import REFERENCE_VERSION
-from compaction.options.option import HIDDEN, CommandOptions, Option, with_source
+from compaction.options.option import CommandOptions, Option, with_source
 from compaction.options.table import GROUPS
 
 T = TypeVar("T")
@@ -141,8 +141,7 @@ class Parser(argparse.ArgumentParser):
         results = {}
         for action in self._actions:
             if action.option_strings and action.dest not in ("help", "help_all"):
-                value = getattr(arguments, action.dest)
-                shown = [HIDDEN] * len(value) if self._command.rows[action.dest].hidden else value
+                shown = self._command.rows[action.dest].shown(getattr(arguments, action.dest))
                 results[action.option_strings[-1]] = with_source(shown, self.get_default(action.dest), "command line")
         return results
 

@@ -44,9 +44,8 @@ def provenance(inputs: Inputs, engine: Engine | None = None) -> dict[str, Any]:
 
 
 def _options(inputs: Inputs) -> dict[str, dict[str, Any]]:
-    rows = inputs.command.rows
-    values = inputs.command.shown(inputs.values, *inputs.values)
-    return {rows[name].flag: with_source(value, rows[name].default) for name, value in values.items() if rows[name].flag}
+    given = ((inputs.command.rows[name], value) for name, value in inputs.values.items())
+    return {row.flag: with_source(row.shown(value), row.default) for row, value in given if row.flag}
 
 
 def _broker_settings(inputs: Inputs) -> dict[str, Any]:

@@ -81,6 +81,10 @@ class Option:
             return as_of_ms(value, self.flag)
         return os.fspath(value) if isinstance(value, os.PathLike) else value
 
+    def shown(self, value: Any) -> Any:
+        """A value for documents; those that may be keys are hidden."""
+        return [HIDDEN] * len(value) if self.hidden else value
+
     def check(self, value: Any) -> None:
         """:raises UsageError: the value is none of the choices"""
         if self.choices is not None and isinstance(value, str) and value not in self.choices:
@@ -106,7 +110,7 @@ class CommandOptions(Generic[Values]):
         self._combinations = [each for each in COMBINATIONS if each.applies(name, self.rows)]
         self._hints = keywords.__annotations__
 
-    def complete(self, given: Mapping[str, Any]) -> Values:
+    def complete(self, given: Mapping[str, object]) -> Values:
         """The values of all keywords, in the form in which they are used.
 
         :param given: the keywords of a call, or all values of a command line
@@ -118,15 +122,11 @@ class CommandOptions(Generic[Values]):
         self.check({**given, **values})
         return cast("Values", values)
 
-    def shown(self, values: Mapping[str, Any], *names: str) -> dict[str, Any]:
-        """Some values for documents, by keyword: those that may be keys are hidden."""
-        return {name: [HIDDEN] * len(values[name]) if self.rows[name].hidden else values[name] for name in names}
-
-    def recorded(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def recorded(self, values: Mapping[str, object]) -> dict[str, Any]:
         """The values that change an output, besides those of ``Inputs``."""
-        return self.shown(values, *(name for name, row in self.keywords.items() if row.recorded))
+        return {name: row.shown(values[name]) for name, row in self.keywords.items() if row.recorded}
 
-    def check(self, values: Mapping[str, Any]) -> None:
+    def check(self, values: Mapping[str, object]) -> None:
         """:raises UsageError: options contradict each other"""
 
         def is_given(name: str) -> bool:
