@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from compaction.api.read_frame import read as read
     from compaction.certifier.certificate import VerifyReport as VerifyReport
     from compaction.checkup.check import Checkup as Checkup
     from compaction.commands.compact import compact as compact
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from compaction.commands.dump_log import dump as dump
     from compaction.commands.erase import erase as erase
     from compaction.commands.expire import expire as expire
+    from compaction.commands.read import read as read
     from compaction.commands.verify import verify as verify
     from compaction.compare.comparison import Comparison as Comparison
     from compaction.counting.count_report import CountReport as CountReport
@@ -39,7 +39,7 @@ _PLACES = {
     "count": "commands.count",
     "dump": "commands.dump_log",
     "doctor": "commands.doctor",
-    "read": "api.read_frame",
+    "read": "commands.read",
     "RunReport": "run_report",
     "Comparison": "compare.comparison",
     "VerifyReport": "certifier.certificate",

@@ -12,6 +12,7 @@ import pytest
 
 import compaction
 from compaction.cli import console
+from compaction.cli.parser import Parser
 from compaction.storage.export_layout import GROUP
 
 if sys.version_info >= (3, 11):
@@ -150,6 +151,6 @@ def test_every_option_in_the_table_is_one_of_its_commands() -> None:
     assert rows
     for options, commands in rows:
         for command in COMMANDS if commands == "all" else commands.split(", "):
-            help_text = importlib.import_module(f"compaction.commands.{COMMANDS[command]}").parser().format_help()
+            help_text = Parser(importlib.import_module(f"compaction.commands.{COMMANDS[command]}").OPTIONS).format_help()
             for option in re.findall(r"`(--[\w-]+)", options):
                 assert option in help_text, f"{command} {option}"

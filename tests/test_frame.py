@@ -194,9 +194,10 @@ class TestPins:
 
 class TestManifests:
     def test_their_commands_have_the_options_of_the_command(self) -> None:
-        from compaction.commands.compact import parser
+        from compaction.cli.parser import Parser
+        from compaction.commands.compact import OPTIONS
 
-        known = {option for action in parser()._actions for option in action.option_strings}
+        known = {option for action in Parser(OPTIONS)._actions for option in action.option_strings}
         manifests = list((ROOT / "conf/kubernetes").glob("*.yaml"))
         assert manifests
         for manifest in manifests:

@@ -20,11 +20,11 @@ import pyarrow as pa
 import pytest
 
 from compaction.api.engine_choice import choose
-from compaction.api.inputs import Inputs
-from compaction.api.provenance import provenance
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport, Violation
 from compaction.cleaning.log_to_clean import SkipCause
+from compaction.cli.parser import Parser
 from compaction.commands import compact, dry_run
+from compaction.commands.provenance import provenance
 from compaction.compare.comparison import (
     ComparedLog,
     Comparison,
@@ -37,6 +37,7 @@ from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES
 from compaction.erasure.erasure_report import erasure_document
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
 from compaction.formats.keys import KeyCriteria
+from compaction.options.inputs import Inputs
 from compaction.report import LogReport, LogStatus, VersionUsed
 from compaction.run_report import RunReport
 from tests.compare.browser import find_browser
@@ -61,7 +62,7 @@ def load(name: str) -> ModuleType:
 
 def test_the_reference_has_every_option_setting_field_and_code(reference: ModuleType) -> None:
     options = reference.options()
-    assert {option for action in compact.parser()._actions for option in action.option_strings} <= set(
+    assert {option for action in Parser(compact.OPTIONS)._actions for option in action.option_strings} <= set(
         re.findall(r"--?[\w-]+", options)
     )
     assert set(TOPIC_ENTRIES) | set(BROKER_ENTRIES) <= set(re.findall(r"^\| `([\w.]+)` \|", reference.settings(), re.MULTILINE))

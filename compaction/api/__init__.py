@@ -1,1 +1,1 @@
-"""From the parameters of a call to checked requests, engines, output layouts, certificates and provenance."""
+"""The engine of a call."""

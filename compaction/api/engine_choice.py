@@ -13,8 +13,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.inputs import Inputs
 from compaction.errors import UsageError
+from compaction.options.inputs import Inputs
 from compaction.options.table import AUTO, CONNECT, LOCAL, SPARK
 from compaction.screen.steps import step
 from compaction.startup import require_java

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.engine_choice import Surroundings, in_command
-from compaction.api.provenance import option
 from compaction.cli import interrupts, log_lines, standard_streams
 from compaction.cli.parser import Parser
 from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.metrics import open_metrics, with_last_success
-from compaction.options.option import HIDDEN
+from compaction.options.option import CommandOptions
 from compaction.options.table import JSON
 from compaction.printable import printable
 from compaction.report import LogStatus
@@ -43,7 +42,7 @@ _TRACE = "run again with --verbose for the stack trace"
 _JSON_OPTION = f"--log-format={log_lines.JSON}"
 
 
-def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
+def run_command(options: CommandOptions[Any], argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
     """Parses the arguments and runs a command's body; any error becomes one line and an exit code."""
     # modules need no garbage collection at the end of the process
     atexit.register(gc.freeze)
@@ -54,7 +53,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
     try:
         with interrupts.handled():
             _require_directory()
-            return _run(parser, arguments, body)
+            return _run(options, arguments, body)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt:
@@ -73,7 +72,8 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
         log_lines.close()
 
 
-def _run(parser: Parser, argv: Sequence[str], body: Callable[[argparse.Namespace], int]) -> int:
+def _run(options: CommandOptions[Any], argv: Sequence[str], body: Callable[[argparse.Namespace], int]) -> int:
+    parser = Parser(options)
     arguments = parser.parse_args(argv)
     for name in ("report", "metrics", "html"):
         file = getattr(arguments, name, None)
@@ -83,7 +83,7 @@ def _run(parser: Parser, argv: Sequence[str], body: Callable[[argparse.Namespace
     if not getattr(arguments, "dry_run", True):
         interrupts.may_change_logs()
     on_wave = partial(_write_metrics, getattr(arguments, "metrics", None))
-    with call(), in_command(Surroundings(progress, interrupts.deferred, True, _options(arguments), on_wave)):
+    with call(), in_command(Surroundings(progress, interrupts.deferred, True, parser.in_report(arguments), on_wave)):
         try:
             return body(arguments)
         except SystemExit as end:
@@ -124,16 +124,6 @@ def _error_text(error: Exception) -> str:
         return error.describe()
     first_line = next((line for line in str(error).splitlines() if line.strip()), "no message")
     return f"{type(error).__name__}: {first_line}; {_TRACE}"
-
-
-def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Each option of a command with its value and its source, as reports have them; patterns of keys are never shown."""
-    results = {}
-    for name, (dest, default) in arguments.options.items():
-        value = getattr(arguments, dest)
-        shown = [HIDDEN] * len(value) if dest in arguments.hidden else value
-        results[name] = option(shown, default, "command line")
-    return results
 
 
 def progress() -> Progress:

@@ -14,7 +14,7 @@ from compaction.cli.help_text import HelpFormatter
 from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
 from compaction.errors import UsageError
 from compaction.names import REFERENCE_VERSION
-from compaction.options.option import CommandOptions, Option
+from compaction.options.option import CommandOptions, Option, with_source
 from compaction.options.table import GROUPS
 
 T = TypeVar("T")
@@ -73,18 +73,16 @@ class Parser(argparse.ArgumentParser):
     """A parser that raises errors instead of printing them with the usage text, suggests the nearest option for an unknown one,
     and shows commands in the form of the call: ``spark-submit``, or the console command.
 
-    :param command: the options
-    :param description: the paragraphs above them; the short help has the first
-    :param epilog: the sections below them; it begins with the exit status if that is not ``EXIT_HELP``
+    :param command: the options, with the texts above and below them; the short help has the first paragraph of those above
     :param short: only usual options, as ``--help`` shows them
     """
 
-    def __init__(self, command: CommandOptions[Any], description: str, epilog: str, *, short: bool = False) -> None:
-        self._command, self._description, self._epilog = command, description, epilog
+    def __init__(self, command: CommandOptions[Any], *, short: bool = False) -> None:
+        self._command = command
         rows = {name: row for name, row in command.rows.items() if (row.usual or not short) and (row.flag or row.others)}
         super().__init__(
             prog=None if _application() is None else f"{SUBMIT} jobs/{_application()}.py",
-            description=_as_run(description.partition("\n\n")[0] if short else description),
+            description=_as_run(command.description.partition("\n\n")[0] if short else command.description),
             epilog=_as_run(self._closing(len(command.rows) - len(rows) if short else 0)),
             formatter_class=HelpFormatter,
             allow_abbrev=False,
@@ -103,14 +101,14 @@ class Parser(argparse.ArgumentParser):
     def _closing(self, omitted: int) -> str:
         """The text below the options."""
         if omitted:
-            return f"--help-all shows {omitted} more options.\n\n{self._epilog}"
+            return f"--help-all shows {omitted} more options.\n\n{self._command.epilog}"
         configuration = [CONFIGURATION_HELP] if "settings" in self._command.rows else []
-        exits = [] if "exit status:" in self._epilog else [EXIT_HELP]
-        return "\n".join([*configuration, *exits, self._epilog])
+        exits = [] if "exit status:" in self._command.epilog else [EXIT_HELP]
+        return "\n".join([*configuration, *exits, self._command.epilog])
 
     def print_usual(self) -> None:
         """Prints the short help."""
-        Parser(self._command, self._description, self._epilog, short=True).print_help()
+        Parser(self._command, short=True).print_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments = sys.argv[1:] if args is None else args
@@ -138,16 +136,14 @@ class Parser(argparse.ArgumentParser):
         hint = f"did you mean {near[0]}? See {self.prog} --help" if near else f"see {self.prog} --help"
         raise UsageError(f"{_UNRECOGNIZED}{option}", hint=hint)
 
-    def parse_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> argparse.Namespace:
-        """The arguments; for reports also the command's name, the keyword and default of each flag, and hidden keywords."""
-        result = super().parse_args(args, namespace)
-        result.command = self._command.name
-        result.hidden = {name for name, row in self._command.rows.items() if row.hidden}
-        named = [action for action in self._actions if action.option_strings and action.dest not in ("help", "help_all")]
-        result.options = {action.option_strings[-1]: (action.dest, self.get_default(action.dest)) for action in named}
-        return result
+    def in_report(self, arguments: argparse.Namespace) -> dict[str, dict[str, object]]:
+        """Each option with its value and its source, as reports have them; patterns of keys are never shown."""
+        results = {}
+        for action in self._actions:
+            if action.option_strings and action.dest not in ("help", "help_all"):
+                shown = self._command.rows[action.dest].shown(getattr(arguments, action.dest))
+                results[action.option_strings[-1]] = with_source(shown, self.get_default(action.dest), "command line")
+        return results
 
     def error(self, message: str) -> NoReturn:
         if self._hides:

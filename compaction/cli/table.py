@@ -17,7 +17,7 @@ class Command(NamedTuple):
     """A command.
 
     :ivar name: its name in the console command
-    :ivar application: its module in ``compaction.commands``, with ``parser()`` and ``main(argv)``, and its file in ``jobs/``
+    :ivar application: its module in ``compaction.commands``, with ``OPTIONS`` and ``main(argv)``, and its file in ``jobs/``
     :ivar purpose: its line of help
     """
 

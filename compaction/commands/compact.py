@@ -12,13 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from compaction.api.engine_choice import ENCRYPTED, Engine, progress, wave_ended
-from compaction.api.inputs import Inputs, read_request, with_output
-from compaction.api.runs import OnReport, done_before, report_without_logs, run_on_engine
 from compaction.cli import execution, log_lines
-from compaction.cli.parser import Parser
+from compaction.commands.runs import OnReport, done_before, report_without_logs, run_on_engine
 from compaction.config.request import Budget, CheckCopy, CompactionRequest
 from compaction.errors import CompactionError
 from compaction.names import TopicPartition
+from compaction.options.inputs import Inputs, read_request, with_output
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON, REPORTED, CompactOptions
 from compaction.options.values import Texts, read_duration, read_share, read_size
@@ -62,12 +61,7 @@ examples:
 """
 
 
-OPTIONS = CommandOptions("compact", CompactOptions, *REPORTED)
-
-
-def parser() -> Parser:
-    """The command's options."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
+OPTIONS = CommandOptions("compact", CompactOptions, *REPORTED, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 @OPTIONS.function
@@ -199,4 +193,4 @@ def main(argv: Sequence[str] | None = None, execute: Execute = clean) -> int:
             log_lines.print_line(line)
         return max([code, *(show(verification, screen) for verification in verifications)])
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)

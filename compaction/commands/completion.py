@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 import shtab
 
@@ -34,12 +35,7 @@ examples:
 """
 
 
-OPTIONS = CommandOptions("completion", NoOptions, Shell, Messages)
-
-
-def parser() -> Parser:
-    """The command's options."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
+OPTIONS = CommandOptions("completion", NoOptions, Shell, Messages, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 def script(shell: str) -> str:
@@ -54,7 +50,7 @@ def _all_commands() -> argparse.ArgumentParser:
     program.add_argument("--version", action="store_true", help="print the version")
     commands = program.add_subparsers()
     for command in COMMANDS:
-        options = command.load().parser()
+        options: Any = Parser(command.load().OPTIONS)
         for action in options._actions:
             metavar = str(action.metavar or "")
             if metavar.startswith("DIR"):
@@ -72,4 +68,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(script(arguments.shell))
         return 0
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from compaction.api.engine_choice import ENCRYPTED, Engine, chosen, progress
-from compaction.api.inputs import Inputs, find_logs, read_selector
 from compaction.cli import execution, log_lines
-from compaction.cli.parser import Parser
 from compaction.counting.count_report import CountReport
 from compaction.locking.access import Purpose, access
+from compaction.options.inputs import Inputs, find_logs, read_selector
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON, CountOptions, Html, LogDirs, Messages, Output
 from compaction.options.values import Texts
@@ -70,12 +69,7 @@ examples:
 #: headers, producers and groups of keys that are named, if --top is not larger
 _NAMED = 10
 
-OPTIONS = CommandOptions("count", CountOptions, LogDirs, Html, Output, Messages)
-
-
-def parser() -> Parser:
-    """The options of the command."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
+OPTIONS = CommandOptions("count", CountOptions, LogDirs, Html, Output, Messages, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 @OPTIONS.function
@@ -136,4 +130,4 @@ def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int
         report = run(arguments.log_dirs, OPTIONS.complete(vars(arguments) | ({} if engine is None else {"engine": engine})))
         return execution.finish([(arguments.html, report.to_html)], lambda: _show(report, arguments), report.exit_code)
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)

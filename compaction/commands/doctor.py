@@ -10,12 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compaction.api.inputs import Inputs, read_request
 from compaction.checkup.check import MACHINE, Check, Checkup, State, check_lines, check_machine
 from compaction.cli import execution
-from compaction.cli.parser import Parser
 from compaction.commands import warm_up
 from compaction.errors import UsageError
+from compaction.options.inputs import Inputs, read_request
 from compaction.options.option import CommandOptions
 from compaction.options.table import TEXT, DoctorOptions, Messages, OptionalLogDirs, Output
 from compaction.options.values import Texts, texts
@@ -52,12 +51,7 @@ examples:
 _WARM_UP = "kafka-log-compaction warm-up"
 
 
-OPTIONS = CommandOptions("doctor", DoctorOptions, OptionalLogDirs, Output, Messages)
-
-
-def parser() -> Parser:
-    """The options of the command."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
+OPTIONS = CommandOptions("doctor", DoctorOptions, OptionalLogDirs, Output, Messages, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 @OPTIONS.function
@@ -133,4 +127,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(checkup.summary() if as_text else checkup.to_json().rstrip("\n"))
         return checkup.exit_code
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)

@@ -9,16 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from compaction.api.engine_choice import Engine, chosen, progress
-from compaction.api.inputs import Inputs, read_request, read_selector
-from compaction.api.provenance import provenance
 from compaction.cli import execution, log_lines
-from compaction.cli.parser import Parser
+from compaction.commands.provenance import provenance
 from compaction.compare.comparison import Comparison, OutcomeStatus, explanation_lines, explanations_to_json
 from compaction.compare.comparison_metrics import comparison_metrics
 from compaction.config import Policy
 from compaction.config.request import ComparisonRequest, Span
 from compaction.config.sources import CONFIGURED
 from compaction.errors import UsageError
+from compaction.options.inputs import Inputs, read_request, read_selector
 from compaction.options.option import CommandOptions
 from compaction.options.table import (
     JSON,
@@ -85,13 +84,20 @@ examples:
 
 
 OPTIONS = CommandOptions(
-    "dry-run", DryRunOptions, LogDirs, Explain, Report, Metrics, Html, AllRows, Quiet, Output, Messages
+    "dry-run",
+    DryRunOptions,
+    LogDirs,
+    Explain,
+    Report,
+    Metrics,
+    Html,
+    AllRows,
+    Quiet,
+    Output,
+    Messages,
+    description=_DESCRIPTION,
+    epilog=_EPILOG,
 )
-
-
-def parser() -> Parser:
-    """The command's options."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
 
 
 @OPTIONS.function
@@ -174,7 +180,7 @@ def main(argv: Sequence[str] | None = None, execute: Execute = compare) -> int:
             return _explain(options, arguments)
         return _finish(run(arguments.log_dirs, options, execute), arguments)
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)
 
 
 def _explain(options: DryRunOptions, arguments: argparse.Namespace) -> int:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.inputs import read_keys
 from compaction.cli import execution, log_lines, standard_streams
-from compaction.cli.parser import Parser
 from compaction.errors import StorageError, UsageError
+from compaction.options.inputs import read_private_keys
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSONL, MAX_BYTES, STRING_DECODER, DumpOptions, Files, Messages
 from compaction.options.values import Texts, texts
@@ -99,12 +98,7 @@ examples:
 
 _MAX_LONG = 2**63 - 1
 
-OPTIONS = CommandOptions("dump-log", DumpOptions, Files, Messages)
-
-
-def parser() -> Parser:
-    """The options of the command."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
+OPTIONS = CommandOptions("dump-log", DumpOptions, Files, Messages, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 def _offsets(text: str) -> Offsets:
@@ -190,7 +184,7 @@ def read_request(files: Texts, options: DumpOptions) -> DumpRequest:
     from compaction.dumping.index_dump import IndexView
     from compaction.dumping.segment_dump import SegmentView
 
-    read_keys(texts(options["private_keys"]))
+    read_private_keys(texts(options["private_keys"]))
     decoder, classes = options["decoder"], (options["key_decoder_class"], options["value_decoder_class"])
     contents = options["print_data_log"] or decoder is not None or classes != (None, None)
     return DumpRequest(
@@ -278,4 +272,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     def body(arguments: argparse.Namespace) -> int:
         return _print(read_request(arguments.files, OPTIONS.complete(vars(arguments))))
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)

@@ -14,13 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from compaction.api.engine_choice import ENCRYPTED, Engine, progress, wave_ended
-from compaction.api.inputs import Inputs, read_request, read_selector, with_output
-from compaction.api.key_inputs import KeyInputs, certified_salt, erased_keys, read_keys
-from compaction.api.runs import OnReport, done_before, run_on_engine
 from compaction.certifier.certificate import Status
 from compaction.cli import execution, log_lines
-from compaction.cli.parser import Parser
+from compaction.commands.runs import OnReport, done_before, run_on_engine
 from compaction.config.request import CompactionRequest
+from compaction.errors import UsageError
+from compaction.options.inputs import Inputs, read_request, read_selector, with_output
+from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
 from compaction.options.table import REPORTED, EraseOptions
 from compaction.options.values import Texts
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from compaction.erasure.erase_keys import ErasureRequest
+    from compaction.formats.keys import KeyCriteria
 
 Execute = Callable[[Engine, "ErasureRequest"], RunReport]
 
@@ -66,12 +67,7 @@ examples:
 """
 
 
-OPTIONS = CommandOptions("erase", EraseOptions, *REPORTED)
-
-
-def parser() -> Parser:
-    """The command's options."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
+OPTIONS = CommandOptions("erase", EraseOptions, *REPORTED, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 @OPTIONS.function
@@ -105,7 +101,7 @@ def run(log_dirs: Texts, options: EraseOptions, on_report: OnReport, execute: Ex
     def work(engine: Engine, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
         request = _request(inputs, options)
         if inputs.if_done and path is not None:
-            salt = certified_salt(path, request.erasure.criteria)
+            salt = _certified_salt(path, request.erasure.criteria)
             if (earlier_report := done_before(_with_salt(request.base, salt or request.erasure.salt))) is not None:
                 return report_once(earlier_report)
         if path is not None:
@@ -126,7 +122,7 @@ def _request(inputs: Inputs, options: EraseOptions) -> ErasureRequest:
     from compaction.erasure.erase_keys import ErasureRequest
     from compaction.erasure.find_matches import Erasure
 
-    (criteria, places), salt = read_keys(KeyInputs.of(options)), secrets.token_bytes(16)
+    (criteria, places), salt = read_keys(options), secrets.token_bytes(16)
     base = with_output(inputs, read_request(inputs))
     base = replace(_with_salt(base, salt), include_active=options["include_active"])
     erasure = Erasure(criteria, salt, options["on_match"] == "tombstone")
@@ -139,6 +135,17 @@ def _with_salt(base: CompactionRequest, salt: bytes) -> CompactionRequest:
     """The request whose output records the salt of its run in place of the keys, because keys could be guessed from any hash.
     The certificate with this salt identifies the keys."""
     return base if base.call is None else replace(base, call={**base.call, "keys": salt.hex()})
+
+
+def _certified_salt(path: str, criteria: KeyCriteria) -> bytes | None:
+    """The salt of the run that wrote a certificate; ``None`` if there is no certificate of these keys.
+
+    :raises CompactionError: the certificate has changed since it was written
+    """
+    try:
+        return bytes.fromhex(read_sealed(path, criteria)["salt"])
+    except UsageError:
+        return None
 
 
 def erase_records(engine: Engine, request: ErasureRequest) -> RunReport:
@@ -160,7 +167,7 @@ def main(argv: Sequence[str] | None = None, execute: Execute = erase_records) ->
             log_lines.print_error(line)
         return code
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)
 
 
 def _remaining_line(report: RunReport) -> str:

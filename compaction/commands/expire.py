@@ -11,12 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from compaction.api.engine_choice import Engine
-from compaction.api.inputs import Inputs, read_request, with_output
-from compaction.api.runs import OnReport, done_before, report_without_logs, run_on_engine
 from compaction.cli import execution
-from compaction.cli.parser import Parser
+from compaction.commands.runs import OnReport, done_before, report_without_logs, run_on_engine
 from compaction.config.request import CompactionRequest
 from compaction.names import REFERENCE_VERSION
+from compaction.options.inputs import Inputs, read_request, with_output
 from compaction.options.option import CommandOptions
 from compaction.options.table import REPORTED, ExpireOptions
 from compaction.options.values import Texts
@@ -61,12 +60,7 @@ examples:
 """
 
 
-OPTIONS = CommandOptions("expire", ExpireOptions, *REPORTED)
-
-
-def parser() -> Parser:
-    """The command's options."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
+OPTIONS = CommandOptions("expire", ExpireOptions, *REPORTED, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 @OPTIONS.function
@@ -115,4 +109,4 @@ def main(argv: Sequence[str] | None = None, execute: Execute = delete) -> int:
         options = OPTIONS.complete(vars(arguments))
         return execution.run_and_write(partial(run, arguments.log_dirs, options, execute=execute), arguments)[1]
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)

@@ -11,7 +11,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compaction.api.engine_choice import ENCRYPTED, Engine, chosen, progress
-from compaction.api.inputs import (
+from compaction.certifier.certificate import Status, VerifyReport, error_line
+from compaction.certifier.find_pairs import VerifyRequest
+from compaction.cli import execution, log_lines
+from compaction.commands.provenance import provenance
+from compaction.errors import UsageError
+from compaction.locking.access import Purpose, access
+from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
+from compaction.names import TopicPartition, parse_partition_dir
+from compaction.options.inputs import (
     Inputs,
     join_tail,
     read_kafka_version,
@@ -20,16 +28,7 @@ from compaction.api.inputs import (
     read_selector,
     usage_errors,
 )
-from compaction.api.key_inputs import KeyInputs, with_certificate
-from compaction.api.provenance import provenance
-from compaction.certifier.certificate import Status, VerifyReport, error_line
-from compaction.certifier.find_pairs import VerifyRequest
-from compaction.cli import execution, log_lines
-from compaction.cli.parser import Parser
-from compaction.errors import UsageError
-from compaction.locking.access import Purpose, access
-from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
-from compaction.names import TopicPartition, parse_partition_dir
+from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON, Html, Messages, Output, Quiet, Report, Sides, VerifyOptions, Why
 from compaction.options.values import Texts, texts
@@ -74,12 +73,19 @@ examples:
 """
 
 
-OPTIONS = CommandOptions("verify", VerifyOptions, Sides, Why, Report, Html, Quiet, Output, Messages)
-
-
-def parser() -> Parser:
-    """The command's options."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
+OPTIONS = CommandOptions(
+    "verify",
+    VerifyOptions,
+    Sides,
+    Why,
+    Report,
+    Html,
+    Quiet,
+    Output,
+    Messages,
+    description=_DESCRIPTION,
+    epilog=_EPILOG,
+)
 
 
 class VerifyInputs(NamedTuple):
@@ -92,18 +98,8 @@ class VerifyInputs(NamedTuple):
     certificate_path: str | None = None
 
 
-class CompareSides(NamedTuple):
-    """The log directories to compare, as given."""
-
-    before: Texts = ()
-    after: Texts = ()
-    in_place: Texts = ()
-
-
 @OPTIONS.function
-def verify(
-    before: Texts = (), after: Texts = (), *, in_place: Texts = (), **options: Unpack[VerifyOptions]
-) -> VerifyReport:
+def verify(before: Texts = (), after: Texts = (), *, in_place: Texts = (), **options: Unpack[VerifyOptions]) -> VerifyReport:
     """Proves that the logs of ``after`` are a valid result of cleaning those of ``before``; or those of ``in_place``, of
     cleaning the segments that the last run replaced.
 
@@ -116,10 +112,10 @@ def verify(
     :raises UsageError: an argument is invalid, or there is nothing to compare
     :raises CompactionError: a directory cannot be read; a log that cannot be verified is in the report
     """
-    return run(CompareSides(before, after, in_place), options)
+    return run(Sides(before=before, after=after, in_place=in_place), options)
 
 
-def run(sides: CompareSides, options: VerifyOptions) -> VerifyReport:
+def run(sides: Sides, options: VerifyOptions) -> VerifyReport:
     """Runs the command."""
     call, inputs = read_call(sides, options)
     with chosen(inputs, ENCRYPTED) as engine:
@@ -154,13 +150,13 @@ def _explained(engine: Engine, request: VerifyRequest, offset: int) -> list[str]
         return explain_record.explain(engine.passes(progress_display), request, offset)
 
 
-def read_call(sides: CompareSides, options: VerifyOptions, why: str | None = None) -> tuple[VerifyInputs, Inputs]:
+def read_call(sides: Sides, options: VerifyOptions, why: str | None = None) -> tuple[VerifyInputs, Inputs]:
     """The checked call, and the inputs that all commands have in common.
 
     :param why: the record of ``--why``
     :raises UsageError: the call is wrong
     """
-    before, after, in_place = map(texts, sides)
+    before, after, in_place = texts(sides["before"]), texts(sides["after"]), texts(sides["in_place"])
     inputs = Inputs.of(OPTIONS, (), options)
     inputs = replace(inputs, values={"before": before, "after": after, "in_place": in_place, **inputs.values})
     if bool(in_place) in (bool(after), bool(before)):
@@ -188,8 +184,30 @@ def read_call(sides: CompareSides, options: VerifyOptions, why: str | None = Non
     path = options["certificate"]
     if path is None:
         return VerifyInputs(request, record), inputs
-    request, certificate, erased = with_certificate(os.fspath(path), KeyInputs.of(options), request)
+    request, certificate, erased = _with_certificate(os.fspath(path), options, request)
     return VerifyInputs(request, record, certificate, erased, os.fspath(path)), inputs
+
+
+def _with_certificate(
+    path: str, options: VerifyOptions, request: VerifyRequest
+) -> tuple[VerifyRequest, Mapping[str, Any], ErasedKeys]:
+    """The request for the selected logs of the certificate, the certificate, and its keys.
+
+    :raises UsageError: the file is not a certificate, or other keys are given
+    :raises CompactionError: the certificate has changed since it was written
+    """
+    from compaction.certifier.erasure_certificate import TOMBSTONE, refused_logs, selected_logs
+
+    criteria, _ = read_keys(options)
+    certificate = read_sealed(path, criteria)
+    request = replace(
+        request,
+        logs=selected_logs(certificate, request.selector),
+        include_active=certificate["include_active"],
+        now_ms=certificate["as_of_ms"],
+        refused=refused_logs(certificate),
+    )
+    return request, certificate, erased_keys(criteria, tombstones=certificate["on_match"] == TOMBSTONE)
 
 
 def _log_dirs(inputs: Inputs, paths: Sequence[str], option: str) -> tuple[str, ...]:
@@ -255,7 +273,7 @@ def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int
 
     def body(arguments: argparse.Namespace) -> int:
         options = OPTIONS.complete(vars(arguments) | ({} if engine is None else {"engine": engine}))
-        sides = CompareSides(arguments.before, arguments.after, arguments.in_place)
+        sides = Sides(before=arguments.before, after=arguments.after, in_place=arguments.in_place)
         if arguments.why is None:
             return _finish(run(sides, options), arguments)
         call, inputs = read_call(sides, options, arguments.why)
@@ -264,4 +282,4 @@ def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int
                 print("\n".join(_explained(tasks, call.request, call.why[1])))
         return 0
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compaction.cli import execution
-from compaction.cli.parser import Parser
 from compaction.errors import CompactionError
 from compaction.options.option import CommandOptions
 from compaction.options.table import Messages, NoOptions, Status
@@ -34,12 +33,7 @@ environment:
 _NO_DIRECTORY = "no directory of this user is protected from other writers: set NUMBA_CACHE_DIR to one"
 
 
-OPTIONS = CommandOptions("warm-up", NoOptions, Status, Messages)
-
-
-def parser() -> Parser:
-    """The command's options."""
-    return Parser(OPTIONS, _DESCRIPTION, _EPILOG)
+OPTIONS = CommandOptions("warm-up", NoOptions, Status, Messages, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 def warm_up() -> None:
@@ -96,4 +90,4 @@ def main(argv: Sequence[str] | None = None) -> int:
             warm_up()
         return show_status(execution.screen(arguments))
 
-    return execution.run_command(parser(), argv, body)
+    return execution.run_command(OPTIONS, argv, body)

@@ -26,6 +26,7 @@ R = TypeVar("R")
 
 #: shown in place of a value that may be a key
 HIDDEN = "[hidden]"
+_PASSWORD = re.compile(r"(?i)(password|secret|credential|token|jaas)[^=]*=")
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,10 @@ class Option:
             return as_of_ms(value, self.flag)
         return os.fspath(value) if isinstance(value, os.PathLike) else value
 
+    def shown(self, value: Any) -> Any:
+        """A value for documents; those that may be keys are hidden."""
+        return [HIDDEN] * len(value) if self.hidden else value
+
     def check(self, value: Any) -> None:
         """:raises UsageError: the value is none of the choices"""
         if self.choices is not None and isinstance(value, str) and value not in self.choices:
@@ -92,17 +97,20 @@ class CommandOptions(Generic[Values]):
     :param name: its name in the console command
     :param keywords: the ``TypedDict`` of the options that its function takes
     :param command_line: ``TypedDict`` of those that only its command line has
+    :param description: the paragraphs above them in its help
+    :param epilog: the sections below them; it begins with the exit status if that is not the one of most commands
     """
 
-    def __init__(self, name: str, keywords: type[Values], *command_line: type) -> None:
+    def __init__(self, name: str, keywords: type[Values], *command_line: type, description: str, epilog: str) -> None:
         self.name, self._function = name, name
+        self.description, self.epilog = description, epilog
         self.keywords = _rows(keywords)
         self.rows: Mapping[str, Option] = {keyword: row for rows in map(_rows, command_line) for keyword, row in rows.items()}
         self.rows = {**self.rows, **self.keywords}
         self._combinations = [each for each in COMBINATIONS if each.applies(name, self.rows)]
         self._hints = keywords.__annotations__
 
-    def complete(self, given: Mapping[str, Any]) -> Values:
+    def complete(self, given: Mapping[str, object]) -> Values:
         """The values of all keywords, in the form in which they are used.
 
         :param given: the keywords of a call, or all values of a command line
@@ -114,15 +122,11 @@ class CommandOptions(Generic[Values]):
         self.check({**given, **values})
         return cast("Values", values)
 
-    def shown(self, values: Mapping[str, Any], *names: str) -> dict[str, Any]:
-        """Some values for documents, by keyword: those that may be keys are hidden."""
-        return {name: [HIDDEN] * len(values[name]) if self.rows[name].hidden else values[name] for name in names}
-
-    def recorded(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def recorded(self, values: Mapping[str, object]) -> dict[str, Any]:
         """The values that change an output, besides those of ``Inputs``."""
-        return self.shown(values, *(name for name, row in self.keywords.items() if row.recorded))
+        return {name: row.shown(values[name]) for name, row in self.keywords.items() if row.recorded}
 
-    def check(self, values: Mapping[str, Any]) -> None:
+    def check(self, values: Mapping[str, object]) -> None:
         """:raises UsageError: options contradict each other"""
 
         def is_given(name: str) -> bool:
@@ -174,6 +178,24 @@ class CommandOptions(Generic[Values]):
         """A message with the names of keywords in place of flags."""
         text = text.replace("see --help", f"see help(compaction.{self._function})")
         return re.sub(r"--[a-z][a-z-]*[a-z]", lambda match: self._keyword_of.get(match[0], match[0]), text)
+
+
+def with_source(value: object, default: object, source: str = "call") -> dict[str, object]:
+    """An option in a report, with its source; passwords are hidden.
+
+    :param source: the source of a value that is not the default
+    """
+    shown = _without_passwords(value)
+    plain = isinstance(shown, (str, int, float, list, type(None)))
+    is_default = value == default or (not value and not default)
+    return {"value": shown if plain else str(shown), "source": "default" if is_default else source}
+
+
+def _without_passwords(value: object) -> object:
+    if isinstance(value, (list, tuple)):
+        return [_without_passwords(element) for element in value]
+    match = _PASSWORD.search(value) if isinstance(value, str) else None
+    return value if match is None else f"{match.string[: match.end()]}{HIDDEN}"
 
 
 def _rows(table: type) -> dict[str, Option]:

@@ -16,10 +16,11 @@ from types import MappingProxyType, ModuleType
 
 import compaction
 from compaction import metrics, report, run_report
-from compaction.api import provenance
 from compaction.certifier import certificate
 from compaction.cleaning import log_to_clean, segment_retention
+from compaction.cli.parser import Parser
 from compaction.cli.table import COMMANDS, PROGRAM
+from compaction.commands import provenance
 from compaction.compare import comparison, comparison_metrics
 from compaction.config import entries
 from compaction.config.entries import Entry
@@ -46,7 +47,6 @@ _COMPARED = (
 )
 
 
-
 def options() -> str:
     """The complete help of each command."""
     parts, given = [], sys.argv
@@ -54,7 +54,7 @@ def options() -> str:
         # parsers show commands as this process was started
         sys.argv = [f"{PROGRAM} {command.name}"]
         try:
-            text = command.load().parser().format_help()
+            text = Parser(command.load().OPTIONS).format_help()
         finally:
             sys.argv = given
         purpose = command.purpose

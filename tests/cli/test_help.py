@@ -22,8 +22,7 @@ CALL = re.compile(rf"^(?:\S+=\S+ )*(?:[\d*]+ +)*((?:{PROGRAM} [a-z]|{SUBMIT} job
 
 
 def parser_of(command: str) -> Parser:
-    found: Parser = import_module(PARSERS[command]).parser()
-    return found
+    return Parser(import_module(PARSERS[command]).OPTIONS)
 
 
 def calls(text: str) -> list[str]:
@@ -53,8 +52,8 @@ def test_every_call_in_the_help_is_one(name: str, monkeypatch: pytest.MonkeyPatc
         quoted = calls(text)
         assert len(quoted) >= 2 or name in ("warm-up", "completion")
         for call in quoted:
-            assert call.startswith(expected)
-            assert parse(call).command == name
+            assert f"{call} ".startswith(f"{expected} ")
+            parse(call)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

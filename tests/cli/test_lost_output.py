@@ -30,7 +30,7 @@ from tests.local_passes import LocalPasses
 
 def verified(argv):
     found = VerifyReport(1, ())
-    return execution.run_command(verify.parser(), argv, lambda arguments: verify._finish(found, arguments))
+    return execution.run_command(verify.OPTIONS, argv, lambda arguments: verify._finish(found, arguments))
 
 name, *argv = sys.argv[1:]
 found = {

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compaction.api.inputs import Inputs
 from compaction.certifier.find_pairs import VerifyRequest
+from compaction.cli.parser import Parser
 from compaction.commands import compact, verify
+from compaction.options.inputs import Inputs
+from compaction.options.table import Sides
 
 
 def verify_request(options: Sequence[str]) -> VerifyRequest:
     """The request of ``verify`` with these options."""
-    given = verify.parser().parse_args(options)
-    sides = verify.CompareSides(given.before, given.after, given.in_place)
+    given = Parser(verify.OPTIONS).parse_args(options)
+    sides = Sides(before=given.before, after=given.after, in_place=given.in_place)
     return verify.read_call(sides, verify.OPTIONS.complete(vars(given)))[0].request
 
 
 def compact_inputs(options: Sequence[str]) -> Inputs:
     """The inputs of ``compact`` with these options."""
-    given = compact.parser().parse_args(options)
+    given = Parser(compact.OPTIONS).parse_args(options)
     return Inputs.of(compact.OPTIONS, given.log_dirs, compact.OPTIONS.complete(vars(given)))

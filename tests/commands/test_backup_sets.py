@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compaction.api import runs
-from compaction.api.inputs import Inputs
-from compaction.commands import compact, count, dump_log
+from compaction.commands import compact, count, dump_log, runs
 from compaction.errors import UsageError
 from compaction.exports.backup.writer import BackupTarget
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import RecordBatch
+from compaction.options.inputs import Inputs
 from compaction.report import LogReport, LogStatus
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from compaction.api.engine_choice import Engine
-from compaction.api.inputs import Inputs
 from compaction.commands import dry_run
 from compaction.compare.compare_policies import compare_with
 from compaction.compare.comparison import Comparison
 from compaction.config.request import ComparisonRequest
+from compaction.options.inputs import Inputs
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from compaction.cli.parser import Parser
 from compaction.commands import dump_log
 from compaction.dumping.batch_reader import RESTORE_HINT
 from tests.dumping.segments import T0, Made, write_partition, write_segment
@@ -135,7 +136,7 @@ class TestHelp:
     def test_every_option_is_listed(self, dump: Call) -> None:
         ended = dump("--help-all")
         assert ended.code == 0
-        known = {name for action in dump_log.parser()._actions for name in action.option_strings}
+        known = {name for action in Parser(dump_log.OPTIONS)._actions for name in action.option_strings}
         shown = set(re.findall(r"(?<!\S)--[a-z-]+", ended.out))
         assert known - shown <= {"--help", "-h"}
 

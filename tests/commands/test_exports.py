@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from compaction.cli.parser import Parser
 from compaction.commands import compact, count, dump_log, erase
 from compaction.erasure.erase_keys import erase_keys
 from compaction.errors import UsageError
@@ -55,7 +56,7 @@ def test_keys_are_erased_from_a_copy_of_an_export(objects: Path, log_dir: Path, 
     def erased(place: object, output: Path) -> dict[str, bytes]:
         options = ["--log-dir", str(place), "--keys", str(tmp_path / "keys.txt"), "--output-dir", str(output)]
         options += ["--include-active", "--as-of-ms", "1798761600000", *COMPACT]
-        given = erase.OPTIONS.complete(vars(erase.parser().parse_args(options)))
+        given = erase.OPTIONS.complete(vars(Parser(erase.OPTIONS).parse_args(options)))
         report = erase.run(str(place), given, lambda report: None, lambda _, request: erase_keys(LocalPasses, request))
         assert [log.status.value for log in report.logs] == ["cleaned"]
         return files(output)

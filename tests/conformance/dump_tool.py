@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 
+from compaction.cli.parser import Parser
 from compaction.commands import dump_log
 from compaction.dumping.dump_tool import Dump
 from compaction.storage.local import LocalFileSystem
@@ -68,7 +69,7 @@ class KafkaDump:
 
 def our_dump(files: Sequence[Path], *options: str) -> Dumped:
     """The output of the command under test for ``files``."""
-    given = dump_log.parser().parse_args(["--files", *map(str, files), *options])
+    given = Parser(dump_log.OPTIONS).parse_args(["--files", *map(str, files), *options])
     request = dump_log.read_request(given.files, dump_log.OPTIONS.complete(vars(given)))
     out, lines, problems = io.BytesIO(), list[str](), list[str]()
     sound = Dump(LocalFileSystem(), request, out, lines.append, problems.append).run(str(Path.cwd()))

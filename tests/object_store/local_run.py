@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 
+from compaction.cli.parser import Parser
 from compaction.commands import compact as job
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
@@ -20,7 +21,7 @@ COMPACT = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0")
 def run(*options: object, sizes: Sizes | None = None, include_active: bool = True) -> RunReport:
     """The job with these options, as of a fixed time."""
     given = [*map(str, options), "--as-of-ms", str(NOW_MS), *(["--include-active"] if include_active else [])]
-    arguments = job.parser().parse_args(given)
+    arguments = Parser(job.OPTIONS).parse_args(given)
     called = job.OPTIONS.complete(vars(arguments))
     with call():
         execute = partial(clean_logs, LocalPasses)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from itertools import product
 
 import pytest
@@ -45,8 +44,7 @@ def test_a_row_is_complete(command: str, name: str) -> None:
 
 @pytest.mark.parametrize("command", OPTIONS)
 def test_the_short_help_has_the_options_that_people_use(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    parser: Parser = next(each for each in COMMANDS if each.name == command).load().parser()
-    parser.print_usual()
+    Parser(OPTIONS[command]).print_usual()
     short = capsys.readouterr().out
     usual = [row for row in OPTIONS[command].rows.values() if row.usual and row.flag]
     assert 0 < len(usual) <= 13
@@ -57,7 +55,7 @@ def test_the_short_help_has_the_options_that_people_use(command: str, capsys: py
 
 @pytest.mark.parametrize("command", OPTIONS)
 def test_the_complete_help_has_every_flag(command: str) -> None:
-    text = next(each for each in COMMANDS if each.name == command).load().parser().format_help()
+    text = Parser(OPTIONS[command]).format_help()
     rows = OPTIONS[command].rows.values()
     assert [row.flag for row in rows if row.flag not in text] == []
     assert [other.flag for row in rows for other in row.others if other.flag not in text] == []
@@ -89,6 +87,6 @@ def test_an_unknown_keyword_is_a_type_error_as_of_any_function() -> None:
 
 def test_flags_and_keywords_are_unique_in_a_command() -> None:
     for command in COMMANDS:
-        actions = [action for action in command.load().parser()._actions if isinstance(action, argparse.Action)]
+        actions = Parser(command.load().OPTIONS)._actions
         flags = [flag for action in actions for flag in action.option_strings]
         assert len(flags) == len(set(flags))

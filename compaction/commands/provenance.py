@@ -14,17 +14,15 @@
 from __future__ import annotations
 
 import platform
-import re
 import sys
 from typing import Any
 
 from compaction import __version__
 from compaction.api.engine_choice import Engine, command_options
-from compaction.api.inputs import Inputs, read_resolver
 from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.resolver import BROKER_ATTRIBUTES, TOPIC_ATTRIBUTES
-
-_HIDDEN = re.compile(r"(?i)(password|secret|credential|token|jaas)[^=]*=")
+from compaction.options.inputs import Inputs, read_resolver
+from compaction.options.option import with_source
 
 
 def provenance(inputs: Inputs, engine: Engine | None = None) -> dict[str, Any]:
@@ -46,30 +44,8 @@ def provenance(inputs: Inputs, engine: Engine | None = None) -> dict[str, Any]:
 
 
 def _options(inputs: Inputs) -> dict[str, dict[str, Any]]:
-    rows = inputs.command.rows
-    values = inputs.command.shown(inputs.values, *inputs.values)
-    return {rows[name].flag: option(value, rows[name].default) for name, value in values.items() if rows[name].flag}
-
-
-def option(value: object, default: object, source: str = "call") -> dict[str, Any]:
-    """An option with its source; passwords are hidden.
-
-    :param source: the source of a value that is not the default
-    """
-    shown = _shown(value)
-    plain = isinstance(shown, (str, int, float, list, type(None)))
-    return {"value": shown if plain else str(shown), "source": "default" if _same(value, default) else source}
-
-
-def _same(value: object, default: object) -> bool:
-    return value == default or (not value and not default)
-
-
-def _shown(value: object) -> object:
-    if isinstance(value, (list, tuple)):
-        return [_shown(element) for element in value]
-    match = _HIDDEN.search(value) if isinstance(value, str) else None
-    return value if match is None else f"{match.string[: match.end()]}[hidden]"
+    given = ((inputs.command.rows[name], value) for name, value in inputs.values.items())
+    return {row.flag: with_source(row.shown(value), row.default) for row, value in given if row.flag}
 
 
 def _broker_settings(inputs: Inputs) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def read_resolver(inputs: Inputs) -> Resolver:
             # a broker reads its properties as Latin-1, as java.util.Properties does
             properties = read_properties(parse_properties(read_text(path, "latin-1"), path), path)
             settings = [*(settings or []), *properties]
-    read_keys(inputs.private_keys, tomls)
+    read_private_keys(inputs.private_keys, tomls)
     resolver = Resolver(
         read_sets(inputs.settings, read_kafka_version(inputs)),
         tuple(tomls),
@@ -284,14 +284,12 @@ def join_tail(tail_dir: str | None, paths: Sequence[str]) -> None:
         return
     tail = parse_uri(tail_dir, "--tail")
     if not any(map(is_layout, paths)):
-        raise UsageError(
-            "--tail needs an export of tiered storage as --log-dir", hint="e.g. aiven+s3://BUCKET/PREFIX"
-        )
+        raise UsageError("--tail needs an export of tiered storage as --log-dir", hint="e.g. aiven+s3://BUCKET/PREFIX")
     for path in paths:
         add_tail(path, tail)
 
 
-def read_keys(private_keys: Iterable[str], tomls: Iterable[TomlSettings] = ()) -> None:
+def read_private_keys(private_keys: Iterable[str], tomls: Iterable[TomlSettings] = ()) -> None:
     """Adds the private keys of TOML files, then those of ``--private-key``.
 
     :raises UsageError: a file is not a private key

@@ -16,10 +16,10 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from compaction.api.engine_choice import Engine, chosen
-from compaction.api.inputs import Inputs, check_output_dir, join_tail, read_selector
-from compaction.api.provenance import provenance
+from compaction.commands.provenance import provenance
 from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
+from compaction.options.inputs import Inputs, check_output_dir, join_tail, read_selector
 from compaction.run_report import RunReport
 from compaction.screen.steps import step
 from compaction.storage.export_layout import FORMAT, LAYOUTS, ExportTarget, TargetOptions

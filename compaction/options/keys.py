@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.certifier.find_pairs import VerifyRequest
 from compaction.errors import UsageError
 from compaction.formats.primitives import FormatError
 from compaction.options.table import Keys
@@ -27,37 +25,19 @@ if TYPE_CHECKING:
     Listed = tuple[pa.Array, NDArray[np.int64]]
 
 
-@dataclass(frozen=True)
-class KeyInputs:
-    """The parameters for keys; the fields are named as the parameters of the Python API. They are never printed."""
-
-    keys: Sequence[str] = ()
-    keys_format: str = "text"
-    keys_column: str | None = None
-    where: Sequence[str] = ()
-
-    @classmethod
-    def of(cls, options: Keys) -> KeyInputs:
-        return cls(texts(options["keys"]), options["keys_format"], options["keys_column"], texts(options["where"]))
-
-
-def read_criteria(inputs: KeyInputs) -> KeyCriteria:
-    """The selected keys.
+def read_keys(options: Keys) -> tuple[KeyCriteria, KeyPlaces]:
+    """The selected keys, which are never printed, and the file and line of each.
 
     :raises UsageError: there are none, or a file or pattern cannot be read
     """
-    return read_keys(inputs)[0]
-
-
-def read_keys(inputs: KeyInputs) -> tuple[KeyCriteria, KeyPlaces]:
     import pyarrow as pa
 
     from compaction.formats import keys as key_list
     from compaction.formats.keys import KeyCriteria
 
-    texts_of_patterns = [pattern for text in inputs.where for pattern in _patterns(text)]
+    texts_of_patterns = [pattern for text in texts(options["where"]) for pattern in _patterns(text)]
     patterns = tuple(_pattern(text) for text in texts_of_patterns)
-    files = {path: _read(path, inputs) for path in dict.fromkeys(inputs.keys)}
+    files = {path: _read(path, options) for path in dict.fromkeys(texts(options["keys"]))}
     all_keys = pa.chunked_array([keys for keys, _ in files.values()], pa.binary())
     if all_keys.nbytes > key_list.MAX_BYTES:
         raise UsageError("--keys: more than 2 GiB of keys", hint="divide the list, and run once for each part")
@@ -103,11 +83,11 @@ def _pattern(text: str) -> KeyPattern:
         raise UsageError(f"--where: a pattern {reason}", hint="e.g. --where 'prefix=user-17:'") from None
 
 
-def _read(path: str, inputs: KeyInputs) -> Listed:
+def _read(path: str, options: Keys) -> Listed:
     """The keys of a file, and the line of each."""
     from compaction.formats import keys as key_list
 
-    kind, column = inputs.keys_format, inputs.keys_column
+    kind, column = options["keys_format"], options["keys_column"]
     try:
         if column is not None:
             return _column(path, column, kind)
@@ -174,38 +154,12 @@ def _bytes(path: str, option: str) -> bytes:
         raise UsageError(f"{option}: cannot be read: {error.strerror}", path=path, hint="check its permissions") from None
 
 
-def with_certificate(path: str, keys: KeyInputs, request: VerifyRequest) -> tuple[VerifyRequest, Mapping[str, Any], ErasedKeys]:
-    """The request for the selected logs of the certificate, the certificate, and its keys.
+def read_sealed(path: str, criteria: KeyCriteria) -> Mapping[str, Any]:
+    """The certificate of an erasure of these keys.
 
-    :raises UsageError: the file is not a certificate, or other keys are given
+    :raises UsageError: the file is not a certificate, or it is one of other keys
     :raises CompactionError: the certificate has changed since it was written
     """
-    from compaction.certifier.erasure_certificate import TOMBSTONE, refused_logs, selected_logs
-
-    criteria = read_criteria(keys)
-    certificate = _read_sealed(path, criteria)
-    request = replace(
-        request,
-        logs=selected_logs(certificate, request.selector),
-        include_active=certificate["include_active"],
-        now_ms=certificate["as_of_ms"],
-        refused=refused_logs(certificate),
-    )
-    return request, certificate, erased_keys(criteria, tombstones=certificate["on_match"] == TOMBSTONE)
-
-
-def certified_salt(path: str, criteria: KeyCriteria) -> bytes | None:
-    """The salt of the run that wrote a certificate; ``None`` if there is no certificate of these keys.
-
-    :raises CompactionError: the certificate has changed since it was written
-    """
-    try:
-        return bytes.fromhex(_read_sealed(path, criteria)["salt"])
-    except UsageError:
-        return None
-
-
-def _read_sealed(path: str, criteria: KeyCriteria) -> Mapping[str, Any]:
     from compaction.certifier.erasure_certificate import read_certificate, require_sealed
 
     certificate = read_certificate(read_text(path), path)
