@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from compaction.cleaning.benefit import freed_bytes
 from compaction.cleaning.log_view import LogView
@@ -31,13 +31,12 @@ from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.names import LogLocation
 from compaction.passes.tasks import Slice
 from compaction.report import LogReport, LogStatus
-from compaction.run.admission import keyless_refusal
 from compaction.run.cleaner import Cleaner, Limits, map_settings, slices_of
-from compaction.run.log_cleaning import LogCleaning
-from compaction.run.log_reports import cleaned_report, versions_used, warn_of_changes
+from compaction.run.compact import keyless_refusal
+from compaction.run.log import Log, cleaned_report, versions_used, warn_of_changes
 from compaction.run.offset_maps import OffsetMaps
 from compaction.run.passes import Passes
-from compaction.run.prepare import LogAccess, ParallelRead, PreparedLog, read_logs
+from compaction.run.prepare import LogAccess, ParallelRead, read_logs
 from compaction.run.run import parallel_read, smallest_broker
 from compaction.run.sizing import Sizes, sizes
 from compaction.screen.amounts import counted
@@ -83,7 +82,7 @@ class PolicyView(NamedTuple):
     """All logs as read with the settings of one policy."""
 
     fs: OverlayFileSystem
-    logs: tuple[PreparedLog[Any], ...]
+    logs: Sequence[Log]
 
 
 def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> list[PolicyView]:
@@ -106,15 +105,15 @@ def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> l
 def _with_settings(view: PolicyView, request: CompactionRequest) -> PolicyView | None:
     """The view with another policy's settings, ``None`` if these have an effect on reading."""
     settings_of_logs = read_settings(view.fs, [log.location for log in view.logs], request)
-    logs = tuple(_log_with_settings(log, settings) for log, settings in zip(view.logs, settings_of_logs, strict=True))
+    logs = [_log_with_settings(log, settings) for log, settings in zip(view.logs, settings_of_logs, strict=True)]
     pairs = zip(view.logs, logs, strict=True)
     same = all(_read_settings_of(old.settings) == _read_settings_of(new.settings) for old, new in pairs)
     return PolicyView(view.fs, logs) if same else None
 
 
-def _log_with_settings(log: PreparedLog[Any], settings: Settings | CompactionError) -> PreparedLog[Any]:
+def _log_with_settings(log: Log, settings: Settings | CompactionError) -> Log:
     if isinstance(settings, CompactionError):
-        return replace(log, settings=None, error=settings)
+        return replace(log, settings=None).fail(settings)
     return replace(log, settings=settings)
 
 
@@ -137,7 +136,7 @@ def _cases(request: ComparisonRequest, views: Sequence[PolicyView]) -> list[LogC
     return list(logs.values())
 
 
-def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: PreparedLog[Any]) -> PolicyCase | str:
+def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: Log) -> PolicyCase | str:
     if log.settings is None or log.view is None:
         return str(log.error)
     now_ms, config, rules = request.base.as_of_ms, log.settings.topic, log.settings.kafka.rules
@@ -205,7 +204,7 @@ class _SharedRun:
             refusal = self._refusals.get(id(plans[key]))
             results.plans[key] = PlanResult(cleaned[number], dropped, refusal, rounds_by_keys[number])
 
-    def _clean(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[LogCleaning]:
+    def _clean(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[Log]:
         logs = [_to_measure(plan) for plan in plans]
         if logs:
             limits = Limits(self._broker, self._sizes)
@@ -232,9 +231,10 @@ class _SharedRun:
         return sources
 
 
-def _to_measure(plan: LogPlan) -> LogCleaning:
+def _to_measure(plan: LogPlan) -> Log:
     view = plan.view
-    return LogCleaning(LogLocation(view.topic_partition, view.log_dir, view.path), PolicyPlan(plan), view.path)
+    location = LogLocation(view.topic_partition, view.log_dir, view.path)
+    return Log(location, planned=PolicyPlan(plan), directory=view.path)
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ class PlanResult:
     broker's rounds, by the number of keys that its offset map takes.
     """
 
-    cleaned: LogCleaning
+    cleaned: Log
     dropped: Tally
     refusal: str | None
     rounds: Mapping[int, int]

@@ -15,7 +15,7 @@ from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import LogLocation
 from compaction.report import LogReport
-from compaction.run.log_reports import deletion_report, skipped_report
+from compaction.run.log import deletion_report, skipped_report
 from compaction.storage.filesystem import FileSystem
 
 #: everything that determines a plan's output

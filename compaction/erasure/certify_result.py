@@ -17,8 +17,7 @@ from compaction.output.finished import record_request
 from compaction.output.segment_files import remove_deleted
 from compaction.report import LogReport
 from compaction.run.destination import Destination
-from compaction.run.log_cleaning import LogCleaning
-from compaction.run.log_reports import failed_report
+from compaction.run.log import Log, failed_report
 from compaction.run_report import HOLDS
 from compaction.screen.steps import step
 from compaction.storage.durable import DurableSteps, names_in, run_alone
@@ -76,7 +75,7 @@ class Certifier:
     failed: Sequence[ErasedLog]
     resumed: frozenset[LogLocation]
 
-    def judge(self, logs: Sequence[LogCleaning], reports: Sequence[LogReport]) -> Certified:
+    def judge(self, logs: Sequence[Log], reports: Sequence[LogReport]) -> Certified:
         """Makes the certificate, then removes the sources of an erasure in place; returns the reports."""
         step("certifying the result")
         certification = self._certify([*map(self._erased, logs), *self.failed])
@@ -91,7 +90,7 @@ class Certifier:
         ]
         return Certified(judged, status, certification.notes)
 
-    def _erased(self, log: LogCleaning) -> ErasedLog:
+    def _erased(self, log: Log) -> ErasedLog:
         plan = log.compaction
         refused = plan.skip_cause is SkipCause.REFUSED
         return ErasedLog(log.location, plan.view.cleaner_checkpoint, log.error, log.location in self.resumed, refused)
@@ -110,7 +109,7 @@ class Certifier:
             return Certification(NOT_MADE, {log.location: line for log in run if log.error is None}, (), lambda _: NOT_MADE)
         return certification
 
-    def _remove(self, logs: Sequence[LogCleaning]) -> Errors:
+    def _remove(self, logs: Sequence[Log]) -> Errors:
         """Removes the segments that certified results replaced; returns errors by log."""
         if self.output is None:
             return {}
@@ -120,7 +119,7 @@ class Certifier:
         return {log.location: log.error for log in certified if log.error is not None}
 
 
-def remove_sources(output: Destination, log: LogCleaning) -> DurableSteps[None]:
+def remove_sources(output: Destination, log: Log) -> DurableSteps[None]:
     try:
         remove_deleted(output.disk, log.location.path)
         yield names_in(log.location.path)

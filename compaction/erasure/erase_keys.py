@@ -29,7 +29,6 @@ from compaction.erasure.erasure_rules import ErasureRules, narrowed, plan_erasur
 from compaction.erasure.find_matches import Erasure, FoundKeys, SliceMatches, match_slices, matchers, unpacked
 from compaction.errors import CorruptLogError
 from compaction.formats.key_list import KeyPlaces
-from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import LogLocation
 from compaction.output.finished import uncertified
@@ -38,12 +37,10 @@ from compaction.passes.clean_into import clean_parts
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult, SliceId
 from compaction.report import LogReport
 from compaction.run.cleaner import Cleaner
-from compaction.run.command import Command
 from compaction.run.destination import Destination
-from compaction.run.log_cleaning import LogCleaning
+from compaction.run.log import Log
 from compaction.run.passes import CleanedParts, Passes, pass_2
-from compaction.run.run import carry_out
-from compaction.run.sizing import Sizes
+from compaction.run.run import REAL, Command, Environment, Run
 from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
 from compaction.storage.durable import DurableSteps
@@ -72,16 +69,14 @@ class ErasureRequest:
 def erase_keys(
     start: Callable[[], Passes],
     request: ErasureRequest,
-    sizes: Sizes | None = None,
-    files: DiskFileSystem | None = None,
-    runs: Runs = PROCESSES,
+    environment: Environment = REAL,
     on_wave: Callable[[RunReport], None] = lambda report: None,
 ) -> RunReport:
-    """Erases keys; see ``run.carry_out``."""
+    """Erases keys; see ``Run``."""
     base = request.base if request.certify is None else replace(uncertified(request.base), retain_replaced=True)
     recorded = replace(base, only_known_files=True)
     command = _KeyErasure(request)
-    report = carry_out(command, start, recorded, sizes, files, runs, on_wave)
+    report = Run(command, start, recorded, environment, on_wave).run()
     return replace(report, erasure=command.document(report.logs))
 
 
@@ -122,11 +117,11 @@ class _KeyErasure(Command):
         self._erasers.append(Eraser(self._request.erasure, cleaner.runner, sizes.slice_bytes, dry_run))
         return self._erasers[-1]
 
-    def swapped(self, output: Destination, log: LogCleaning) -> DurableSteps[None]:
+    def swapped(self, output: Destination, log: Log) -> DurableSteps[None]:
         if self._in_place and self._request.certify is None:
             yield from remove_sources(output, log)
 
-    def report(self, log: LogCleaning) -> LogReport:
+    def report(self, log: Log) -> LogReport:
         # no other wave has the log
         counts = [eraser.counts(log.location) for eraser in self._erasers]
         return erased_report(log, sum(erased for erased, _ in counts), sum(remaining for _, remaining in counts))
@@ -134,7 +129,7 @@ class _KeyErasure(Command):
     def conclude(
         self,
         output: Destination | None,
-        logs: Sequence[LogCleaning],
+        logs: Sequence[Log],
         unplanned: Mapping[LogLocation, str],
         reports: list[LogReport],
     ) -> list[LogReport]:
@@ -201,7 +196,7 @@ class Eraser:
                 matches_of[slice_matches.summary.log].append(slice_matches)
         cleaner.each(lambda log: self._narrow(log, matches_of[log.number]))
 
-    def _narrow(self, log: LogCleaning, matches: Sequence[SliceMatches]) -> None:
+    def _narrow(self, log: Log, matches: Sequence[SliceMatches]) -> None:
         """Narrows the plan to the segments with matches below the end offset.
 
         :raises CorruptLogError: reads of a segment, one for each shard, differ
@@ -231,7 +226,7 @@ class Eraser:
         log.plan = replace(log.plan, compaction=plan)
         log.slices = [part for part in log.slices if bases[part.segment_index] in records]
 
-    def _reason(self, log: LogCleaning, records: Mapping[int, int]) -> str:
+    def _reason(self, log: Log, records: Mapping[int, int]) -> str:
         end_offset = log.compaction.first_uncleanable_offset
         examined = counted(sum(segment.base_offset < end_offset for segment in log.compaction.segments), "segment")
         if not records:
@@ -242,7 +237,7 @@ class Eraser:
         total = counted(sum(records.values()), "record")
         return f"{total} of {counted(log.keys, 'key')} {effect}, in {len(records)} of {examined}"
 
-    def resolve(self, cleaner: Cleaner, log: LogCleaning) -> None:
+    def resolve(self, cleaner: Cleaner, log: Log) -> None:
         """Treats the whole log as clean: a record survives unless it is listed."""
         plan, view = log.compaction, log.compaction.view
         log.txn_index = tuple(group.segments[0].aborted_txns for group in plan.groups)

@@ -33,7 +33,7 @@ from compaction.output.swap import SwapGroup, discard_outputs, replace_segments
 from compaction.output.target import PublishOptions, no_entry
 from compaction.recovery.recover import write_repairs
 from compaction.report import LogReport, Since
-from compaction.run.log_cleaning import LogCleaning
+from compaction.run.log import Log
 from compaction.storage.durable import DurableSteps, replace_file
 from compaction.storage.filesystem import DiskFileSystem, FileSystem, join
 from compaction.storage.manifest import SourceLog
@@ -145,16 +145,19 @@ class Destination(Protocol):
     def directory(self, location: LogLocation) -> str:
         """The directory in which tasks write the outputs of a log."""
 
-    def replace(self, log: LogCleaning) -> DurableSteps[None]:
-        """Replaces segments of a cleaned log by its outputs, its last ones or a portion of them."""
+    def replace(self, log: Log, *, is_last: bool = True) -> DurableSteps[None]:
+        """Replaces segments of a cleaned log by its outputs.
 
-    def keep(self, log: LogCleaning) -> DurableSteps[None]:
+        :param is_last: nothing of it is left to later portions
+        """
+
+    def keep(self, log: Log) -> DurableSteps[None]:
         """Keeps a log that is not compacted; expired segments are deleted."""
 
-    def discard(self, log: LogCleaning) -> None:
+    def discard(self, log: Log) -> None:
         """Removes the outputs of a failed log, which is not changed."""
 
-    def remove_replaced(self, log: LogCleaning) -> None:
+    def remove_replaced(self, log: Log) -> None:
         """Removes the segments of a log that ``replace`` or ``keep`` has left as ``.deleted`` files."""
 
 
@@ -174,16 +177,16 @@ class DryRunOutput:
     def directory(self, location: LogLocation) -> str:
         return location.path
 
-    def replace(self, log: LogCleaning) -> DurableSteps[None]:
+    def replace(self, log: Log, *, is_last: bool = True) -> DurableSteps[None]:
         yield ()
 
-    def keep(self, log: LogCleaning) -> DurableSteps[None]:
+    def keep(self, log: Log) -> DurableSteps[None]:
         yield ()
 
-    def discard(self, log: LogCleaning) -> None:
+    def discard(self, log: Log) -> None:
         pass
 
-    def remove_replaced(self, log: LogCleaning) -> None:
+    def remove_replaced(self, log: Log) -> None:
         pass
 
 
@@ -208,7 +211,7 @@ class InPlace:
     def directory(self, location: LogLocation) -> str:
         return location.path
 
-    def replace(self, log: LogCleaning) -> DurableSteps[None]:
+    def replace(self, log: Log, *, is_last: bool = True) -> DurableSteps[None]:
         plan, path = log.compaction, log.location.path
         owner = self._held.owner(log.location.log_dir)
         try:
@@ -222,27 +225,27 @@ class InPlace:
             self.disk,
             log.location,
             log.groups,
-            end_offset=plan.new_checkpoint if log.is_last else None,
+            end_offset=plan.new_checkpoint if is_last else None,
             checkpoints=self._checkpoints,
             owner=owner,
         )
         if plan.config.file_delete_delay_ms == 0:
             remove_deleted(self.disk, path)
 
-    def keep(self, log: LogCleaning) -> DurableSteps[None]:
+    def keep(self, log: Log) -> DurableSteps[None]:
         yield from self._repair_and_delete(log)
         if log.plan.removals and log.compaction.config.file_delete_delay_ms == 0:
             remove_deleted(self.disk, log.location.path)
         yield from _repair_checkpoint(self._checkpoints, log.compaction)
 
-    def discard(self, log: LogCleaning) -> None:
+    def discard(self, log: Log) -> None:
         discard_outputs(self.disk, log.location.path)
 
-    def remove_replaced(self, log: LogCleaning) -> None:
+    def remove_replaced(self, log: Log) -> None:
         self._held.owner(log.location.log_dir).require()
         remove_deleted(self.disk, log.location.path)
 
-    def _repair_and_delete(self, log: LogCleaning) -> DurableSteps[None]:
+    def _repair_and_delete(self, log: Log) -> DurableSteps[None]:
         path, deletion = log.location.path, log.plan.deletion
         deletes = deletion is not None and bool(deletion.removals)
         if deletes or self._overlay.operations(path):
@@ -280,20 +283,20 @@ class CopyOutput:
     def directory(self, location: LogLocation) -> str:
         return self._publication.log_path(location)
 
-    def replace(self, log: LogCleaning) -> DurableSteps[None]:
+    def replace(self, log: Log, *, is_last: bool = True) -> DurableSteps[None]:
         yield from self._add(log, log.groups, log.compaction.new_checkpoint)
 
-    def keep(self, log: LogCleaning) -> DurableSteps[None]:
+    def keep(self, log: Log) -> DurableSteps[None]:
         yield from _repair_checkpoint(CheckpointFiles(self.fs), log.compaction)
         yield from self._add(log, (), None)
 
-    def discard(self, log: LogCleaning) -> None:
+    def discard(self, log: Log) -> None:
         self._publication.leave_out(log.location)
 
-    def remove_replaced(self, log: LogCleaning) -> None:
+    def remove_replaced(self, log: Log) -> None:
         pass
 
-    def _add(self, log: LogCleaning, groups: Sequence[SwapGroup], end_offset: int | None) -> DurableSteps[None]:
+    def _add(self, log: Log, groups: Sequence[SwapGroup], end_offset: int | None) -> DurableSteps[None]:
         try:
             if log.plan.deletion is not None:
                 yield from delete_segments(self.fs, log.location, log.plan.deletion)

@@ -7,10 +7,10 @@ in place writes them when it swaps the log, and only it finishes interrupted swa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from compaction.cleaning.log_view import LogView
+from compaction.cleaning.plan import PolicyPlan
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, CorruptLogError, LogError, StorageError, as_log_error
 from compaction.locking.access import Access
@@ -21,6 +21,7 @@ from compaction.logdir.segments import segment_bases
 from compaction.logdir.settings.log_settings import Settings, read_settings, require_policy
 from compaction.names import LogLocation
 from compaction.recovery.recover import RecoveryReport, recover_log
+from compaction.run.log import Log
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 from compaction.storage.filesystem import FileSystem, join, parent
@@ -29,24 +30,11 @@ from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.spliced import Splice, SplicedFileSystem
 from compaction.storage.uri import resolved
 
-Plan = TypeVar("Plan")
-
 _BEYOND = "beyond the lock of this log directory"
 #: number of segments from which logs are read in parallel: one process reads about a thousand segments per second
 MANY_SEGMENTS = 8_000
 #: the same in object stores, where a segment takes several requests
 MANY_REMOTE_SEGMENTS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedLog(Generic[Plan]):
-    """A log on its way to its plan. ``error`` is the first error; what comes after that step is ``None``."""
-
-    location: LogLocation
-    settings: Settings | None = None
-    view: LogView | None = None
-    plan: Plan | None = None
-    error: CompactionError | None = None
 
 
 class LogReadTask(NamedTuple):
@@ -92,7 +80,7 @@ def read_logs(
     parallel_read: ParallelRead | None = None,
     *,
     policy_required: bool = False,
-) -> tuple[PreparedLog[Any], ...]:
+) -> list[Log]:
     """Recovers and reads all selected logs, in the order of directories, topics and partitions. They have no plan yet.
 
     :param parallel_read: used if it pays
@@ -110,7 +98,7 @@ def read_logs(
     for location, report in recovered.items():
         task = LogReadTask(location, valid[location], checkpoints[location.log_dir], request.as_of_ms)
         views[location] = report if isinstance(report, CompactionError) else _read(fs, task, report)
-    return tuple(_prepared(location, known, views.get(location)) for location, known in settings.items())
+    return [_log(location, known, views.get(location)) for location, known in settings.items()]
 
 
 def _read_settings(
@@ -125,35 +113,31 @@ def _read_settings(
     return settings
 
 
-def _prepared(
-    location: LogLocation, settings: Settings | CompactionError, view: LogView | CompactionError | None
-) -> PreparedLog[Any]:
+def _log(location: LogLocation, settings: Settings | CompactionError, view: LogView | CompactionError | None) -> Log:
     if isinstance(settings, CompactionError):
-        return PreparedLog(location, error=settings)
+        return Log(location).fail(settings)
     if isinstance(view, CompactionError):
-        return PreparedLog(location, settings, error=view)
-    return PreparedLog(location, settings, view)
+        return Log(location, settings).fail(view)
+    return Log(location, settings, view)
 
 
 def prepare(
     sources: LogAccess,
     request: CompactionRequest,
-    plan_for: Callable[[LogView, Settings], Plan],
+    plan_for: Callable[[LogView, Settings], PolicyPlan],
     parallel_read: ParallelRead | None = None,
     *,
     policy_required: bool = False,
-) -> tuple[PreparedLog[Plan], ...]:
-    """Recovers, reads and plans all selected logs; see ``read_logs``."""
-
-    def planned(log: PreparedLog[Any]) -> PreparedLog[Plan]:
-        if log.settings is None or log.view is None:
-            return log
-        try:
-            return replace(log, plan=plan_for(log.view, log.settings))
-        except Exception as error:
-            return replace(log, error=as_log_error(error, log.location.path))
-
-    return tuple(map(planned, read_logs(sources, request, parallel_read, policy_required=policy_required)))
+) -> list[Log]:
+    """Recovers, reads and plans all selected logs; see ``read_logs``. A log without a plan has failed."""
+    logs = read_logs(sources, request, parallel_read, policy_required=policy_required)
+    for log in logs:
+        if log.settings is not None and log.view is not None:
+            try:
+                log.plan = plan_for(log.view, log.settings)
+            except Exception as error:
+                log.fail(as_log_error(error, log.location.path))
+    return logs
 
 
 def _recover_or_read(

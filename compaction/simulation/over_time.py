@@ -33,7 +33,7 @@ from compaction.logdir.read_log import DAY_MS
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.names import LogLocation
 from compaction.run.cleaner import map_settings, slices_of
-from compaction.run.log_reports import warn_of_changes
+from compaction.run.log import warn_of_changes
 from compaction.run.passes import Passes
 from compaction.run.prepare import LogAccess, read_logs
 from compaction.run.run import parallel_read

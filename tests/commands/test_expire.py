@@ -12,7 +12,7 @@ import pytest
 
 from compaction.commands import expire
 from compaction.run import expire as expire_run
-from compaction.run.admission import SpaceBudget
+from compaction.run.waves import SpaceBudget
 from compaction.storage.local import FreeSpace
 from tests.golden import unpack_sample
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from compaction.run.compact import clean_logs
 from compaction.run.passes import CleanedParts, CleanInputs
+from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.spark.pipeline import SparkPasses
 from compaction.spark.session import build_session
@@ -83,7 +84,7 @@ def main(log_dir: Path, master: str, fault: str) -> int:
     )
     passes = (FaultyPasses if fault == "twice" else LostShuffle)(session.sparkContext)
     passes.fault = fault
-    report = clean_logs(lambda: passes, request_for(log_dir, NOW_MS, topics), SIZES)
+    report = clean_logs(lambda: passes, request_for(log_dir, NOW_MS, topics), Environment(sizes=SIZES))
     print(json.dumps({"failed": [log.reason for log in report.logs if log.status.value == "failed"]}))
     session.stop()
     return report.exit_code

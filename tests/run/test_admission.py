@@ -10,7 +10,7 @@ import pytest
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, PartResult, Slice
-from compaction.run.admission import SpaceBudget, logs_without_space
+from compaction.run.waves import SpaceBudget, logs_without_space
 from compaction.storage.local import FreeSpace
 
 MIB = 1 << 20

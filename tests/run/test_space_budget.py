@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compaction.cleaning.log_view import AbortedTxn, Segment
-from compaction.run.admission import SpaceBudget, copied_bytes
+from compaction.run.waves import SpaceBudget, copied_bytes
 from compaction.storage.local import FreeSpace, free_space
 
 MIB = 1 << 20
