@@ -9,7 +9,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.names import TopicPartition
-from compaction.output.target import layout
+from compaction.output.finished import layout
 from compaction.report import LogReport, LogStatus
 from compaction.run_report import RunReport
 from compaction.storage.mixed import file_system

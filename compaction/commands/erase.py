@@ -27,7 +27,7 @@ from compaction.names import LogLocation, TopicPartition
 from compaction.options.option import CommandOptions
 from compaction.options.table import REPORTED, EraseOptions
 from compaction.options.values import Texts
-from compaction.output.target import layout
+from compaction.output.finished import layout
 from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
 from compaction.storage.text_files import PRIVATE, check_writable, write_text

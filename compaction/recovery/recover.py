@@ -46,7 +46,7 @@ from compaction.logdir.read_log import snapshots
 from compaction.logdir.segments import LONG_MAX, SegmentState, inspect_segment, require_unchanged, segment_bases
 from compaction.names import CLEANED, DELETED, INDEX, LEADER_EPOCHS, LOG, SWAP, TIMEINDEX, TXNINDEX, LogLocation, segment_file
 from compaction.output.segment_files import change_suffixes, exists, remove_deleted
-from compaction.output.verification import copy_verified
+from compaction.output.segment_writer import copy_verified
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, IndexBuilder, rebuild_indexes
 from compaction.recovery.txn_indexes import contradictions, recover_unflushed, repair

@@ -25,12 +25,11 @@ from compaction.logdir.checkpoint_store import Change, CheckpointFiles, read_off
 from compaction.logdir.segments import require_unchanged
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import CLEANER_OFFSETS, LOG_STARTS, LogLocation, TopicPartition
+from compaction.output.finished import PublishOptions, no_entry
 from compaction.output.previous_copy import Continuation, NotContinuedError, PreviousCopy, identify, rules_of
 from compaction.output.publish import Publication
-from compaction.output.segment_deletion import delete_segments
-from compaction.output.segment_files import remove_deleted
+from compaction.output.segment_files import delete_segments, remove_deleted
 from compaction.output.swap import SwapGroup, discard_outputs, replace_segments
-from compaction.output.target import PublishOptions, no_entry
 from compaction.recovery.recover import write_repairs
 from compaction.report import LogReport, Since
 from compaction.run.log import Log
