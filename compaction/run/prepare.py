@@ -92,7 +92,15 @@ def read_logs(
     settings = _read_settings(fs, request, policy_required=policy_required)
     valid = {location: known for location, known in settings.items() if isinstance(known, Settings)}
     sources.begin(valid)
-    recovered, views = _recover_or_read(sources, valid, request.as_of_ms, parallel_read)
+    states = {log_dir: read_directory_state(fs, log_dir) for log_dir in {location.log_dir for location in valid}}
+    views: dict[LogLocation, LogView | CompactionError] = {}
+    if parallel_read is not None and _are_many(sources, valid):
+        views = _read_many(sources, valid, states, request.as_of_ms, parallel_read)
+    recovered = {
+        location: _recover(sources, location, known, states[location.log_dir])
+        for location, known in valid.items()
+        if location not in views
+    }
     # read only now: recovery may change them
     checkpoints = _checkpoints(fs, settings)
     for location, report in recovered.items():
@@ -140,23 +148,6 @@ def prepare(
     return logs
 
 
-def _recover_or_read(
-    sources: LogAccess, logs: Mapping[LogLocation, Settings], now_ms: int, parallel_read: ParallelRead | None
-) -> tuple[dict[LogLocation, RecoveryReport | CompactionError], dict[LogLocation, LogView | CompactionError]]:
-    """Recovers log by log; if it pays, logs are read in parallel, and only recovered if they need it. Returns what recovery
-    did, and the logs that were read."""
-    views: dict[LogLocation, LogView | CompactionError] = {}
-    states = _directory_states(sources.fs, logs)
-    if parallel_read is not None and _are_many(sources, logs):
-        views = _read_many(sources, logs, now_ms, parallel_read)
-    recovered = {
-        location: _recover(sources, location, settings, states[location.log_dir])
-        for location, settings in logs.items()
-        if location not in views
-    }
-    return recovered, views
-
-
 def _are_many(sources: LogAccess, logs: Iterable[LogLocation]) -> bool:
     directories = [*(log.path for log in logs), *(splice.directory for splice in sources.splices.values())]
     least = MANY_REMOTE_SEGMENTS if any(storage_of(path).round_trips for path in directories) else MANY_SEGMENTS
@@ -164,10 +155,14 @@ def _are_many(sources: LogAccess, logs: Iterable[LogLocation]) -> bool:
 
 
 def _read_many(
-    sources: LogAccess, logs: Mapping[LogLocation, Settings], now_ms: int, parallel_read: ParallelRead
+    sources: LogAccess,
+    logs: Mapping[LogLocation, Settings],
+    states: Mapping[str, DirectoryState],
+    now_ms: int,
+    parallel_read: ParallelRead,
 ) -> dict[LogLocation, LogView | CompactionError]:
     """Reads logs in parallel; those that need recovery first are missing."""
-    checkpoints, states = _checkpoints(sources.fs, logs), _directory_states(sources.fs, logs)
+    checkpoints = _checkpoints(sources.fs, logs)
     tasks = [
         LogReadTask(
             log, settings, checkpoints[log.log_dir], now_ms, states[log.log_dir], sources.splices.get(log.path)
@@ -205,10 +200,6 @@ def _beyond_locks(locations: Iterable[LogLocation], log_dirs: Sequence[str]) -> 
 
 def _checkpoints(fs: FileSystem, locations: Iterable[LogLocation]) -> dict[str, Checkpoints]:
     return {log_dir: read_checkpoints(fs, log_dir) for log_dir in {location.log_dir for location in locations}}
-
-
-def _directory_states(fs: FileSystem, locations: Iterable[LogLocation]) -> dict[str, DirectoryState]:
-    return {log_dir: read_directory_state(fs, log_dir) for log_dir in {location.log_dir for location in locations}}
 
 
 def _recover(
