@@ -67,7 +67,7 @@ from compaction.run.sizing import Sizes, max_records
 from compaction.screen.amounts import elapsed, size
 from compaction.screen.steps import WaveProgress, step
 from compaction.storage.filesystem import join
-from compaction.storage.local import FreeSpace, free_space
+from compaction.storage.local import free_space
 
 _LOG = logging.getLogger(__name__)
 
@@ -100,10 +100,7 @@ class SpaceBudget:
     :param reserved_share: the share of every file system that is not allocated either
     """
 
-    def __init__(
-        self, reserved_bytes: int = 0, space_of: Callable[[str], FreeSpace] | None = None, reserved_share: float = 0.0
-    ) -> None:
-        self._space_of = space_of or free_space
+    def __init__(self, reserved_bytes: int = 0, reserved_share: float = 0.0) -> None:
         self._copied_bytes, self._reserved_bytes = reserved_bytes, reserved_bytes + _MARGIN_BYTES
         self._reserved_share = reserved_share
         self._devices: dict[str, int] = {}
@@ -136,7 +133,7 @@ class SpaceBudget:
     def device(self, directory: str) -> int:
         """The file system of a directory."""
         if directory not in self._devices:
-            space = self._space_of(directory)
+            space = free_space(directory)
             self._devices[directory] = space.device
             reserved_bytes = self._reserved_bytes + int(self._reserved_share * space.total_bytes)
             self._free_bytes.setdefault(space.device, space.free_bytes - reserved_bytes)
