@@ -56,7 +56,7 @@ def access(files: DiskFileSystem, log_dirs: Sequence[str], purpose: Purpose) -> 
             return
         identity = Identity.of_this_process()
         for log_dir in log_dirs:
-            with _as_usage_errors():
+            try:
                 if purpose is Purpose.COPY:
                     _make_lock_file(files, log_dir)
                 lock = files.lock(log_dir, shared=purpose is not Purpose.CHANGE)
@@ -66,6 +66,8 @@ def access(files: DiskFileSystem, log_dirs: Sequence[str], purpose: Purpose) -> 
                     stack.callback(claim.release)
                     owners[log_dir] = claim
                     remove_temporary(files, log_dir)
+            except StorageError as error:
+                raise UsageError(error.message, path=error.path, hint=error.hint) from error
         yield Access(owners)
 
 
@@ -96,11 +98,3 @@ def _in_use(files: DiskFileSystem, log_dirs: Sequence[str]) -> Iterator[str]:
         if holder is not None:
             _LOG.warning("%s: %s is at work here: figures are a snapshot", log_dir, holder)
             yield log_dir
-
-
-@contextmanager
-def _as_usage_errors() -> Iterator[None]:
-    try:
-        yield
-    except StorageError as error:
-        raise UsageError(error.message, path=error.path, hint=error.hint) from error

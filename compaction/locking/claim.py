@@ -29,7 +29,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 from compaction.errors import LockedError, StorageError
 from compaction.locking.mounts import is_local
@@ -46,27 +45,20 @@ _BEGINNING = b'{"token": "'
 _MALFORMED = b"?"
 
 
-class Owner(Protocol):
-    """A run's right to change a log directory."""
+class Owner:
+    """A run's right to change a log directory. This one claims nothing: it is that of dry runs, and of directories that only one
+    run knows.
 
-    @property
-    def token(self) -> str:
-        """Names the run."""
+    :ivar token: names the run
+    """
+
+    token = ""
 
     def require(self) -> None:
         """:raises StorageError: another run owns the directory now"""
 
 
-class _NoOwner:
-    """No claim: for dry runs, and for directories that only this run knows."""
-
-    token = ""
-
-    def require(self) -> None:
-        """No operation."""
-
-
-NO_OWNER: Owner = _NoOwner()
+NO_OWNER = Owner()
 
 
 @dataclass(frozen=True)
@@ -99,11 +91,12 @@ class Identity:
         return f"process {self.pid} on {self.host}"
 
 
-class Claim:
+class Claim(Owner):
     """A run's claim on one log directory; take it with :meth:`take` while holding the directory's lock."""
 
     def __init__(self, fs: DiskFileSystem, log_dir: str, number: int, identity: Identity) -> None:
-        self._fs, self._log_dir, self._number, self._identity = fs, log_dir, number, identity
+        self._fs, self._log_dir, self._number = fs, log_dir, number
+        self.token = identity.token
         #: identity of the claim's file, once its content was read
         self._file: tuple[int, ...] | None = None
 
@@ -142,11 +135,6 @@ class Claim:
             self._fs.unlink(_path(self._log_dir, number))
         self.require()
 
-    @property
-    def token(self) -> str:
-        """Names the run."""
-        return self._identity.token
-
     def require(self) -> None:
         """:raises StorageError: another run owns the directory now"""
         # a run that takes over creates the next number before it removes this one; two stat calls are cheaper than listing
@@ -162,7 +150,7 @@ class Claim:
 
     def _is_own(self) -> bool:
         identity = _read(self._fs, self._log_dir, self._number)
-        return identity is not None and identity.token == self._identity.token
+        return identity is not None and identity.token == self.token
 
     def release(self) -> None:
         """Remove the claim if it still belongs to this run."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import LockedError, StorageError
-from compaction.locking.claim import Claim, Identity, is_claim
+from compaction.locking.claim import Claim, Identity, Owner, is_claim
 from compaction.output.swap import replace_segments
 from compaction.storage.durable import run_alone
 from compaction.storage.local import LocalFileSystem
@@ -105,7 +105,7 @@ def test_a_claim_number_is_granted_once(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-class TakenOver:
+class TakenOver(Owner):
     """A claim that another run supersedes after a number of checks."""
 
     token = "this run's"
