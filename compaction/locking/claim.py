@@ -46,8 +46,8 @@ _MALFORMED = b"?"
 
 
 class Owner:
-    """A run's right to change a log directory. This one claims nothing: it is that of dry runs, and of directories that only one
-    run knows.
+    """A run's right to change a log directory. This one claims nothing: it is for dry runs, and directories that only one run
+    knows.
 
     :ivar token: names the run
     """

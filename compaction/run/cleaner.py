@@ -84,29 +84,19 @@ def output_segments(
     return segments
 
 
-def swap_groups(log: Log, outputs: Outputs) -> tuple[SwapGroup, ...]:
-    """The output segments of a log among ``outputs``, and the segments that they replace. Segments that would not change are
-    not replaced."""
-    return tuple(
-        SwapGroup(
-            group.base_offset,
-            tuple(segment.base_offset for segment in group.segments),
-            outputs[log.number, number].suffix or "",
-            group.mtime_ns // 1_000_000,
-            outputs[log.number, number].written,
-        )
-        for number, group in enumerate(log.compaction.groups)
-        if (log.number, number) in outputs and not outputs[log.number, number].unchanged
-    )
-
-
-def unchanged(log: Log, outputs: Outputs) -> frozenset[int]:
-    """The base offsets of the segments that none of ``outputs`` replaces, as it would be the same."""
-    return frozenset(
-        group.base_offset
-        for number, group in enumerate(log.compaction.groups)
-        if (log.number, number) in outputs and outputs[log.number, number].unchanged
-    )
+def set_outputs(log: Log, outputs: Outputs) -> None:
+    """Sets the output segments of a log among ``outputs``, with the segments that they replace. Segments that would not change
+    are not replaced."""
+    groups = []
+    for number, group in enumerate(log.compaction.groups):
+        result = outputs.get((log.number, number))
+        if result is not None and result.unchanged:
+            log.unchanged |= {group.base_offset}
+        elif result is not None:
+            sources = tuple(segment.base_offset for segment in group.segments)
+            mtime_ms = group.mtime_ns // 1_000_000
+            groups.append(SwapGroup(group.base_offset, sources, result.suffix or "", mtime_ms, result.written))
+    log.groups = tuple(groups)
 
 
 def _note_errors(logs: Mapping[int, Log], results: Sequence[PartResult]) -> None:
@@ -282,8 +272,7 @@ class Cleaner:
         outputs = output_segments(wave, contexts, cleaned.results, self._join)
         for log in logs:
             if log.error is None:
-                log.groups = swap_groups(log, outputs)
-                log.unchanged |= unchanged(log, outputs)
+                set_outputs(log, outputs)
 
     def _join(self, groups: Sequence[Unjoined]) -> list[PartResult]:
         job = Job(f"join the parts of {len(groups)} segments", writes=True)
