@@ -192,9 +192,6 @@ class Engine(Protocol):
         """
 
 
-TaskRunner = Engine
-
-
 @dataclass(frozen=True)
 class ByPlace:
     """The part of a place by its numbers. Consecutive parts of a large log have different ones."""

@@ -14,6 +14,7 @@ from compaction.logdir.discover import Selector, discover
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, LogLocation
 from compaction.report import LogReport
 from compaction.run.compact import clean_logs
+from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.local import LocalFileSystem
@@ -90,7 +91,7 @@ def clean_locally(
     request = request_for(
         log_dir, now_ms, topics, dry_run=dry_run, include_active=include_active, kafka_version=kafka_version
     )
-    report = clean_logs(LocalPasses, request, sizes)
+    report = clean_logs(LocalPasses, request, Environment(sizes=sizes))
     return {log.topic: log for log in report.logs}
 
 
@@ -119,7 +120,7 @@ def clean_on_spark(
 
     def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> dict[str, LogReport]:
         request = request_for(log_dir, now_ms, topics, include_active=include_active, kafka_version=kafka_version)
-        report = clean_logs(lambda: SparkEngine(sc), request, sizes)
+        report = clean_logs(lambda: SparkEngine(sc), request, Environment(sizes=sizes))
         return {log.topic: log for log in report.logs}
 
     return clean

@@ -30,13 +30,13 @@ from compaction.certifier.transactions import check_transactions
 from compaction.errors import StorageError
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.task_runner import Item, Job, Place, Reading, TaskRunner, exchange, pack
+from compaction.task_runner import Engine, Item, Job, Place, Reading, exchange, pack
 
 #: the part of a log under which results travel
 _RESULT = -1
 
 
-def certify(start: Callable[[], TaskRunner], request: VerifyRequest) -> VerifyReport:
+def certify(start: Callable[[], Engine], request: VerifyRequest) -> VerifyReport:
     """Certify the requested logs.
 
     :param start: starts the task runner
@@ -47,7 +47,7 @@ def certify(start: Callable[[], TaskRunner], request: VerifyRequest) -> VerifyRe
 
 
 def certify_pairs(
-    runner: TaskRunner,
+    runner: Engine,
     pairs: Sequence[LogPair | LogCertificate],
     now_ms: int,
     range_bytes: int = RANGE_BYTES,
@@ -80,7 +80,7 @@ def certify_pairs(
     return VerifyReport(now_ms, tuple(in_order), time.monotonic() - started, versions, directories=directories)
 
 
-def walk_logs(runner: TaskRunner, pairs: Mapping[int, LogPair]) -> dict[int, WalkedLog]:
+def walk_logs(runner: Engine, pairs: Mapping[int, LogPair]) -> dict[int, WalkedLog]:
     """Walk all segments of the logs."""
     logs = {number: WalkedLog(pair, [], []) for number, pair in pairs.items()}
     for walk in walk_segments(runner, [task for number, pair in pairs.items() for task in _walk_tasks(number, pair)]):
@@ -129,7 +129,7 @@ def _conclude(
     return certificates
 
 
-def walk_segments(runner: TaskRunner, tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
+def walk_segments(runner: Engine, tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
     """Walk each segment; results are in order."""
     packs = pack(tasks, lambda task: task.files.size_bytes, RANGE_BYTES)
     sizes = [sum(task.files.size_bytes for task in tasks) for tasks in packs]
@@ -142,7 +142,7 @@ def _walk(tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
 
 
 def compare_ranges(
-    runner: TaskRunner, tasks: Sequence[RangeTask], strict: Mapping[int, bool], erased: ErasedKeys | None = None
+    runner: Engine, tasks: Sequence[RangeTask], strict: Mapping[int, bool], erased: ErasedKeys | None = None
 ) -> list[RangeResult]:
     """Compare each range, and join the keys of each log, in no order; ``strict`` is by log."""
     packs = pack(tasks, lambda task: task.size_bytes, RANGE_BYTES)

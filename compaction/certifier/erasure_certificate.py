@@ -60,7 +60,7 @@ from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
 from compaction.printable import printable_json
 from compaction.storage.mixed import MixedFileSystem
-from compaction.task_runner import TaskRunner
+from compaction.task_runner import Engine
 
 SCHEMA_VERSION, KIND = 1, "erasure"
 DROP, TOMBSTONE = "drop", "tombstone"
@@ -101,7 +101,7 @@ def erasure_pairs(request: VerifyRequest, erased: ErasedKeys) -> list[LogPair | 
     return pairs
 
 
-def certify_erasure(start: Callable[[], TaskRunner], request: VerifyRequest, erased: ErasedKeys) -> Certified:
+def certify_erasure(start: Callable[[], Engine], request: VerifyRequest, erased: ErasedKeys) -> Certified:
     """The certificates of logs from which keys were erased, and the other files of the directories that have, or may have,
     records of the keys; ``start`` starts the task runner."""
     pairs, runner = erasure_pairs(request, erased), start()

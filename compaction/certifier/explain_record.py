@@ -15,7 +15,7 @@ from compaction.certifier.reader import Chunk, read_chunks
 from compaction.certifier.records import RangeTask, RecordKinds, cut_into_ranges, last_of_key
 from compaction.certifier.transactions import Transactions
 from compaction.screen.amounts import counted
-from compaction.task_runner import Job, TaskRunner
+from compaction.task_runner import Engine, Job
 
 _RANGE_BYTES = 16 << 20
 
@@ -32,7 +32,7 @@ class FoundRecord(NamedTuple):
         return self.chunk.path.rpartition("/")[2]
 
 
-def explain(start: Callable[[], TaskRunner], request: VerifyRequest, offset: int) -> list[str]:
+def explain(start: Callable[[], Engine], request: VerifyRequest, offset: int) -> list[str]:
     """The fate of one record of the only requested log, as lines of text.
 
     :param start: starts the task runner
@@ -42,7 +42,7 @@ def explain(start: Callable[[], TaskRunner], request: VerifyRequest, offset: int
     return pair.lines() if isinstance(pair, LogCertificate) else [explain_record(start(), pair, offset)]
 
 
-def explain_record(runner: TaskRunner, pair: LogPair, offset: int) -> str:
+def explain_record(runner: Engine, pair: LogPair, offset: int) -> str:
     """The fate of the record of ``before`` at ``offset``.
 
     :raises CorruptLogError: its batch cannot be read
@@ -71,7 +71,7 @@ def _find(task: RangeTask, offset: int, *, in_after: bool) -> FoundRecord | None
     return None
 
 
-def _reason(runner: TaskRunner, tasks: list[RangeTask], task: RangeTask, source: FoundRecord, offset: int) -> str:
+def _reason(runner: Engine, tasks: list[RangeTask], task: RangeTask, source: FoundRecord, offset: int) -> str:
     chunk, row = source
     kinds, batch = RecordKinds.of(chunk, task), chunk.rows[chunk.records["batch"][row]]
     reasons = (
@@ -88,7 +88,7 @@ def _reason(runner: TaskRunner, tasks: list[RangeTask], task: RangeTask, source:
     return _reason_by_key(runner, tasks, source, offset, droppable=bool(kinds.droppable[row]))
 
 
-def _reason_by_key(runner: TaskRunner, tasks: list[RangeTask], source: FoundRecord, offset: int, *, droppable: bool) -> str:
+def _reason_by_key(runner: Engine, tasks: list[RangeTask], source: FoundRecord, offset: int, *, droppable: bool) -> str:
     record = source.chunk.records[source.row]
     key = source.chunk.data[record["key_at"] : record["key_at"] + record["key_size"]].tobytes()
     candidates = [task for task in tasks if task.end_offset > offset and task.first_offset < task.cleaned_to]
@@ -103,7 +103,7 @@ def _reason_by_key(runner: TaskRunner, tasks: list[RangeTask], source: FoundReco
     return "is LOST: it is the last record of its key, and nothing explains why it is missing"
 
 
-def last_of(runner: TaskRunner, tasks: Sequence[RangeTask], key: bytes) -> list[int]:
+def last_of(runner: Engine, tasks: Sequence[RangeTask], key: bytes) -> list[int]:
     """``last_of_key`` of each range."""
     sizes = [task.size_bytes for task in tasks]
     job = Job.sized("records of the key", f"verify: look up one key in {counted(len(tasks), 'range')} of offsets", sizes)

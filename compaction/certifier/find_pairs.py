@@ -20,8 +20,8 @@ from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings import Settings, read_settings
 from compaction.names import DELETED, LOG, SNAPSHOT, SWAP, LogLocation, TopicPartition, parse_segment_file, segment_file
+from compaction.output.finished import layout
 from compaction.output.journal import JOURNAL
-from compaction.output.target import layout
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import FileSystem, join

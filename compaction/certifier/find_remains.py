@@ -34,7 +34,7 @@ from compaction.screen.amounts import counted
 from compaction.storage.filesystem import ReadableFileSystem, join
 from compaction.storage.manifest import MANIFEST, MARKER
 from compaction.storage.mixed import file_system
-from compaction.task_runner import Job, TaskRunner, pack
+from compaction.task_runner import Engine, Job, pack
 
 _OF_RUNS = frozenset((JOURNAL, FINISHED, MANIFEST, MARKER))
 _DIRECTORY = "/"
@@ -110,7 +110,7 @@ def _is_dir(fs: ReadableFileSystem, path: str) -> bool:
     return status is not None and status.is_dir
 
 
-def search_files(runner: TaskRunner, files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remains]:
+def search_files(runner: Engine, files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remains]:
     """``remains_in`` each of ``files``: a log directory, and a path in it."""
     sizes = {file: size_in(*file) for file in files}
     packs = pack(files, sizes.__getitem__, RANGE_BYTES)

@@ -16,18 +16,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from compaction.checkup.check import Check, State
 from compaction.cleaning.log_to_clean import segments_between
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import LogPlan, plan_log
+from compaction.cleaning.plan import LogPlan, PolicyPlan, plan_log
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
 from compaction.logdir.settings import Settings
 from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, TopicPartition, parse_partition_dir, segment_file
 from compaction.output.journal import JOURNAL
-from compaction.run.prepare import LogAccess, PreparedLog, prepare
+from compaction.run.log import Log
+from compaction.run.prepare import LogAccess, prepare
 from compaction.screen.amounts import counted, decimal, duration
 from compaction.storage.filesystem import DiskFileSystem, FileSystem, join, storage_of
 from compaction.storage.local import free_space
@@ -94,8 +94,8 @@ def check_log_dirs(request: CompactionRequest, cleaner: CleanerLog | None, *, qu
     files = file_system(request.log_dirs)
     fs = OverlayFileSystem(files)
 
-    def plan_for(view: LogView, settings: Settings) -> LogPlan:
-        return plan_log(view, settings.topic, now_ms=request.as_of_ms, rules=settings.kafka.rules)
+    def plan_for(view: LogView, settings: Settings) -> PolicyPlan:
+        return PolicyPlan(plan_log(view, settings.topic, now_ms=request.as_of_ms, rules=settings.kafka.rules))
 
     logs = prepare(LogAccess(fs, fs), request, plan_for)
     for log_dir in request.log_dirs:
@@ -107,7 +107,7 @@ def check_log_dirs(request: CompactionRequest, cleaner: CleanerLog | None, *, qu
         yield from _broker_log(cleaner, logs)
 
 
-def _directory(files: DiskFileSystem, log_dir: str, logs: Sequence[PreparedLog[LogPlan]], now_ms: int) -> Iterator[Check]:
+def _directory(files: DiskFileSystem, log_dir: str, logs: Sequence[Log], now_ms: int) -> Iterator[Check]:
     size = sum(log.view.size_bytes for log in logs if log.view is not None)
     yield Check(log_dir, "logs", State.OK if logs else State.NOTE, f"{len(logs)} found, {decimal(size)}")
     yield from _leftovers(files, log_dir, logs, now_ms)
@@ -122,10 +122,10 @@ def _directory(files: DiskFileSystem, log_dir: str, logs: Sequence[PreparedLog[L
     yield from _space(log_dir, logs)
 
 
-def _space(log_dir: str, logs: Sequence[PreparedLog[LogPlan]]) -> Iterator[Check]:
+def _space(log_dir: str, logs: Sequence[Log]) -> Iterator[Check]:
     """A run in place needs free space for the output of one log at a time, at most the size of its cleanable range."""
     free = free_space(log_dir).free_bytes
-    plans = [log.plan for log in logs if log.plan is not None and log.plan.groups]
+    plans = [log.compaction for log in logs if log.is_planned and log.compaction.groups]
     largest = max(plans, key=lambda plan: plan.clean_bytes + plan.dirty_bytes, default=None)
     needed = 0 if largest is None else largest.clean_bytes + largest.dirty_bytes
     if largest is not None and free < needed:
@@ -137,7 +137,7 @@ def _space(log_dir: str, logs: Sequence[PreparedLog[LogPlan]]) -> Iterator[Check
         yield Check(log_dir, "free space", State.OK, message)
 
 
-def _leftovers(files: FileSystem, log_dir: str, logs: Sequence[PreparedLog[LogPlan]], now_ms: int) -> Iterator[Check]:
+def _leftovers(files: FileSystem, log_dir: str, logs: Sequence[Log], now_ms: int) -> Iterator[Check]:
     """Files of an interrupted cleaning, ``.deleted`` files, and segments that were written in the future."""
     paths = [(name, join(log.location.path, name)) for log in logs for name in files.listdir(log.location.path)]
     interrupted = [path for name, path in paths if name.endswith(_LEFTOVER_SUFFIXES) or name == JOURNAL]
@@ -157,8 +157,8 @@ def _leftovers(files: FileSystem, log_dir: str, logs: Sequence[PreparedLog[LogPl
         yield Check(log_dir, "clock", State.BAD, message, "set the clock of this machine, or give --as-of")
 
 
-def _log(fs: FileSystem, log: PreparedLog[LogPlan], files: FileSystem | None, cleaner: CleanerLog | None) -> Iterator[Check]:
-    name, path, plan = log.location.topic_partition, log.location.path, log.plan
+def _log(fs: FileSystem, log: Log, files: FileSystem | None, cleaner: CleanerLog | None) -> Iterator[Check]:
+    name, path, plan = log.location.topic_partition, log.location.path, log.compaction if log.is_planned else None
     damage = _damage(fs, log, None if files is None else plan)
     if damage is not None:
         yield damage
@@ -175,11 +175,11 @@ def _log(fs: FileSystem, log: PreparedLog[LogPlan], files: FileSystem | None, cl
         yield Check(path, "cleaner may have died", State.BAD, message, fix)
 
 
-def _damage(fs: FileSystem, log: PreparedLog[LogPlan], plan: LogPlan | None) -> Check | None:
+def _damage(fs: FileSystem, log: Log, plan: LogPlan | None) -> Check | None:
     """The reason why the log cannot be read, or the first damage in the cleanable range of ``plan``."""
-    if log.error is not None:
-        error = CompactionError(log.error.message, path=log.error.path, position=log.error.position)
-        fix = log.error.hint or "restore the log from a replica or a backup"
+    if log.cause is not None:
+        error = CompactionError(log.cause.message, path=log.cause.path, position=log.cause.position)
+        fix = log.cause.hint or "restore the log from a replica or a backup"
         return Check(log.location.path, "readable", State.BAD, error.describe(), fix)
     batch_error = None if plan is None or not plan.config.cleanup_compact else first_damage(fs, plan)
     if batch_error is None:
@@ -189,7 +189,7 @@ def _damage(fs: FileSystem, log: PreparedLog[LogPlan], plan: LogPlan | None) -> 
     return Check(log.location.path, "damage in the cleanable range", State.BAD, message, fix)
 
 
-def _compact(log: PreparedLog[Any]) -> str:
+def _compact(log: Log) -> str:
     location = log.location
     return f"{PROGRAM} compact --log-dir {location.log_dir} --partition {location.topic_partition} (first with --dry-run)"
 
@@ -218,7 +218,7 @@ def overdue_ms(plan: LogPlan) -> int:
     return max(0, plan.view.segments[-1].mtime_ms - dirty[0].mtime_ms)
 
 
-def _broker_log(cleaner: CleanerLog, logs: Sequence[PreparedLog[LogPlan]]) -> Iterator[Check]:
+def _broker_log(cleaner: CleanerLog, logs: Sequence[Log]) -> Iterator[Check]:
     names = {log.location.topic_partition for log in logs}
     for name, cause in sorted(cleaner.uncleanable.items()):
         if name not in names:

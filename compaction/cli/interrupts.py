@@ -3,7 +3,7 @@
 Without this, SIGTERM ends the process wherever it is, and PySpark's own handler of Ctrl-C calls the JVM from within the
 interrupted call, which fails, and three libraries log that. The first signal silences them, Spark's JVM and the threads of this
 process, and raises ``KeyboardInterrupt``: a run then cancels Spark's jobs and removes or keeps its output
-(``compaction.run.destination``); swaps in progress are completed first (``compaction.run.clean_waves``). Under
+(``compaction.run.destination``); swaps in progress are completed first (``compaction.run.run``). Under
 ``spark-submit`` the JVM ends at the same time, and later output is lost, so the line is printed first.
 """
 

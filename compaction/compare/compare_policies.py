@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from compaction.cleaning.kafka_rules import KafkaRules
 from compaction.cleaning.log_to_clean import Verdict
@@ -48,12 +48,10 @@ from compaction.logdir.settings import Settings, read_settings
 from compaction.names import LogLocation
 from compaction.passes.tasks import Slice
 from compaction.report import LogReport, LogStatus
-from compaction.run.admission import keyless_refusal
 from compaction.run.cleaner import Cleaner, Limits, map_settings, slices_of
-from compaction.run.log_cleaning import LogCleaning
-from compaction.run.log_reports import cleaned_report, deletion_report, skipped_report, versions_used, warn_of_changes
-from compaction.run.passes import Passes
-from compaction.run.prepare import LogAccess, ParallelRead, PreparedLog, read_logs
+from compaction.run.compact import keyless_refusal
+from compaction.run.log import Log, cleaned_report, deletion_report, skipped_report, versions_used, warn_of_changes
+from compaction.run.prepare import LogAccess, ParallelRead, read_logs
 from compaction.run.run import parallel_read, smallest_broker
 from compaction.run.sizing import Sizes, sizes
 from compaction.screen.amounts import counted
@@ -61,12 +59,13 @@ from compaction.screen.steps import step
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
+from compaction.task_runner import Engine
 
 #: everything that determines a plan's output
 PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...], KafkaRules, int | None]
 
 
-def compare_with(start: Callable[[], Passes], request: ComparisonRequest, task_sizes: Sizes | None = None) -> Comparison:
+def compare_with(start: Callable[[], Engine], request: ComparisonRequest, task_sizes: Sizes | None = None) -> Comparison:
     """Compare the policies of ``request``.
 
     :param start: starts the task runner, if there is work
@@ -102,7 +101,7 @@ class PolicyView(NamedTuple):
     """All logs as read with the settings of one policy."""
 
     fs: OverlayFileSystem
-    logs: tuple[PreparedLog[Any], ...]
+    logs: Sequence[Log]
 
 
 def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> list[PolicyView]:
@@ -125,15 +124,15 @@ def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> l
 def _with_settings(view: PolicyView, request: CompactionRequest) -> PolicyView | None:
     """The view with another policy's settings, ``None`` if these have an effect on reading."""
     settings_of_logs = read_settings(view.fs, [log.location for log in view.logs], request)
-    logs = tuple(_log_with_settings(log, settings) for log, settings in zip(view.logs, settings_of_logs, strict=True))
+    logs = [_log_with_settings(log, settings) for log, settings in zip(view.logs, settings_of_logs, strict=True)]
     pairs = zip(view.logs, logs, strict=True)
     same = all(_read_settings_of(old.settings) == _read_settings_of(new.settings) for old, new in pairs)
     return PolicyView(view.fs, logs) if same else None
 
 
-def _log_with_settings(log: PreparedLog[Any], settings: Settings | CompactionError) -> PreparedLog[Any]:
+def _log_with_settings(log: Log, settings: Settings | CompactionError) -> Log:
     if isinstance(settings, CompactionError):
-        return replace(log, settings=None, error=settings)
+        return replace(log, settings=None).fail(settings)
     return replace(log, settings=settings)
 
 
@@ -156,7 +155,7 @@ def _cases(request: ComparisonRequest, views: Sequence[PolicyView]) -> list[LogC
     return list(logs.values())
 
 
-def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: PreparedLog[Any]) -> PolicyCase | str:
+def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: Log) -> PolicyCase | str:
     if log.settings is None or log.view is None:
         return str(log.error)
     now_ms, config, rules = request.base.as_of_ms, log.settings.topic, log.settings.kafka.rules
@@ -169,7 +168,7 @@ def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: P
 
 
 def _run_passes(
-    start: Callable[[], Passes], request: ComparisonRequest, logs: Sequence[LogCases], task_sizes: Sizes | None
+    start: Callable[[], Engine], request: ComparisonRequest, logs: Sequence[LogCases], task_sizes: Sizes | None
 ) -> PassResults:
     results, passes = PassResults(), None
     readable = [log for log in logs if log.error is None]
@@ -184,7 +183,7 @@ class _SharedRun:
 
     def __init__(
         self,
-        passes: Passes,
+        passes: Engine,
         request: ComparisonRequest,
         fs: FileSystem,
         logs: Sequence[LogCases],
@@ -224,7 +223,7 @@ class _SharedRun:
             refusal = self._refusals.get(id(plans[key]))
             results.plans[key] = PlanResult(cleaned[number], dropped, refusal, rounds_by_keys[number])
 
-    def _clean(self, passes: SharedMaps, plans: Sequence[LogPlan]) -> list[LogCleaning]:
+    def _clean(self, passes: SharedMaps, plans: Sequence[LogPlan]) -> list[Log]:
         logs = [_to_measure(plan) for plan in plans]
         if logs:
             limits = Limits(self._broker, self._sizes)
@@ -251,9 +250,10 @@ class _SharedRun:
         return sources
 
 
-def _to_measure(plan: LogPlan) -> LogCleaning:
+def _to_measure(plan: LogPlan) -> Log:
     view = plan.view
-    return LogCleaning(LogLocation(view.topic_partition, view.log_dir, view.path), PolicyPlan(plan), view.path)
+    location = LogLocation(view.topic_partition, view.log_dir, view.path)
+    return Log(location, planned=PolicyPlan(plan), directory=view.path)
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class PlanResult:
     broker's rounds, by the number of keys that its offset map takes.
     """
 
-    cleaned: LogCleaning
+    cleaned: Log
     dropped: Tally
     refusal: str | None
     rounds: Mapping[int, int]

@@ -19,7 +19,7 @@ CheckCopy = Callable[[str, str, frozenset[TopicPartition]], None]
 
 @dataclass(frozen=True)
 class Budget:
-    """The limits of a run in place; logs beyond them are deferred (``compaction.run.budget``). ``None``: no limit."""
+    """The limits of a run in place; logs beyond them are deferred (``compaction.run.waves``). ``None``: no limit."""
 
     max_duration_ms: int | None = None
     max_rewrite_bytes: int | None = None

@@ -28,7 +28,7 @@ from compaction.source.read_plan import ReadRequest, ReadTask, plan_log, plan_st
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.task_runner import Item, Job, Place, Reading, TaskRunner, exchange, pack
+from compaction.task_runner import Engine, Item, Job, Place, Reading, exchange, pack
 
 #: the names whose records are counted: keys always, the others with the bytes
 KEYS, GROUPS, HEADER_NAMES, PRODUCERS = "keys", "groups", "headers", "producers"
@@ -220,7 +220,7 @@ def _partitioned(tasks: Sequence[CountTask]) -> list[CountTask]:
     return [replace(task, partitions=parts[task.topic], seed=seed) for task in tasks]
 
 
-def count_logs(runner: TaskRunner, plan: CountPlan, largest: Mapping[str, Largest]) -> None:
+def count_logs(runner: Engine, plan: CountPlan, largest: Mapping[str, Largest]) -> None:
     """Fill in the counts of the planned logs and topics.
 
     :param largest: the keys to report, and other names

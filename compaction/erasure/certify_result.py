@@ -18,17 +18,15 @@ from compaction.config.request import CompactionRequest
 from compaction.erasure.find_matches import Erasure
 from compaction.errors import CompactionError, as_log_error
 from compaction.names import LogLocation, TopicPartition
-from compaction.output.finished import record_request
+from compaction.output.finished import layout, record_request
 from compaction.output.segment_files import remove_deleted
-from compaction.output.target import layout
 from compaction.report import LogReport
 from compaction.run.destination import Destination
-from compaction.run.log_cleaning import LogCleaning
-from compaction.run.log_reports import failed_report
+from compaction.run.log import Log, failed_report
 from compaction.screen.steps import step
 from compaction.storage.durable import DurableSteps, names_in, run_alone
 from compaction.storage.text_files import PRIVATE, remove_text, write_text
-from compaction.task_runner import TaskRunner
+from compaction.task_runner import Engine
 
 NOT_MADE = "none"
 _COPY_AWAY = "copy them away before the next run or a broker's start, which remove them"
@@ -52,7 +50,7 @@ class Certifier:
     place. ``unplanned``: the errors of logs that could not be planned. ``replaced``: logs in which the run removed segments
     that a broker had replaced, or an earlier run, possibly killed before its certificate."""
 
-    start: Callable[[], TaskRunner]
+    start: Callable[[], Engine]
     base: CompactionRequest
     erasure: Erasure
     path: str
@@ -67,7 +65,7 @@ class Certifier:
     def _erased(self) -> ErasedKeys:
         return ErasedKeys(self.erasure.criteria, self.erasure.tombstones)
 
-    def judge(self, logs: Sequence[LogCleaning], reports: Sequence[LogReport]) -> Certified:
+    def judge(self, logs: Sequence[Log], reports: Sequence[LogReport]) -> Certified:
         """Makes the certificate, then removes the sources of an erasure in place; returns the reports."""
         step("certifying the result")
         status, errors, notes = self._certify(logs)
@@ -82,7 +80,7 @@ class Certifier:
         ]
         return Certified(judged, status, notes)
 
-    def _certify(self, logs: Sequence[LogCleaning]) -> tuple[str, Errors, Sequence[str]]:
+    def _certify(self, logs: Sequence[Log]) -> tuple[str, Errors, Sequence[str]]:
         """Makes the certificate; returns its status, the violations in logs that the run did not fail, and its notes. If it
         cannot be made, all logs fail; if it holds, a copy is recorded as the call's finished output."""
         base = self.base
@@ -121,7 +119,7 @@ class Certifier:
         return status_of(objects, self._elsewhere).value
 
     def _requests(
-        self, logs: Sequence[LogCleaning], failed: Errors
+        self, logs: Sequence[Log], failed: Errors
     ) -> Iterator[tuple[VerifyRequest, Mapping[TopicPartition, LogLocation]]]:
         """One request per log directory, with its logs."""
         base = self.base
@@ -148,7 +146,7 @@ class Certifier:
                 locations,
             )
 
-    def _remove(self, logs: Sequence[LogCleaning]) -> Errors:
+    def _remove(self, logs: Sequence[Log]) -> Errors:
         """Removes the segments that certified results replaced; returns errors by log."""
         if self.output is None:
             return {}
@@ -158,7 +156,7 @@ class Certifier:
         return {log.location: log.error for log in certified if log.error is not None}
 
 
-def remove_sources(output: Destination, log: LogCleaning) -> DurableSteps[None]:
+def remove_sources(output: Destination, log: Log) -> DurableSteps[None]:
     try:
         remove_deleted(output.disk, log.location.path)
         yield names_in(log.location.path)

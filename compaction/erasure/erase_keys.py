@@ -59,26 +59,24 @@ from compaction.erasure.find_matches import Erasure, FoundKeys, SliceMatches, ma
 from compaction.errors import CorruptLogError
 from compaction.formats.keys import KeyPlaces
 from compaction.kernels import tables
-from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings import Settings
 from compaction.names import LogLocation
 from compaction.output.finished import uncertified
 from compaction.output.swap import has_replaced_segments
 from compaction.passes.clean_into import clean_parts
+from compaction.passes.merge import CleanedParts
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult, SliceId
 from compaction.report import LogReport
 from compaction.run.cleaner import Cleaner
-from compaction.run.command import Command
 from compaction.run.destination import Destination
-from compaction.run.log_cleaning import LogCleaning
-from compaction.run.passes import CleanedParts, Passes, pass_2
-from compaction.run.run import carry_out
-from compaction.run.sizing import Sizes
+from compaction.run.log import Log
+from compaction.run.offset_maps import pass_2
+from compaction.run.run import REAL, Command, Environment, Run
 from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
 from compaction.storage.durable import DurableSteps
 from compaction.storage.filesystem import DiskFileSystem
-from compaction.task_runner import Job, TaskRunner, pack, size_of
+from compaction.task_runner import Engine, Job, pack, size_of
 
 _INTERNAL = "__"
 #: before the modification time of any segment
@@ -103,18 +101,16 @@ class ErasureRequest:
 
 
 def erase_keys(
-    start: Callable[[], Passes],
+    start: Callable[[], Engine],
     request: ErasureRequest,
-    sizes: Sizes | None = None,
-    files: DiskFileSystem | None = None,
-    runs: Runs = PROCESSES,
+    environment: Environment = REAL,
     on_wave: Callable[[RunReport], None] = lambda report: None,
 ) -> RunReport:
-    """Erases keys; see ``run.carry_out``."""
+    """Erases keys; see ``Run``."""
     base = request.base if request.certificate is None else replace(uncertified(request.base), retain_replaced=True)
     recorded = replace(base, only_known_files=True)
     command = _KeyErasure(request, start)
-    report = carry_out(command, start, recorded, sizes, files, runs, on_wave)
+    report = Run(command, start, recorded, environment, on_wave).run()
     return replace(report, erasure=command.document(report.logs))
 
 
@@ -122,9 +118,9 @@ class _KeyErasure(Command):
     """The command, and the method of each wave: pass 1 narrows the plans to segments with matches."""
 
     doing = "looking for keys in"
-    runner: TaskRunner
+    runner: Engine
 
-    def __init__(self, request: ErasureRequest, start: Callable[[], TaskRunner]) -> None:
+    def __init__(self, request: ErasureRequest, start: Callable[[], Engine]) -> None:
         self._request, self._base, self._erasure, self._start = request, request.base, request.erasure, start
         self._slice_bytes = 0
         #: of each log the erased keys, and those in its last segment, from which nothing is erased
@@ -178,7 +174,7 @@ class _KeyErasure(Command):
                 matches_of[slice_matches.summary.log].append(slice_matches)
         cleaner.each(lambda log: self._narrow(log, matches_of[log.number]))
 
-    def _narrow(self, log: LogCleaning, matches: Sequence[SliceMatches]) -> None:
+    def _narrow(self, log: Log, matches: Sequence[SliceMatches]) -> None:
         """Narrows the plan to the segments with matches below the end offset.
 
         :raises CorruptLogError: reads of a segment, one for each shard, differ
@@ -205,7 +201,7 @@ class _KeyErasure(Command):
         log.plan = replace(log.plan, compaction=plan)
         log.slices = [part for part in log.slices if bases[part.segment_index] in matched]
 
-    def _reason(self, log: LogCleaning, segments: int, records: int, left: int) -> str:
+    def _reason(self, log: Log, segments: int, records: int, left: int) -> str:
         end_offset = log.compaction.first_uncleanable_offset
         examined = counted(sum(segment.base_offset < end_offset for segment in log.compaction.segments), "segment")
         if not records:
@@ -215,7 +211,7 @@ class _KeyErasure(Command):
         effect = "become tombstones" if self._erasure.tombstones else "erased"
         return f"{counted(records, 'record')} of {counted(log.keys, 'key')} {effect}, in {segments} of {examined}"
 
-    def resolve(self, cleaner: Cleaner, log: LogCleaning) -> None:
+    def resolve(self, cleaner: Cleaner, log: Log) -> None:
         """Treats the whole log as clean: a record survives unless it is listed."""
         plan, view = log.compaction, log.compaction.view
         log.txn_index = tuple(group.segments[0].aborted_txns for group in plan.groups)
@@ -248,11 +244,11 @@ class _KeyErasure(Command):
         results = self.runner.run(job, tasks, partial(_clean_parts, logs=dict(logs), dry_run=not writes))
         return CleanedParts([result for of_task in results for result in of_task], self._key_counts)
 
-    def swapped(self, output: Destination, log: LogCleaning) -> DurableSteps[None]:
+    def swapped(self, output: Destination, log: Log) -> DurableSteps[None]:
         if self._in_place and self._request.certificate is None:
             yield from remove_sources(output, log)
 
-    def report(self, log: LogCleaning) -> LogReport:
+    def report(self, log: Log) -> LogReport:
         none = FoundKeys.joined(())
         erased, remaining = self._found.get(log.location, (none, none))
         return erased_report(log, erased.total, remaining.total)
@@ -260,7 +256,7 @@ class _KeyErasure(Command):
     def conclude(
         self,
         output: Destination | None,
-        logs: Sequence[LogCleaning],
+        logs: Sequence[Log],
         unplanned: Mapping[LogLocation, str],
         reports: list[LogReport],
     ) -> list[LogReport]:

@@ -33,8 +33,7 @@ from compaction.formats.keys import KeyPlaces, salted_digest
 from compaction.locking.mounts import keeps_snapshots
 from compaction.names import LogLocation, marked_dirs_of
 from compaction.report import LogReport
-from compaction.run.log_cleaning import LogCleaning
-from compaction.run.log_reports import cleaned_report, skipped_report
+from compaction.run.log import Log, cleaned_report, skipped_report
 from compaction.screen.amounts import counted
 from compaction.storage.filesystem import join, storage_of
 from compaction.storage.mixed import file_system
@@ -50,7 +49,7 @@ LAST_SEGMENT = "last_segment"
 DROP, TOMBSTONE = "drop", "tombstone"
 
 
-def erased_report(log: LogCleaning, records: int, remaining: int) -> LogReport:
+def erased_report(log: Log, records: int, remaining: int) -> LogReport:
     """The report of a log from which ``records`` records were erased, or would be; ``remaining`` records are in its last
     segment, from which nothing is erased."""
     plan = log.compaction

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from compaction.errors import LockedError, StorageError, UsageError
-from compaction.locking.claim import NO_OWNER, PROCESSES, Claim, Owner, Runs
+from compaction.locking.claim import NO_OWNER, Claim, Identity, Owner
 from compaction.names import LOCK
 from compaction.storage.durable import remove_temporary
 from compaction.storage.filesystem import NO_LOCK, DiskFileSystem, join, storage_of
@@ -42,10 +42,9 @@ class Access:
 
 
 @contextmanager
-def access(files: DiskFileSystem, log_dirs: Sequence[str], purpose: Purpose, runs: Runs = PROCESSES) -> Iterator[Access]:
+def access(files: DiskFileSystem, log_dirs: Sequence[str], purpose: Purpose) -> Iterator[Access]:
     """Lock log directories for a run.
 
-    :param runs: distinguishes this run from others
     :raises LockedError: a broker or another run holds one
     :raises UsageError: a lock or a claim cannot be taken
     """
@@ -54,18 +53,20 @@ def access(files: DiskFileSystem, log_dirs: Sequence[str], purpose: Purpose, run
         if purpose is Purpose.READ:
             yield Access(in_use=frozenset(_in_use(files, log_dirs)))
             return
-        identity = runs.begin()
+        identity = Identity.of_this_process()
         for log_dir in log_dirs:
-            with _as_usage_errors():
+            try:
                 if purpose is Purpose.COPY:
                     _make_lock_file(files, log_dir)
                 lock = files.lock(log_dir, shared=purpose is not Purpose.CHANGE)
                 stack.callback(lock.release)
                 if purpose is Purpose.CHANGE and lock is not NO_LOCK:
-                    claim = Claim.take(files, log_dir, identity, runs.is_over)
+                    claim = Claim.take(files, log_dir, identity)
                     stack.callback(claim.release)
                     owners[log_dir] = claim
                     remove_temporary(files, log_dir)
+            except StorageError as error:
+                raise UsageError(error.message, path=error.path, hint=error.hint) from error
         yield Access(owners)
 
 
@@ -96,11 +97,3 @@ def _in_use(files: DiskFileSystem, log_dirs: Sequence[str]) -> Iterator[str]:
         if holder is not None:
             _LOG.warning("%s: %s is at work here: figures are a snapshot", log_dir, holder)
             yield log_dir
-
-
-@contextmanager
-def _as_usage_errors() -> Iterator[None]:
-    try:
-        yield
-    except StorageError as error:
-        raise UsageError(error.message, path=error.path, hint=error.hint) from error

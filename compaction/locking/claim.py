@@ -25,11 +25,10 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 from compaction.errors import LockedError, StorageError
 from compaction.locking.mounts import is_local
@@ -46,27 +45,20 @@ _BEGINNING = b'{"token": "'
 _MALFORMED = b"?"
 
 
-class Owner(Protocol):
-    """A run's right to change a log directory."""
+class Owner:
+    """A run's right to change a log directory. This one claims nothing: it is for dry runs, and directories that only one run
+    knows.
 
-    @property
-    def token(self) -> str:
-        """Names the run."""
+    :ivar token: names the run
+    """
+
+    token = ""
 
     def require(self) -> None:
         """:raises StorageError: another run owns the directory now"""
 
 
-class _NoOwner:
-    """No claim: for dry runs, and for directories that only this run knows."""
-
-    token = ""
-
-    def require(self) -> None:
-        """No operation."""
-
-
-NO_OWNER: Owner = _NoOwner()
+NO_OWNER = Owner()
 
 
 @dataclass(frozen=True)
@@ -99,81 +91,49 @@ class Identity:
         return f"process {self.pid} on {self.host}"
 
 
-class Runs(Protocol):
-    """Distinguishes runs; simulations have several in one process."""
-
-    def begin(self) -> Identity:
-        """A new run of the caller."""
-
-    def is_over(self, run: Identity, log_dir: str) -> bool:
-        """Whether a run has ended; the caller holds the lock of ``log_dir``."""
-
-
-class ProcessRuns:
-    """Each run is a process, of this or another machine."""
-
-    def begin(self) -> Identity:
-        return Identity.of_this_process()
-
-    def is_over(self, run: Identity, log_dir: str) -> bool:
-        return run.is_over(log_dir)
-
-
-PROCESSES: Runs = ProcessRuns()
-
-
-#: whether a run has ended, by its identity and the log directory
-IsOver = Callable[[Identity, str], bool]
-
-
-class Claim:
+class Claim(Owner):
     """A run's claim on one log directory; take it with :meth:`take` while holding the directory's lock."""
 
     def __init__(self, fs: DiskFileSystem, log_dir: str, number: int, identity: Identity) -> None:
-        self._fs, self._log_dir, self._number, self._identity = fs, log_dir, number, identity
+        self._fs, self._log_dir, self._number = fs, log_dir, number
+        self.token = identity.token
         #: identity of the claim's file, once its content was read
         self._file: tuple[int, ...] | None = None
 
     @classmethod
-    def take(cls, fs: DiskFileSystem, log_dir: str, identity: Identity, is_over: IsOver = Identity.is_over) -> Claim:
+    def take(cls, fs: DiskFileSystem, log_dir: str, identity: Identity) -> Claim:
         """Claim ``log_dir`` for a run.
 
-        :param is_over: whether another run has ended
         :raises LockedError: another run that may be active has claimed it
         :raises StorageError: the file system refused
         """
         for _ in range(_ATTEMPTS):
             numbers = _numbers(fs, log_dir)
-            _require_over(fs, log_dir, numbers, is_over)
+            _require_over(fs, log_dir, numbers)
             number = max(numbers, default=0) + 1
             if number > _LAST_NUMBER:
                 hint = "make sure that no other run works here, remove it and run again"
                 raise LockedError("the highest possible claim number is taken", path=_path(log_dir, number - 1), hint=hint)
             if fs.link_new(_path(log_dir, number), json.dumps(asdict(identity)).encode(), like=log_dir):
                 claim = cls(fs, log_dir, number, identity)
-                claim._confirm(is_over)
+                claim._confirm()
                 return claim
         raise LockedError("other runs claim the log directory at the same time", path=log_dir, hint="run one at a time")
 
-    def _confirm(self, is_over: IsOver) -> None:
+    def _confirm(self) -> None:
         """Check all other claims again, and remove those of ended runs.
 
         :raises LockedError: another run has claimed the directory since; this claim is removed
         """
         others = [number for number in _numbers(self._fs, self._log_dir) if number != self._number]
         try:
-            _require_over(self._fs, self._log_dir, others, is_over)
+            _require_over(self._fs, self._log_dir, others)
         except LockedError:
             self._fs.unlink(_path(self._log_dir, self._number))
             raise
         for number in others:
             self._fs.unlink(_path(self._log_dir, number))
         self.require()
-
-    @property
-    def token(self) -> str:
-        """Names the run."""
-        return self._identity.token
 
     def require(self) -> None:
         """:raises StorageError: another run owns the directory now"""
@@ -190,7 +150,7 @@ class Claim:
 
     def _is_own(self) -> bool:
         identity = _read(self._fs, self._log_dir, self._number)
-        return identity is not None and identity.token == self._identity.token
+        return identity is not None and identity.token == self.token
 
     def release(self) -> None:
         """Remove the claim if it still belongs to this run."""
@@ -216,11 +176,11 @@ def _numbers(fs: FileSystem, log_dir: str) -> list[int]:
     return sorted(int(match[1]) for match in matches if match is not None)
 
 
-def _require_over(fs: FileSystem, log_dir: str, numbers: Sequence[int], is_over: IsOver) -> None:
+def _require_over(fs: FileSystem, log_dir: str, numbers: Sequence[int]) -> None:
     """:raises LockedError: one of these claims belongs to a run that may be active, or is malformed"""
     for number in numbers:
         other = _read(fs, log_dir, number)
-        if other is not None and not is_over(other, log_dir):
+        if other is not None and not other.is_over(log_dir):
             hint = f"let it end; if it has ended, remove {_path(log_dir, number)} and run again"
             raise LockedError(f"log directory is claimed by another run ({other})", path=log_dir, hint=hint)
 

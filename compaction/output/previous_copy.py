@@ -39,10 +39,9 @@ from compaction.logdir.checkpoint_store import Offsets, read_offsets
 from compaction.logdir.read_log import identity_of, segment_bases
 from compaction.logdir.settings import Settings, stored_topic_id
 from compaction.names import CLEANER_OFFSETS, LOG, LOG_STARTS, SWAP, LogLocation, parse_segment_file, segment_file
-from compaction.output.finished import files_below, find_manifest, problem_of
+from compaction.output.finished import files_below, find_manifest, layout, problem_of
 from compaction.output.journal import JOURNAL
 from compaction.output.segment_files import is_unfinished
-from compaction.output.target import layout
 from compaction.storage.contents import digest_of
 from compaction.storage.filesystem import DISK, OBJECTS, FileStat, FileSystem, base_name, join, parent, storage_of
 from compaction.storage.manifest import Entry, Folder, Manifest, Scalar, SourceLog, SourceSegment

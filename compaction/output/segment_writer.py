@@ -4,12 +4,13 @@ Mirrors ``LogSegment.append``, ``onBecomeInactiveSegment`` and ``flush``.
 
 File names end in a suffix that no other attempt uses (``.clean.<token>``); only the driver renames them. If several tasks write
 one segment, each writes an output part: its batches (``.part``) and their ``OUT_ROW`` table (``.rows``). One task joins the
-parts. The writer records the size and the content hash of every file, which ``verification`` compares with the bytes that
-the device returns. In an object store a file appears when it is closed; the store sets mode, owner and mtime.
+parts. The writer records the size and the content hash of every file. In an object store a file appears when it is closed; the
+store sets mode, owner and mtime.
 
-Reads an output back from the device while it is being written, which leaves little to read at the end.
-
-A thread reads behind the writer, a block at a time. Small outputs are read when they are complete.
+Written and copied segments are compared with the bytes that the device returns, before anything depends on them. A thread reads
+behind the writer, a block at a time, which leaves little to read at the end. Small outputs are read when they are complete. A
+segment's log is checked against its size and hash, and against its own checksums and offsets: these also find a fault in the
+memory from which the hash was computed. An output that differs fails its log; the sources are unchanged.
 """
 
 from __future__ import annotations
@@ -34,14 +35,15 @@ from compaction.formats.indexes import (
     write_time_index,
     write_txn_index,
 )
+from compaction.kernels.batches import scan_batches
 from compaction.kernels.rewrite import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
-from compaction.kernels.tables import OUT_ROW
+from compaction.kernels.tables import BATCH_ROW, OUT_ROW
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
-from compaction.output.verification import SegmentCheck
 from compaction.storage.contents import (
     READ_BYTES,
     FileDigest,
     borrow_buffer,
+    find_mismatch,
     read_back_error,
     read_device_blocks,
     read_range,
@@ -49,11 +51,149 @@ from compaction.storage.contents import (
     verify_file,
 )
 from compaction.storage.durable import DurableSteps, content_of
-from compaction.storage.filesystem import Chunk, DiskFileSystem, FileRange, Output, ReadableFileSystem, join, storage_of
+from compaction.storage.filesystem import (
+    Chunk,
+    DiskFileSystem,
+    FileRange,
+    FileSystem,
+    Output,
+    ReadableFileSystem,
+    join,
+    storage_of,
+)
+from compaction.storage.segment_file import SegmentFile
 
+_ROWS = 1 << 14
+_ROWS_AT_ONCE = 1 << 16
+_BATCH_END_BYTES = 128 << 10
+#: the kinds of a part's files
+PART, ROWS = ".part", ".rows"
 #: The reader's distance behind the writer, and the least size (twice this) that is read in parallel. It must exceed the
 #: writer's two buffers (``compaction.storage.local_output.DirectWriter``): bytes still in these are not in the file yet.
 _FOLLOW_BYTES = 8 << 20
+
+
+class SegmentCheck:
+    """Checks a log file block by block: checksums, offsets, and the hashes of its parts.
+
+    :param path: for errors
+    :param parts: of a joined file; the caller may append a part until its first byte is fed
+    """
+
+    def __init__(self, path: str, parts: Sequence[FileDigest] = ()) -> None:
+        self._path, self._parts = path, parts
+        self._hash, self._part, self._part_bytes, self._number = xxhash.xxh3_128(), xxhash.xxh3_128(), 0, 0
+        self._rest = np.empty(0, np.uint8)
+        self._rows = np.empty(_ROWS, BATCH_ROW)
+        self._last_offset = -1
+        self.size, self.batches = 0, 0
+
+    def feed(self, data: NDArray[np.uint8]) -> None:
+        """Check the next bytes, uint8[n].
+
+        :raises StorageError: they differ from what was written
+        """
+        self._hash.update(data)
+        if self._parts:
+            self._feed_parts(data)
+        start, rest = self.size, len(self._rest)
+        self.size += len(data)
+        if rest:
+            # most batches end within this many bytes: the rest need not be copied
+            taken = self._scan(np.concatenate([self._rest, data[:_BATCH_END_BYTES]]), start - rest)
+            data = data[taken - rest :] if taken > rest else np.concatenate([self._rest, data])
+        taken = self._scan(data, self.size - len(data))
+        self._rest = data[taken:].copy()
+
+    def _scan(self, data: NDArray[np.uint8], position: int) -> int:
+        """Check the complete batches of ``data``, which starts at a byte position of the file; returns their bytes."""
+        taken = 0
+        while taken < len(data):
+            scan = scan_batches(data[taken:], position + taken, check_crc=True, rows=self._rows)
+            if len(scan.rows):
+                self._check_offsets(scan.rows)
+            if scan.error is not None:
+                raise read_back_error(self._path, f"{scan.error} at byte {scan.error_position}")
+            taken += scan.consumed
+            if not len(scan.rows):
+                break
+        return taken
+
+    def _check_offsets(self, rows: NDArray[np.void]) -> None:
+        floors = np.concatenate([[self._last_offset], rows["last_offset"][:-1]])
+        if (rows["base_offset"] <= floors).any() or (rows["last_offset"] < rows["base_offset"]).any():
+            raise read_back_error(self._path, "offsets run backwards")
+        self._last_offset = int(rows["last_offset"][-1])
+        self.batches += len(rows)
+
+    def _feed_parts(self, data: NDArray[np.uint8]) -> None:
+        position = 0
+        while position < len(data) and self._number < len(self._parts):
+            remaining = self._parts[self._number].size - self._part_bytes
+            taken = data[position : position + remaining]
+            self._part.update(taken)
+            self._part_bytes, position = self._part_bytes + len(taken), position + len(taken)
+            self._end_parts()
+
+    def _end_parts(self) -> None:
+        while self._number < len(self._parts) and self._part_bytes == self._parts[self._number].size:
+            if self._part.hexdigest() != self._parts[self._number].digest:
+                raise read_back_error(self._path, "other bytes than were written")
+            self._part, self._part_bytes, self._number = xxhash.xxh3_128(), 0, self._number + 1
+
+    def end(self, size: int, batches: int, digest: str | None) -> FileDigest:
+        """Check the file as a whole; returns its size and hash.
+
+        :param digest: of the whole file, ``None`` for a joined one
+        :raises StorageError: it differs from what was written
+        """
+        self._end_parts()
+        if self.size != size or len(self._rest) or self._number < len(self._parts):
+            raise read_back_error(self._path, f"{self.size} bytes, {size} were written")
+        if self.batches != batches:
+            raise read_back_error(self._path, f"{self.batches} batches, {batches} were written")
+        hashed = self._hash.hexdigest()
+        if digest is not None and digest != hashed:
+            raise read_back_error(self._path, "other bytes than were written")
+        return FileDigest(LOG, size, hashed)
+
+
+def copy_verified(source: ReadableFileSystem, target: FileSystem, extent: FileRange, path: str, valid_bytes: int = 0) -> str:
+    """Copy a byte range into a new file, durable on return, and compare what the device returns with the source; its hash.
+
+    :param valid_bytes: the first bytes of the range that are batches, whose checksums must match
+    :raises CorruptLogError: a batch is damaged
+    :raises StorageError: one of the file systems refused, or returns other bytes than before
+    """
+    target.copy(extent.path, path, extent.start, extent.size)
+    target.fsync(path)
+    content = xxhash.xxh3_128()
+    if valid_bytes:
+        with SegmentFile(source, extent.path).reader(extent.start, extent.start + valid_bytes) as reader:
+            for block in reader.blocks(check_crc=True):
+                content.update(block.raw)
+    for data in read_range(source, FileRange(extent.path, extent.start + valid_bytes, extent.size - valid_bytes)):
+        content.update(data)
+    verify_file(target, path, FileDigest("", extent.size, content.hexdigest()))
+    return content.hexdigest()
+
+
+def copy_recorded(target: FileSystem, source: FileRange, path: str, digest: str) -> None:
+    """Copy a file of an earlier output into a new file, durable on return. If its bytes are moved, the device must return the
+    recorded content.
+
+    :param digest: its recorded content hash
+    :raises CorruptLogError: it has other content
+    :raises StorageError: one of the file systems refused
+    """
+    if target.copy_inside(source.path, path):
+        return
+    target.copy(source.path, path)
+    target.fsync(path)
+    problem = find_mismatch(target, path, FileDigest("", source.size, digest))
+    if problem is not None:
+        hint = "check the disk; the source is unchanged"
+        raise CorruptLogError(f"copy of this file is not what its run recorded: {problem}", path=source.path, hint=hint)
 
 
 class ReadBack:
@@ -130,9 +270,6 @@ class ReadBack:
             return self._error is None and (position < self._ready_bytes or self._ended)
 
 
-_ROWS_AT_ONCE = 1 << 16
-
-
 def new_suffix() -> str:
     """The suffix of one attempt's files."""
     return f"{CLEAN}.{uuid.uuid4().hex}"
@@ -141,7 +278,7 @@ def new_suffix() -> str:
 def part_paths(directory: str, base_offset: int, number: int, suffix: str) -> tuple[str, str]:
     """The files of an output part: its batches and their rows."""
     stem = join(directory, segment_file(base_offset, LOG, f"{suffix}.{number}"))
-    return stem + ".part", stem + ".rows"
+    return stem + PART, stem + ROWS
 
 
 class HashedOutput:
@@ -196,10 +333,6 @@ class PartWriter:
         self._batches.output.close(sync=False)
         self._rows.output.close(sync=False)
         return self._batches.written(PART), self._rows.written(ROWS)
-
-
-#: the kinds of a part's files
-PART, ROWS = ".part", ".rows"
 
 
 class SegmentIndexes:

@@ -52,7 +52,7 @@ from compaction.logdir.read_log import (
 )
 from compaction.names import CLEANED, DELETED, INDEX, LEADER_EPOCHS, LOG, SWAP, TIMEINDEX, TXNINDEX, LogLocation, segment_file
 from compaction.output.segment_files import change_suffixes, exists, remove_deleted
-from compaction.output.verification import copy_verified
+from compaction.output.segment_writer import copy_verified
 from compaction.recovery.indexes import (
     INDEX_INTERVAL_BYTES,
     HeaderScan,

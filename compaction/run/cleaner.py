@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from compaction.cleaning.log_view import LogView, Segment
@@ -24,53 +25,54 @@ from compaction.names import LOG, segment_file
 from compaction.output.swap import SwapGroup
 from compaction.passes.clean_into import Unjoined, join_parts
 from compaction.passes.merge import CleanedParts
+from compaction.passes.scan import count_records
 from compaction.passes.tasks import CleanContext, GroupOutput, MapSettings, OutputPart, PartResult, Slice, SliceSummary
-from compaction.run.admission import Lacking, SpaceBudget, logs_without_space
-from compaction.run.log_cleaning import LogCleaning, ScanTotals
+from compaction.run.log import Log, ScanTotals
 from compaction.run.sizing import Sizes, max_records, sizes
-from compaction.storage.filesystem import DiskFileSystem, FileSystem, join, real_file
+from compaction.run.waves import Lacking, SpaceBudget, Wave, logs_without_space
+from compaction.storage.filesystem import DiskFileSystem, FileSystem, ReadableFileSystem, join, real_file
 from compaction.storage.mixed import MixedFileSystem
-from compaction.task_runner import Engine as Passes
-from compaction.task_runner import Job, pack
+from compaction.task_runner import Engine, Job, pack, size_of
 
 #: the result of each output segment, by the numbers of its log and its group
 Outputs = Mapping[tuple[int, int], PartResult]
 
 
-def output_parts(log: LogCleaning, sizes: Sizes) -> None:
+def output_parts(log: Log, sizes: Sizes) -> None:
     """Sets the parts of a log; an empty group is one empty part."""
     plan = log.compaction
     base_of = [segment.base_offset for segment in plan.view.segments]
     by_base: dict[int, list[Slice]] = {}
     for part in log.slices:
         by_base.setdefault(base_of[part.segment_index], []).append(part)
-    log.parts = []
+    parts: list[OutputPart] = []
     for number, group in enumerate(plan.groups):
         slices = [part for segment in group.segments for part in by_base[segment.base_offset]]
         mtime_ms = group.mtime_ns // 1_000_000
         output = GroupOutput(log.number, number, group.base_offset, mtime_ms, log.txn_index[number], slices[0].path)
         single = max_records(group.segments) <= sizes.single_part_records
         packs = [slices] if single else pack(slices, lambda part: part.size_bytes, sizes.slice_bytes)
-        log.parts += [
-            OutputPart(output, len(log.parts) + index, tuple(own), own[0].first_offset, len(packs) == 1)
+        parts += [
+            OutputPart(output, len(parts) + index, tuple(own), own[0].first_offset, len(packs) == 1)
             for index, own in enumerate(packs)
         ]
+    log.parts = parts
 
 
 def output_segments(
-    logs: Sequence[LogCleaning],
+    wave: Wave,
     contexts: Mapping[int, CleanContext],
     results: Sequence[PartResult],
     join: Callable[[Sequence[Unjoined]], Sequence[PartResult]],
 ) -> Outputs:
     """Joins the parts that were written; returns the result of each output segment. A log fails if one of its parts does."""
-    by_number = {log.number: log for log in logs}
+    by_number = {log.number: log for log in wave.logs}
     result_of = {(result.log, result.number): result for result in results}
     _note_errors(by_number, results)
     segments: dict[tuple[int, int], PartResult] = {}
     unjoined: dict[tuple[int, int], Unjoined] = {}
-    for log in logs:
-        for part in log.parts if log.error is None else ():
+    for log in wave.logs:
+        for part in wave.parts(log) if log.error is None else ():
             key, result = (log.number, part.output.group), result_of[log.number, part.number]
             if part.complete or result.suffix is None:
                 segments[key] = result
@@ -82,32 +84,22 @@ def output_segments(
     return segments
 
 
-def swap_groups(log: LogCleaning, outputs: Outputs) -> tuple[SwapGroup, ...]:
-    """The output segments of a log among ``outputs``, and the segments that they replace. Segments that would not change are
-    not replaced."""
-    return tuple(
-        SwapGroup(
-            group.base_offset,
-            tuple(segment.base_offset for segment in group.segments),
-            outputs[log.number, number].suffix or "",
-            group.mtime_ns // 1_000_000,
-            outputs[log.number, number].written,
-        )
-        for number, group in enumerate(log.compaction.groups)
-        if (log.number, number) in outputs and not outputs[log.number, number].unchanged
-    )
+def set_outputs(log: Log, outputs: Outputs) -> None:
+    """Sets the output segments of a log among ``outputs``, with the segments that they replace. Segments that would not change
+    are not replaced."""
+    groups = []
+    for number, group in enumerate(log.compaction.groups):
+        result = outputs.get((log.number, number))
+        if result is not None and result.unchanged:
+            log.unchanged |= {group.base_offset}
+        elif result is not None:
+            sources = tuple(segment.base_offset for segment in group.segments)
+            mtime_ms = group.mtime_ns // 1_000_000
+            groups.append(SwapGroup(group.base_offset, sources, result.suffix or "", mtime_ms, result.written))
+    log.groups = tuple(groups)
 
 
-def unchanged(log: LogCleaning, outputs: Outputs) -> frozenset[int]:
-    """The base offsets of the segments that none of ``outputs`` replaces, as it would be the same."""
-    return frozenset(
-        group.base_offset
-        for number, group in enumerate(log.compaction.groups)
-        if (log.number, number) in outputs and outputs[log.number, number].unchanged
-    )
-
-
-def _note_errors(logs: Mapping[int, LogCleaning], results: Sequence[PartResult]) -> None:
+def _note_errors(logs: Mapping[int, Log], results: Sequence[PartResult]) -> None:
     for result in results:
         log = logs[result.log]
         if log.error is None:
@@ -141,7 +133,7 @@ class Limits:
         return self.broker.io_max_bytes_per_second / cores
 
 
-def sizes_for(logs: Iterable[LogCleaning], limits: Limits, cores: int) -> Sizes:
+def sizes_for(logs: Iterable[Log], limits: Limits, cores: int) -> Sizes:
     """The sizes of the work on some logs."""
     return limits.sizes_of([group.size_bytes for log in logs for group in log.compaction.groups], cores)
 
@@ -171,7 +163,7 @@ class Method(Protocol):
     def scan(self, cleaner: Cleaner) -> None:
         """Pass 1 over the slices of all logs that have not failed."""
 
-    def resolve(self, cleaner: Cleaner, log: LogCleaning) -> None:
+    def resolve(self, cleaner: Cleaner, log: Log) -> None:
         """Sets ``txn_index`` and ``context`` of a log that pass 1 has scanned."""
 
     def measure(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
@@ -189,14 +181,14 @@ class Cleaner:
     :ivar task_rate: bytes that a task reads and writes in a second
     """
 
-    def __init__(self, logs: Sequence[LogCleaning], fs: FileSystem, runner: Passes, limits: Limits) -> None:
+    def __init__(self, logs: Sequence[Log], fs: FileSystem, runner: Engine, limits: Limits) -> None:
         self.logs, self.fs, self.runner, self.limits = list(logs), fs, runner, limits
         for number, log in enumerate(self.logs):
             log.number = number
         self.sizes = sizes_for(self.logs, limits, runner.cores)
         self.task_rate = limits.task_rate(runner.cores)
 
-    def run(self, method: Method) -> dict[LogCleaning, Lacking]:
+    def run(self, method: Method) -> dict[Log, Lacking]:
         """All steps. The outputs of each log that has not failed are ready to be swapped in, except those of the logs that are
         returned, because they do not fit into the free space: nothing was written for them."""
         self.each(self._slice)
@@ -204,11 +196,11 @@ class Cleaner:
         self.each(lambda log: method.resolve(self, log))
         self.each(lambda log: output_parts(log, self.sizes))
         lacking = self._without_space(method)
-        self.write(method, [log for log in self.unfailed if log not in lacking])
+        self.write(method, Wave([log for log in self.unfailed if log not in lacking]))
         return lacking
 
     @property
-    def unfailed(self) -> list[LogCleaning]:
+    def unfailed(self) -> list[Log]:
         """The logs that have not failed."""
         return [log for log in self.logs if log.error is None]
 
@@ -217,7 +209,7 @@ class Cleaner:
         """The limits of a task of pass 1, with a new hash secret."""
         return replace(map_settings(self.limits.broker, self.task_rate), files=self.limits.files)
 
-    def each(self, step: Callable[[LogCleaning], object], logs: Sequence[LogCleaning] | None = None) -> None:
+    def each(self, step: Callable[[Log], object], logs: Sequence[Log] | None = None) -> None:
         """Takes a step for each log, by default for all that have not failed; a log fails if it raises."""
         for log in self.unfailed if logs is None else logs:
             try:
@@ -226,15 +218,15 @@ class Cleaner:
                 log.error = str(as_log_error(error, log.compaction.view.path))
 
     @staticmethod
-    def add_up(logs: Sequence[LogCleaning], summaries: Sequence[SliceSummary]) -> None:
+    def add_up(logs: Sequence[Log], summaries: Sequence[SliceSummary]) -> None:
         """Adds up the summaries of each log, and notes its reads."""
         for log, own in Cleaner.note_reads(logs, summaries):
             log.totals = ScanTotals.of(own)
 
     @staticmethod
     def note_reads(
-        logs: Sequence[LogCleaning], summaries: Sequence[SliceSummary]
-    ) -> list[tuple[LogCleaning, list[SliceSummary]]]:
+        logs: Sequence[Log], summaries: Sequence[SliceSummary]
+    ) -> list[tuple[Log, list[SliceSummary]]]:
         """Sets the fingerprints of the slices that were read: later reads must have the same. The first error of a log fails
         it. Returns the summaries of each log."""
         by_log: dict[int, list[SliceSummary]] = {log.number: [] for log in logs}
@@ -248,11 +240,11 @@ class Cleaner:
             log.slices = [replace(part, fingerprint=fingerprints.get(part.id, part.fingerprint)) for part in log.slices]
         return [(log, by_log[log.number]) for log in logs]
 
-    def _slice(self, log: LogCleaning) -> None:
+    def _slice(self, log: Log) -> None:
         plan = log.compaction
         log.slices = slices_of(self.fs, log.number, plan.view, plan.segments, self.sizes.slice_bytes)
 
-    def _without_space(self, method: Method) -> dict[LogCleaning, Lacking]:
+    def _without_space(self, method: Method) -> dict[Log, Lacking]:
         """The logs whose outputs exceed the free space, found before anything is written."""
         logs, space = self.unfailed, self.limits.space
         contexts, parts = _contexts(logs), [part for log in logs for part in log.parts]
@@ -265,9 +257,10 @@ class Cleaner:
             return {}
         return {self.logs[number]: space_of_log for number, space_of_log in lacking.items()}
 
-    def write(self, method: Method, logs: Sequence[LogCleaning]) -> None:
-        """Pass 2 over the parts of logs: writes the retained records of each group into one segment, ready to be swapped in."""
-        contexts, parts = _contexts(logs), [part for log in logs for part in log.parts]
+    def write(self, method: Method, wave: Wave) -> None:
+        """Pass 2 over a wave: writes the retained records of each group into one segment, ready to be swapped in."""
+        logs = wave.logs
+        contexts, parts = _contexts(logs), [part for log in logs for part in wave.parts(log)]
         if not parts:
             return
         cleaned = method.clean(contexts, parts)
@@ -276,16 +269,42 @@ class Cleaner:
             self.logs[result.log].seconds += result.seconds
         for log in logs:
             log.keys = cleaned.keys.get(log.number, 0)
-        outputs = output_segments(logs, contexts, cleaned.results, self._join)
+        outputs = output_segments(wave, contexts, cleaned.results, self._join)
         for log in logs:
             if log.error is None:
-                log.groups = swap_groups(log, outputs)
-                log.unchanged |= unchanged(log, outputs)
+                set_outputs(log, outputs)
 
     def _join(self, groups: Sequence[Unjoined]) -> list[PartResult]:
         job = Job(f"join the parts of {len(groups)} segments", writes=True)
         return self.runner.run(job, groups, join_parts) if groups else []
 
 
-def _contexts(logs: Sequence[LogCleaning]) -> dict[int, CleanContext]:
+def _contexts(logs: Sequence[Log]) -> dict[int, CleanContext]:
     return {log.number: log.context for log in logs if log.context is not None}
+
+
+def count_expired(logs: Sequence[Log], fs: FileSystem, passes: Engine, limits: Limits) -> None:
+    """Sets ``expired_records`` of logs that all lose segments, which neither a broker nor the passes read. A log with a damaged
+    one is deleted from all the same."""
+    expired = [[removal.segment for removal in log.plan.removals] for log in logs]
+    sizes = limits.sizes_of([segment.size_bytes for segments in expired for segment in segments], passes.cores)
+    slices = [
+        part
+        for number, (log, segments) in enumerate(zip(logs, expired, strict=True))
+        for part in slices_of(fs, number, log.before, segments, sizes.slice_bytes)
+    ]
+    tasks = pack(slices, size_of, sizes.slice_bytes)
+    task_bytes = [sum(map(size_of, task)) for task in tasks]
+    job = Job.sized("expired", f"count the records of {len(slices)} expired slices", task_bytes)
+    count = partial(_count_slices, files=limits.files, bytes_per_second=limits.task_rate(passes.cores))
+    results = passes.run(job, tasks, count)
+    counts: list[int | None] = [0] * len(logs)
+    for number, records in (result for task in results for result in task):
+        total = counts[number]
+        counts[number] = None if total is None or records is None else total + records
+    for log, total in zip(logs, counts, strict=True):
+        log.expired_records = total
+
+
+def _count_slices(slices: Sequence[Slice], files: ReadableFileSystem, bytes_per_second: float) -> list[tuple[int, int | None]]:
+    return [(part.log, count_records(part, files, bytes_per_second)) for part in slices]

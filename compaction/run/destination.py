@@ -1,7 +1,7 @@
 """Step **swap** of a run: the outputs replace the sources, become a copy, or are discarded in a dry run.
 
 ``InPlace`` swaps logs in, many in step: a swap waits for the disk nine times. ``CopyOutput`` collects all logs, cleaned or not,
-except failed ones, and publishes them together at the end of the run. ``DryRunOutput`` writes nothing.
+except failed ones, and publishes them together at the end of the run. ``Destination`` itself is that of a dry run.
 
 ``Increment`` has the logs of an incremental copy: those that continue the previous copy, and those that are copied in full.
 
@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
 
 from compaction.cleaning.plan import LogPlan
 from compaction.config.request import CompactionRequest
@@ -25,15 +24,14 @@ from compaction.logdir.checkpoint_store import Change, CheckpointFiles, read_off
 from compaction.logdir.read_log import require_unchanged
 from compaction.logdir.settings import Settings
 from compaction.names import CLEANER_OFFSETS, LOG_STARTS, LogLocation, TopicPartition
+from compaction.output.finished import PublishOptions, no_entry
 from compaction.output.previous_copy import Continuation, NotContinuedError, PreviousCopy, identify, rules_of
 from compaction.output.publish import Publication
-from compaction.output.segment_deletion import delete_segments
-from compaction.output.segment_files import remove_deleted
+from compaction.output.segment_files import delete_segments, remove_deleted
 from compaction.output.swap import SwapGroup, discard_outputs, replace_segments
-from compaction.output.target import PublishOptions, no_entry
 from compaction.recovery.recover import write_repairs
 from compaction.report import LogReport, Since
-from compaction.run.log_cleaning import LogCleaning
+from compaction.run.log import Log
 from compaction.storage.durable import DurableSteps, replace_file
 from compaction.storage.filesystem import DiskFileSystem, FileSystem, join
 from compaction.storage.manifest import SourceLog
@@ -125,89 +123,57 @@ def _set_offsets(fs: FileSystem, name: str, offsets: Mapping[LogLocation, int | 
 LOG_CONCURRENCY = 512
 
 
-class Destination(Protocol):
-    """Applies the result of each log, of up to ``concurrency`` logs in step.
+class Destination:
+    """Applies the result of each log, of up to ``concurrency`` logs in step. This one is that of a dry run: it writes nothing.
 
     :ivar fs: the run's view of its sources, in which recovery may have changed files in memory only
     :ivar disk: where recovery finishes interrupted swaps
     :ivar increment: of a copy that continues a previous one
     """
 
-    fs: FileSystem
-    disk: FileSystem
-    concurrency: int
-    increment: Increment | None
+    concurrency = 1
+    increment: Increment | None = None
+
+    def __init__(self, fs: OverlayFileSystem, disk: FileSystem | None = None) -> None:
+        self.fs, self.disk = fs, disk or fs
 
     def begin(self, settings: Mapping[LogLocation, Settings]) -> None:
         """Called with the settings of logs before they are read."""
 
     def directory(self, location: LogLocation) -> str:
         """The directory in which tasks write the outputs of a log."""
+        return location.path
 
-    def replace(self, log: LogCleaning) -> DurableSteps[None]:
-        """Replaces segments of a cleaned log by its outputs, its last ones or a portion of them."""
+    def replace(self, log: Log, *, is_last: bool = True) -> DurableSteps[None]:
+        """Replaces segments of a cleaned log by its outputs.
 
-    def keep(self, log: LogCleaning) -> DurableSteps[None]:
+        :param is_last: nothing of it is left to later portions
+        """
+        yield ()
+
+    def keep(self, log: Log) -> DurableSteps[None]:
         """Keeps a log that is not compacted; expired segments are deleted."""
+        yield ()
 
-    def discard(self, log: LogCleaning) -> None:
+    def discard(self, log: Log) -> None:
         """Removes the outputs of a failed log, which is not changed."""
 
-    def remove_replaced(self, log: LogCleaning) -> None:
+    def remove_replaced(self, log: Log) -> None:
         """Removes the segments of a log that ``replace`` or ``keep`` has left as ``.deleted`` files."""
 
 
-class DryRunOutput:
-    """Writes nothing."""
-
-    increment: Increment | None = None
-
-    def __init__(self, sources: FileSystem) -> None:
-        self.fs: FileSystem = OverlayFileSystem(sources)
-        self.disk: FileSystem = self.fs
-        self.concurrency = 1
-
-    def begin(self, settings: Mapping[LogLocation, Settings]) -> None:
-        pass
-
-    def directory(self, location: LogLocation) -> str:
-        return location.path
-
-    def replace(self, log: LogCleaning) -> DurableSteps[None]:
-        yield ()
-
-    def keep(self, log: LogCleaning) -> DurableSteps[None]:
-        yield ()
-
-    def discard(self, log: LogCleaning) -> None:
-        pass
-
-    def remove_replaced(self, log: LogCleaning) -> None:
-        pass
-
-
-class InPlace:
+class InPlace(Destination):
     """Swaps outputs in and moves the cleaner checkpoint, if the plan does.
 
     Recovery rebuilds indexes and splits segments in memory; that is written just before the swap, if the log did not fail.
     """
 
-    increment: Increment | None = None
-
     def __init__(self, disk: DiskFileSystem, held: Access) -> None:
-        self.disk: FileSystem = disk
-        self._overlay = OverlayFileSystem(disk)
-        self.fs: FileSystem = self._overlay
+        super().__init__(OverlayFileSystem(disk), disk)
         self._held, self._checkpoints = held, CheckpointFiles(disk)
         self.concurrency = LOG_CONCURRENCY
 
-    def begin(self, settings: Mapping[LogLocation, Settings]) -> None:
-        pass
-
-    def directory(self, location: LogLocation) -> str:
-        return location.path
-
-    def replace(self, log: LogCleaning) -> DurableSteps[None]:
+    def replace(self, log: Log, *, is_last: bool = True) -> DurableSteps[None]:
         plan, path = log.compaction, log.location.path
         owner = self._held.owner(log.location.log_dir)
         try:
@@ -221,39 +187,39 @@ class InPlace:
             self.disk,
             log.location,
             log.groups,
-            end_offset=plan.new_checkpoint if log.is_last else None,
+            end_offset=plan.new_checkpoint if is_last else None,
             checkpoints=self._checkpoints,
             owner=owner,
         )
         if plan.config.file_delete_delay_ms == 0:
             remove_deleted(self.disk, path)
 
-    def keep(self, log: LogCleaning) -> DurableSteps[None]:
+    def keep(self, log: Log) -> DurableSteps[None]:
         yield from self._repair_and_delete(log)
         if log.plan.removals and log.compaction.config.file_delete_delay_ms == 0:
             remove_deleted(self.disk, log.location.path)
         yield from _repair_checkpoint(self._checkpoints, log.compaction)
 
-    def discard(self, log: LogCleaning) -> None:
+    def discard(self, log: Log) -> None:
         discard_outputs(self.disk, log.location.path)
 
-    def remove_replaced(self, log: LogCleaning) -> None:
+    def remove_replaced(self, log: Log) -> None:
         self._held.owner(log.location.log_dir).require()
         remove_deleted(self.disk, log.location.path)
 
-    def _repair_and_delete(self, log: LogCleaning) -> DurableSteps[None]:
+    def _repair_and_delete(self, log: Log) -> DurableSteps[None]:
         path, deletion = log.location.path, log.plan.deletion
         deletes = deletion is not None and bool(deletion.removals)
-        if deletes or self._overlay.operations(path):
+        if deletes or self.fs.operations(path):
             self._held.owner(log.location.log_dir).require()
         view = log.compaction.view if deletion is None else deletion.view
-        yield from write_repairs(self._overlay, self.disk, path, view.segments)
+        yield from write_repairs(self.fs, self.disk, path, view.segments)
         if deletion is not None and deletes:
             require_unchanged(self.disk, self.disk, path, deletion.view.segments)
             yield from delete_segments(self.disk, log.location, deletion, self._checkpoints)
 
 
-class CopyOutput:
+class CopyOutput(Destination):
     """Adds all logs to a copy, which ``Publication.commit`` makes visible.
 
     :param request: of the run
@@ -263,9 +229,7 @@ class CopyOutput:
         self, publication: Publication, sources: FileSystem, request: CompactionRequest, previous: PreviousCopy | None = None
     ) -> None:
         self.increment = None if previous is None else Increment(previous, sources)
-        self.fs: FileSystem = OverlayFileSystem(sources) if self.increment is None else self.increment.fs
-        self.disk: FileSystem = self.fs
-        self.concurrency = 1
+        super().__init__(OverlayFileSystem(sources) if self.increment is None else self.increment.fs)
         self._publication, self._request = publication, request
         #: of the logs; none if the copy does not record its request
         self._identities = {} if request.call is None else identify(sources, request.logs)
@@ -279,20 +243,17 @@ class CopyOutput:
     def directory(self, location: LogLocation) -> str:
         return self._publication.log_path(location)
 
-    def replace(self, log: LogCleaning) -> DurableSteps[None]:
+    def replace(self, log: Log, *, is_last: bool = True) -> DurableSteps[None]:
         yield from self._add(log, log.groups, log.compaction.new_checkpoint)
 
-    def keep(self, log: LogCleaning) -> DurableSteps[None]:
+    def keep(self, log: Log) -> DurableSteps[None]:
         yield from _repair_checkpoint(CheckpointFiles(self.fs), log.compaction)
         yield from self._add(log, (), None)
 
-    def discard(self, log: LogCleaning) -> None:
+    def discard(self, log: Log) -> None:
         self._publication.leave_out(log.location)
 
-    def remove_replaced(self, log: LogCleaning) -> None:
-        pass
-
-    def _add(self, log: LogCleaning, groups: Sequence[SwapGroup], end_offset: int | None) -> DurableSteps[None]:
+    def _add(self, log: Log, groups: Sequence[SwapGroup], end_offset: int | None) -> DurableSteps[None]:
         try:
             if log.plan.deletion is not None:
                 yield from delete_segments(self.fs, log.location, log.plan.deletion)
@@ -331,7 +292,7 @@ def destination(files: DiskFileSystem, request: CompactionRequest, held: Access,
     """
     output_dir = request.output_dir
     if request.dry_run:
-        yield DryRunOutput(files)
+        yield Destination(OverlayFileSystem(files))
     elif output_dir is None:
         require_in_place(request.log_dirs, done)
         yield InPlace(files, held)

@@ -18,25 +18,22 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import StorageError
 from compaction.logdir.settings import Settings
 from compaction.report import LogReport
-from compaction.run.admission import SpaceBudget, copied_bytes
-from compaction.run.command import Command
-from compaction.run.log_cleaning import LogCleaning
-from compaction.run.log_reports import deletion_report, skipped_report
-from compaction.run.passes import Passes
-from compaction.run.run import carry_out
+from compaction.run.log import Log, deletion_report, skipped_report
+from compaction.run.run import REAL, Command, Environment, Run
+from compaction.run.waves import SpaceBudget, copied_bytes
 from compaction.run_report import RunReport
 from compaction.screen.amounts import size
-from compaction.storage.filesystem import DiskFileSystem
+from compaction.task_runner import Engine
 
 
 def delete_old_segments(
-    start: Callable[[], Passes], request: CompactionRequest, files: DiskFileSystem | None = None
+    start: Callable[[], Engine], request: CompactionRequest, environment: Environment = REAL
 ) -> RunReport:
-    """Applies the delete policy to the logs of ``request``; see ``run.carry_out``.
+    """Applies the delete policy to the logs of ``request``; see ``Run``.
 
     :raises StorageError: the copy does not fit; nothing was written
     """
-    return carry_out(_Expiry(request), start, request, files=files)
+    return Run(_Expiry(request), start, request, environment).run()
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class _Expiry(Command):
         uncompacted = LogPlan(view=deletion.after, config=settings.topic, verdict=Verdict.SKIP, reason=deletion.reason)
         return PolicyPlan(uncompacted, deletion)
 
-    def order(self, logs: Sequence[LogCleaning]) -> list[LogCleaning]:
+    def order(self, logs: Sequence[Log]) -> list[Log]:
         """:raises StorageError: the segments to be copied do not fit"""
         output_dir = self.request.output_dir
         if output_dir is not None and not self.request.dry_run:
@@ -61,5 +58,5 @@ class _Expiry(Command):
                 raise StorageError(message, path=output_dir, hint="free some space and run again; nothing was written")
         return list(logs)
 
-    def report(self, log: LogCleaning) -> LogReport:
+    def report(self, log: Log) -> LogReport:
         return skipped_report(log.plan) if log.plan.deletion is None else deletion_report(log.plan.deletion)

@@ -27,7 +27,7 @@ from compaction.passes.scan import readings, scan_transactions
 from compaction.passes.tasks import CleanContext, Key, MapContext, MapSettings, OutputPart, PartResult, Slice, SliceSummary
 from compaction.recovery.indexes import repaired_after_scan
 from compaction.run.cleaner import Cleaner
-from compaction.run.log_cleaning import LogCleaning
+from compaction.run.log import Log
 from compaction.run.sizing import ShardPlaces, Sizes, max_records_by_log, shards
 from compaction.storage.filesystem import ReadableFileSystem, join
 from compaction.task_runner import Emission, Engine, Items, Job, Reading, Shuffle, Source, pack, size_of
@@ -124,7 +124,7 @@ class OffsetMaps:
             for log in cleaner.unfailed
         }
 
-    def resolve(self, cleaner: Cleaner, log: LogCleaning) -> None:
+    def resolve(self, cleaner: Cleaner, log: Log) -> None:
         """Determines aborted data, discardable markers and the transaction indexes of the outputs."""
         plan, view, totals = log.compaction, log.compaction.view, log.totals
         groups = [group.segments for group in plan.groups]
@@ -293,7 +293,7 @@ def _clean(parts: PartsToClean, logs: Mapping[int, CleanContext], *, dry_run: bo
     return clean_parts([(part, survivors.get(part.output.log, ())) for part, survivors in parts], logs, dry_run=dry_run)
 
 
-def _check_txn_indexes(cleaner: Cleaner, log: LogCleaning) -> None:
+def _check_txn_indexes(cleaner: Cleaner, log: Log) -> None:
     """Rebuilds transaction indexes that contradict the markers that pass 1 has read.
 
     Recovery does not look for transactions below a snapshot without any, but a snapshot lacks expired producers, too.
@@ -305,7 +305,7 @@ def _check_txn_indexes(cleaner: Cleaner, log: LogCleaning) -> None:
         _find_aborted(cleaner, log)
 
 
-def _find_aborted(cleaner: Cleaner, log: LogCleaning) -> None:
+def _find_aborted(cleaner: Cleaner, log: Log) -> None:
     plan, view, start = log.compaction, log.compaction.view, log.compaction.first_dirty_offset
     first = max((s for s in view.segments if s.base_offset <= start), key=lambda s: s.base_offset, default=view.segments[0])
     data = cleaner.fs.read_bytes(join(view.path, segment_file(first.base_offset, INDEX)))
@@ -316,7 +316,7 @@ def _find_aborted(cleaner: Cleaner, log: LogCleaning) -> None:
     log.aborted = aborted_for_map(view.segments, view.log_start_offset, start, end_offset, position, rows)
 
 
-def _map_context(cleaner: Cleaner, log: LogCleaning) -> MapContext:
+def _map_context(cleaner: Cleaner, log: Log) -> MapContext:
     plan = log.compaction
     count = shards(plan, cleaner.sizes.shard_entries)
     return MapContext(plan.first_dirty_offset, count, log.aborted)

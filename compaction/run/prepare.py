@@ -7,10 +7,10 @@ in place writes them when it swaps the log, and only it finishes interrupted swa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from compaction.cleaning.log_view import LogView
+from compaction.cleaning.plan import PolicyPlan
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, CorruptLogError, LogError, StorageError, as_log_error
 from compaction.locking.access import Access
@@ -20,30 +20,18 @@ from compaction.logdir.read_log import ReadOptions, read_log, segment_bases
 from compaction.logdir.settings import Settings, read_settings, require_policy
 from compaction.names import LogLocation
 from compaction.recovery.recover import RecoveryReport, recover_log
+from compaction.run.log import Log
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 from compaction.storage.filesystem import FileSystem, join, parent, storage_of
 from compaction.storage.overlay import OverlayFileSystem, Splice, SplicedFileSystem
 from compaction.storage.uri import resolved
 
-Plan = TypeVar("Plan")
-
 _BEYOND = "beyond the lock of this log directory"
 #: number of segments from which logs are read in parallel: one process reads about a thousand segments per second
 MANY_SEGMENTS = 8_000
 #: the same in object stores, where a segment takes several requests
 MANY_REMOTE_SEGMENTS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedLog(Generic[Plan]):
-    """A log on its way to its plan. ``error`` is the first error; what comes after that step is ``None``."""
-
-    location: LogLocation
-    settings: Settings | None = None
-    view: LogView | None = None
-    plan: Plan | None = None
-    error: CompactionError | None = None
 
 
 class LogReadTask(NamedTuple):
@@ -89,7 +77,7 @@ def read_logs(
     parallel_read: ParallelRead | None = None,
     *,
     policy_required: bool = False,
-) -> tuple[PreparedLog[Any], ...]:
+) -> list[Log]:
     """Recovers and reads all selected logs, in the order of directories, topics and partitions. They have no plan yet.
 
     :param parallel_read: used if it pays
@@ -101,13 +89,21 @@ def read_logs(
     settings = _read_settings(fs, request, policy_required=policy_required)
     valid = {location: known for location, known in settings.items() if isinstance(known, Settings)}
     sources.begin(valid)
-    recovered, views = _recover_or_read(sources, valid, request.as_of_ms, parallel_read)
+    states = {log_dir: read_directory_state(fs, log_dir) for log_dir in {location.log_dir for location in valid}}
+    views: dict[LogLocation, LogView | CompactionError] = {}
+    if parallel_read is not None and _are_many(sources, valid):
+        views = _read_many(sources, valid, states, request.as_of_ms, parallel_read)
+    recovered = {
+        location: _recover(sources, location, known, states[location.log_dir])
+        for location, known in valid.items()
+        if location not in views
+    }
     # read only now: recovery may change them
     checkpoints = _checkpoints(fs, settings)
     for location, report in recovered.items():
         task = LogReadTask(location, valid[location], checkpoints[location.log_dir], request.as_of_ms)
         views[location] = report if isinstance(report, CompactionError) else _read(fs, task, report)
-    return tuple(_prepared(location, known, views.get(location)) for location, known in settings.items())
+    return [_log(location, known, views.get(location)) for location, known in settings.items()]
 
 
 def _read_settings(
@@ -122,52 +118,31 @@ def _read_settings(
     return settings
 
 
-def _prepared(
-    location: LogLocation, settings: Settings | CompactionError, view: LogView | CompactionError | None
-) -> PreparedLog[Any]:
+def _log(location: LogLocation, settings: Settings | CompactionError, view: LogView | CompactionError | None) -> Log:
     if isinstance(settings, CompactionError):
-        return PreparedLog(location, error=settings)
+        return Log(location).fail(settings)
     if isinstance(view, CompactionError):
-        return PreparedLog(location, settings, error=view)
-    return PreparedLog(location, settings, view)
+        return Log(location, settings).fail(view)
+    return Log(location, settings, view)
 
 
 def prepare(
     sources: LogAccess,
     request: CompactionRequest,
-    plan_for: Callable[[LogView, Settings], Plan],
+    plan_for: Callable[[LogView, Settings], PolicyPlan],
     parallel_read: ParallelRead | None = None,
     *,
     policy_required: bool = False,
-) -> tuple[PreparedLog[Plan], ...]:
-    """Recovers, reads and plans all selected logs; see ``read_logs``."""
-
-    def planned(log: PreparedLog[Any]) -> PreparedLog[Plan]:
-        if log.settings is None or log.view is None:
-            return log
-        try:
-            return replace(log, plan=plan_for(log.view, log.settings))
-        except Exception as error:
-            return replace(log, error=as_log_error(error, log.location.path))
-
-    return tuple(map(planned, read_logs(sources, request, parallel_read, policy_required=policy_required)))
-
-
-def _recover_or_read(
-    sources: LogAccess, logs: Mapping[LogLocation, Settings], now_ms: int, parallel_read: ParallelRead | None
-) -> tuple[dict[LogLocation, RecoveryReport | CompactionError], dict[LogLocation, LogView | CompactionError]]:
-    """Recovers log by log; if it pays, logs are read in parallel, and only recovered if they need it. Returns what recovery
-    did, and the logs that were read."""
-    views: dict[LogLocation, LogView | CompactionError] = {}
-    states = _directory_states(sources.fs, logs)
-    if parallel_read is not None and _are_many(sources, logs):
-        views = _read_many(sources, logs, now_ms, parallel_read)
-    recovered = {
-        location: _recover(sources, location, settings, states[location.log_dir])
-        for location, settings in logs.items()
-        if location not in views
-    }
-    return recovered, views
+) -> list[Log]:
+    """Recovers, reads and plans all selected logs; see ``read_logs``. A log without a plan has failed."""
+    logs = read_logs(sources, request, parallel_read, policy_required=policy_required)
+    for log in logs:
+        if log.settings is not None and log.view is not None:
+            try:
+                log.plan = plan_for(log.view, log.settings)
+            except Exception as error:
+                log.fail(as_log_error(error, log.location.path))
+    return logs
 
 
 def _are_many(sources: LogAccess, logs: Iterable[LogLocation]) -> bool:
@@ -177,10 +152,14 @@ def _are_many(sources: LogAccess, logs: Iterable[LogLocation]) -> bool:
 
 
 def _read_many(
-    sources: LogAccess, logs: Mapping[LogLocation, Settings], now_ms: int, parallel_read: ParallelRead
+    sources: LogAccess,
+    logs: Mapping[LogLocation, Settings],
+    states: Mapping[str, DirectoryState],
+    now_ms: int,
+    parallel_read: ParallelRead,
 ) -> dict[LogLocation, LogView | CompactionError]:
     """Reads logs in parallel; those that need recovery first are missing."""
-    checkpoints, states = _checkpoints(sources.fs, logs), _directory_states(sources.fs, logs)
+    checkpoints = _checkpoints(sources.fs, logs)
     tasks = [
         LogReadTask(
             log, settings, checkpoints[log.log_dir], now_ms, states[log.log_dir], sources.splices.get(log.path)
@@ -218,10 +197,6 @@ def _beyond_locks(locations: Iterable[LogLocation], log_dirs: Sequence[str]) -> 
 
 def _checkpoints(fs: FileSystem, locations: Iterable[LogLocation]) -> dict[str, Checkpoints]:
     return {log_dir: read_checkpoints(fs, log_dir) for log_dir in {location.log_dir for location in locations}}
-
-
-def _directory_states(fs: FileSystem, locations: Iterable[LogLocation]) -> dict[str, DirectoryState]:
-    return {log_dir: read_directory_state(fs, log_dir) for log_dir in {location.log_dir for location in locations}}
 
 
 def _recover(

@@ -36,8 +36,7 @@ from compaction.locking.access import Purpose, access
 from compaction.logdir.settings import Settings, read_settings
 from compaction.names import LogLocation
 from compaction.run.cleaner import map_settings, slices_of
-from compaction.run.log_reports import warn_of_changes
-from compaction.run.passes import Passes
+from compaction.run.log import warn_of_changes
 from compaction.run.prepare import LogAccess, read_logs
 from compaction.run.run import parallel_read
 from compaction.run.sizing import sizes
@@ -66,6 +65,7 @@ from compaction.simulation.replay import Clock, Replay
 from compaction.simulation.result import Effect, Fit, Known, OverTime, SimulatedLog, Trial, total
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem
+from compaction.task_runner import Engine
 
 _LOG = logging.getLogger(__name__)
 _MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
@@ -236,7 +236,7 @@ class _Log(NamedTuple):
     file_times: bool
 
 
-def simulate(start: Callable[[], Passes], request: ComparisonRequest, span: Span) -> OverTime:
+def simulate(start: Callable[[], Engine], request: ComparisonRequest, span: Span) -> OverTime:
     """The sizes that the logs would have had under each policy of ``request``.
 
     :param start: starts the task runner, if there is work
@@ -357,7 +357,7 @@ def _continued(log: _Log, now_ms: int, ahead_ms: int) -> _Log:
 
 
 def _read(
-    start: Callable[[], Passes],
+    start: Callable[[], Engine],
     request: ComparisonRequest,
     fs: OverlayFileSystem,
     views: dict[LogLocation, LogView],

@@ -9,12 +9,12 @@ from compaction.certifier.certificate import VerifyReport
 from compaction.certifier.certify import certify_pairs
 from compaction.certifier.find_pairs import VerifyRequest, find_pairs
 from compaction.certifier.records import RANGE_BYTES
-from compaction.task_runner import TaskRunner
+from compaction.task_runner import Engine
 from tests.local_job import TopicConfigs, resolver_of
 from tests.local_passes import LocalPasses
 
 
-def certify(request: VerifyRequest, range_bytes: int = RANGE_BYTES, runner: TaskRunner | None = None) -> VerifyReport:
+def certify(request: VerifyRequest, range_bytes: int = RANGE_BYTES, runner: Engine | None = None) -> VerifyReport:
     """In place also of logs of which nothing was replaced."""
     pairs = find_pairs(request, unreplaced=True)
     return certify_pairs(runner or LocalPasses(), pairs, request.now_ms, range_bytes)

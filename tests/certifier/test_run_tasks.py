@@ -29,7 +29,7 @@ from compaction.errors import UsageError
 from compaction.formats.keys import KeyCriteria, KeyPattern
 from compaction.run.compact import clean_logs
 from compaction.screen.progress import Progress
-from compaction.task_runner import TaskRunner
+from compaction.task_runner import Engine
 from tests.certifier.certify import certify
 from tests.erasure.test_erase_keys import erase, keys_of, write_case, write_odd
 from tests.golden import unpack_sample
@@ -46,7 +46,7 @@ ENGINES = ["processes", pytest.param("spark", marks=pytest.mark.spark)]
 
 
 @contextmanager
-def engine(name: str, request: pytest.FixtureRequest, told: io.StringIO | None = None) -> Iterator[TaskRunner]:
+def engine(name: str, request: pytest.FixtureRequest, told: io.StringIO | None = None) -> Iterator[Engine]:
     """What runs tasks elsewhere than in this process."""
     shown = Progress(told or io.StringIO())
     if name == "spark":
@@ -111,7 +111,7 @@ def test_logs_that_are_violated_or_damaged_have_the_same_report(
 
 
 def test_a_request_without_logs_to_compare_starts_nothing(request_: VerifyRequest) -> None:
-    def start() -> TaskRunner:
+    def start() -> Engine:
         raise AssertionError("something was started")
 
     with pytest.raises(UsageError, match=re.escape("nothing to compare: no log here has .deleted files")):

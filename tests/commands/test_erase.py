@@ -24,8 +24,8 @@ from compaction.formats import keys as key_list
 from compaction.formats.keys import KeyCriteria
 from compaction.options.table import KEY_FORMATS
 from compaction.report import LogReport
-from compaction.run.clean_waves import WaveRunner
-from compaction.run.log_cleaning import LogCleaning
+from compaction.run.log import Log
+from compaction.run.run import Run
 from compaction.run_report import RunReport
 from compaction.storage.durable import DurableSteps
 from tests.erasure.test_erase_keys import records_in, write_odd
@@ -335,13 +335,13 @@ def test_a_run_that_moves_the_cleaner_checkpoint_is_not_certified(
     checkpoint.write_text("0\n1\nodd 0 5\n")
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
     assert erase.main(call, locally) == 0
-    finish = WaveRunner._finish
+    finish = Run._finish
 
-    def moving(runner: WaveRunner, log: LogCleaning) -> DurableSteps[LogReport]:
+    def moving(run: Run, log: Log) -> DurableSteps[LogReport]:
         checkpoint.write_text("0\n1\nodd 0 16\n")
-        return finish(runner, log)
+        return finish(run, log)
 
-    monkeypatch.setattr(WaveRunner, "_finish", moving)
+    monkeypatch.setattr(Run, "_finish", moving)
     assert erase.main(call, locally) == 1
     assert "cleaner-offset-checkpoint has offset 16, it had offset 5" in capsys.readouterr().err
 

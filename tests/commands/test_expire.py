@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from compaction.commands import expire
-from compaction.run import expire as expire_run
-from compaction.run.admission import SpaceBudget
+from compaction.run import waves
 from compaction.storage.local import FreeSpace
 from tests.golden import unpack_sample
 
@@ -140,7 +139,7 @@ def test_a_log_of_unknown_policy_is_not_in_the_copy(logs: Path, tmp_path: Path) 
 def test_a_copy_that_does_not_fit_is_refused_with_figures(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(expire_run, "SpaceBudget", lambda: SpaceBudget(space_of=lambda path: FreeSpace(1, (4 << 20) + 5000, 0)))
+    monkeypatch.setattr(waves, "free_space", lambda path: FreeSpace(1, (4 << 20) + 5000, 0))
     assert expire.main(["--log-dir", str(logs), *DELETE, "--output-dir", str(tmp_path / "out")]) == 1
     assert re.fullmatch(
         rf"error: {tmp_path}/out: the copy takes [\d.]+ [kM]B, 5\.0 kB are free besides a margin of 4\.2 MB for"

@@ -12,8 +12,8 @@ import pytest
 import compaction
 from compaction.commands import compact
 from compaction.config.request import CompactionRequest
-from compaction.output import verification
-from compaction.output.local_publish import LocalTarget
+from compaction.output import segment_writer
+from compaction.output.publish import LocalTarget
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from compaction.storage import local_output
@@ -108,7 +108,7 @@ def test_shared_blocks_are_not_read_back(logs: Path, tmp_path: Path, monkeypatch
         return True
 
     monkeypatch.setattr(local_output, "share_blocks", share)
-    monkeypatch.setattr(verification, "find_mismatch", lambda *_: pytest.fail("the bytes were not moved"))
+    monkeypatch.setattr(segment_writer, "find_mismatch", lambda *_: pytest.fail("the bytes were not moved"))
     assert run(logs, second, 3, "--since", first) == 0
     assert shared
     names = {name for name in tree(first) if name.endswith((".log", ".index")) and "metadata" not in name}

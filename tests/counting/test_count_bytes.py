@@ -17,7 +17,7 @@ from compaction.counting.key_totals import KeyGroups, Largest
 from compaction.engines.local import LocalEngine
 from compaction.screen.progress import Progress
 from compaction.source.read_plan import ReadRequest
-from compaction.task_runner import TaskRunner
+from compaction.task_runner import Engine
 from tests.counting.stored_bytes import expected_usage, found_usage
 from tests.counting.test_count_keys import location
 from tests.dumping.segments import T0
@@ -150,7 +150,7 @@ def test_engines_and_divisions_of_the_work_count_the_same(sample: Path, monkeypa
     assert found[0] == found[1]
 
 
-def count(runner: TaskRunner, logs: list[Any], sample: Path, slice_bytes: int) -> list[Any]:
+def count(runner: Engine, logs: list[Any], sample: Path, slice_bytes: int) -> list[Any]:
     request = ReadRequest.parse({"path": str(sample), "slicebytes": str(slice_bytes)})
     plan = plan_count(logs, request, StoredRequest(NOW_MS, KeyGroups.parse("prefix:3")))
     count_logs.count_logs(runner, plan, dict.fromkeys((KEYS, GROUPS, HEADER_NAMES, PRODUCERS), Largest(5, "records")))

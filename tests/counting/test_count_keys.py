@@ -24,7 +24,7 @@ from compaction.screen.progress import Progress
 from compaction.source.read_plan import ReadRequest, plan_log
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.task_runner import TaskRunner
+from compaction.task_runner import Engine
 from tests.dumping.segments import T0, write_segment
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
@@ -173,7 +173,7 @@ def test_both_engines_count_what_plain_calls_count(
     assert told.getvalue().startswith("count: ")
 
 
-def on_spark(request: pytest.FixtureRequest, progress: Progress) -> TaskRunner:
+def on_spark(request: pytest.FixtureRequest, progress: Progress) -> Engine:
     from compaction.engines.spark import SparkEngine
 
     spark: SparkSession = request.getfixturevalue("spark")

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from compaction.engines.spark import SparkEngine
 from compaction.engines.spark_session import build_session
 from compaction.run.compact import clean_logs
+from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.task_runner import Job
 from tests.crash.faulty_tasks import FAULTS, MARKS, one_by_one
@@ -84,7 +85,7 @@ def main(log_dir: Path, master: str, fault: str) -> int:
     )
     passes = (FaultyEngine if fault == "twice" else LostShuffle)(session.sparkContext)
     passes.fault = fault
-    report = clean_logs(lambda: passes, request_for(log_dir, NOW_MS, topics), SIZES)
+    report = clean_logs(lambda: passes, request_for(log_dir, NOW_MS, topics), Environment(sizes=SIZES))
     print(json.dumps({"failed": [log.reason for log in report.logs if log.status.value == "failed"]}))
     session.stop()
     return report.exit_code

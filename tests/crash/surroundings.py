@@ -17,6 +17,7 @@ from compaction.api.engine_choice import Engine
 from compaction.commands import compact
 from compaction.config.request import CompactionRequest
 from compaction.run.compact import clean_logs
+from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import DiskFileSystem
@@ -71,7 +72,7 @@ def run(
     Passes.events = events or {}
 
     def carried_out(_: Engine, request: CompactionRequest) -> RunReport:
-        return clean_logs(Passes, request, sizes, files=files)
+        return clean_logs(Passes, request, Environment(files, sizes))
 
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):

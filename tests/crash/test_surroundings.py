@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compaction.names import CLEANER_OFFSETS, LOCK, LOG, segment_file
-from compaction.run import admission
+from compaction.run import waves
 from tests.crash.surroundings import NOBODY, big_batches, run, run_as_nobody, small_disk
 from tests.damage.valid_logs import look_at, valid_log, write_log
 from tests.logdir.logs import build
@@ -94,7 +94,7 @@ def test_one_run_cleans_logs_that_fit_one_after_the_other(disk: Path, options: t
 def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_unchanged(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission.SpaceBudget, "fits", lambda *_: True)
+    monkeypatch.setattr(waves.SpaceBudget, "fits", lambda *_: True)
     (disk / "other files").write_bytes(bytes(4 << 20))
     before = look_at(disk / "stays-0")
     ended = run(disk)

@@ -23,6 +23,7 @@ from compaction.engines.spool import Piece, Spool
 from compaction.engines.workers import POLL_INTERVAL_S
 from compaction.errors import CompactionError
 from compaction.run.compact import clean_logs
+from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.storage import read_counter
 from compaction.task_runner import Job
@@ -53,7 +54,7 @@ def test_the_files_checkpoints_and_reports_are_those_of_plain_calls(workers: Loc
         found = {}
         for name, passes in (("calls", LocalPasses()), ("processes", workers)):
             lay_out(root / name, cases)
-            report = clean_logs(lambda: passes, request_for(root / name, NOW_MS, topics), sizes)  # noqa: B023 - called here
+            report = clean_logs(lambda: passes, request_for(root / name, NOW_MS, topics), Environment(sizes=sizes))  # noqa: B023 - called here
             found[name] = contents(root / name), [plain(log, root / name) for log in report.logs]
         assert found["processes"] == found["calls"]
         assert any(log.keys for log in found["processes"][1])

@@ -16,7 +16,8 @@ from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.erasure.find_matches import Erasure
 from compaction.formats.keys import KeyCriteria, KeyPattern, salted_hash, shards
 from compaction.report import LogReport, LogStatus
-from compaction.run import admission
+from compaction.run import waves
+from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from compaction.storage.local import FreeSpace, LocalFileSystem
@@ -72,7 +73,7 @@ def erase(
         resolver=resolver_of({log.topic_partition.topic: CONFIG for log in logs_in(log_dir)[1]}),
     )
     criteria = KeyCriteria.of(pa.array(keys, pa.binary()), tuple(map(KeyPattern.parse, patterns)))
-    return erase_keys(LocalPasses, ErasureRequest(base, Erasure(criteria, SALT, tombstones)), sizes)
+    return erase_keys(LocalPasses, ErasureRequest(base, Erasure(criteria, SALT, tombstones)), Environment(sizes=sizes))
 
 
 def differences(log_dir: Path, case: Case, plain: PlainEraser, report: LogReport) -> list[str]:
@@ -327,7 +328,7 @@ def test_a_damaged_segment_fails_its_log_which_is_not_changed(tmp_path: Path) ->
 
 def test_on_a_full_disk_sizes_are_measured_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_odd(tmp_path)
-    monkeypatch.setattr(admission, "free_space", lambda _: FreeSpace(device=1, free_bytes=0, total_bytes=1 << 40))
+    monkeypatch.setattr(waves, "free_space", lambda _: FreeSpace(device=1, free_bytes=0, total_bytes=1 << 40))
     created = list[str]()
     monkeypatch.setattr(LocalFileSystem, "create", lambda _, path, like, **kwargs: created.append(path))
     log = erase(tmp_path, [b"k"], include_active=True).logs[0]

@@ -12,6 +12,7 @@ from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.erasure.find_matches import Erasure
 from compaction.formats.keys import KeyCriteria
 from compaction.run import destination
+from compaction.run.run import Environment
 from tests.crash.stops import StoppingFiles, end_process
 from tests.erasure.test_erase_keys import SALT, records_in, write_odd
 from tests.local_job import logs_in, read_offsets, write_offsets
@@ -31,7 +32,7 @@ def erase_until(log_dir: Path, stop_before: int | None) -> int:
     erasure = Erasure(KeyCriteria.of(pa.array(KEYS, pa.binary())), SALT)
     with patch.object(destination, "LOG_CONCURRENCY", 1):
         try:
-            report = erase_keys(LocalPasses, ErasureRequest(base, erasure), files=files)
+            report = erase_keys(LocalPasses, ErasureRequest(base, erasure), Environment(files))
             assert report.exit_code == 0, report.logs[0].reason
         except Stopped:
             end_process(log_dir)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import LockedError, StorageError
-from compaction.locking.claim import Claim, Identity, is_claim
+from compaction.locking.claim import Claim, Identity, Owner, is_claim
 from compaction.output.swap import replace_segments
 from compaction.storage.durable import run_alone
 from compaction.storage.local import LocalFileSystem
@@ -21,14 +21,6 @@ FS = LocalFileSystem()
 
 def claims(log_dir: Path) -> list[str]:
     return sorted(path.name for path in log_dir.iterdir() if is_claim(path.name))
-
-
-def never(_: Identity, __: str) -> bool:
-    return False
-
-
-def always(_: Identity, __: str) -> bool:
-    return True
 
 
 def test_a_claim_is_removed_when_its_run_ends(tmp_path: Path) -> None:
@@ -42,13 +34,14 @@ def test_a_claim_is_removed_when_its_run_ends(tmp_path: Path) -> None:
 def test_a_second_run_fails_if_the_first_may_be_active(tmp_path: Path) -> None:
     first = Claim.take(FS, str(tmp_path), Identity.of_this_process())
     with pytest.raises(LockedError, match=rf"claimed by another run \(process {os.getpid()} on .*remove .*00000001"):
-        Claim.take(FS, str(tmp_path), Identity.of_this_process(), never)
+        Claim.take(FS, str(tmp_path), Identity.of_this_process())
     first.require()
 
 
-def test_a_run_that_was_superseded_fails_before_its_next_step(tmp_path: Path) -> None:
+def test_a_run_that_was_superseded_fails_before_its_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Claim.take(FS, str(tmp_path), Identity.of_this_process())
-    second = Claim.take(FS, str(tmp_path), Identity.of_this_process(), always)
+    monkeypatch.setattr(Identity, "is_over", lambda *_: True)
+    second = Claim.take(FS, str(tmp_path), Identity.of_this_process())
     with pytest.raises(StorageError, match="another run has taken over this log directory"):
         first.require()
     first.release()
@@ -92,7 +85,7 @@ def test_a_claim_that_its_run_cannot_have_written_to_the_end_holds_up_nobody(tmp
     path.write_bytes(path.read_bytes()[:length] + bytes(zeros))
     with pytest.raises(StorageError, match="taken over"):
         own.require()
-    claim = Claim.take(FS, str(tmp_path), Identity.of_this_process(), never)
+    claim = Claim.take(FS, str(tmp_path), Identity.of_this_process())
     claim.require()
     assert claims(tmp_path) == [".compaction-run.00000002"]
 
@@ -112,7 +105,7 @@ def test_a_claim_number_is_granted_once(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-class TakenOver:
+class TakenOver(Owner):
     """A claim that another run supersedes after a number of checks."""
 
     token = "this run's"

@@ -8,6 +8,7 @@ from functools import partial
 from compaction.cli.parser import Parser
 from compaction.commands import compact as job
 from compaction.run.compact import clean_logs
+from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from compaction.storage.calls import call
@@ -24,8 +25,8 @@ def run(*options: object, sizes: Sizes | None = None, include_active: bool = Tru
     arguments = Parser(job.OPTIONS).parse_args(given)
     called = job.OPTIONS.complete(vars(arguments))
     with call():
-        execute = partial(clean_logs, LocalPasses)
-        return job.run(arguments.log_dirs, called, lambda report: None, lambda _, request: execute(request, sizes))
+        execute = partial(clean_logs, LocalPasses, environment=Environment(sizes=sizes))
+        return job.run(arguments.log_dirs, called, lambda report: None, lambda _, request: execute(request))
 
 
 def figures(report: RunReport) -> list[tuple[object, ...]]:

@@ -13,11 +13,9 @@ from compaction.errors import LockedError, StorageError, UsageError
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.read_log import read_segments
 from compaction.names import LogLocation, TopicPartition
-from compaction.output import local_publish
-from compaction.output.finished import FINISHED, remove_leftovers, require_replaceable
+from compaction.output.finished import FINISHED, PublishOptions, layout, remove_leftovers, require_replaceable
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
-from compaction.output.target import PublishOptions, layout
 from compaction.recovery.recover import recover_log
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.local import LocalFileSystem
@@ -441,7 +439,7 @@ def test_a_replaced_output_that_no_run_has_compared_is_removed_only_unchanged(
     for change in (None, put_file):
         publication = begin_replacement(tmp_path)
         with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
-            killed.setattr(local_publish, "_require_same", interrupt)
+            killed.setattr("compaction.output.publish._require_same", interrupt)
             publication.commit(OverlayFileSystem(FS))
         publication.abort()
         [retired] = tmp_path.glob(".target.*.replaced")

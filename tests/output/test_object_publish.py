@@ -15,10 +15,10 @@ import xxhash
 from compaction.errors import CompactionError, CorruptLogError, StorageError, UsageError
 from compaction.names import LOG, TopicPartition
 from compaction.output import object_publish
+from compaction.output.finished import PublishOptions
+from compaction.output.object_publish import marker_of
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
-from compaction.output.target import PublishOptions
-from compaction.output.unfinished import marker_of
 from compaction.storage.contents import FileDigest
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of

@@ -14,7 +14,7 @@ from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.logdir.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log, snapshots
 from compaction.names import DELETED, LEADER_EPOCHS, LOG_STARTS
-from compaction.output.segment_deletion import delete_segments
+from compaction.output.segment_files import delete_segments
 from compaction.recovery.recover import recover_log
 from compaction.storage.durable import run_alone
 from compaction.storage.filesystem import FileSystem, join

@@ -9,8 +9,8 @@ import pytest
 from compaction.errors import StorageError, UsageError
 from compaction.exports.new_export import new_export
 from compaction.output import object_publish
+from compaction.output.object_publish import OwnNames, marker_of
 from compaction.output.publish import Publication
-from compaction.output.unfinished import OwnNames, marker_of
 from compaction.storage.filesystem import join
 from compaction.storage.manifest import MANIFEST, MARKER, marker
 from compaction.storage.mixed import MixedFileSystem

@@ -8,7 +8,7 @@ import xxhash
 
 from compaction.errors import CorruptLogError, StorageError
 from compaction.names import LOG
-from compaction.output.verification import SegmentCheck, copy_verified
+from compaction.output.segment_writer import SegmentCheck, copy_verified
 from compaction.storage.contents import FileDigest
 from compaction.storage.filesystem import FileRange
 from tests.logdir.logs import data_batch

@@ -14,6 +14,7 @@ from compaction.kernels.tables import ENTRY_BYTES
 from compaction.passes.build_map import flag_single_task_logs
 from compaction.passes.tasks import MapContext, Resolved, Slice
 from compaction.run.compact import clean_logs
+from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.task_runner import Job, Reading
 from tests.local_job import request_for
@@ -61,7 +62,7 @@ def test_a_full_map_is_spilled_and_the_output_is_the_same(flavour: str, map_byte
     with scratch() as root:
         lay_out(root, case)
         request = request_for(root, NOW_MS, {case.name: case.topic_config})
-        clean_logs(lambda: watching, request, WHOLE)
+        clean_logs(lambda: watching, request, Environment(sizes=WHOLE))
         assert files(root, case) == cleaned(case, Sizes(300, 300, 1 << 20))
     shards = ([each for each in values if not isinstance(each, Reading)] for values in watching.emitted.values())
     emitted = [parts for parts in shards if parts]

@@ -11,9 +11,10 @@ from unittest.mock import patch
 from compaction.config.request import CompactionRequest
 from compaction.formats.checkpoints import format_offset_checkpoint, parse_offset_checkpoint
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, TopicPartition
-from compaction.run import admission, clean_waves, waves
 from compaction.run import run as run_module
+from compaction.run import waves
 from compaction.run.compact import clean_logs
+from compaction.run.run import Environment
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import join
 from compaction.storage.local import FreeSpace
@@ -118,7 +119,7 @@ class SmallDisk:
         )
         with self._surroundings():
             files = WatchedFileSystem(self.disk, watch)
-            return clean_logs(self._passes, replace(request, **options), files=files, on_wave=on_wave)
+            return clean_logs(self._passes, replace(request, **options), Environment(files), on_wave)
 
     def _passes(self) -> LocalPasses:
         def begin(job: Job) -> None:
@@ -145,10 +146,9 @@ class SmallDisk:
 
         with (
             of_a_process_that_is_over(),
-            patch.object(admission, "free_space", free_space),
-            patch.object(admission, "_MARGIN_BYTES", self.margin_bytes),
+            patch.object(waves, "free_space", free_space),
+            patch.object(waves, "_MARGIN_BYTES", self.margin_bytes),
             patch.object(waves, "time", self.clock),
-            patch.object(clean_waves, "time", self.clock),
             patch.object(run_module, "time", self.clock),
         ):
             yield

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import AbortedRanges
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, PartResult, Slice
-from compaction.run.admission import SpaceBudget, logs_without_space
+from compaction.run import waves
+from compaction.run.waves import Lacking, SpaceBudget, logs_without_space
 from compaction.storage.local import FreeSpace
 
 MIB = 1 << 20
@@ -46,23 +48,26 @@ class Measured:
         return self._results
 
 
-def budget_of(mebibytes: int) -> SpaceBudget:
-    """A budget without its margin."""
-    return SpaceBudget(-4 * MIB, lambda _: FreeSpace(1, mebibytes * MIB, 1 << 40))
+def refused_by(
+    mebibytes: int, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], measure: Measured
+) -> Mapping[int, Lacking]:
+    """The logs that do not fit into the free space, of which nothing is a margin."""
+    with patch.object(waves, "free_space", lambda _: FreeSpace(1, mebibytes * MIB, 1 << 40)):
+        return logs_without_space(SpaceBudget(-4 * MIB), logs, parts, measure)
 
 
 @pytest.mark.parametrize(("parts", "free", "measured"), [(1, 102, 0), (1, 99, 1), (16, 240, 0), (16, 199, 1)])
 def test_nothing_is_measured_if_the_upper_bound_fits(parts: int, free: int, measured: int) -> None:
     output_parts = parts_of(0, 100, parts=parts)
     measure = Measured(output_parts, [1] * parts)
-    assert logs_without_space(budget_of(free), {0: log("/a")}, output_parts, measure) == {}
+    assert refused_by(free, {0: log("/a")}, output_parts, measure) == {}
     assert measure.calls == measured
 
 
 def test_logs_are_admitted_in_order_while_they_fit() -> None:
     output_parts = parts_of(0, 100) + parts_of(1, 100) + parts_of(2, 100)
     measure = Measured(output_parts, [30, 40, 20])
-    refused = logs_without_space(budget_of(60), {n: log("/a") for n in range(3)}, output_parts, measure)
+    refused = refused_by(60, {n: log("/a") for n in range(3)}, output_parts, measure)
     assert list(refused) == [1]
     needed, free = refused[1]
     assert 40 * MIB < sum(needed.values()) < 41 * MIB
@@ -71,7 +76,7 @@ def test_logs_are_admitted_in_order_while_they_fit() -> None:
 
 def test_a_part_needs_its_space_twice() -> None:
     output_parts = parts_of(0, 100, parts=2)
-    refused = logs_without_space(budget_of(90), {0: log("/a")}, output_parts, Measured(output_parts, [25, 25]))
+    refused = refused_by(90, {0: log("/a")}, output_parts, Measured(output_parts, [25, 25]))
     needed, free = refused[0]
     assert 100 * MIB < sum(needed.values()) < 101 * MIB
     assert free == 90 * MIB

@@ -7,7 +7,7 @@ import pytest
 from compaction.config.request import BENEFIT, Budget
 from compaction.names import DELETED
 from compaction.report import LogReport, LogStatus, RunStatus
-from compaction.run import budget as budget_module
+from compaction.run import waves
 from compaction.run_report import RunReport
 from compaction.screen.amounts import size
 from tests.run.small_disk import SmallDisk, cleaned_logs, files_of
@@ -35,7 +35,7 @@ def disk() -> SmallDisk:
 @pytest.fixture
 def timed(disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
     """A wave of one log takes 20 seconds, and the first one has one log."""
-    monkeypatch.setattr(budget_module, "_FIRST_WAVE_BYTES", 1)
+    monkeypatch.setattr(waves, "_FIRST_WAVE_BYTES", 1)
     disk.job_seconds = 10.0
     return disk
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from compaction.passes.merge import run_concurrently
-from compaction.run.clean_waves import change_logs
+from compaction.run.run import change_logs
 from compaction.storage.durable import DurableSteps
 from compaction.storage.local import LocalFileSystem
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from compaction.config.request import Budget
-from compaction.run import key_sample
-from compaction.run.compact import clean_logs
-from compaction.run.key_sample import retained_share
+from compaction.run import compact
+from compaction.run.compact import clean_logs, retained_share
 from tests.kafka.encode import Batch, Record
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
@@ -40,7 +39,7 @@ def log_dir(tmp_path: Path) -> Path:
 def test_a_log_without_superseded_records_is_deferred_though_it_was_never_cleaned(
     log_dir: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(key_sample, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(compact, "_BLOCK_BYTES", block_bytes)
     request = request_for(log_dir, NOW_MS, {"distinct": COMPACT, "few": COMPACT})
     report = clean_logs(LocalPasses, replace(request, budget=Budget(min_freed_share=0.1)))
     distinct, few = sorted(report.logs, key=lambda log: log.topic)

@@ -17,7 +17,7 @@ from compaction.counting.count_logs import KEYS, count_logs, plan_count
 from compaction.counting.key_totals import Largest
 from compaction.report import LogReport, LogStatus, RunStatus
 from compaction.run.compact import clean_logs
-from compaction.run.log_reports import deletion_report, note_logs_in_use, warn_of_changes
+from compaction.run.log import deletion_report, note_logs_in_use, warn_of_changes
 from compaction.run.prepare import LogAccess, read_logs
 from compaction.screen.text_table import Screen
 from compaction.source.read_plan import ReadRequest

@@ -23,9 +23,9 @@ from compaction.logdir.settings import Settings
 from compaction.report import LogStatus
 from compaction.run import prepare as prepare_module
 from compaction.run.compact import clean_logs
-from compaction.run.log_reports import skipped_report
+from compaction.run.log import skipped_report
 from compaction.run.prepare import LogAccess, LogReadTask, ParallelRead, prepare, read_without_recovery
-from compaction.run.run import parallel_read
+from compaction.run.run import Environment, parallel_read
 from compaction.storage.local import LocalFileSystem
 from compaction.task_runner import Job
 from tests.local_job import KAFKA, resolver_of
@@ -39,9 +39,9 @@ R = TypeVar("R")
 
 LOGS = 30
 ALL = Selector()
-#: bounds of docs/scaling.md for the memory of the driver, with reports
+#: bounds of docs/scaling.md for the memory of the driver, with reports and the state of each log
 SEGMENT_BYTES = 440
-LOG_BYTES = 2_600
+LOG_BYTES = 2_700
 
 
 def request(log_dir: Path, selector: Selector = ALL) -> CompactionRequest:
@@ -74,7 +74,7 @@ def retained_bytes(log_dir: Path, segments: int, read: ParallelRead | None) -> i
 
     def planned() -> object:
         prepared = prepare(LogAccess(fs, fs), call, plan, read)
-        return prepared, [skipped_report(log.plan) for log in prepared if log.plan is not None]
+        return prepared, [skipped_report(log.plan) for log in prepared if log.is_planned]
 
     tracemalloc.start()
     try:
@@ -116,7 +116,7 @@ def test_logs_of_other_topics_are_not_accessed(tmp_path: Path) -> None:
     write_many_logs(tmp_path, LOGS, 3 * LOGS, dirty=LOGS)
     files = WatchedFileSystem(LocalFileSystem())
     logs = discover(files, [str(tmp_path)], Selector.parse(["topic-00001"]))
-    report = clean_logs(LocalPasses, replace(request(tmp_path), logs=logs), files=files)
+    report = clean_logs(LocalPasses, replace(request(tmp_path), logs=logs), Environment(files))
     assert [(log.topic, log.partition, log.status) for log in report.logs] == [
         ("topic-00001", partition, LogStatus.CLEANED) for partition in range(10)
     ]

@@ -15,8 +15,8 @@ from compaction.errors import StorageError
 from compaction.names import DELETED, LOG
 from compaction.output.journal import JOURNAL
 from compaction.report import LogStatus
-from compaction.run import clean_waves
-from compaction.run.log_cleaning import LogCleaning
+from compaction.run import waves
+from compaction.run.log import Log
 from compaction.run_report import RunReport
 from tests.oracle.records import decode
 from tests.run.small_disk import LOG_DIR, SmallDisk, cleaned_logs, disk_of, files_of, used_bytes
@@ -160,7 +160,7 @@ def test_a_log_that_cannot_be_cleaned_in_portions_is_refused_and_unchanged(
     before = files_of(disk.disk)
     settings = {"segment.bytes": "1000000"} if case == "one group" else {}
     if case == "recovered":
-        monkeypatch.setattr(clean_waves, "_is_as_on_disk", lambda log: False)
+        monkeypatch.setattr(waves, "_is_as_on_disk", lambda log: False)
     (log,) = cleaned(disk, retain_replaced=case == "retained", settings=settings).logs
     assert log.status is LogStatus.FAILED
     assert "its cleaned segments take" in log.reason and "nothing was written" in log.reason
@@ -172,7 +172,7 @@ def test_segments_that_recovery_has_only_in_memory_are_told_from_those_on_the_di
     view = SimpleNamespace(path=f"{LOG_DIR}/t0-0", segments=[SimpleNamespace(base_offset=0)])
     slices = [SimpleNamespace(path=path, segment_index=0)]
     log = SimpleNamespace(compaction=SimpleNamespace(view=view), slices=slices)
-    assert clean_waves._is_as_on_disk(cast(LogCleaning, log)) is expected
+    assert waves._is_as_on_disk(cast(Log, log)) is expected
 
 
 def test_a_swap_that_fails_halfway_keeps_its_outputs_for_the_next_run() -> None:

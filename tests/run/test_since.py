@@ -22,6 +22,7 @@ from compaction.output.previous_copy import NotContinuedError, common_segments
 from compaction.report import LogReport, LogStatus, Since
 from compaction.run import prepare
 from compaction.run.compact import clean_logs
+from compaction.run.run import Environment
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import File
 from compaction.storage.local import LocalFileSystem
@@ -85,7 +86,7 @@ class Night:
         request = request_for(log_dir, NOW_MS + self.round * STEP_MS, dict.fromkeys(TOPICS, self.config))
         call = None if target is None else {"command": "compact", "round": self.round}
         request = replace(request, output_dir=None if target is None else str(target), call=call, **options)
-        return clean_logs(LocalPasses, request, files=files)
+        return clean_logs(LocalPasses, request, Environment(files))
 
 
 def _batch(offset: int) -> bytes:

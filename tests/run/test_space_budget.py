@@ -8,11 +8,17 @@ from pathlib import Path
 import pytest
 
 from compaction.cleaning.log_view import AbortedTxn, Segment
-from compaction.run.admission import SpaceBudget, copied_bytes
+from compaction.run import waves
+from compaction.run.waves import SpaceBudget, copied_bytes
 from compaction.storage.local import FreeSpace, free_space
 
 MIB = 1 << 20
 DISKS = {"/a": FreeSpace(1, 20 * MIB, 0), "/a/deep": FreeSpace(1, 20 * MIB, 0), "/b": FreeSpace(2, 8 * MIB, 0)}
+
+
+@pytest.fixture
+def disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waves, "free_space", DISKS.__getitem__)
 
 
 def test_a_path_that_does_not_exist_has_the_free_space_of_its_parent(tmp_path: Path) -> None:
@@ -21,13 +27,15 @@ def test_a_path_that_does_not_exist_has_the_free_space_of_its_parent(tmp_path: P
     assert 0 < found.free_bytes <= os.statvfs(tmp_path).f_frsize * os.statvfs(tmp_path).f_blocks
 
 
+@pytest.mark.usefixtures("disks")
 def test_a_margin_of_every_file_system_stays_free() -> None:
-    budget = SpaceBudget(space_of=DISKS.__getitem__)
+    budget = SpaceBudget()
     assert (budget.free_bytes("/a"), budget.free_bytes("/b")) == (16 * MIB, 4 * MIB)
 
 
+@pytest.mark.usefixtures("disks")
 def test_all_directories_of_a_file_system_share_its_space() -> None:
-    budget = SpaceBudget(space_of=DISKS.__getitem__)
+    budget = SpaceBudget()
     assert budget.take("/a", 10 * MIB)
     assert not budget.take("/a/deep", 10 * MIB)
     assert budget.take("/a/deep", 6 * MIB)
@@ -36,14 +44,16 @@ def test_all_directories_of_a_file_system_share_its_space() -> None:
 
 
 @pytest.mark.parametrize(("needed", "fits"), [(0, True), (4 * MIB, True), (4 * MIB + 1, False)])
+@pytest.mark.usefixtures("disks")
 def test_fits_allocates_nothing(needed: int, fits: bool) -> None:
-    budget = SpaceBudget(space_of=DISKS.__getitem__)
+    budget = SpaceBudget()
     assert budget.fits([("/a", 16 * MIB), ("/b", needed)]) is fits
     assert budget.free_bytes("/b") == 4 * MIB
 
 
+@pytest.mark.usefixtures("disks")
 def test_reserved_bytes_are_not_free() -> None:
-    assert SpaceBudget(6 * MIB, DISKS.__getitem__).free_bytes("/b") == -2 * MIB
+    assert SpaceBudget(6 * MIB).free_bytes("/b") == -2 * MIB
 
 
 def test_a_copy_needs_space_for_its_indexes() -> None:

@@ -12,7 +12,7 @@ from compaction.config.request import Budget
 from compaction.errors import StorageError
 from compaction.names import DELETED
 from compaction.report import LogStatus
-from compaction.run import admission, waves
+from compaction.run import waves
 from compaction.run_report import RunReport
 from compaction.screen.amounts import size
 from compaction.screen.steps import STEPS, WAVE, WaveProgress
@@ -206,8 +206,8 @@ def test_a_disk_that_does_not_report_its_free_space_gets_one_wave(monkeypatch: p
     def unknown(*_: object) -> bool:
         raise StorageError("cannot determine the free space", path="/")
 
-    monkeypatch.setattr(admission.SpaceBudget, "fits", unknown)
-    monkeypatch.setattr(admission.SpaceBudget, "take", unknown)
+    monkeypatch.setattr(waves.SpaceBudget, "fits", unknown)
+    monkeypatch.setattr(waves.SpaceBudget, "take", unknown)
     assert len(SmallDisk.with_free_share(4, FREE).run(4).waves) == 1
     timed = SmallDisk.with_free_share(4, FREE).run(4, budget=Budget(max_duration_ms=60_000))
     assert (len(timed.waves), all_cleaned(timed)) == (1, True)

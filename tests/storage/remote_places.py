@@ -10,9 +10,9 @@ import pytest
 from pyarrow import fs
 
 from compaction.names import LOG
+from compaction.output.finished import NEW_OUTPUT, PublishOptions
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
-from compaction.output.target import NEW_OUTPUT, PublishOptions
 from compaction.storage import manifest, object_store
 from compaction.storage.contents import digest_of
 from compaction.storage.local import LocalFileSystem

@@ -21,9 +21,10 @@ from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.locking.claim import Identity
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation, TopicPartition
-from compaction.run import admission, destination, waves
+from compaction.run import destination, waves
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
+from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import DiskFileSystem, join
@@ -221,8 +222,8 @@ class Kind(NamedTuple):
         with _in_order(), of_a_process_that_is_over(), _with_most_segments(1 if self.in_waves else 1000), _with_space(self):
             try:
                 if self.expires:
-                    return Ended.of(delete_old_segments(LocalPasses, request, files=fs))
-                return Ended.of(clean_logs(LocalPasses, request, _SIZES, files=fs))
+                    return Ended.of(delete_old_segments(LocalPasses, request, Environment(fs)))
+                return Ended.of(clean_logs(LocalPasses, request, Environment(fs, _SIZES)))
             except UsageError as error:
                 return Ended(2, {}, str(error))
             except CompactionError as error:
@@ -303,7 +304,7 @@ def _with_most_segments(count: int) -> Iterator[None]:
 def _with_space(kind: Kind) -> Iterator[None]:
     """Enough free space for any run, or for one group of a log."""
     free_bytes = GROUP_BYTES if kind.in_portions else 1 << 40
-    with patch.object(admission, "free_space", lambda directory: FreeSpace(1, free_bytes, 0)):
+    with patch.object(waves, "free_space", lambda directory: FreeSpace(1, free_bytes, 0)):
         yield
 
 

@@ -24,9 +24,10 @@ import argparse
 import json
 import logging
 import random
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -38,8 +39,9 @@ from compaction.errors import CompactionError, LockedError
 from compaction.locking.claim import Identity
 from compaction.names import LOCK
 from compaction.report import LogStatus
-from compaction.run import admission
+from compaction.run import waves
 from compaction.run.compact import clean_logs
+from compaction.run.run import Environment
 from compaction.run_report import RunReport
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.local import FreeSpace
@@ -104,19 +106,6 @@ class Scenario:
         return cls(seed, mode, layout, switch, jobs, starts, kills, broker, copies, left_claim, delay_ms, portions)
 
 
-class SimulatedRuns:
-    """Runs of the simulation; it is known which are over."""
-
-    def __init__(self, actor: Actor, everybody: Sequence[Actor]) -> None:
-        self._actor, self._everybody = actor, everybody
-
-    def begin(self) -> Identity:
-        return identity_of(self._actor.name)
-
-    def is_over(self, run: Identity, log_dir: str) -> bool:
-        return all(each.over for each in self._everybody if each.name == run.token)
-
-
 def identity_of(name: str) -> Identity:
     """An actor as a run."""
     return Identity(name, f"host-of-{name}", "boot", "namespace", 1, "0")
@@ -153,8 +142,17 @@ class World:
     def play(self) -> Verdict:
         """Play the scenario and the undisturbed end; returns the violations."""
         free_bytes = _GROUP_BYTES if self.scenario.portions else 1 << 40
-        with patch.object(admission, "free_space", lambda directory: FreeSpace(1, free_bytes, 0)):
+        # the thread of an actor has its name
+        of_this_thread = classmethod(lambda cls: identity_of(threading.current_thread().name))
+        with (
+            patch.object(waves, "free_space", lambda directory: FreeSpace(1, free_bytes, 0)),
+            patch.object(Identity, "of_this_process", of_this_thread),
+            patch.object(Identity, "is_over", lambda run, log_dir: self._is_over(run.token)),
+        ):
             return self._play()
+
+    def _is_over(self, name: str) -> bool:
+        return all(each.over for each in self.everybody if each.name == name)
 
     def _play(self) -> Verdict:
         scenario = self.scenario
@@ -187,10 +185,9 @@ class World:
 
     def _add(self, schedule: Schedule, actor: Actor, *, copy: bool = False) -> None:
         files = self._files(schedule, actor)
-        runs = SimulatedRuns(actor, self.everybody)
 
         def work() -> RunReport:
-            return clean_logs(LocalPasses, _request(self.scenario, files, copy=copy), files=files, runs=runs)
+            return clean_logs(LocalPasses, _request(self.scenario, files, copy=copy), Environment(files))
 
         actor.work = work
         self._enter(schedule, actor)

@@ -23,6 +23,7 @@ from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from compaction.output.journal import JOURNAL
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
+from compaction.run.run import Environment
 from tests.crash.surroundings import NOBODY, run
 from tests.damage.valid_logs import NOW_MS, look_at
 from tests.local_job import request_for
@@ -54,11 +55,12 @@ def names_of_a_run(place: Path, kind: str) -> list[str]:
     request = request_for(logs, NOW_MS, {"aside": SETTINGS, "subject": SETTINGS})
     if kind == "expire":
         deleting = {"cleanup.policy": "delete", "retention.ms": "1"}
-        delete_old_segments(LocalPasses, request_for(logs, NOW_MS * 2, {"aside": deleting, "subject": deleting}), files=files)
+        expiry = request_for(logs, NOW_MS * 2, {"aside": deleting, "subject": deleting})
+        delete_old_segments(LocalPasses, expiry, Environment(files))
     elif kind == "copy":
-        clean_logs(LocalPasses, replace(request, output_dir=str(place / "out")), files=files)
+        clean_logs(LocalPasses, replace(request, output_dir=str(place / "out")), Environment(files))
     else:
-        clean_logs(LocalPasses, request, files=files)
+        clean_logs(LocalPasses, request, Environment(files))
     return files.predictable(place)
 
 

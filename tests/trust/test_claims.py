@@ -23,17 +23,12 @@ def run(token: str) -> Identity:
     return Identity(token, "host", "boot", "namespace", 1, "0")
 
 
-class Known:
-    """Runs with known ends."""
-
-    def __init__(self, *over: str) -> None:
-        self.over = set(over)
-
-    def begin(self) -> Identity:
-        return run("anybody")
-
-    def is_over(self, other: Identity, log_dir: str) -> bool:
-        return other.token in self.over
+@pytest.fixture
+def over(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The tokens of the runs that are over."""
+    tokens: set[str] = set()
+    monkeypatch.setattr(Identity, "is_over", lambda self, log_dir: self.token in tokens)
+    return tokens
 
 
 class Interrupted(FaultyFileSystem):
@@ -48,29 +43,30 @@ class Interrupted(FaultyFileSystem):
         return super().link_new(path, data, like)
 
 
-def test_a_live_run_keeps_its_claim_when_a_lower_number_becomes_free() -> None:
-    fs, known = Interrupted(), Known("dead")
+def test_a_live_run_keeps_its_claim_when_a_lower_number_becomes_free(over: set[str]) -> None:
+    fs = Interrupted()
+    over.add("dead")
     fs.mkdir(LOG_DIR)
-    Claim.take(fs, LOG_DIR, run("dead"), known.is_over)
+    Claim.take(fs, LOG_DIR, run("dead"))
     living: list[Claim] = []
 
     def another_run_ends_and_a_third_one_begins() -> None:
-        Claim.take(fs, LOG_DIR, run("short"), known.is_over).release()
-        living.append(Claim.take(fs, LOG_DIR, run("third"), known.is_over))
+        Claim.take(fs, LOG_DIR, run("short")).release()
+        living.append(Claim.take(fs, LOG_DIR, run("third")))
 
     fs.between = another_run_ends_and_a_third_one_begins
     with pytest.raises(LockedError, match="claimed by another run"):
-        Claim.take(fs, LOG_DIR, run("slow"), known.is_over)
+        Claim.take(fs, LOG_DIR, run("slow"))
     living[0].require()
     assert fs.listdir(LOG_DIR) == [".compaction-run.00000001"]
 
 
-def test_a_claim_that_was_taken_over_is_detected_and_kept_by_the_other_run() -> None:
-    fs, known = FaultyFileSystem(), Known()
+def test_a_claim_that_was_taken_over_is_detected_and_kept_by_the_other_run(over: set[str]) -> None:
+    fs = FaultyFileSystem()
     fs.mkdir(LOG_DIR)
-    first = Claim.take(fs, LOG_DIR, run("first"), known.is_over)
-    known.over.add("first")
-    second = Claim.take(fs, LOG_DIR, run("second"), known.is_over)
+    first = Claim.take(fs, LOG_DIR, run("first"))
+    over.add("first")
+    second = Claim.take(fs, LOG_DIR, run("second"))
     with pytest.raises(StorageError, match="another run has taken over"):
         first.require()
     first.release()
@@ -119,11 +115,12 @@ def test_a_claim_that_is_no_file_is_not_opened(kind: str, tmp_path: Path) -> Non
         Claim.take(LocalFileSystem(), str(tmp_path), Identity.of_this_process())
 
 
-def test_the_last_claim_is_named_if_no_further_claim_can_be_created(tmp_path: Path) -> None:
+def test_the_last_claim_is_named_if_no_further_claim_can_be_created(tmp_path: Path, over: set[str]) -> None:
+    over.add("over")
     planted = tmp_path / ".compaction-run.99999999"
     planted.write_text(json.dumps(asdict(run("over"))))
     with pytest.raises(LockedError, match="the highest possible claim number is taken"):
-        Claim.take(LocalFileSystem(), str(tmp_path), run("new"), Known("over").is_over)
+        Claim.take(LocalFileSystem(), str(tmp_path), run("new"))
     assert list(tmp_path.iterdir()) == [planted]
 
 

@@ -1,27 +1,42 @@
-"""Step **report** of ``run.compact``: the report of one log that was cleaned, skipped, failed or only shortened by deletion.
+"""One log on its way through a run, from its plan to its report. Each step of a run sets some of the fields of ``Log``:
 
-Notes tell which logs in directories that a broker uses changed while a dry run read them.
+| step | sets |
+| --- | --- |
+| prepare | ``location``, ``settings``, ``view``, ``planned``, ``directory`` |
+| build the offset map | ``slices``, ``aborted``, ``totals`` |
+| resolve transactions | ``txn_index``, ``invalid``, ``context`` |
+| clean into groups | ``parts``, ``stats``, ``keys``, ``groups``, ``unchanged`` |
+| swap, or publish | ``report`` |
+
+A step that fails sets ``error``; later steps skip the log, and none of its outputs is swapped in.
+
+The report of a log says whether it was cleaned, skipped, failed or only shortened by deletion. Notes tell which logs in
+directories that a broker uses changed while a dry run read them.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from compaction.cleaning.log_to_clean import SkipCause, Verdict
-from compaction.cleaning.log_view import LogView, Segment
-from compaction.cleaning.plan import PolicyPlan
+from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
+from compaction.cleaning.plan import LogPlan, PolicyPlan
 from compaction.cleaning.segment_retention import DeletionPlan
+from compaction.cleaning.transactions import KEYLESS_ROW, TXN_ROW, AbortedRanges
 from compaction.config import TopicConfig
 from compaction.errors import CompactionError, PolicyUnknownError
 from compaction.logdir.read_log import has_changed
-from compaction.logdir.settings import KafkaVersion
+from compaction.logdir.settings import KafkaVersion, Settings
 from compaction.names import LOG, LogLocation
 from compaction.output.swap import SwapGroup
+from compaction.passes.tasks import CleanContext, CleanStats, OutputPart, Slice, SliceSummary
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, VersionUsed
-from compaction.run.log_cleaning import LogCleaning
 from compaction.storage.filesystem import storage_of
 from compaction.storage.local import LocalFileSystem
 
@@ -30,7 +45,131 @@ _LOG = logging.getLogger(__name__)
 POLICY_UNKNOWN = "policy_unknown"
 
 
-def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
+@dataclass(frozen=True)
+class ScanTotals:
+    """Totals of pass 1 over the slices of a log: counts of records, ``TXN_ROW`` and ``KEYLESS_ROW`` arrays."""
+
+    messages: int = 0
+    keyless: int = 0
+    txn_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, TXN_ROW))
+    keyless_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, KEYLESS_ROW))
+
+    @classmethod
+    def of(cls, summaries: Iterable[SliceSummary]) -> ScanTotals:
+        """The sum of the summaries of a log's slices, which are in the order of offsets."""
+        own = list(summaries)
+        return cls(
+            sum(summary.messages for summary in own),
+            sum(summary.keyless for summary in own),
+            np.concatenate([np.empty(0, TXN_ROW), *(summary.txn_rows for summary in own)]),
+            np.concatenate([np.empty(0, KEYLESS_ROW), *(summary.keyless_rows for summary in own)]),
+        )
+
+
+_NO_TOTALS = ScanTotals()
+
+
+@dataclass(eq=False, slots=True)
+class Log:
+    """See the module's table.
+
+    :ivar view: the log as it was read, ``None`` after an error
+    :ivar planned: its plan, or the error that it failed with before
+    :ivar directory: where tasks write the outputs
+    :ivar number: identifies the log in slices, tasks and shuffles of the run
+    :ivar txn_index: aborted transactions of each group's output
+    :ivar invalid: number of records dropped because they have no key
+    :ivar expired_records: number of records of the segments that the delete policy deletes; ``None`` if not counted
+    :ivar seconds: time of the tasks that read and wrote the log, summed over the tasks
+    :ivar groups: outputs to be swapped in; in a dry run they have no files
+    :ivar swapped: outputs that are in place, of a log that is cleaned in portions
+    :ivar unchanged: base offsets of the segments that stay, since their output would be the same
+    :ivar deferred: why it is left to the next run
+    :ivar error: one line
+    :ivar report: once its result is in place
+    """
+
+    location: LogLocation
+    settings: Settings | None = None
+    view: LogView | None = None
+    planned: PolicyPlan | CompactionError | None = None
+    directory: str = ""
+    number: int = 0
+    slices: Sequence[Slice] = ()
+    aborted: AbortedRanges | None = None
+    totals: ScanTotals = _NO_TOTALS
+    txn_index: tuple[tuple[AbortedTxn, ...], ...] = ()
+    context: CleanContext | None = None
+    parts: Sequence[OutputPart] = ()
+    stats: CleanStats = CleanStats()
+    keys: int = 0
+    invalid: int = 0
+    expired_records: int | None = None
+    seconds: float = 0.0
+    groups: tuple[SwapGroup, ...] = ()
+    swapped: tuple[SwapGroup, ...] = ()
+    unchanged: frozenset[int] = frozenset()
+    deferred: str | None = None
+    error: str | None = None
+    report: LogReport | None = None
+
+    @property
+    def plan(self) -> PolicyPlan:
+        """The plan of a log that has one."""
+        if not isinstance(self.planned, PolicyPlan):
+            raise TypeError(f"{self.location} has no plan")
+        return self.planned
+
+    @plan.setter
+    def plan(self, plan: PolicyPlan) -> None:
+        self.planned = plan
+
+    @property
+    def is_planned(self) -> bool:
+        return isinstance(self.planned, PolicyPlan)
+
+    @property
+    def cause(self) -> CompactionError | None:
+        """The error of a log that has no plan."""
+        return self.planned if isinstance(self.planned, CompactionError) else None
+
+    @property
+    def compaction(self) -> LogPlan:
+        return self.plan.compaction
+
+    @property
+    def before(self) -> LogView:
+        """The log before the run, as it was planned."""
+        return self.plan.compaction.view if self.plan.deletion is None else self.plan.deletion.view
+
+    @property
+    def cleans(self) -> bool:
+        """Whether the passes clean it."""
+        return self.compaction.verdict is Verdict.CLEAN and self.deferred is None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has neither failed nor was deferred."""
+        return self.error is None and self.deferred is None
+
+    @property
+    def sources(self) -> list[Segment]:
+        """The segments to be cleaned that are not replaced yet."""
+        replaced = {base for group in self.swapped for base in group.source_base_offsets}
+        return [segment for segment in self.compaction.segments if segment.base_offset not in replaced]
+
+    def fail(self, error: CompactionError) -> Log:
+        """The log after an error that leaves it without a plan."""
+        self.error, self.planned = str(error), error
+        return self
+
+    def release(self) -> None:
+        """Releases what only the passes need."""
+        self.slices, self.parts, self.txn_index = (), (), ()
+        self.aborted, self.totals, self.context = None, _NO_TOTALS, None
+
+
+def cleaned_report(plan: PolicyPlan, log: Log) -> LogReport:
     """A log that was, or would be, cleaned.
 
     :param plan: of ``log``, or of another policy with the same result
@@ -93,7 +232,7 @@ def skipped_report(plan: PolicyPlan) -> LogReport:
     )
 
 
-def replaced_bytes(log: LogCleaning) -> int:
+def replaced_bytes(log: Log) -> int:
     """The size of the files of the segments that a log that did not fail has lost, with their indexes; 0 in a store."""
     if not storage_of(log.location.log_dir).renames:
         return 0
@@ -120,7 +259,7 @@ def _file_bytes(segments: Iterable[Segment]) -> int:
     return sum(segment.size_bytes + segment.index_bytes + segment.time_index_bytes for segment in segments)
 
 
-def replaced_source_bytes(log: LogCleaning) -> int:
+def replaced_source_bytes(log: Log) -> int:
     """The bytes that the swap of ``groups`` leaves in ``.deleted`` files."""
     bases = {base for group in log.groups for base in group.source_base_offsets}
     # expired segments are deleted by the first swap
@@ -162,7 +301,7 @@ def failed_report(
     )
 
 
-def deferred_report(log: LogCleaning) -> LogReport:
+def deferred_report(log: Log) -> LogReport:
     """A log that the budget leaves to the next run: neither cleaned nor shortened by the delete policy, but for the portions
     of it that were swapped in."""
     report = failed_report(log.location, log.deferred, log.plan, log.swapped)
