@@ -99,7 +99,7 @@ class SegmentWalk:
 
 def walk_segment(task: WalkTask) -> SegmentWalk:
     """Walk one segment; errors are part of the result."""
-    fs = file_system([task.files.directory])
+    fs = file_system([task.files.directory, *([] if task.counterpart is None else [task.counterpart.directory])])
     walk = SegmentWalk(task, next_offset=task.files.base_offset)
     try:
         walk.unchanged = task.is_after and task.counterpart is not None and _same_files(fs, task.files, task.counterpart)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -56,8 +57,10 @@ _ROW = pa.schema(
     ]
 )
 _SCHEMA = "part int, value long, piece int, pieces int, place binary, data binary"
+#: in the text of an error of a connection
+_GONE = re.compile(r'StatusCode\.UNAVAILABLE\s+details = "([^"]*)"')
 _AGAIN = "nothing was changed by this step; run it again"
-_EXTRA = "pip install 'kafka-log-compaction[connect]'"
+_EXTRA = "pip install 'grpcio>=1.67' 'grpcio-status>=1.67' 'googleapis-common-protos>=1.65' 'pandas>=2.2,<3'"
 
 
 def connect(remote: str | None = None) -> Any:
@@ -77,9 +80,17 @@ def connect(remote: str | None = None) -> Any:
         raise UsageError("no Spark Connect server is given", hint="set SPARK_REMOTE=sc://HOST:PORT, or give a session")
     step(f"connecting to {address.split(';', 1)[0]}")
     try:
-        return SparkSession.builder.remote(address).create()
+        session = SparkSession.builder.remote(address).create()
     except PySparkException as error:
         raise _failure(error) from error
+    _retry_for_a_minute(session)
+    return session
+
+
+def _retry_for_a_minute(session: Any) -> None:
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
 
 
 def ship_package(session: Any) -> None:
@@ -105,12 +116,12 @@ class ConnectEngine:
         if version < _OLDEST or not hasattr(session, "cloneSession"):
             oldest = ".".join(map(str, _OLDEST))
             raise UsageError(f"the Spark Connect engine needs Spark {oldest} or newer, this is {session.version}")
-        from pyspark.sql.connect.client.retries import DefaultPolicy
-
         self._progress, self._job = progress, Job("")
         self._shown_bytes = 0
+        #: the server does not answer
+        self._gone = False
         self._spark = session.cloneSession()
-        self._spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
+        _retry_for_a_minute(self._spark)
         self._kept: list[Shuffled] = []
         with self._running(Job("count the cores")):
             for name, value in _SETTINGS.items():
@@ -131,6 +142,8 @@ class ConnectEngine:
 
     def close(self) -> None:
         """Ends the engine's session, and removes what it has kept on the server."""
+        if self._gone:
+            return
         for shuffled in list(self._kept):
             self.forget(shuffled)
         # not ``stop``, which also ends a server that the caller's session has started
@@ -235,6 +248,7 @@ class ConnectEngine:
                 self._spark.interruptAll()
             raise
         except PySparkException as error:
+            self._gone = _GONE.search(str(error)) is not None
             raise _failure(error) from error
         finally:
             self._job = Job("")
@@ -286,6 +300,8 @@ def _names(path: str) -> list[str] | None:
 def _failure(error: Exception) -> CompactionError:
     from compaction.engines.spark_jobs import cause_in
 
+    if (details := _GONE.search(str(error))) is not None:
+        return CompactionError(f"the Spark Connect server does not answer: {details[1]}", hint=_AGAIN)
     return CompactionError(f"Spark's job failed: {cause_in(str(error))}", hint=_AGAIN)
 
 

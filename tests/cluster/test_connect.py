@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,12 @@ class Server:
         return (self.place / "server.log").read_text(errors="replace")
 
     def executors(self) -> list[psutil.Process]:
-        below = psutil.Process(self._process.pid).children(recursive=True)
-        return [child for child in below if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline())]
+        found = []
+        for child in psutil.Process(self._process.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline()):
+                    found.append(child)
+        return found
 
     def stop(self) -> None:
         if self._process.poll() is None:
@@ -354,7 +358,7 @@ def test_other_users_of_the_machine_can_read_no_file_of_the_server(server: Serve
     engine = ConnectEngine(session)
     shuffle = engine.shuffle(Job("test"), Source([3], known=7), emit, ByPlace(2), 2, merges=True)
     assert shuffle.results == [3]
-    files = [path for path in (server.place / "local").rglob("*") if path.is_file() and path.stat().st_size > 1_000_000]
+    files = [path for path in (server.place / "local").rglob("*") if path.is_file() and path.stat().st_size]
     assert files
     for path in files:
         assert any(parent.stat().st_mode & 0o077 == 0 for parent in path.parents if parent.is_relative_to(server.place))

@@ -35,7 +35,7 @@ class Listener(event.Listener):
         pass
 event.register("numba:compile", Listener())
 from compaction.kernels import batches
-from compaction.startup import all_kernels
+from compaction.kernels import all_kernels
 from compaction.kernels import batches
 from compaction.kernels import all_kernels
 all_kernels.markers()
