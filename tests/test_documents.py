@@ -12,7 +12,7 @@ import pytest
 
 import compaction
 from compaction.cli import console
-from compaction.storage.export_layout import GROUP
+from compaction.exports import GROUP
 
 if sys.version_info >= (3, 11):
     pass

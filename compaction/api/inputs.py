@@ -23,8 +23,8 @@ from compaction.options.values import Texts, texts
 from compaction.screen.steps import step
 from compaction.storage.clients import require_store
 from compaction.storage.contents import digest_of
+from compaction.storage.data_keys import add_private_keys
 from compaction.storage.kinds import storage_of
-from compaction.storage.layouts.data_keys import add_private_keys
 from compaction.storage.mixed import file_system
 from compaction.storage.remote import require_finished
 from compaction.storage.text_files import read_text

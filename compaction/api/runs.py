@@ -20,9 +20,9 @@ from compaction.api.inputs import Inputs, check_output_dir, join_tail, read_sele
 from compaction.api.provenance import provenance
 from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
+from compaction.exports import FORMAT, LAYOUTS, ExportTarget, TargetOptions
 from compaction.run_report import RunReport
 from compaction.screen.steps import step
-from compaction.storage.export_layout import FORMAT, LAYOUTS, ExportTarget, TargetOptions
 from compaction.storage.kinds import storage_of
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.uri import SPOOL, layout_of, options_of, parse_uri
@@ -51,7 +51,7 @@ def in_layout(inputs: Inputs, run: Callable[[Inputs], R]) -> R:
 
 
 def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str]:
-    from compaction.exports.staging import staging_directory
+    from compaction.exports.new_export import staging_directory
     from compaction.storage.spool_directory import temporary_directory
 
     if storage_of(target.path).renames:

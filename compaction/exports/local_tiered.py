@@ -14,28 +14,35 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, NoReturn
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
-from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
-from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition
-from compaction.screen.amounts import counted
-from compaction.storage.export_layout import METADATA_ELSEWHERE, ExportLayout, ExportTarget, TargetOptions
-from compaction.storage.filesystem import FileRange, FileStat, join
-from compaction.storage.layouts.lineage import within
-from compaction.storage.layouts.log_tail import end_of
-from compaction.storage.layouts.stored_objects import (
+from compaction.exports import (
+    METADATA_ELSEWHERE,
+    ExportLayout,
+    ExportTarget,
+    LogFile,
+    Place,
+    StoredLog,
+    StoredSegment,
+    TargetOptions,
+)
+from compaction.exports.lineage import within
+from compaction.exports.stored_segments import (
     TOPIC_AND_ID,
+    end_of,
     in_parallel,
     match_of,
     matching_directories,
     objects,
     require_one_topic,
 )
-from compaction.storage.stored_log import LogFile, Place, StoredLog, StoredSegment
+from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
+from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition
+from compaction.screen.amounts import counted
+from compaction.storage.filesystem import FileRange, FileStat, join
 from compaction.storage.text_files import read_small_text
 
 if TYPE_CHECKING:
     from compaction.exports.new_export import NewExport
-    from compaction.exports.segment_content import SegmentContent
-    from compaction.exports.uploads import TopicLog, Upload
+    from compaction.exports.uploads import SegmentContent, TopicLog, Upload
 
 #: the suffix of a segment's leader epochs
 EPOCHS = ".leader_epoch_checkpoint"

@@ -4,6 +4,10 @@ On a disk it is written in a hidden directory beside its final name, and renamed
 written first and removed last: no command reads or overwrites a prefix that has it. A failed run removes only its own objects;
 those of a killed run keep the marker. Of two runs that begin at the same time, at most one continues
 (``compaction.storage.prefix_marks``).
+
+A hidden directory beside an output on a disk, which only its owner may enter.
+
+It is locked while a run uses it. The next run with the same output removes the directories of killed runs.
 """
 
 from __future__ import annotations
@@ -16,11 +20,20 @@ from typing import NamedTuple
 import xxhash
 
 from compaction.errors import StorageError, UsageError
-from compaction.exports.staging import staging_directory
 from compaction.logdir.discover import Selector, discover
 from compaction.names import LOG
+from compaction.output.finished import STAGED, hidden_name, remove_leftovers
 from compaction.storage.contents import FileDigest, verify_file
-from compaction.storage.filesystem import Chunk, FileSystem, Output, ReadableFileSystem, join, parent, removed_on_failure
+from compaction.storage.filesystem import (
+    Chunk,
+    DiskFileSystem,
+    FileSystem,
+    Output,
+    ReadableFileSystem,
+    join,
+    parent,
+    removed_on_failure,
+)
 from compaction.storage.kinds import storage_of
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MARKER, marker
@@ -156,3 +169,21 @@ def _prune(files: FileSystem, path: str) -> bool:
     if not remaining:
         files.remove_tree(path)
     return not remaining
+
+
+@contextmanager
+def staging_directory(files: DiskFileSystem, path: str) -> Iterator[str]:
+    """The directory, beside ``path``; removed at the end.
+
+    :raises LockedError: another run uses one for the same output
+    """
+    remove_leftovers(files, path)
+    files.mkdir(parent(path))
+    staging = hidden_name(path, STAGED)
+    files.mkdir(staging, private=True)
+    lock = files.lock(staging)
+    try:
+        yield staging
+    finally:
+        lock.release()
+        files.remove_tree(staging)

@@ -13,7 +13,7 @@ from compaction.api import runs
 from compaction.api.inputs import Inputs
 from compaction.commands import compact, count, dump_log
 from compaction.errors import UsageError
-from compaction.exports.backup.writer import BackupTarget
+from compaction.exports.backup_writer import BackupTarget
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import RecordBatch
 from compaction.report import LogReport, LogStatus

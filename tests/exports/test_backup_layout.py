@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from compaction.errors import CompactionError, CorruptLogError, StorageError, UnsupportedLogError, UsageError
-from compaction.exports.backup import reader as backup_reader
-from compaction.exports.backup.set_objects import MAX_MANIFEST_BYTES
+from compaction.exports import backup as backup_reader
+from compaction.exports.backup import MAX_MANIFEST_BYTES
 from compaction.formats.backup_segment import SegmentStream
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import Header, Record, RecordBatch
@@ -211,8 +211,8 @@ def test_segments_are_converted_once_and_removed_with_the_run(place: Path, tmp_p
 KILLED = """\
 import os, signal, sys
 from compaction.storage.uri import parse_uri
-from compaction.exports.backup import reader as backup_reader
-from compaction.exports.backup.set_objects import MAX_MANIFEST_BYTES
+from compaction.exports import backup as backup_reader
+from compaction.exports.backup import MAX_MANIFEST_BYTES
 from compaction.storage.spool_directory import temporary_directory
 from compaction.storage.mixed import MixedFileSystem
 address = parse_uri(sys.argv[1], "--log-dir")

@@ -1,4 +1,6 @@
-"""The layout of Aiven's tiered storage plugin: ``<topic>-<topicId>/<partition>/<start offset>-<segment id><suffix>``.
+"""The layout of Aiven's tiered storage plugin: reader and writer of its manifests, chunks and sections.
+
+The layout of Aiven's tiered storage plugin: ``<topic>-<topicId>/<partition>/<start offset>-<segment id><suffix>``.
 
 ``.log`` has the segment in chunks, each compressed, encrypted, both or neither; ``.indexes`` has the offset index, the time
 index, the producer snapshot, the leader epochs and the transaction index, each encrypted if the segment is; ``.rsm-manifest``
@@ -17,21 +19,27 @@ from threading import Lock
 from typing import NamedTuple
 
 from compaction.errors import CorruptLogError, StorageError
-from compaction.exports.aiven.chunked_object import (
+from compaction.exports import (
+    METADATA_ELSEWHERE,
+    ExportLayout,
+    LogFile,
+    Place,
+    StoredLog,
+    StoredSegment,
+    when_writing,
+)
+from compaction.exports.aiven_objects import (
     IV_BYTES,
     TAG_BYTES,
+    AivenManifest,
     ChunkCoding,
     ChunkedObject,
+    Section,
     decrypted,
+    parse_manifest,
     require_size,
 )
-from compaction.exports.aiven.manifest import AivenManifest, Section, parse_manifest
-from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
-from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition
-from compaction.screen.amounts import counted
-from compaction.storage.filesystem import FileRange, FileStat, ReadableFileSystem, base_name, join
-from compaction.storage.layouts.data_keys import data_key
-from compaction.storage.layouts.stored_objects import (
+from compaction.exports.stored_segments import (
     TOPIC_AND_ID,
     directories,
     in_parallel,
@@ -41,7 +49,11 @@ from compaction.storage.layouts.stored_objects import (
     read_object,
     require_one_topic,
 )
-from compaction.storage.stored_log import LogFile, Place, StoredLog, StoredSegment
+from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
+from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition
+from compaction.screen.amounts import counted
+from compaction.storage.data_keys import data_key
+from compaction.storage.filesystem import FileRange, FileStat, ReadableFileSystem, base_name, join
 from compaction.storage.text_files import MAX_INDEX_BYTES
 
 #: the suffixes of a segment's objects beside ``.log``
@@ -234,3 +246,13 @@ class _Indexes:
                 while sum(map(len, self._kept.values())) > _KEPT_BYTES and next(iter(self._kept)) != path:
                     self._kept.popitem(last=False)
             return self._kept[path]
+
+
+LAYOUT = ExportLayout(
+    "tiered storage",
+    AivenReader,
+    when_writing("compaction.exports.aiven_writer:aiven_target"),
+    METADATA_ELSEWHERE,
+    is_tiered=True,
+    encrypts=True,
+)
