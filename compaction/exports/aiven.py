@@ -1,6 +1,4 @@
-"""The layout of Aiven's tiered storage plugin: reader and writer of its manifests, chunks and sections.
-
-The layout of Aiven's tiered storage plugin: ``<topic>-<topicId>/<partition>/<start offset>-<segment id><suffix>``.
+"""The layout of Aiven's tiered storage plugin: ``<topic>-<topicId>/<partition>/<start offset>-<segment id><suffix>``.
 
 ``.log`` has the segment in chunks, each compressed, encrypted, both or neither; ``.indexes`` has the offset index, the time
 index, the producer snapshot, the leader epochs and the transaction index, each encrypted if the segment is; ``.rsm-manifest``

@@ -1,13 +1,12 @@
-"""The manifest of a segment in Aiven's layout: JSON of version 1, with the index of the chunks of the ``.log`` object.
+"""The objects of a segment in Aiven's layout: the manifest, with the index of the chunks of ``.log``, and the chunks.
 
-Mirrors ``SegmentManifestV1``, ``FixedSizeChunkIndex``, ``VariableSizeChunkIndex`` and ``ChunkSizesBinaryCodec``. The sizes of
-variable chunks are base64 of zstd of: count (int32); for two or more, base (int32), width (int8), and for each but the last its
-size less the base, ``width`` bytes; then the last size (int32). All numbers are big-endian.
+The manifest is JSON of version 1. Mirrors ``SegmentManifestV1``, ``FixedSizeChunkIndex``, ``VariableSizeChunkIndex`` and
+``ChunkSizesBinaryCodec``. The sizes of variable chunks are base64 of zstd of: count (int32); for two or more, base (int32),
+width (int8), and for each but the last its size less the base, ``width`` bytes; then the last size (int32). All numbers are
+big-endian.
 
-An object whose chunks are compressed, encrypted or both: decoded chunk by chunk, from ranged reads of the object.
-
-A chunk is zstd of the log's bytes, then a 12-byte IV and AES-256-GCM of that with a 16-byte tag. A process keeps a few decoded
-chunks; their number does not depend on the objects.
+A chunk is zstd of the log's bytes, then a 12-byte IV and AES-256-GCM of that with a 16-byte tag. It is decoded from a ranged
+read of the object. A process keeps a few decoded chunks; their number does not depend on the objects.
 """
 
 from __future__ import annotations

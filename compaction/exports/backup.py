@@ -1,15 +1,9 @@
-"""The layout of kafka-backup: reader and writer of backup sets, whose records are record batches in temporary files.
-
-The objects of a backup set: the manifest, and the segments' objects, which are compared with it.
-
-The layout of kafka-backup: ``manifest.json`` and ``topics/<topic>/partition=<n>/segment-<start offset>.bin[.zst|.lz4]``.
+"""The layout of kafka-backup: ``manifest.json`` and ``topics/<topic>/partition=<n>/segment-<start offset>.bin[.zst|.lz4]``.
 
 The log of a partition has the records that a restore of the set would write, at the offsets of the source, in batches without
 producers and leader epochs. Offsets that the manifest does not mention (sets before version 0.25) or lists as lost or pruned
 are holes of the log, as after a compaction; other holes are missing segments. Every segment is inactive. Objects that the
 manifest does not name are ignored, as by a restore.
-
-Temporary files with the segments of a backup set as record batches.
 
 The size of a segment as batches is not known before it is converted, and its compressed stream has no entry points. So each
 segment is converted once, a few megabytes at a time, into a file of the run's spool directory, which the processes of a run

@@ -1,10 +1,16 @@
-"""The files of a log directory that stored segments form, on request with the newer segments of a local log directory.
+"""Presents exports as log directories, read-only: ``ROOT/<topic>-<partition>/<offset>.log``, and so on.
+
+A log's files are found when its directory is first read. ``real_path`` leads to the stored object if that has the bytes of the
+file as they are, so that tasks read it like any object; otherwise to the object's path in the layout (three names or more below
+the root), which any process can open without listing the export.
+
+The files of a log are those that stored segments form, on request with the newer segments of a local log directory.
 
 A segment that is used as a whole keeps its files. Of one that is cut, because the other offsets are another leader's or are in
 the segment before, only the batches, the aborted transactions and the snapshot at its end are used: recovery rebuilds the
 indexes.
 
-Compares an upload of tiered storage with itself and with the log's lineage: it must be one inactive segment of one leader.
+An upload of tiered storage is compared with itself and with the log's lineage: it must be one inactive segment of one leader.
 
 1. Its batches end where the segment ends. The offset after the last batch is the one that a manifest states, unless the segment
    was compacted before it was uploaded.
@@ -15,12 +21,6 @@ Compares an upload of tiered storage with itself and with the log's lineage: it 
 4. Two lineages with a leader epoch in common have all earlier ones in common, since a leader has one log.
 
 A file that was cut between two batches is found by 1 if the end offset is stated, otherwise only by 2.
-
-Presents exports as log directories, read-only: ``ROOT/<topic>-<partition>/<offset>.log``, and so on.
-
-A log's files are found when its directory is first read. ``real_path`` leads to the stored object if that has the bytes of the
-file as they are, so that tasks read it like any object; otherwise to the object's path in the layout (three names or more below
-the root), which any process can open without listing the export.
 """
 
 from __future__ import annotations

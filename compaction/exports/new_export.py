@@ -5,9 +5,8 @@ written first and removed last: no command reads or overwrites a prefix that has
 those of a killed run keep the marker. Of two runs that begin at the same time, at most one continues
 (``compaction.storage.prefix_marks``).
 
-A hidden directory beside an output on a disk, which only its owner may enter.
-
-It is locked while a run uses it. The next run with the same output removes the directories of killed runs.
+Only the owner may enter the hidden directory. It is locked while a run uses it. The next run with the same output removes the
+directories of killed runs.
 """
 
 from __future__ import annotations
@@ -173,7 +172,7 @@ def _prune(files: FileSystem, path: str) -> bool:
 
 @contextmanager
 def staging_directory(files: DiskFileSystem, path: str) -> Iterator[str]:
-    """The directory, beside ``path``; removed at the end.
+    """A hidden directory beside ``path``; removed at the end.
 
     :raises LockedError: another run uses one for the same output
     """

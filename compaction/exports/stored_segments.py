@@ -1,9 +1,6 @@
-"""Listings of an export's objects, and small objects read as a whole.
+"""What readers of several layouts have in common: listings of objects, and positions in segments, by the headers of batches.
 
-Reads the files of a stored segment, and finds positions in it by the headers of its batches.
-
-The part of a log in a local log directory: the segments that are not exported yet, its leader epochs and its topic id.
-
+Also the part of a log in a local log directory: the segments that are not exported yet, its leader epochs and its topic id.
 Leader epochs that contradict the last batches are not used: those of the batches are assigned.
 """
 
