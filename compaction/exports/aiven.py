@@ -41,11 +41,10 @@ from compaction.exports.stored_segments import (
     TOPIC_AND_ID,
     directories,
     in_parallel,
-    match_of,
     matching_directories,
-    objects,
     read_object,
     require_one_topic,
+    upload_objects,
 )
 from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition
@@ -87,7 +86,7 @@ class AivenReader:
     """An export; ``place.prefix`` is the end of a ``key.prefix`` that ends within a name."""
 
     def __init__(self, place: Place) -> None:
-        self._files, self._address, self._place, self._prefix = place
+        self._files, self._address, self._place, self._prefix = self._at = place
         self._indexes = _Indexes(place.files)
 
     def logs(self) -> Sequence[TopicPartition]:
@@ -102,7 +101,7 @@ class AivenReader:
     def _directories(self) -> dict[str, list[re.Match[str]]]:
         """The directories of each topic, without the prefix."""
         directories_by_topic: dict[str, list[re.Match[str]]] = {}
-        for match in matching_directories(self._files, self._place, _DIRECTORY, self._prefix):
+        for match in matching_directories(self._at, _DIRECTORY):
             directories_by_topic.setdefault(match["topic"], []).append(match)
         return directories_by_topic
 
@@ -118,10 +117,7 @@ class AivenReader:
             return StoredLog(())
         within = f"{self._prefix}{directories_of_log[0][0]}/{partition}"
         path = join(self._place, within)
-        uploads: dict[str, dict[str, FileStat]] = {}
-        listed = objects(self._files, path)
-        for match in match_of(_FILE, listed):
-            uploads.setdefault(match["name"], {})[match["suffix"]] = listed[match[0]]
+        uploads = upload_objects(self._files, path, _FILE)
         named = [name for name, stats in uploads.items() if MANIFEST in stats]
         complete = in_parallel(lambda name: self._upload(join(path, name), uploads[name]), named)
         self._indexes.follow({upload.path + INDEXES: upload.stats[INDEXES].size for upload in complete})
@@ -224,7 +220,7 @@ class _Indexes:
         self._lock = Lock()
 
     def follow(self, sizes: Mapping[str, int]) -> None:
-        """Remember the order of a log's objects, and their sizes."""
+        """Remember the order of a log's and their sizes."""
         paths = list(sizes)
         for number, path in enumerate(paths):
             later = paths[number : number + _FETCHED_INDEXES]

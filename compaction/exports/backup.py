@@ -53,7 +53,7 @@ from compaction.kernels.reading.backup_records import (
 from compaction.names import LOG, TopicPartition
 from compaction.screen.amounts import size as amount
 from compaction.storage.contents import read_range
-from compaction.storage.filesystem import ByteSource, FileRange, ReadableFileSystem, join, storage_errors
+from compaction.storage.filesystem import ByteSource, FileRange, FileStat, ReadableFileSystem, join, storage_errors
 from compaction.storage.local import LocalFileSystem, free_space
 from compaction.storage.spool_directory import use
 from compaction.storage.text_files import read_small
@@ -65,17 +65,11 @@ HINT = "restore the object from another copy of the set"
 
 
 class SegmentObject(NamedTuple):
-    """A segment's object: its size, and its entry in the manifest."""
+    """A segment's object: its path and size, and its entry in the manifest."""
 
     path: str
-    size: int
-    mtime_ns: int
-    start_offset: int
-    end_offset: int
-    record_count: int
-    sha256: str
-    #: of its records; 0 if it is not known
-    plain_bytes: int
+    stat: FileStat
+    entry: BackupSegment
 
 
 def read_manifest(files: ReadableFileSystem, place: str) -> BackupManifest:
@@ -108,22 +102,13 @@ def stored_segment(files: ReadableFileSystem, place: str, segment: BackupSegment
     if segment.compressed_size and status.size != segment.compressed_size:
         problem = f"segment of {offsets} has {status.size} bytes, {segment.compressed_size} in the manifest"
         raise CorruptLogError(problem, path=path, hint=HINT)
-    return SegmentObject(
-        path,
-        status.size,
-        status.mtime_ns,
-        segment.start_offset,
-        segment.end_offset,
-        segment.record_count,
-        segment.sha256,
-        segment.uncompressed_size,
-    )
+    return SegmentObject(path, status, segment)
 
 
 def check_header(stored: SegmentObject, header: SegmentHeader) -> None:
     """:raises FormatError: the header and the manifest differ"""
     in_header = (header.record_count, header.start_offset, header.end_offset)
-    in_manifest = (stored.record_count, stored.start_offset, stored.end_offset)
+    in_manifest = (stored.entry.record_count, stored.entry.start_offset, stored.entry.end_offset)
     if in_header != in_manifest:
         text = "{} records at offsets {} to {}"
         raise FormatError(f"segment has {text.format(*in_header)}, {text.format(*in_manifest)} in the manifest", 8)
@@ -131,7 +116,7 @@ def check_header(stored: SegmentObject, header: SegmentHeader) -> None:
 
 def damaged(stored: SegmentObject, error: FormatError) -> CorruptLogError:
     """The error of a segment, with its offsets. Positions behind the header count from the first record's plain bytes."""
-    problem = f"{error.message}; the segment has offsets {stored.start_offset} to {stored.end_offset}"
+    problem = f"{error.message}; the segment has offsets {stored.entry.start_offset} to {stored.entry.end_offset}"
     return CorruptLogError(problem, path=stored.path, position=error.position, hint=HINT)
 
 
@@ -213,13 +198,13 @@ def convert(files: ReadableFileSystem, stored: SegmentObject) -> Iterator[memory
     :raises CorruptLogError: the segment is malformed, or differs from the manifest
     """
     try:
-        blocks = read_range(files, FileRange(stored.path, 0, stored.size))
-        stream = SegmentStream(blocks, stored.size)
+        blocks = read_range(files, FileRange(stored.path, 0, stored.stat.size))
+        stream = SegmentStream(blocks, stored.stat.size)
         check_header(stored, stream.header)
         conversion = _Conversion(stream.header.start_offset)
         try:
             with _IN_MEMORY if stream.header.compression is Compression.LZ4 else nullcontext():
-                for plain in _limited(stream.plain(_STEP_BYTES), stored.plain_bytes):
+                for plain in _limited(stream.plain(_STEP_BYTES), stored.entry.uncompressed_size):
                     yield from conversion.add(plain)
             conversion.end(stream.header.record_count, stream.header.end_offset)
         except FormatError:
@@ -229,8 +214,8 @@ def convert(files: ReadableFileSystem, stored: SegmentObject) -> Iterator[memory
         digest = stream.check_end()
     except FormatError as error:
         raise damaged(stored, error) from error
-    if stored.sha256 and stored.sha256 != digest:
-        problem = f"segment has SHA-256 {digest}, {stored.sha256} in the manifest"
+    if stored.entry.sha256 and stored.entry.sha256 != digest:
+        problem = f"segment has SHA-256 {digest}, {stored.entry.sha256} in the manifest"
         raise CorruptLogError(problem, path=stored.path, hint=HINT)
 
 
@@ -324,22 +309,21 @@ class BackupReader:
         objects = [stored_segment(self._files, self._place, segment) for segment in partition.segments]
         self._spool.require_space(sum(segment.uncompressed_size for segment in partition.segments), path)
         spooled = in_parallel(partial(self._spool.converted, self._files), objects)
-        bounds = _bounds(partition)
-        rows = zip(partition.segments, objects, spooled, bounds, strict=True)
+        rows = zip(objects, spooled, _bounds(partition), strict=True)
         return StoredLog(tuple(self._segment(*row) for row in rows))
 
-    def _segment(self, segment: BackupSegment, stored: SegmentObject, spooled: str, bounds: tuple[int, int]) -> StoredSegment:
+    def _segment(self, stored: SegmentObject, spooled: str, bounds: tuple[int, int]) -> StoredSegment:
         status = _LOCAL.stat(spooled)
         size = 0 if status is None else status.size
-        content = FileRange(join(self._root, segment.key), 0, size)
-        return StoredSegment(stored.path, *bounds, {LOG: LogFile(size, stored.mtime_ns, content)})
+        content = FileRange(join(self._root, stored.entry.key), 0, size)
+        return StoredSegment(stored.path, *bounds, {LOG: LogFile(size, stored.stat.mtime_ns, content)})
 
     def open(self, within: str) -> SpooledContent:
         for partition in self._manifest.partitions.values():
             for segment in partition.segments:
                 if segment.key == within:
                     stored = stored_segment(self._files, self._place, segment)
-                    return SpooledContent(self._spool.converted(self._files, stored), stored.mtime_ns)
+                    return SpooledContent(self._spool.converted(self._files, stored), stored.stat.mtime_ns)
         raise CorruptLogError("the manifest names no such segment", path=join(self._place, within), hint=HINT)
 
 

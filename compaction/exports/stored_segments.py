@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from compaction.errors import CorruptLogError
-from compaction.exports import LogFile, StoredLog, StoredSegment
+from compaction.exports import LogFile, Place, StoredLog, StoredSegment
 from compaction.exports.lineage import within
 from compaction.formats import indexes
 from compaction.formats.checkpoints import (
@@ -94,12 +94,21 @@ def match_of(pattern: re.Pattern[str], names: Iterable[str]) -> Iterator[re.Matc
     return (match for match in map(pattern.fullmatch, sorted(names)) if match is not None)
 
 
-def matching_directories(
-    files: ReadableFileSystem, path: str, pattern: re.Pattern[str], prefix: str
-) -> Iterator[re.Match[str]]:
-    """The matches of the names of directories, after a prefix that all of them have."""
-    names = directories(files, path)
-    return match_of(pattern, [name[len(prefix) :] for name in names if name.startswith(prefix)])
+def matching_directories(place: Place, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    """The matches of the names of an export's directories, after the prefix that all of them have."""
+    names = directories(place.files, place.path)
+    return list(match_of(pattern, [name.removeprefix(place.prefix) for name in names if name.startswith(place.prefix)]))
+
+
+def upload_objects(files: ReadableFileSystem, path: str, pattern: re.Pattern[str]) -> dict[str, dict[str, FileStat]]:
+    """The objects of each upload in a directory, by name and suffix: the groups ``name`` and ``suffix`` of ``pattern``.
+
+    :raises StorageError: the directory cannot be listed
+    """
+    listed, uploads = objects(files, path), dict[str, dict[str, FileStat]]()
+    for match in match_of(pattern, listed):
+        uploads.setdefault(match["name"], {})[match["suffix"]] = listed[match[0]]
+    return uploads
 
 
 def require_one_topic(place: str, names: Sequence[str]) -> None:

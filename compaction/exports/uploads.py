@@ -5,9 +5,10 @@ the copy's records of these offsets: the cluster's metadata stays valid, except 
 others are written as well, because only the metadata knows which one is in use. Otherwise the segments of the copy are written,
 under new ids.
 
-The content of a segment are the records that the copy has in its offsets, with their indexes. A compacted segment may have lost its last batches. Brokers then search in the next one, since Kafka 3.8 (KAFKA-15388), and a
-plugin may not be able to read a segment without bytes at all. So a segment ends with a batch of its last offset: without one,
-an empty batch is added, like those of the cleaner (``DefaultRecordBatch.writeEmptyHeader``).
+The content of a segment is the records that the copy has in its offsets, with their indexes. A compacted segment may have lost
+its last batches. Brokers then search in the next one, since Kafka 3.8 (KAFKA-15388), and a plugin may not be able to read a
+segment without bytes at all. So a segment ends with a batch of its last offset: without one, an empty batch is added, like
+those of the cleaner (``DefaultRecordBatch.writeEmptyHeader``).
 """
 
 from __future__ import annotations
