@@ -13,7 +13,7 @@ import pytest
 import compaction
 from compaction.cli import console
 from compaction.cli.parser import Parser
-from compaction.storage.export_layout import GROUP
+from compaction.exports import GROUP
 
 if sys.version_info >= (3, 11):
     pass
@@ -48,7 +48,7 @@ def code_of(document: Path) -> str:
 
 
 def is_module_or_attribute(name: str) -> bool:
-    """``a.b.c`` names a package, a module, or something that a module defines or a package exports."""
+    """``a.b.c`` names a package, a module, or something that a module or package defines or exports."""
     if name.removeprefix("compaction.") in compaction.__all__:
         return True
     # a wheel has the applications below compaction
@@ -57,8 +57,8 @@ def is_module_or_attribute(name: str) -> bool:
         return True
     module = path.parent.with_suffix(".py")
     exported, defined = '^    .*"{}"', r"^(?:class |def )?{}(?!\w)"
-    source, pattern = (module, defined) if module.exists() else (path.parent / "__init__.py", exported)
-    return source.exists() and re.search(pattern.format(path.name), source.read_text(), re.MULTILINE) is not None
+    source, pattern = (module, defined) if module.exists() else (path.parent / "__init__.py", f"{exported}|{defined}")
+    return source.exists() and re.search(pattern.format(path.name, path.name), source.read_text(), re.MULTILINE) is not None
 
 
 def anchors(document: Path) -> set[str]:

@@ -19,10 +19,10 @@ from compaction.api.engine_choice import Engine, chosen
 from compaction.commands.provenance import provenance
 from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
+from compaction.exports import FORMAT, LAYOUTS, ExportTarget, TargetOptions
 from compaction.options.inputs import Inputs, check_output_dir, join_tail, read_selector
 from compaction.run_report import RunReport
 from compaction.screen.steps import step
-from compaction.storage.export_layout import FORMAT, LAYOUTS, ExportTarget, TargetOptions
 from compaction.storage.filesystem import storage_of
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.uri import SPOOL, layout_of, options_of, parse_uri
@@ -51,7 +51,7 @@ def in_layout(inputs: Inputs, run: Callable[[Inputs], R]) -> R:
 
 
 def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str]:
-    from compaction.exports.staging import staging_directory
+    from compaction.exports.new_export import staging_directory
     from compaction.storage.calls import temporary_directory
 
     if storage_of(target.path).renames:

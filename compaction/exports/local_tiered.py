@@ -14,34 +14,40 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, NoReturn
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
+from compaction.exports import (
+    METADATA_ELSEWHERE,
+    ExportLayout,
+    ExportTarget,
+    LogFile,
+    Place,
+    StoredLog,
+    StoredSegment,
+    TargetOptions,
+)
+from compaction.exports.lineage import within
+from compaction.exports.stored_segments import (
+    TOPIC_AND_ID,
+    end_of,
+    in_parallel,
+    matching_directories,
+    require_one_topic,
+    upload_objects,
+)
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition
 from compaction.screen.amounts import counted
-from compaction.storage.export_layout import METADATA_ELSEWHERE, ExportLayout, ExportTarget, TargetOptions
-from compaction.storage.filesystem import FileRange, FileStat, join
-from compaction.storage.layouts.lineage import within
-from compaction.storage.layouts.log_tail import end_of
-from compaction.storage.layouts.stored_objects import (
-    TOPIC_AND_ID,
-    in_parallel,
-    match_of,
-    matching_directories,
-    objects,
-    require_one_topic,
-)
-from compaction.storage.stored_log import LogFile, Place, StoredLog, StoredSegment
+from compaction.storage.filesystem import FileRange, FileStat, base_name, join
 from compaction.storage.text_files import read_small_text
 
 if TYPE_CHECKING:
     from compaction.exports.new_export import NewExport
-    from compaction.exports.segment_content import SegmentContent
-    from compaction.exports.uploads import TopicLog, Upload
+    from compaction.exports.uploads import SegmentContent, TopicLog, Upload
 
 #: the suffix of a segment's leader epochs
 EPOCHS = ".leader_epoch_checkpoint"
 _REQUIRED = (LOG, INDEX, TIMEINDEX, SNAPSHOT, EPOCHS)
 _DIRECTORY = re.compile(TOPIC_AND_ID.replace("-(?P<id>", r"-(?P<partition>0|[1-9][0-9]{0,9})-(?P<id>"))
-_FILE = re.compile(r"(?P<start>[0-9]{1,20})-(?P<segment>[A-Za-z0-9_-]{22})(?P<kind>\.[a-z_]+)")
+_FILE = re.compile(r"(?P<name>[0-9]{1,20}-[A-Za-z0-9_-]{22})(?P<suffix>\.[a-z_]+)")
 _HINT = "restore it from another copy"
 
 
@@ -49,7 +55,7 @@ class LocalTieredReader:
     """An export."""
 
     def __init__(self, place: Place) -> None:
-        self._files, _, self._place, self._prefix = place
+        self._at, self._files = place, place.files
 
     def logs(self) -> Sequence[TopicPartition]:
         return sorted(set(self._directories))
@@ -57,33 +63,31 @@ class LocalTieredReader:
     @cached_property
     def _directories(self) -> dict[TopicPartition, list[re.Match[str]]]:
         directories: dict[TopicPartition, list[re.Match[str]]] = {}
-        for match in matching_directories(self._files, self._place, _DIRECTORY, self._prefix):
+        for match in matching_directories(self._at, _DIRECTORY):
             directories.setdefault(TopicPartition(match["topic"], int(match["partition"])), []).append(match)
         return directories
 
     def stored(self, log: TopicPartition) -> StoredLog:
         directories_of_log = self._directories.get(log, [])
-        require_one_topic(self._place, [match[0] for match in directories_of_log])
+        require_one_topic(self._at.path, [match[0] for match in directories_of_log])
         if not directories_of_log:
             return StoredLog(())
-        path = join(self._place, self._prefix + directories_of_log[0][0])
-        listed = objects(self._files, path)
-        segments: dict[str, dict[str, str]] = {}
-        for match in match_of(_FILE, listed):
-            segments.setdefault(f"{match['start']}-{match['segment']}", {})[match["kind"]] = match[0]
+        path = join(self._at.path, self._at.prefix + directories_of_log[0][0])
+        segments = upload_objects(self._files, path, _FILE)
         complete = [name for name, kinds in segments.items() if all(kind in kinds for kind in _REQUIRED)]
-        stored_segments = in_parallel(lambda name: self._segment(path, name, segments[name], listed), complete)
+        stored_segments = in_parallel(lambda name: self._segment(join(path, name), segments[name]), complete)
         incomplete = len(segments) - len(complete)
         ignored = (counted(incomplete, "incomplete upload"),) if incomplete else ()
         return StoredLog(tuple(stored_segments), directories_of_log[0]["id"], ignored)
 
-    def _segment(self, path: str, name: str, kinds: Mapping[str, str], listed: Mapping[str, FileStat]) -> StoredSegment:
-        files = {kind: _log_file(join(path, kinds[kind]), listed[kinds[kind]]) for kind in kinds if kind != EPOCHS}
-        start, log = int(name.partition("-")[0]), join(path, kinds[LOG])
+    def _segment(self, path: str, stats: Mapping[str, FileStat]) -> StoredSegment:
+        files = {kind: _log_file(path + kind, stat) for kind, stat in stats.items() if kind != EPOCHS}
+        name, log = base_name(path), path + LOG
+        start = int(name.partition("-")[0])
         end = end_of(self._files, log, start, files)
         if end <= start:
             raise CorruptLogError("has no complete batch", path=log, hint=_HINT)
-        lineage = self._epochs(join(path, kinds[EPOCHS]))
+        lineage = self._epochs(path + EPOCHS)
         written_ms = files[LOG].mtime_ns // 1_000_000
         epochs = within(lineage, start, end)
         return StoredSegment(log, start, end, files, epochs, partial(tuple, lineage), written_ms, name=name)
@@ -93,7 +97,7 @@ class LocalTieredReader:
 
     def open(self, within: str) -> NoReturn:
         """No file of this layout is encoded."""
-        raise StorageError("no such file in this export", path=join(self._place, within))
+        raise StorageError("no such file in this export", path=join(self._at.path, within))
 
 
 def _log_file(path: str, stat: FileStat) -> LogFile:

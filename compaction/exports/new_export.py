@@ -4,6 +4,9 @@ On a disk it is written in a hidden directory beside its final name, and renamed
 written first and removed last: no command reads or overwrites a prefix that has it. A failed run removes only its own objects;
 those of a killed run keep the marker. Of two runs that begin at the same time, at most one continues
 (``compaction.storage.object_output``).
+
+Only the owner may enter the hidden directory. It is locked while a run uses it. The next run with the same output removes the
+directories of killed runs.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ from typing import NamedTuple
 import xxhash
 
 from compaction.errors import StorageError, UsageError
-from compaction.exports.staging import staging_directory
 from compaction.logdir.discover import Selector, discover
 from compaction.names import LOG
+from compaction.output.finished import STAGED, hidden_name, remove_leftovers
 from compaction.storage.contents import FileDigest, verify_file
 from compaction.storage.filesystem import (
     Chunk,
+    DiskFileSystem,
     FileSystem,
     Output,
     ReadableFileSystem,
@@ -163,3 +167,21 @@ def _prune(files: FileSystem, path: str) -> bool:
     if not remaining:
         files.remove_tree(path)
     return not remaining
+
+
+@contextmanager
+def staging_directory(files: DiskFileSystem, path: str) -> Iterator[str]:
+    """A hidden directory beside ``path``; removed at the end.
+
+    :raises LockedError: another run uses one for the same output
+    """
+    remove_leftovers(files, path)
+    files.mkdir(parent(path))
+    staging = hidden_name(path, STAGED)
+    files.mkdir(staging, private=True)
+    lock = files.lock(staging)
+    try:
+        yield staging
+    finally:
+        lock.release()
+        files.remove_tree(staging)

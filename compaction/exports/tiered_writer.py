@@ -18,23 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, LogError, UnsupportedLogError, UsageError
+from compaction.exports import ExportLayout, StoredLog, StoredSegment, TargetOptions
+from compaction.exports.layout_view import reader_at
+from compaction.exports.lineage import newest_lineage, within
 from compaction.exports.new_export import NewExport, new_export, require_empty
-from compaction.exports.segment_content import CopiedLog, SegmentContent, rebuilt_indexes
-from compaction.exports.uploads import TopicLog, Upload, new_uploads, uploads_again
+from compaction.exports.stored_segments import view_of
+from compaction.exports.uploads import CopiedLog, SegmentContent, TopicLog, Upload, new_uploads, rebuilt_indexes, uploads_again
 from compaction.formats.record_batch import DELETE_HORIZON
 from compaction.logdir.discover import Selector, discover
 from compaction.names import LOG, TopicPartition
 from compaction.screen.amounts import counted
 from compaction.storage.contents import View
-from compaction.storage.export_layout import ExportLayout, TargetOptions
 from compaction.storage.filesystem import FileRange, join, parent
-from compaction.storage.layouts.batch_positions import view_of
-from compaction.storage.layouts.layout_view import reader_at
-from compaction.storage.layouts.lineage import newest_lineage, within
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.segment_file import SegmentScan
-from compaction.storage.stored_log import StoredLog, StoredSegment
 from compaction.storage.uri import TAIL, layout_of, layout_path, options_of
 
 _EQUAL = ("base_offset", "last_offset", "count", "leader_epoch", "producer_id", "base_sequence", "max_timestamp", "magic")

@@ -4,6 +4,11 @@ If the source is tiered storage, each of its complete uploads is written again, 
 the copy's records of these offsets: the cluster's metadata stays valid, except for sizes. Uploads with the same offsets as
 others are written as well, because only the metadata knows which one is in use. Otherwise the segments of the copy are written,
 under new ids.
+
+The content of a segment is the records that the copy has in its offsets, with their indexes. A compacted segment may have lost
+its last batches. Brokers then search in the next one, since Kafka 3.8 (KAFKA-15388), and a plugin may not be able to read a
+segment without bytes at all. So a segment ends with a batch of its last offset: without one, an empty batch is added, like
+those of the cleaner (``DefaultRecordBatch.writeEmptyHeader``).
 """
 
 from __future__ import annotations
@@ -11,24 +16,31 @@ from __future__ import annotations
 import base64
 import hashlib
 import uuid
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
 from threading import Lock
 from typing import NamedTuple
 
 from compaction.cleaning.producer_state import ProducerStates
 from compaction.config.entries import LONG_MAX
 from compaction.errors import CorruptLogError
+from compaction.exports import StoredLog, StoredSegment
+from compaction.exports.lineage import newest_lineage, valid_pieces
+from compaction.exports.stored_segments import end_offset_of, first_batch, indexed_position, local_log, position_of, read_file
+from compaction.formats import indexes
 from compaction.formats.checkpoints import EpochEntry
+from compaction.formats.primitives import crc32c
 from compaction.formats.producer_snapshot import write_snapshot
-from compaction.logdir.read_log import read_segments, replay_segment
-from compaction.names import SNAPSHOT, TopicPartition
-from compaction.storage.filesystem import FileSystem, ReadableFileSystem
-from compaction.storage.layouts.batch_positions import read_file
-from compaction.storage.layouts.lineage import newest_lineage, valid_pieces
-from compaction.storage.layouts.log_tail import local_log
-from compaction.storage.stored_log import StoredLog, StoredSegment
+from compaction.formats.record_batch import CRC_START, HEADER, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader
+from compaction.logdir.read_log import read_segments, replay_segment, segment_bases
+from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition, segment_file
+from compaction.recovery.indexes import IndexBuilder
+from compaction.storage.contents import READ_BYTES, View, view
+from compaction.storage.filesystem import FileRange, FileSystem, ReadableFileSystem, join
+from compaction.storage.segment_file import SegmentScan
 
 _NO_EPOCHS = (EpochEntry(0, 0),)
 
@@ -162,3 +174,143 @@ def _id(*parts: object) -> str:
         if not text.startswith("-"):
             return text
     raise AssertionError("unreachable")
+
+
+_LONG_MAX = 2**63 - 1
+
+
+def empty_batch(offset: int, leader_epoch: int) -> bytes:
+    """A batch of one offset without a record or a producer."""
+    header = BatchHeader(offset, HEADER.size - LOG_OVERHEAD_BYTES, leader_epoch, MAGIC, 0, 0, 0, -1, -1, -1, -1, -1, 0)
+    data = bytearray(HEADER.pack(header))
+    HEADER.put(data, "crc", crc32c(memoryview(data)[CRC_START:]))
+    return bytes(data)
+
+
+@dataclass(frozen=True)
+class SegmentContent:
+    """The files of a segment. The log file consists of ``parts`` and ``end``.
+
+    :param indexes: ``.index``, ``.timeindex``, and ``.txnindex`` if it has entries
+    """
+
+    files: ReadableFileSystem
+    parts: tuple[FileRange, ...]
+    end: bytes
+    indexes: dict[str, bytes]
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return list(accumulate((part.size for part in self.parts), initial=0))
+
+    @property
+    def size(self) -> int:
+        """The size of the log file, in bytes."""
+        return self._starts[-1] + len(self.end)
+
+    def ranges(self, start: int, end: int) -> Iterator[FileRange]:
+        """The file ranges of the bytes ``[start, end)``, without those of ``end``."""
+        while start < min(end, self._starts[-1]):
+            number = bisect_right(self._starts, start) - 1
+            part, before = self.parts[number], start - self._starts[number]
+            size = min(part.size - before, end - start)
+            yield FileRange(part.path, part.start + before, size)
+            start += size
+
+    def read(self, start: int, length: int) -> bytes:
+        """Up to ``length`` bytes of the log file from ``start``."""
+        end, after = min(self.size, start + length), self._starts[-1]
+        chunks = [self.files.read_bytes(*part) for part in self.ranges(start, end)]
+        return b"".join([*chunks, self.end[max(0, start - after) : max(0, end - after)]])
+
+    def blocks(self, block_bytes: int = READ_BYTES) -> Iterator[bytes]:
+        """The log file in blocks of ``block_bytes``; the last may be shorter."""
+        for start in range(0, self.size, block_bytes):
+            yield self.read(start, block_bytes)
+
+
+class CopiedLog:
+    """The directory of a log in the copy."""
+
+    def __init__(self, files: ReadableFileSystem, path: str) -> None:
+        self._files, self._path = files, path
+        bases = segment_bases(files, path)
+        #: base offsets, and those of the next segments
+        self._segments = list(pairwise([*bases, _LONG_MAX])) if bases else []
+        #: the parts of all contents; several threads append to it
+        self._used: list[FileRange] = []
+
+    def content(self, upload: Upload) -> SegmentContent:
+        """The log's records in the offsets of an upload.
+
+        :raises CorruptLogError: a batch has offsets on both sides of its start or end
+        """
+        start, end = upload.start_offset, upload.valid_end_offset
+        base_offsets = [base for base, following in self._segments if base < end and following > start]
+        parts = {base: part for base in base_offsets if (part := self._part(base, start, end)).size}
+        self._used.extend(parts.values())
+        last = max((self._last_end(base, part) for base, part in parts.items()), default=start)
+        closing = b"" if last >= upload.end_offset else empty_batch(upload.end_offset - 1, upload.epochs[-1].epoch)
+        content = SegmentContent(self._files, tuple(parts.values()), closing, {})
+        built = self._whole_indexes(parts, start) or rebuilt_indexes(content, upload)
+        txns = b"".join(self._aborted(base, start, end) for base in base_offsets)
+        if txns:
+            built[TXNINDEX] = txns
+        return SegmentContent(self._files, content.parts, closing, built)
+
+    def unused_from(self) -> int | None:
+        """The offset of the first batch that is in no content; ``None`` if every byte of the log is in one."""
+        used = sorted(self._used)
+        for base, _ in self._segments:
+            path, position = self._file(base, LOG), 0
+            for part in used[bisect_left(used, (path,)) : bisect_left(used, (path, _LONG_MAX))]:
+                position = max(position, part.start + part.size) if part.start <= position else position
+            data = view(self._files, path)
+            if position < len(data):
+                return next(map(int, first_batch(data, path, position)["base_offset"]), base)
+        return None
+
+    def _file(self, base: int, kind: str) -> str:
+        return join(self._path, segment_file(base, kind))
+
+    def _read(self, base: int, kind: str) -> bytes:
+        path = self._file(base, kind)
+        return b"" if self._files.stat(path) is None else self._files.read_bytes(path)
+
+    def _part(self, base: int, start: int, end: int) -> FileRange:
+        """The batches of a segment with these offsets."""
+        path, index = self._file(base, LOG), self._read(base, INDEX)
+        data = view(self._files, path)
+        first, after = (position_of(data, path, indexed_position(index, base, offset, data), offset) for offset in (start, end))
+        return FileRange(path, first, after - first)
+
+    def _last_end(self, base: int, part: FileRange) -> int:
+        """The offset after the batches of a part."""
+        data = view(self._files, part.path)[: part.start + part.size]
+        position = indexed_position(self._read(base, INDEX), base, _LONG_MAX, data)
+        return end_offset_of(data, part.path, max(position, part.start), 0)
+
+    def _whole_indexes(self, parts: dict[int, FileRange], start: int) -> dict[str, bytes] | None:
+        """The indexes of a completely copied segment; ``None`` if they must be rebuilt."""
+        if list(parts) != [start]:
+            return None
+        status = self._files.stat(self._file(start, LOG))
+        paths = {kind: self._file(start, kind) for kind in (INDEX, TIMEINDEX)}
+        if status is None or parts[start].size != status.size or any(self._files.stat(path) is None for path in paths.values()):
+            return None
+        return {kind: self._files.read_bytes(path) for kind, path in paths.items()}
+
+    def _aborted(self, base: int, start: int, end: int) -> bytes:
+        """The entries of a segment's transaction index whose markers have these offsets."""
+        rows = indexes.TXN_ENTRY.array(self._read(base, TXNINDEX))
+        return rows[(rows["last_offset"] >= start) & (rows["last_offset"] < end)].tobytes()
+
+
+def rebuilt_indexes(content: SegmentContent, upload: Upload) -> dict[str, bytes]:
+    """The offset index and the time index."""
+    builder = IndexBuilder(upload.start_offset)
+    data = View(upload.name, content.read, content.size)
+    for rows in SegmentScan(data):
+        builder.add(rows)
+    offsets, times = builder.finish()
+    return {INDEX: offsets, TIMEINDEX: times}

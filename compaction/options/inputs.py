@@ -22,8 +22,8 @@ from compaction.options.table import AUTO
 from compaction.options.values import Texts, texts
 from compaction.screen.steps import step
 from compaction.storage.contents import digest_of
+from compaction.storage.data_keys import add_private_keys
 from compaction.storage.filesystem import storage_of
-from compaction.storage.layouts.data_keys import add_private_keys
 from compaction.storage.mixed import file_system
 from compaction.storage.object_store import require_store
 from compaction.storage.remote import require_finished

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 from compaction.cleaning.kafka_rules import NEWEST, OLDEST
 from compaction.config.request import BENEFIT, DIRTY
 from compaction.config.sources import CONFIGURED
+from compaction.exports import LAYOUTS
 from compaction.options.option import Option
 from compaction.options.values import NamedSettings, Texts, Time, iso_time_ms, milliseconds, pairs, texts_of_policies
-from compaction.storage.export_layout import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -41,8 +41,8 @@ from compaction.recovery.recover import recover_log
 from compaction.source.latest import Latest, SliceRange
 from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
 from compaction.source.view_options import READ_COMMITTED, READ_UNCOMMITTED, ViewOptions, flag, number
+from compaction.storage.data_keys import add_private_keys
 from compaction.storage.filesystem import FileSystem, base_name, join, parent, real_file
-from compaction.storage.layouts.data_keys import add_private_keys
 from compaction.storage.lock import require_unlocked
 from compaction.storage.mixed import file_system
 from compaction.storage.overlay import OverlayFileSystem

@@ -1,1 +1,1 @@
-"""Where bytes lie: local disks, an overlay that keeps changes in memory, object stores, exports read as log directories."""
+"""Where bytes lie: local disks, an overlay that keeps changes in memory, object stores."""

@@ -24,7 +24,7 @@ from compaction.storage.local import LocalFileSystem
 from compaction.storage.local_output import LocalOutput
 from compaction.storage.object_store import ObjectOutput
 from compaction.storage.remote import RemoteFileSystem
-from compaction.storage.uri import place_of
+from compaction.storage.uri import layouts, place_of
 
 
 def file_system(paths: Iterable[str]) -> DiskFileSystem:
@@ -45,10 +45,7 @@ class MixedFileSystem(LocalFileSystem):
 
     @cached_property
     def _exports(self) -> ReadableFileSystem:
-        # modules that only runs over exports need
-        from compaction.storage.layouts.layout_view import LayoutFileSystem
-
-        return LayoutFileSystem(self)
+        return layouts().file_system(self)
 
     def _of(self, path: str) -> ReadableFileSystem:
         storage = storage_of(path)

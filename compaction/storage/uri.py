@@ -3,7 +3,7 @@
 A URI is ``SCHEME://AUTHORITY/KEY``, given by the user with optional connection settings, ``?NAME=VALUE&…``, which ``calls``
 keeps by ``SCHEME://AUTHORITY``. A URI contains no credentials: the client libraries find them in their usual places.
 
-``LAYOUT+URI`` is an export in another layout than a log directory's, read as one (``storage.export_layout``): the paths of
+``LAYOUT+URI`` is an export in another layout than a log directory's, read as one (package ``exports``): the paths of
 its logs and their files are below it, as in a log directory.
 """
 
@@ -12,15 +12,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
-from typing import NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from compaction.errors import StorageError, UsageError
 from compaction.names import parse_partition_dir
 from compaction.storage import calls
 from compaction.storage.calls import new_spool_path, remove_spool
-from compaction.storage.export_layout import LAYOUTS, NAME, ExportLayout
 from compaction.storage.filesystem import EXPORTS, SCHEMES, storage_of
+
+if TYPE_CHECKING:
+    from compaction.exports import ExportLayout, Layouts
 
 #: the only user that a gs: URI may name: access without credentials
 _GUEST = ("gs", "anonymous")
@@ -31,7 +34,9 @@ SPOOL = "spool"
 #: options that name a file or a log in a layout, not the layout itself
 _BELOW = ("--files", "path")
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<key>[^?]*)(?:\?(?P<options>.*))?")
-_LAYOUT = re.compile(rf"(?P<layout>{NAME.pattern})\+(?P<uri>([A-Za-z][A-Za-z0-9.-]*:|/).*)")
+#: of a layout
+LAYOUT_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_LAYOUT = re.compile(rf"(?P<layout>{LAYOUT_NAME.pattern})\+(?P<uri>([A-Za-z][A-Za-z0-9.-]*:|/).*)")
 _SECRET = re.compile(r"secret|password|token|access_key|account_key|sig$", re.IGNORECASE)
 _NOT_IN_PLACE = "rename is not atomic there, so an interrupted run would lose records"
 
@@ -43,6 +48,12 @@ class LayoutPath(NamedTuple):
     root: str
     place: str
     within: str
+
+
+def layouts() -> Layouts:
+    """The layouts of exports by name. Their package imports this one: it is loaded when a path of a layout is first used."""
+    layouts_by_name: Layouts = import_module("compaction.exports").LAYOUTS
+    return layouts_by_name
 
 
 def is_layout(path: str) -> bool:
@@ -61,7 +72,7 @@ def layout_path(path: str) -> LayoutPath:
 
 def layout_of(path: str) -> ExportLayout | None:
     """The layout of the export that a path is in."""
-    return LAYOUTS[layout_path(path).layout] if is_layout(path) else None
+    return layouts()[layout_path(path).layout] if is_layout(path) else None
 
 
 def place_of(path: str) -> str:
@@ -85,8 +96,8 @@ def _probable_root(path: str) -> str:
 
 def _parse_layout(layout: str, given: str, option: str) -> str:
     """The address of an export; its options are stored."""
-    if layout not in LAYOUTS:
-        known = ", ".join(f"{name}+" for name in LAYOUTS)
+    if layout not in layouts():
+        known = ", ".join(f"{name}+" for name in layouts())
         raise UsageError(f"{option}: {layout}+ is not a known layout", hint=f"use one of {known}, or install its package")
     if option == "--output-dir":
         raise UsageError(f"{option}: outputs are log directories, not of layout {layout}", hint=f"give it without {layout}+")
@@ -98,7 +109,7 @@ def _parse_layout(layout: str, given: str, option: str) -> str:
     if TAIL in own:
         own[TAIL] = resolved(parse_uri(own[TAIL], TAIL))
     root = _probable_root(path) if option in _BELOW else path
-    if LAYOUTS[layout].spools:
+    if layouts()[layout].spools:
         own[SPOOL] = options_of(root).get(SPOOL) or new_spool_path(own.get(SPOOL))
         calls.at_end(partial(_remove_spool, root, own[SPOOL]))
     _store_options(root, own)
@@ -129,7 +140,7 @@ def parse_uri(given: str, option: str) -> str:
     if not given:
         raise UsageError(f"{option}: the path is empty", hint="give a directory or a URI")
     layout = _LAYOUT.fullmatch(given)
-    if layout is not None and (layout["layout"] in LAYOUTS or not layout["uri"].startswith("/")):
+    if layout is not None and (layout["layout"] in layouts() or not layout["uri"].startswith("/")):
         return _parse_layout(layout["layout"], layout["uri"], option)
     if given.startswith("file:"):
         return unquote(re.sub(r"^file:(//(localhost)?(?=/))?", "", given))

@@ -11,7 +11,7 @@ import pytest
 
 from compaction.commands import compact, count, dump_log, runs
 from compaction.errors import UsageError
-from compaction.exports.backup.writer import BackupTarget
+from compaction.exports.backup_writer import BackupTarget
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import RecordBatch
 from compaction.options.inputs import Inputs

@@ -13,8 +13,8 @@ from compaction.cli.parser import Parser
 from compaction.commands import compact, count, dump_log, erase
 from compaction.erasure.erase_keys import erase_keys
 from compaction.errors import UsageError
+from compaction.storage import data_keys
 from compaction.storage.calls import KEYS_VARIABLE
-from compaction.storage.layouts import data_keys
 from tests.certifier.certify import certify
 from tests.commands.calls import verify_request
 from tests.local_passes import LocalPasses

@@ -14,12 +14,12 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from compaction.exports.aiven.reader import AivenReader
+from compaction.exports import Place
+from compaction.exports.aiven import AivenReader
+from compaction.exports.stored_segments import read_file
+from compaction.storage.data_keys import add_private_keys
 from compaction.storage.filesystem import join
-from compaction.storage.layouts.batch_positions import read_file
-from compaction.storage.layouts.data_keys import add_private_keys
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.stored_log import Place
 from compaction.storage.uri import parse_uri
 from tests.golden import AIVEN_OBJECTS
 from tests.kafka.gateway import java_executable

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
-from compaction.exports.aiven import chunked_object
-from compaction.exports.aiven.manifest import Chunk
+from compaction.exports import aiven_objects
+from compaction.exports.aiven_objects import Chunk
 from compaction.logdir.discover import Selector, discover, require_logs
-from compaction.storage import text_files
+from compaction.storage import data_keys, text_files
 from compaction.storage.calls import KEYS_VARIABLE
 from compaction.storage.filesystem import File, join
-from compaction.storage.layouts import data_keys
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import MixedFileSystem
 from compaction.storage.uri import parse_uri
@@ -242,25 +241,25 @@ def test_decoded_chunks_are_kept_up_to_a_limit_for_all_objects(
 ) -> None:
     if "encrypted" in coding:
         require_cryptography()
-    monkeypatch.setattr(chunked_object, "_KEPT_BYTES", 600)
+    monkeypatch.setattr(aiven_objects, "_KEPT_BYTES", 600)
     read_all(aiven(objects / coding))
     # chunks of 256 bytes
-    assert 256 <= chunked_object.KEPT.size_bytes <= 600
+    assert 256 <= aiven_objects.KEPT.size_bytes <= 600
 
 
 def test_a_chunk_is_decoded_once_for_several_reads(objects: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large ones one at a time."""
-    monkeypatch.setattr(chunked_object, "_LARGE_BYTES", 100)
+    monkeypatch.setattr(aiven_objects, "_LARGE_BYTES", 100)
     files, path = MixedFileSystem(), join(aiven(objects / "zstd"), LOG_NAME, f"{104:020d}.log")
     files.listdir(join(aiven(objects / "zstd"), LOG_NAME))
-    monkeypatch.setattr(chunked_object, "KEPT", chunked_object.KeptChunks())
-    decoded, decode = [], chunked_object.ChunkedObject._decoded
+    monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptChunks())
+    decoded, decode = [], aiven_objects.ChunkedObject._decoded
 
-    def recorded(content: chunked_object.ChunkedObject, chunk: Chunk, *more: Any) -> bytes:
+    def recorded(content: aiven_objects.ChunkedObject, chunk: Chunk, *more: Any) -> bytes:
         decoded.append(chunk.number)
         return decode(content, chunk, *more)
 
-    monkeypatch.setattr(chunked_object.ChunkedObject, "_decoded", recorded)
+    monkeypatch.setattr(aiven_objects.ChunkedObject, "_decoded", recorded)
     assert b"".join(files.read_bytes(path, at, 10) for at in range(0, 600, 10)) == files.read_bytes(path, 0, 600)
     assert decoded == [0, 1, 2]
 

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.exports.aiven.manifest import ChunkIndex, decode_sizes, parse_manifest
+from compaction.exports.aiven_objects import ChunkIndex, decode_sizes, parse_manifest
 
 
 def encode_sizes(values: list[int]) -> bytes:

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from compaction.errors import CompactionError, CorruptLogError, StorageError, UnsupportedLogError, UsageError
-from compaction.exports.backup import reader as backup_reader
-from compaction.exports.backup.set_objects import MAX_MANIFEST_BYTES
+from compaction.exports import backup as backup_reader
+from compaction.exports.backup import MAX_MANIFEST_BYTES
 from compaction.formats.backup import SegmentStream
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import Header, Record, RecordBatch
@@ -213,6 +213,9 @@ from compaction.storage.uri import parse_uri
 from compaction.exports.backup import reader as backup_reader
 from compaction.exports.backup.set_objects import MAX_MANIFEST_BYTES
 from compaction.storage.calls import temporary_directory
+from compaction.exports import backup as backup_reader
+from compaction.exports.backup import MAX_MANIFEST_BYTES
+from compaction.storage.spool_directory import temporary_directory
 from compaction.storage.mixed import MixedFileSystem
 address = parse_uri(sys.argv[1], "--log-dir")
 MixedFileSystem().read_bytes(address + f"/orders-0/{0:020d}.log")

@@ -11,7 +11,7 @@ import pytest
 
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, UsageError
 from compaction.exports import new_export
-from compaction.exports.backup.writer import BackupTarget, write_set
+from compaction.exports.backup_writer import BackupTarget, write_set
 from compaction.exports.new_export import require_empty
 from compaction.formats.backup import Compression, parse_manifest
 from compaction.logdir.discover import Selector

@@ -15,22 +15,20 @@ from typing import Any
 import pytest
 
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
-from compaction.exports.aiven import chunked_object
-from compaction.exports.aiven.manifest import decode_sizes
-from compaction.exports.aiven.writer import _chunk_index, _positions, encode_sizes
-from compaction.exports.segment_content import empty_batch
+from compaction.exports import FORMAT, LAYOUTS, LogFile, StoredLog, TargetOptions, aiven_objects
+from compaction.exports.aiven_objects import decode_sizes
+from compaction.exports.aiven_writer import _chunk_index, _positions, encode_sizes
 from compaction.exports.tiered_writer import TieredTarget, Uploads, listed_uploads
+from compaction.exports.uploads import empty_batch
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import BatchHeader
 from compaction.logdir.discover import Selector, discover
 from compaction.names import TopicPartition
-from compaction.storage.export_layout import FORMAT, LAYOUTS, TargetOptions
+from compaction.storage import data_keys
 from compaction.storage.filesystem import FileRange, join
-from compaction.storage.layouts import data_keys
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.stored_log import LogFile, StoredLog
 from tests.exports.test_aiven import read_all
 from tests.exports.test_local_tiered import offsets, read_log_files
 from tests.kafka.encode import Batch, Record
@@ -134,10 +132,10 @@ def test_what_cannot_be_decoded_is_not_completed(
     """Other bytes than the log has are compressed; another key than that of the chunks is wrapped."""
     require_cryptography()
     broken = {
-        "encoded": lambda data, coding: chunked_object.encoded(bytes([data[0] ^ 1]) + data[1:], coding),
+        "encoded": lambda data, coding: aiven_objects.encoded(bytes([data[0] ^ 1]) + data[1:], coding),
         "new_data_key": lambda wrapped, path: (bytes(32), wrapped),
     }
-    monkeypatch.setattr(f"compaction.exports.aiven.writer.{name}", broken[name])
+    monkeypatch.setattr(f"compaction.exports.aiven_writer.{name}", broken[name])
     copy = tmp_path / "copy"
     shutil.copytree(source, copy / source.name)
     with pytest.raises(StorageError, match=told):
@@ -181,7 +179,7 @@ def test_what_the_layout_reads_otherwise_is_not_completed(
 ) -> None:
     if coding == "encrypted":
         require_cryptography()
-    monkeypatch.setattr(f"compaction.exports.aiven.writer.{name}", broken)
+    monkeypatch.setattr(f"compaction.exports.aiven_writer.{name}", broken)
     copy = tmp_path / "copy"
     shutil.copytree(source, copy / source.name)
     with pytest.raises(StorageError, match=f"output is read back otherwise than it was written: .*({told})"):

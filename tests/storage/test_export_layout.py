@@ -13,21 +13,20 @@ import pytest
 
 from compaction.commands import completion
 from compaction.errors import UsageError
-from compaction.exports import LAYOUTS as OWN
-from compaction.storage.export_layout import GROUP, LAYOUTS, ExportLayout, _Layouts
+from compaction.exports import GROUP, LAYOUTS, OWN, ExportLayout, Layouts
 from tests.logdir.logs import data_batch
 
 ROOT = Path(__file__).parents[2]
 
 
-def install(directory: Path, entries: dict[str, str]) -> _Layouts:
+def install(directory: Path, entries: dict[str, str]) -> Layouts:
     """The metadata of a package with these entry points; returns the layouts that are found with it."""
     package = directory / "other-1.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
     lines = [f"{name} = {value}\n" for name, value in entries.items()]
     (package / "entry_points.txt").write_text(f"[{GROUP}]\n{''.join(lines)}")
-    return _Layouts()
+    return Layouts()
 
 
 def test_the_layouts_of_this_package_are_found() -> None:
@@ -38,7 +37,7 @@ def test_the_layouts_of_this_package_are_found() -> None:
 def test_another_package_adds_a_layout_but_does_not_replace_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "flat.py").write_text(
-        "from compaction.storage.export_layout import ExportLayout\nLAYOUT = ExportLayout('flat files', None, None)\n"
+        "from compaction.exports import ExportLayout\nLAYOUT = ExportLayout('flat files', None, None)\n"
     )
     entries = {"flat": "flat:LAYOUT", "aiven": "flat:LAYOUT", "gone": "nowhere:LAYOUT", "text": "flat:__name__"}
     layouts = install(tmp_path, entries)
@@ -61,7 +60,7 @@ def test_a_zip_of_the_package_has_its_layouts(tmp_path: Path) -> None:
             archive.write(path, path.relative_to(ROOT))
     program = (
         "import importlib.metadata as metadata\nmetadata.distributions = lambda **_: ()\n"
-        "from compaction.storage.export_layout import LAYOUTS, __file__ as file\n"
+        "from compaction.exports import LAYOUTS, __file__ as file\n"
         "assert 'package.zip' in file, file\n"
         "print(*LAYOUTS, *(LAYOUTS[name].reader.__name__ for name in LAYOUTS))"
     )
@@ -73,9 +72,9 @@ def test_a_zip_of_the_package_has_its_layouts(tmp_path: Path) -> None:
 #: a layout whose parts end the process in the name of success, each by its name
 QUITTING = """
 from compaction.names import TopicPartition
-from compaction.storage.export_layout import ExportLayout
+from compaction.exports import ExportLayout
 from compaction.storage.filesystem import FileRange
-from compaction.storage.stored_log import LogFile, StoredLog, StoredSegment
+from compaction.exports import LogFile, StoredLog, StoredSegment
 
 class Part:
     size = mtime_ns = 1
@@ -160,7 +159,7 @@ def test_a_layout_that_was_not_found_may_be_in_a_package_with_malformed_entry_po
 ) -> None:
     monkeypatch.syspath_prepend(str(other_package))
     with pytest.raises(UsageError, match="no installed package has the layout flat; the entry points of broken are malformed"):
-        _Layouts()["flat"]
+        Layouts()["flat"]
 
 
 @pytest.mark.parametrize("name", ["$(touch x)", "`x`", "a b", "Flat", "-flat", "fl'at", "flat;x", "flät"])

@@ -20,7 +20,7 @@ import zstandard
 from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.names import parse_partition_dir
-from compaction.storage.layouts import data_keys
+from compaction.storage import data_keys
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exports.aiven import chunked_object
+from compaction.exports import aiven_objects
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.message_set import iter_batches
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.formats.record_batch import BatchHeader
+from compaction.storage import data_keys
 from compaction.storage.calls import KEYS_VARIABLE, call
 from compaction.storage.filesystem import ReadableFileSystem
-from compaction.storage.layouts import data_keys
 from compaction.storage.uri import parse_uri
 from tests.golden import AIVEN_OBJECTS, unpack_sample
 from tests.kafka.encode import Batch, Record
@@ -45,7 +45,7 @@ def require_cryptography() -> None:
 def no_exports_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Addresses and keys of other tests do not apply."""
     monkeypatch.setenv(KEYS_VARIABLE, "")
-    monkeypatch.setattr(chunked_object, "KEPT", chunked_object.KeptChunks())
+    monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptChunks())
     data_keys.data_key.cache_clear()
     with call():
         yield

@@ -9,7 +9,7 @@ import pytest
 
 from compaction.errors import UnsupportedLogError, UsageError
 from compaction.storage.calls import KEYS_VARIABLE
-from compaction.storage.layouts.data_keys import add_private_keys, data_key
+from compaction.storage.data_keys import add_private_keys, data_key
 from tests.storage.layouts.exports import no_exports_known, require_cryptography
 
 __all__ = ["no_exports_known"]

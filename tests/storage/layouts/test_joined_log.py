@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from compaction.errors import CorruptLogError
+from compaction.exports import LogFile, StoredLog, StoredSegment
+from compaction.exports.layout_view import log_files
+from compaction.exports.stored_segments import end_offset_of, has_holes, indexed_position, position_of, read_file
 from compaction.formats.indexes import OFFSET_ROW, write_offset_index
 from compaction.storage.contents import View
-from compaction.storage.layouts.batch_positions import end_offset_of, has_holes, indexed_position, position_of, read_file
-from compaction.storage.layouts.joined_log import log_files
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.stored_log import LogFile, StoredLog, StoredSegment
 from tests.kafka.encode import Batch, Legacy, Record
 from tests.logdir.logs import build, data_batch
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from compaction.errors import CorruptLogError
+from compaction.exports import LogFile, StoredSegment
+from compaction.exports.lineage import Piece, newest_lineage, select, valid_pieces, within
 from compaction.formats.checkpoints import EpochEntry
 from compaction.storage.filesystem import FileRange
-from compaction.storage.layouts.lineage import Piece, newest_lineage, select, valid_pieces, within
-from compaction.storage.stored_log import LogFile, StoredSegment
 
 
 def segment(

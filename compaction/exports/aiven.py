@@ -17,31 +17,40 @@ from threading import Lock
 from typing import NamedTuple
 
 from compaction.errors import CorruptLogError, StorageError
-from compaction.exports.aiven.chunked_object import (
+from compaction.exports import (
+    METADATA_ELSEWHERE,
+    ExportLayout,
+    LogFile,
+    Place,
+    StoredLog,
+    StoredSegment,
+    when_writing,
+)
+from compaction.exports.aiven_objects import (
     IV_BYTES,
     TAG_BYTES,
+    AivenManifest,
     ChunkCoding,
     ChunkedObject,
+    Section,
     decrypted,
+    parse_manifest,
     require_size,
 )
-from compaction.exports.aiven.manifest import AivenManifest, Section, parse_manifest
-from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
-from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition
-from compaction.screen.amounts import counted
-from compaction.storage.filesystem import FileRange, FileStat, ReadableFileSystem, base_name, join
-from compaction.storage.layouts.data_keys import data_key
-from compaction.storage.layouts.stored_objects import (
+from compaction.exports.stored_segments import (
     TOPIC_AND_ID,
     directories,
     in_parallel,
-    match_of,
     matching_directories,
-    objects,
     read_object,
     require_one_topic,
+    upload_objects,
 )
-from compaction.storage.stored_log import LogFile, Place, StoredLog, StoredSegment
+from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
+from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition
+from compaction.screen.amounts import counted
+from compaction.storage.data_keys import data_key
+from compaction.storage.filesystem import FileRange, FileStat, ReadableFileSystem, base_name, join
 from compaction.storage.text_files import MAX_INDEX_BYTES
 
 #: the suffixes of a segment's objects beside ``.log``
@@ -77,7 +86,7 @@ class AivenReader:
     """An export; ``place.prefix`` is the end of a ``key.prefix`` that ends within a name."""
 
     def __init__(self, place: Place) -> None:
-        self._files, self._address, self._place, self._prefix = place
+        self._files, self._address, self._place, self._prefix = self._at = place
         self._indexes = _Indexes(place.files)
 
     def logs(self) -> Sequence[TopicPartition]:
@@ -92,7 +101,7 @@ class AivenReader:
     def _directories(self) -> dict[str, list[re.Match[str]]]:
         """The directories of each topic, without the prefix."""
         directories_by_topic: dict[str, list[re.Match[str]]] = {}
-        for match in matching_directories(self._files, self._place, _DIRECTORY, self._prefix):
+        for match in matching_directories(self._at, _DIRECTORY):
             directories_by_topic.setdefault(match["topic"], []).append(match)
         return directories_by_topic
 
@@ -108,10 +117,7 @@ class AivenReader:
             return StoredLog(())
         within = f"{self._prefix}{directories_of_log[0][0]}/{partition}"
         path = join(self._place, within)
-        uploads: dict[str, dict[str, FileStat]] = {}
-        listed = objects(self._files, path)
-        for match in match_of(_FILE, listed):
-            uploads.setdefault(match["name"], {})[match["suffix"]] = listed[match[0]]
+        uploads = upload_objects(self._files, path, _FILE)
         named = [name for name, stats in uploads.items() if MANIFEST in stats]
         complete = in_parallel(lambda name: self._upload(join(path, name), uploads[name]), named)
         self._indexes.follow({upload.path + INDEXES: upload.stats[INDEXES].size for upload in complete})
@@ -214,7 +220,7 @@ class _Indexes:
         self._lock = Lock()
 
     def follow(self, sizes: Mapping[str, int]) -> None:
-        """Remember the order of a log's objects, and their sizes."""
+        """Remember the order of a log's and their sizes."""
         paths = list(sizes)
         for number, path in enumerate(paths):
             later = paths[number : number + _FETCHED_INDEXES]
@@ -234,3 +240,13 @@ class _Indexes:
                 while sum(map(len, self._kept.values())) > _KEPT_BYTES and next(iter(self._kept)) != path:
                     self._kept.popitem(last=False)
             return self._kept[path]
+
+
+LAYOUT = ExportLayout(
+    "tiered storage",
+    AivenReader,
+    when_writing("compaction.exports.aiven_writer:aiven_target"),
+    METADATA_ELSEWHERE,
+    is_tiered=True,
+    encrypts=True,
+)

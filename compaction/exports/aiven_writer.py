@@ -14,6 +14,7 @@ import json
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
+from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -22,21 +23,29 @@ import xxhash
 import zstandard
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.exports.aiven.chunked_object import IV_BYTES, TAG_BYTES, ChunkCoding, ChunkedObject, encoded, encrypted
-from compaction.exports.aiven.manifest import SECTIONS, parse_manifest
-from compaction.exports.aiven.reader import EPOCHS, INDEXES, MANIFEST, SECTION_FILES, AivenReader
+from compaction.exports import Place, TargetOptions
+from compaction.exports.aiven import EPOCHS, INDEXES, LAYOUT, MANIFEST, SECTION_FILES, AivenReader
+from compaction.exports.aiven_objects import (
+    IV_BYTES,
+    SECTIONS,
+    TAG_BYTES,
+    ChunkCoding,
+    ChunkedObject,
+    encoded,
+    encrypted,
+    parse_manifest,
+)
 from compaction.exports.new_export import NewExport
-from compaction.exports.segment_content import SegmentContent
-from compaction.exports.uploads import TopicLog, Upload
+from compaction.exports.stored_segments import read_object
+from compaction.exports.tiered_writer import TieredTarget, tiered_source, tiered_target
+from compaction.exports.uploads import SegmentContent, TopicLog, Upload
 from compaction.formats.checkpoints import format_leader_epochs
 from compaction.formats.indexes import read_time_index
 from compaction.names import LOG, TIMEINDEX
 from compaction.storage.contents import READ_BYTES, read_back_error
+from compaction.storage.data_keys import DATA_KEY_BYTES, new_data_key
 from compaction.storage.filesystem import join
-from compaction.storage.layouts.data_keys import DATA_KEY_BYTES, new_data_key
-from compaction.storage.layouts.stored_objects import read_object
 from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.stored_log import Place
 
 #: the plugin's default of ``chunk.size``
 CHUNK_BYTES = 4 << 20
@@ -110,6 +119,11 @@ class AivenForm:
             coding = ChunkCoding(manifest.compressed, key, secrets.token_bytes(DATA_KEY_BYTES))
             document["encryption"] = {"dataKey": wrapped, "aad": base64.b64encode(coding.aad).decode()}
         return _Style(document, manifest.chunks.chunk_bytes, coding)
+
+
+def aiven_target(options: TargetOptions) -> TieredTarget:
+    """See ``ExportLayout``."""
+    return tiered_target("aiven", options, partial(AivenForm, like_source=tiered_source(options) is LAYOUT))
 
 
 def encode_sizes(sizes: Sequence[int]) -> bytes:

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError, UsageError
-from compaction.exports.backup.set_objects import read_manifest
+from compaction.exports import UNCOMMITTED, TargetOptions
+from compaction.exports.backup import read_manifest
 from compaction.exports.new_export import NewExport, new_export, require_empty
 from compaction.formats.backup import (
     MANIFEST,
@@ -40,7 +41,6 @@ from compaction.screen.amounts import counted
 from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadEnd, ReadRequest, ReadTask, plan_read, read_ends
 from compaction.source.view_options import READ_COMMITTED
-from compaction.storage.export_layout import UNCOMMITTED, TargetOptions
 from compaction.storage.filesystem import base_name, join
 from compaction.storage.mixed import file_system
 from compaction.storage.uri import is_layout, layout_path

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from compaction.errors import CorruptLogError
+from compaction.exports import StoredSegment
 from compaction.formats.checkpoints import EpochEntry
-from compaction.storage.stored_log import StoredSegment
 
 _OFFSET_MAX = 2**63 - 1
 _GAP = "restore the missing objects; with a local tail (--tail DIR), give the log directory that continues the export"

@@ -5,8 +5,6 @@ producers and leader epochs. Offsets that the manifest does not mention (sets be
 are holes of the log, as after a compaction; other holes are missing segments. Every segment is inactive. Objects that the
 manifest does not name are ignored, as by a restore.
 
-Temporary files with the segments of a backup set as record batches.
-
 The size of a segment as batches is not known before it is converted, and its compressed stream has no entry points. So each
 segment is converted once, a few megabytes at a time, into a file of the run's spool directory, which the processes of a run
 share. The bytes depend on the segment only: a process on another machine converts it again to the same file. The process that
@@ -24,19 +22,24 @@ from contextlib import nullcontext
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
-from compaction.exports.backup.set_objects import HINT, SegmentObject, check_header, damaged, read_manifest, stored_segment
+from compaction.exports import ExportLayout, LogFile, Place, StoredLog, StoredSegment, when_writing
+from compaction.exports.stored_segments import in_parallel
 from compaction.formats.backup import (
+    MANIFEST,
     READ_COMMITTED,
     BackupManifest,
     BackupPartition,
     BackupSegment,
     Compression,
+    SegmentHeader,
     SegmentStream,
+    parse_manifest,
 )
 from compaction.formats.primitives import FormatError
 from compaction.kernels.backup_records import (
@@ -53,11 +56,71 @@ from compaction.names import LOG, TopicPartition
 from compaction.screen.amounts import size as amount
 from compaction.storage.calls import use_spool
 from compaction.storage.contents import read_range
-from compaction.storage.filesystem import File, FileRange, ReadableFileSystem, join, storage_errors
-from compaction.storage.layouts.stored_objects import in_parallel
+from compaction.storage.filesystem import File, FileRange, FileStat, ReadableFileSystem, join, storage_errors
 from compaction.storage.local import LocalFileSystem, free_space
-from compaction.storage.stored_log import LogFile, Place, StoredLog, StoredSegment
+from compaction.storage.text_files import read_small
 from compaction.storage.uri import SPOOL, options_of
+
+#: bounds memory; a manifest has about 600 bytes for each segment, and a backup begins one for each partition and minute
+MAX_MANIFEST_BYTES = 1 << 30
+HINT = "restore the object from another copy of the set"
+
+
+class SegmentObject(NamedTuple):
+    """A segment's object: its path and size, and its entry in the manifest."""
+
+    path: str
+    stat: FileStat
+    entry: BackupSegment
+
+
+def read_manifest(files: ReadableFileSystem, place: str) -> BackupManifest:
+    """The manifest of the set in a directory.
+
+    :raises StorageError: there is none
+    :raises CorruptLogError: it is malformed
+    """
+    path = join(place, MANIFEST)
+    if files.stat(path) is None:
+        inner = [name for name in files.listdir(place) if files.stat(join(place, name, MANIFEST)) is not None]
+        hint = f"give one of the sets below it, e.g. {join(place, inner[0])}" if inner else "give the directory of one set"
+        raise StorageError(f"no backup set here: it has no {MANIFEST}", path=place, hint=hint)
+    try:
+        return parse_manifest(read_small(files, path, HINT, MAX_MANIFEST_BYTES))
+    except FormatError as error:
+        raise CorruptLogError(error.message, path=path, position=error.position, hint=HINT) from error
+
+
+def stored_segment(files: ReadableFileSystem, place: str, segment: BackupSegment) -> SegmentObject:
+    """The object of a segment.
+
+    :raises CorruptLogError: it is missing, or its size is not the manifest's
+    """
+    path = join(place, segment.key)
+    offsets = f"offsets {segment.start_offset} to {segment.end_offset}"
+    status = files.stat(path)
+    if status is None:
+        raise CorruptLogError(f"segment is missing; the manifest says that it has {offsets}", path=path, hint=HINT)
+    if segment.compressed_size and status.size != segment.compressed_size:
+        problem = f"segment of {offsets} has {status.size} bytes, {segment.compressed_size} in the manifest"
+        raise CorruptLogError(problem, path=path, hint=HINT)
+    return SegmentObject(path, status, segment)
+
+
+def check_header(stored: SegmentObject, header: SegmentHeader) -> None:
+    """:raises FormatError: the header and the manifest differ"""
+    in_header = (header.record_count, header.start_offset, header.end_offset)
+    in_manifest = (stored.entry.record_count, stored.entry.start_offset, stored.entry.end_offset)
+    if in_header != in_manifest:
+        text = "{} records at offsets {} to {}"
+        raise FormatError(f"segment has {text.format(*in_header)}, {text.format(*in_manifest)} in the manifest", 8)
+
+
+def damaged(stored: SegmentObject, error: FormatError) -> CorruptLogError:
+    """The error of a segment, with its offsets. Positions behind the header count from the first record's plain bytes."""
+    problem = f"{error.message}; the segment has offsets {stored.entry.start_offset} to {stored.entry.end_offset}"
+    return CorruptLogError(problem, path=stored.path, position=error.position, hint=HINT)
+
 
 #: uncompressed bytes of a batch that is converted
 BATCH_BYTES = 64 * 1024
@@ -137,13 +200,13 @@ def convert(files: ReadableFileSystem, stored: SegmentObject) -> Iterator[memory
     :raises CorruptLogError: the segment is malformed, or differs from the manifest
     """
     try:
-        blocks = read_range(files, FileRange(stored.path, 0, stored.size))
-        stream = SegmentStream(blocks, stored.size)
+        blocks = read_range(files, FileRange(stored.path, 0, stored.stat.size))
+        stream = SegmentStream(blocks, stored.stat.size)
         check_header(stored, stream.header)
         conversion = _Conversion(stream.header.start_offset)
         try:
             with _IN_MEMORY if stream.header.compression is Compression.LZ4 else nullcontext():
-                for plain in _limited(stream.plain(_STEP_BYTES), stored.plain_bytes):
+                for plain in _limited(stream.plain(_STEP_BYTES), stored.entry.uncompressed_size):
                     yield from conversion.add(plain)
             conversion.end(stream.header.record_count, stream.header.end_offset)
         except FormatError:
@@ -153,8 +216,8 @@ def convert(files: ReadableFileSystem, stored: SegmentObject) -> Iterator[memory
         digest = stream.check_end()
     except FormatError as error:
         raise damaged(stored, error) from error
-    if stored.sha256 and stored.sha256 != digest:
-        problem = f"segment has SHA-256 {digest}, {stored.sha256} in the manifest"
+    if stored.entry.sha256 and stored.entry.sha256 != digest:
+        problem = f"segment has SHA-256 {digest}, {stored.entry.sha256} in the manifest"
         raise CorruptLogError(problem, path=stored.path, hint=HINT)
 
 
@@ -248,22 +311,21 @@ class BackupReader:
         objects = [stored_segment(self._files, self._place, segment) for segment in partition.segments]
         self._spool.require_space(sum(segment.uncompressed_size for segment in partition.segments), path)
         spooled = in_parallel(partial(self._spool.converted, self._files), objects)
-        bounds = _bounds(partition)
-        rows = zip(partition.segments, objects, spooled, bounds, strict=True)
+        rows = zip(objects, spooled, _bounds(partition), strict=True)
         return StoredLog(tuple(self._segment(*row) for row in rows))
 
-    def _segment(self, segment: BackupSegment, stored: SegmentObject, spooled: str, bounds: tuple[int, int]) -> StoredSegment:
+    def _segment(self, stored: SegmentObject, spooled: str, bounds: tuple[int, int]) -> StoredSegment:
         status = _LOCAL.stat(spooled)
         size = 0 if status is None else status.size
-        content = FileRange(join(self._root, segment.key), 0, size)
-        return StoredSegment(stored.path, *bounds, {LOG: LogFile(size, stored.mtime_ns, content)})
+        content = FileRange(join(self._root, stored.entry.key), 0, size)
+        return StoredSegment(stored.path, *bounds, {LOG: LogFile(size, stored.stat.mtime_ns, content)})
 
     def open(self, within: str) -> SpooledContent:
         for partition in self._manifest.partitions.values():
             for segment in partition.segments:
                 if segment.key == within:
                     stored = stored_segment(self._files, self._place, segment)
-                    return SpooledContent(self._spool.converted(self._files, stored), stored.mtime_ns)
+                    return SpooledContent(self._spool.converted(self._files, stored), stored.stat.mtime_ns)
         raise CorruptLogError("the manifest names no such segment", path=join(self._place, within), hint=HINT)
 
 
@@ -308,3 +370,12 @@ def _is_absent(partition: BackupPartition, start: int, end: int) -> bool:
         if low <= start < high:
             start = high
     return start >= end
+
+
+LAYOUT = ExportLayout(
+    "backup set",
+    BackupReader,
+    when_writing("compaction.exports.backup_writer:backup_target"),
+    "a backup set has a manifest of all its segments, and no backup or restore may meet a set that is half changed",
+    spools=True,
+)

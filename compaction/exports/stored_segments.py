@@ -1,0 +1,328 @@
+"""What readers of several layouts have in common: listings of objects, and positions in segments, by the headers of batches.
+
+Also the part of a log in a local log directory: the segments that are not exported yet, its leader epochs and its topic id.
+Leader epochs that contradict the last batches are not used: those of the batches are assigned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from compaction.errors import CorruptLogError
+from compaction.exports import LogFile, Place, StoredLog, StoredSegment
+from compaction.exports.lineage import within
+from compaction.formats import indexes
+from compaction.formats.checkpoints import (
+    EpochEntry,
+    EpochRange,
+    agree,
+    assign_epochs,
+    parse_leader_epochs,
+    parse_partition_metadata,
+)
+from compaction.formats.primitives import FormatError
+from compaction.kernels.tables import BATCH_ROW
+from compaction.names import (
+    INDEX,
+    LEADER_EPOCHS,
+    LOG,
+    PARTITION_METADATA,
+    SNAPSHOT,
+    TopicPartition,
+    parse_partition_dir,
+    parse_segment_file,
+)
+from compaction.storage.contents import View
+from compaction.storage.filesystem import OBJECTS, FileRange, FileStat, ReadableFileSystem, join, storage_of
+from compaction.storage.object_store import read_whole
+from compaction.storage.segment_file import Rows, SegmentScan, epoch_ranges
+from compaction.storage.text_files import MAX_SMALL_BYTES, read_small_text
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_THREADS = 16
+#: a topic's name and 22 characters of URL-safe base64
+TOPIC_AND_ID = r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<id>[A-Za-z0-9_-]{22})"
+
+
+def directories(files: ReadableFileSystem, path: str) -> Iterator[str]:
+    """The names of the directories in a directory, sorted."""
+    for name in files.listdir(path):
+        stat = files.stat(join(path, name))
+        if stat is not None and stat.is_dir:
+            yield name
+
+
+def objects(files: ReadableFileSystem, path: str) -> dict[str, FileStat]:
+    """The files of a directory, by name."""
+    stats = {name: files.stat(join(path, name)) for name in files.listdir(path)}
+    return {name: stat for name, stat in stats.items() if stat is not None and stat.is_file}
+
+
+def read_object(files: ReadableFileSystem, path: str, limit_bytes: int = MAX_SMALL_BYTES) -> bytes:
+    """All bytes of a small object; for several threads.
+
+    :raises CorruptLogError: it is larger than ``limit_bytes``
+    :raises StorageError: it cannot be read
+    """
+    stat = files.stat(path)
+    if stat is not None and stat.size > limit_bytes:
+        message = f"is larger than {limit_bytes >> 20} MiB, the limit for such objects"
+        raise CorruptLogError(message, path=path, hint="restore the object from another copy")
+    return read_whole(path) if storage_of(path) is OBJECTS else files.read_bytes(path)
+
+
+def in_parallel(read: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """The results of a call for each, in order."""
+    if len(items) < 2:
+        return [read(one) for one in items]
+    with ThreadPoolExecutor(min(_THREADS, len(items))) as pool:
+        return list(pool.map(read, items))
+
+
+def match_of(pattern: re.Pattern[str], names: Iterable[str]) -> Iterator[re.Match[str]]:
+    """The matches of the names that match."""
+    return (match for match in map(pattern.fullmatch, sorted(names)) if match is not None)
+
+
+def matching_directories(place: Place, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    """The matches of the names of an export's directories, after the prefix that all of them have."""
+    names = directories(place.files, place.path)
+    return list(match_of(pattern, [name.removeprefix(place.prefix) for name in names if name.startswith(place.prefix)]))
+
+
+def upload_objects(files: ReadableFileSystem, path: str, pattern: re.Pattern[str]) -> dict[str, dict[str, FileStat]]:
+    """The objects of each upload in a directory, by name and suffix: the groups ``name`` and ``suffix`` of ``pattern``.
+
+    :raises StorageError: the directory cannot be listed
+    """
+    listed, uploads = objects(files, path), dict[str, dict[str, FileStat]]()
+    for match in match_of(pattern, listed):
+        uploads.setdefault(match["name"], {})[match["suffix"]] = listed[match[0]]
+    return uploads
+
+
+def require_one_topic(place: str, names: Sequence[str]) -> None:
+    """:raises CorruptLogError: there are directories of several topics of one name"""
+    if len(names) > 1:
+        message = f"has objects of several topics of one name: {', '.join(names)}"
+        hint = "the topic was created again; copy the directory of one of them elsewhere"
+        raise CorruptLogError(message, path=place, hint=hint)
+
+
+_HINT = "restore the object from another copy"
+
+
+def batches_from(data: View, path: str, position: int) -> Iterator[Rows]:
+    """The complete batches of a segment from a batch's position on, as tables of ``BATCH_ROW``; an incomplete one ends them.
+
+    :raises CorruptLogError: a batch is malformed
+    """
+    yield from _checked(SegmentScan(data, position), path)
+
+
+def _checked(scan: SegmentScan, path: str) -> Iterator[Rows]:
+    yield from scan
+    if scan.error is not None:
+        raise CorruptLogError(scan.error, path=path, position=scan.position, hint=_HINT)
+
+
+def indexed_position(index: bytes, base_offset: int, offset: int, data: View) -> int:
+    """The position of a batch before ``offset``, by the offset index of its segment; 0 without an entry, or if the batch there
+    is a later one than the entry says. It may be an earlier one: older brokers wrote one entry for several batches.
+    """
+    try:
+        rows = indexes.read_offset_index(index, base_offset)
+    except FormatError:
+        return 0
+    before = rows[(rows["offset"] < offset) & (rows["position"] < len(data))]
+    if not len(before):
+        return 0
+    last_offset, position = int(before["offset"][-1]), int(before["position"][-1])
+    with suppress(CorruptLogError):
+        batch = first_batch(data, "", position)
+        if len(batch) and base_offset <= batch["base_offset"][0] <= batch["last_offset"][0] <= last_offset:
+            return position
+    return 0
+
+
+def first_batch(data: View, path: str, position: int, offset: int = 0) -> Rows:
+    """The first batch from ``position`` on that ends at or past ``offset``: ``BATCH_ROW``, (1,), or (0,) for none."""
+    found = (rows[rows["last_offset"] >= offset][:1] for rows in batches_from(data, path, position))
+    return next(filter(len, found), np.empty(0, BATCH_ROW))
+
+
+def position_of(data: View, path: str, start: int, offset: int) -> int:
+    """The position of the first batch whose offsets are at or past ``offset``; the end of the batches if there is none.
+
+    :param start: the position of a batch before it
+    :raises CorruptLogError: a batch has offsets on both sides
+    """
+    end = start
+    for rows in batches_from(data, path, start):
+        for batch in rows[rows["last_offset"] >= offset][:1]:
+            if batch["base_offset"] < offset:
+                offsets = f"{batch['base_offset']} to {batch['last_offset']}"
+                message = f"offset {offset} is within the batch of offsets {offsets}"
+                raise CorruptLogError(message, path=path, position=int(batch["position"]), hint=_HINT)
+            return int(batch["position"])
+        end = int(rows["position"][-1] + rows["size"][-1])
+    return end
+
+
+def end_of_complete(data: View, path: str, start: int, default: int) -> int:
+    """The offset after the last batch of an inactive segment; ``default`` if there is none.
+
+    :param start: the position of a batch
+    :raises CorruptLogError: a batch from ``start`` on is malformed, or the last one is incomplete
+    """
+    scan = SegmentScan(data, start)
+    for _ in _checked(scan, path):
+        pass
+    if scan.position < len(data):
+        message = f"its complete batches end at byte {scan.position}, the segment has {len(data)} bytes"
+        raise CorruptLogError(message, path=path, position=scan.position, hint=_HINT)
+    return default if scan.next_offset is None else scan.next_offset
+
+
+def end_offset_of(data: View, path: str, start: int, default: int) -> int:
+    """The offset after the last complete batch; ``default`` if there is none.
+
+    :param start: the position of a batch
+    """
+    return max((int(rows["last_offset"][-1]) + 1 for rows in batches_from(data, path, start)), default=default)
+
+
+def has_holes(data: View, path: str, base_offset: int) -> bool:
+    """Whether offsets between the batches are missing, as in a segment that was compacted."""
+    offset = base_offset
+    for rows in batches_from(data, path, 0):
+        if (rows["base_offset"] > np.append(offset, rows["last_offset"][:-1] + 1)).any():
+            return True
+        offset = int(rows["last_offset"][-1]) + 1
+    return False
+
+
+def view_before(files: ReadableFileSystem, segment: StoredSegment, offset: int) -> tuple[View, int]:
+    """The batches of a segment, and the position of one before an offset."""
+    index = segment.files.get(INDEX)
+    data = view_of(files, segment.path, segment.files[LOG])
+    return data, indexed_position(b"" if index is None else read_file(files, index), segment.start_offset, offset, data)
+
+
+def read_file(files: ReadableFileSystem, file: LogFile, start: int = 0, length: int | None = None) -> bytes:
+    """Up to ``length`` bytes of a file of a log from ``start``."""
+    end = file.size if length is None else min(file.size, start + length)
+    if not isinstance(file.content, FileRange):
+        return (file.load() or b"")[start:end]
+    return files.read_bytes(file.content.path, file.content.start + start, end - start) if end > start else b""
+
+
+def view_of(files: ReadableFileSystem, path: str, file: LogFile) -> View:
+    """A view of a file of a log; ``path`` is for errors."""
+    return View(path, partial(read_file, files, file), file.size)
+
+
+_TAIL_HINT = "restore it, or leave out the tail"
+_OFFSET_MAX = 2**63 - 1
+
+
+def local_logs(files: ReadableFileSystem, path: str) -> Sequence[TopicPartition]:
+    """The logs of a log directory, sorted.
+
+    :raises StorageError: it cannot be listed
+    """
+    logs = (parse_partition_dir(name) for name in directories(files, path))
+    return sorted(log for log in logs if log is not None)
+
+
+def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
+    """The segments of a partition directory; ``None`` if it does not exist.
+
+    :raises CorruptLogError: its leader epochs are malformed, or the end of its last segment
+    """
+    if files.stat(path) is None:
+        return None
+    by_base = _segment_files(files, path)
+    names = set(files.listdir(path))
+    bases = sorted(base for base, kinds in by_base.items() if LOG in kinds)
+    epochs: tuple[EpochEntry, ...] = ()
+    if LEADER_EPOCHS in names:
+        name = join(path, LEADER_EPOCHS)
+        stored = parse_leader_epochs(read_small_text(files, name, _TAIL_HINT), name)
+        epochs = _assigned(files, path, {base: by_base[base] for base in bases}, stored)
+    topic_id = None
+    if PARTITION_METADATA in names:
+        name = join(path, PARTITION_METADATA)
+        topic_id = parse_partition_metadata(read_small_text(files, name, _TAIL_HINT), name).topic_id
+    ends = [*bases[1:], *(_active_end_of(files, path, base, by_base[base]) for base in bases[-1:])]
+    segments = []
+    for base, end in zip(bases, ends, strict=True):
+        kinds = {kind: file for kind, file in by_base[base].items() if kind != SNAPSHOT}
+        if SNAPSHOT in by_base.get(end, {}):
+            kinds[SNAPSHOT] = by_base[end][SNAPSHOT]
+        lineage = partial(_as_it_is, epochs) if epochs else None
+        own = within(epochs, base, max(end, base + 1))
+        segments.append(StoredSegment(join(path, f"{base:020d}{LOG}"), base, end, kinds, own, lineage, _OFFSET_MAX))
+    return StoredLog(tuple(segments), topic_id)
+
+
+def end_of(files: ReadableFileSystem, path: str, base_offset: int, kinds: dict[str, LogFile]) -> int:
+    """The end offset of an inactive segment, by its batches after the last entry of its offset index.
+
+    :raises CorruptLogError: a batch there is malformed, or the last one is incomplete
+    """
+    data = view_of(files, path, kinds[LOG])
+    return end_of_complete(data, path, _last_position(files, base_offset, kinds, data), base_offset)
+
+
+def _active_end_of(files: ReadableFileSystem, path: str, base_offset: int, kinds: dict[str, LogFile]) -> int:
+    data = view_of(files, path, kinds[LOG])
+    return end_offset_of(data, path, _last_position(files, base_offset, kinds, data), base_offset)
+
+
+def _last_position(files: ReadableFileSystem, base_offset: int, kinds: Mapping[str, LogFile], data: View) -> int:
+    index = kinds.get(INDEX)
+    entries = b"" if index is None else read_file(files, index)
+    return indexed_position(entries, base_offset, _OFFSET_MAX, data)
+
+
+def _assigned(
+    files: ReadableFileSystem, path: str, by_base: dict[int, dict[str, LogFile]], epochs: Sequence[EpochEntry]
+) -> tuple[EpochEntry, ...]:
+    """The leader epochs, with those of the last batches assigned: a broker that was killed has not stored its latest ones.
+
+    :param by_base: the files of the segments, ascending
+    """
+    ranges: list[EpochRange] = []
+    for base, kinds in reversed(by_base.items()):
+        data = view_of(files, path, kinds[LOG])
+        ends = [first_batch(data, path, 0), *batches_from(data, path, _last_position(files, base, kinds, data))]
+        if len(ends[-1]) and all(agree(epochs, epoch_range) for rows in ends for epoch_range in epoch_ranges(rows)):
+            break
+        ranges[:0] = [epoch_range for rows in batches_from(data, path, 0) for epoch_range in epoch_ranges(rows)]
+    return tuple(assign_epochs(epochs, ranges))
+
+
+def _segment_files(files: ReadableFileSystem, path: str) -> dict[int, dict[str, LogFile]]:
+    """The files of segments, by base offset and kind."""
+    files_by_base: dict[int, dict[str, LogFile]] = {}
+    for name in files.listdir(path):
+        file = parse_segment_file(name)
+        stat = files.stat(join(path, name)) if file is not None and not file.suffix else None
+        if file is not None and stat is not None:
+            content = FileRange(join(path, name), 0, stat.size)
+            files_by_base.setdefault(file.base_offset, {})[file.kind] = LogFile(stat.size, stat.mtime_ns, content)
+    return files_by_base
+
+
+def _as_it_is(epochs: Sequence[EpochEntry]) -> Sequence[EpochEntry]:
+    return epochs

@@ -1,1 +1,0 @@
-"""Exports in other layouts than a log directory's, read as log directories."""
