@@ -72,7 +72,7 @@ def state() -> dict[str, Any]:
     own = Path("/proc/self")
     return {
         "children": [task.read_text() for task in own.glob("task/*/children") if task.read_text()],
-        "threads": len(list(own.glob("task/*"))),
+        "threads": sorted((p / "comm").read_text() for p in own.glob("task/*")),
         "descriptors": sorted(_target(entry) for entry in own.glob("fd/*")),
         "handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
         "mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),

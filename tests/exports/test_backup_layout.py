@@ -210,12 +210,8 @@ def test_segments_are_converted_once_and_removed_with_the_run(place: Path, tmp_p
 KILLED = """\
 import os, signal, sys
 from compaction.storage.uri import parse_uri
-from compaction.exports.backup import reader as backup_reader
-from compaction.exports.backup.set_objects import MAX_MANIFEST_BYTES
-from compaction.storage.calls import temporary_directory
 from compaction.exports import backup as backup_reader
-from compaction.exports.backup import MAX_MANIFEST_BYTES
-from compaction.storage.spool_directory import temporary_directory
+from compaction.storage.calls import temporary_directory
 from compaction.storage.mixed import MixedFileSystem
 address = parse_uri(sys.argv[1], "--log-dir")
 MixedFileSystem().read_bytes(address + f"/orders-0/{0:020d}.log")
