@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.storagelevel import StorageLevel
 
 from compaction.engines.spool import Piece, Spool
 from compaction.errors import CompactionError, UsageError
@@ -73,8 +75,6 @@ def connect(remote: str | None = None) -> Any:
         from pyspark.sql.connect.session import SparkSession
     except ImportError as error:
         raise UsageError(f"Spark Connect needs a package that is not installed: {error}", hint=_EXTRA) from error
-    from pyspark.errors import PySparkException
-
     address = remote or os.environ.get("SPARK_REMOTE")
     if not address:
         raise UsageError("no Spark Connect server is given", hint="set SPARK_REMOTE=sc://HOST:PORT, or give a session")
@@ -120,10 +120,10 @@ class ConnectEngine:
         self._shown_bytes = 0
         #: the server does not answer
         self._gone = False
-        self._spark = session.cloneSession()
-        _retry_for_a_minute(self._spark)
-        self._kept: list[Shuffled] = []
-        with self._running(Job("count the cores")):
+        self._spark, self._kept = session, list[Shuffled]()
+        with self._told():
+            self._spark = session.cloneSession()
+            _retry_for_a_minute(self._spark)
             for name, value in _SETTINGS.items():
                 self._spark.conf.set(name, value)
             ship_package(self._spark)
@@ -145,12 +145,11 @@ class ConnectEngine:
         if self._gone:
             return
         for shuffled in list(self._kept):
-            self.forget(shuffled)
+            shuffled.close()
         # not ``stop``, which also ends a server that the caller's session has started
-        with suppress(Exception):
+        with suppress(PySparkException):
             self._spark.client.release_session()
-        with suppress(Exception):
-            self._spark.client.close()
+        self._spark.client.close()
 
     def run(self, job: Job, source: Source | Sequence[Any], work: Callable[..., R]) -> list[R]:
         """The result of ``work`` for each task, in order."""
@@ -158,7 +157,7 @@ class ConnectEngine:
         if not len(source):
             return []
         task = partial(_run, source.of(work), source.known, environment())
-        found = self._collected(job, self._parts(source).mapInArrow(task, _SCHEMA))
+        found = self.collected(job, lambda: self._parts(source).mapInArrow(task, _SCHEMA))
         if len(found) != len(source):
             raise CompactionError(f"Spark returned the results of {len(found)} tasks, expected {len(source)}", hint=_AGAIN)
         return [found[number] for number in sorted(found)]
@@ -176,22 +175,17 @@ class ConnectEngine:
         """Runs nothing yet. What merges is kept by the executors: it is used twice."""
         source = Source.over(source)
         task = partial(_emit, source.of(emit), source.known, environment(), place, parts)
-        rows = self._parts(source).mapInArrow(task, _SCHEMA) if len(source) else self._rows([])
-        shuffled = Shuffled(self, job, rows, parts)
-        if merges:
-            shuffled.rows = self._together(rows, self._rows([None] * parts), parts + 1)
-            shuffled.together = True
-            self._keep(shuffled)
+        with self._told():
+            rows = self._parts(source).mapInArrow(task, _SCHEMA) if len(source) else self._rows([])
+            if not merges:
+                return Shuffled(self, job, rows, parts)
+            rows = self._together(rows, self._rows([None] * parts), parts + 1)
+            shuffled = Shuffled(self, job, rows, parts, together=True)
+            # some servers keep nothing for their clients: the tasks run again, and what they send is compared
+            with suppress(PySparkException):
+                shuffled.rows = rows.persist(StorageLevel.DISK_ONLY)
+                self._kept.append(shuffled)
         return shuffled
-
-    def _keep(self, shuffled: Shuffled) -> None:
-        from pyspark.errors import PySparkException
-        from pyspark.storagelevel import StorageLevel
-
-        # some servers keep nothing for their clients: the tasks run again, and what they send is compared
-        with suppress(PySparkException):
-            shuffled.rows = shuffled.rows.persist(StorageLevel.DISK_ONLY)
-            self._kept.append(shuffled)
 
     def _parts(self, source: Source) -> Any:
         """The rows of all tasks, a partition for each: its own value, and the values that a shuffle has for it."""
@@ -211,36 +205,32 @@ class ConnectEngine:
         return self._spark.createDataFrame(pa.Table.from_batches(batches, _ROW), _SCHEMA)
 
     def forget(self, shuffled: Shuffled) -> None:
-        """Removes what the executors have kept of a shuffle; its session's end does so, too."""
-        if shuffled in self._kept:
+        """Removes what the executors have kept of a shuffle; the end of its session does so, too."""
+        if shuffled in self._kept and not self._gone:
             self._kept.remove(shuffled)
-            with suppress(Exception):
+            with suppress(PySparkException):
                 shuffled.rows.unpersist()
 
-    def results_of(self, shuffled: Shuffled) -> list[Any]:
-        found = self._collected(shuffled.job, shuffled.rows.where(f"part = {shuffled.parts}"))
-        return list(found.values())
-
-    def _collected(self, job: Job, rows: Any) -> dict[int, Any]:
+    def collected(self, job: Job, rows: Callable[[], Any]) -> dict[int, Any]:
         """The values of rows by their numbers."""
-        with self._running(job):
-            table = rows.toArrow()
-        return {number: pickle.loads(data) for number, _, _, data in _whole(table.to_batches())}  # noqa: S301 - by our tasks
-
-    @contextmanager
-    def _running(self, job: Job) -> Iterator[None]:
-        """Runs a query of the block.
-
-        :raises CompactionError: it fails
-        """
-        from pyspark.errors import PySparkException
-
         self._job, self._shown_bytes = job, 0
         shown = job.name is not None and self._progress is not None
         if shown:
             self._progress.start(job.name, sum(job.task_bytes))
         else:
             step(job.description)
+        try:
+            with self._told():
+                table = rows().toArrow()
+        finally:
+            self._job = Job("")
+        if shown:
+            self._progress.done(job.name)
+        return {number: pickle.loads(data) for number, _, _, data in _whole(table.to_batches())}  # noqa: S301 - by our tasks
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """:raises CompactionError: a request of the block fails"""
         try:
             yield
         except KeyboardInterrupt:
@@ -250,10 +240,6 @@ class ConnectEngine:
         except PySparkException as error:
             self._gone = _GONE.search(str(error)) is not None
             raise _failure(error) from error
-        finally:
-            self._job = Job("")
-        if shown:
-            self._progress.done(job.name)
 
     def _advance(self, stages: Iterable[Any] | None, *_: Any, **__: Any) -> None:
         """Shows that the first tasks have read their bytes: Spark reports how many have ended, not which."""
@@ -274,15 +260,15 @@ class Shuffled:
     :ivar together: they are in their partitions, each with a row for its task
     """
 
-    def __init__(self, engine: ConnectEngine, job: Job, rows: Any, parts: int) -> None:
-        self._engine, self.job, self.rows, self.parts = engine, job, rows, parts
-        self.together = False
+    def __init__(self, engine: ConnectEngine, job: Job, rows: Any, parts: int, *, together: bool = False) -> None:
+        self._engine, self._job, self.rows, self.parts, self.together = engine, job, rows, parts, together
         self._results: list[Any] | None = None
 
     @property
     def results(self) -> list[Any]:
         if self._results is None:
-            self._results = self._engine.results_of(self)
+            found = self._engine.collected(self._job, lambda: self.rows.where(f"part = {self.parts}"))
+            self._results = list(found.values())
         return self._results
 
     def close(self) -> None:
