@@ -142,13 +142,13 @@ class ConnectEngine:
 
     def close(self) -> None:
         """Ends the engine's session, and removes what it has kept on the server."""
-        if self._gone:
-            return
         for shuffled in list(self._kept):
             shuffled.close()
         # not ``stop``, which also ends a server that the caller's session has started
-        with suppress(PySparkException):
-            self._spark.client.release_session()
+        if not self._gone:
+            with suppress(PySparkException):
+                self._spark.client.release_session()
+        # an open connection would keep the interpreter from ending
         self._spark.client.close()
 
     def run(self, job: Job, source: Source | Sequence[Any], work: Callable[..., R]) -> list[R]:
