@@ -86,7 +86,7 @@ def test_the_examples_of_the_data_source_read_a_large_log(registered: bool, logs
 def test_the_export_layout_of_how_to_add_md_passes_its_own_test(logs: Path, tmp_path: Path) -> None:
     """In a package with the page's three files, as it is installed."""
     page = (ROOT / "docs/how-to-add.md").read_text(encoding="utf-8")
-    layout, test, _ = examples("how-to-add.md")
+    layout, test = examples("how-to-add.md")[:2]
     (entry_point,) = re.findall(r"^(\[project.entry-points.*\]\n.*\n)", page, re.MULTILINE)
     group, name = re.findall(r'entry-points\."(.+)"\]\n(.*)', entry_point)[0]
     metadata = tmp_path / "flat_layout-1.dist-info"

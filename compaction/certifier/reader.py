@@ -2,7 +2,7 @@
 
 It shares the layout of rows with the readers of compaction, but none of their code, so that a batch which these lose, join or
 read wrongly is not lost here, too: the length fields lead from one batch to the next, numpy views the headers, and the CRCs are
-those of libraries. ``kernels.reading.locate`` finds the records; decompression and v0/v1 wrappers are those of
+those of libraries. ``kernels.locate`` finds the records; decompression and v0/v1 wrappers are those of
 ``compaction.formats``. Mirrors ``DefaultRecordBatch`` and ``LegacyRecord``.
 """
 

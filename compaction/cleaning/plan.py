@@ -34,7 +34,7 @@ rounds have retained. The dirty section is assumed to retain as much:
     freed bytes    = dirty bytes * (1 - retained share) + bytes of expired segments
     benefit        = freed bytes / bytes of the segments to be rewritten
 
-Without a clean section the retained share is that of a sample of its keys, if there is one (``run.key_sample``). Else nothing
+Without a clean section the retained share is that of a sample of its keys, if there is one (``run.compact``). Else nothing
 is known, and it is 0: such a log is the first, as by its dirty ratio. The estimate decides the order of logs and which are
 deferred, never which records are retained.
 

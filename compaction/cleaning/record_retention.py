@@ -46,7 +46,7 @@ another magic, is rewritten with its own magic (``compaction.formats.message_set
 take more data for aborted than there is; then M misses keys and more survives, never less.
 
 Mirrors ``Cleaner.cleanInto``, ``Cleaner.shouldRetainRecord`` and ``MemoryRecords.filterTo``. This module decides
-1, 2, 6 and 7, which need batch headers only; ``compaction.kernels.rewriting`` decides the others.
+1, 2, 6 and 7, which need batch headers only; ``compaction.kernels.retention`` decides the others.
 """
 
 from __future__ import annotations

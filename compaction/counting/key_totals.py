@@ -7,7 +7,7 @@ and age and sizes of the record, which Arrow compares as one number. Joining tab
 ``newest``. A task emits its tables before they exceed its memory, split by a hash of the names.
 
 Keys are grouped by a prefix, by a regular expression, or by the window of a windowed key of Kafka Streams. Expressions are
-those of ``compaction.formats.key_criteria``, of text or of bytes; here they need not match the complete key. Windows mirror
+those of ``compaction.formats.keys``, of text or of bytes; here they need not match the complete key. Windows mirror
 ``TimeWindowedSerializer`` and ``SessionWindowedSerializer``, whose keys end with the start of the window (int64,
 milliseconds), and ``WindowKeySchema``, the keys of a window store's changelog, which have a sequence number (int32) after it. A
 window does not begin before 0 (``TimeWindow``). A start from 2^56 on, in the year 2285384, is taken for text or another number:

@@ -242,7 +242,7 @@ def _record_size(columns, row):
 def put_backup_records(columns, first, out):
     """Write records ``first`` and following as backup records, as many as fit ``out``.
 
-    :param columns: ``kernels.reading.columns.Columns`` with keys, values and headers
+    :param columns: ``kernels.columns.Columns`` with keys, values and headers
     :param out: uint8[] to fill
     :returns: ``(next record, bytes of out used, COMPLETE | NO_SPACE | BAD_HEADERS)``
     """

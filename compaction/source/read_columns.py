@@ -59,7 +59,7 @@ class Bounds:
 class ReadSpec:
     """How a log is read.
 
-    ``requested``: the columns of variable size, as bits of ``kernels.reading.columns``. ``aborted``: data to skip. ``control``:
+    ``requested``: the columns of variable size, as bits of ``kernels.columns``. ``aborted``: data to skip. ``control``:
     whether control records are read. ``survivors``: int64[], ascending; batches without one of these offsets are not read.
     """
 

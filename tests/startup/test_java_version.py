@@ -127,8 +127,8 @@ def test_every_command_runs_without_java(tmp_path: Path) -> None:
     certificate, keys = tmp_path / "erased.json", ["--where", "prefix=order"]
     selected = ["--topic", "orders", "--set", "min.cleanable.dirty.ratio=0", "cleanup.policy=compact"]
     program = (
-        "import sys\nfrom compaction.engines import processes\nfrom compaction.cli.console import main\n"
-        "processes.INLINE_BYTES = 0\ncode = main(sys.argv[1:])\nsys.exit(99 if 'pyspark' in sys.modules else code)"
+        "import sys\nfrom compaction.engines import local\nfrom compaction.cli.console import main\n"
+        "local.INLINE_BYTES = 0\ncode = main(sys.argv[1:])\nsys.exit(99 if 'pyspark' in sys.modules else code)"
     )
     for command in (
         ["compact", "--log-dir", logs, "--output-dir", copy, "--verify", "--include-active", *selected],
