@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from compaction.commands.expire import expire as expire
     from compaction.commands.read import read as read
     from compaction.commands.verify import verify as verify
-    from compaction.compare.comparison import Comparison as Comparison
     from compaction.counting.count_report import CountReport as CountReport
     from compaction.errors import CompactionError as CompactionError
     from compaction.errors import UsageError as UsageError
+    from compaction.policies.comparison import Comparison as Comparison
     from compaction.run_report import RunReport as RunReport
 
 #: the module of each name of the API
@@ -41,7 +41,7 @@ _PLACES = {
     "doctor": "commands.doctor",
     "read": "commands.read",
     "RunReport": "run_report",
-    "Comparison": "compare.comparison",
+    "Comparison": "policies.comparison",
     "VerifyReport": "certifier.certificate",
     "CountReport": "counting.count_report",
     "Dumped": "commands.dump_log",

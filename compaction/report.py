@@ -172,7 +172,7 @@ class VersionUsed:
     source: str
     #: the number of logs
     logs: int
-    #: the values of the rules that differ between versions (``compaction.cleaning.kafka_rules``)
+    #: the values of the rules that differ between versions (``compaction.rules.kafka_rules``)
     rules: Mapping[str, str | int | bool]
 
     def __str__(self) -> str:

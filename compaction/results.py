@@ -14,9 +14,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compaction.errors import UsageError
+from compaction.files.text_files import write_text
 from compaction.printable import printable_json, printable_lines
 from compaction.screen.text_table import Line, Screen, Style, wrapped
-from compaction.storage.text_files import write_text
 
 if TYPE_CHECKING:
     import os

@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compaction.config import Origin, Resolver, Setting, Source, TomlSettings
 from compaction.config.entries import topic_entry
 from compaction.config.request import CompactionRequest
-from compaction.logdir.discover import Selector, discover
+from compaction.config.resolver import Resolver
+from compaction.config.sources import Origin, Setting, Source, TomlSettings
+from compaction.files.filesystem import FileSystem
+from compaction.files.local import LocalFileSystem
+from compaction.log.discover import Selector, discover
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, LogLocation
 from compaction.report import LogReport
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
-from compaction.storage.filesystem import FileSystem
-from compaction.storage.local import LocalFileSystem
 from tests.kafka.jars import REFERENCE_RULES
 from tests.local_passes import LocalPasses
 
@@ -88,9 +89,7 @@ def clean_locally(
     kafka_version: str = KAFKA,
 ) -> dict[str, LogReport]:
     """Runs the cleaner; its reports by topic. ``.deleted`` files are kept, as for ``file.delete.delay.ms``."""
-    request = request_for(
-        log_dir, now_ms, topics, dry_run=dry_run, include_active=include_active, kafka_version=kafka_version
-    )
+    request = request_for(log_dir, now_ms, topics, dry_run=dry_run, include_active=include_active, kafka_version=kafka_version)
     report = clean_logs(LocalPasses, request, Environment(sizes=sizes))
     return {log.topic: log for log in report.logs}
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from compaction.task_runner import Emission, Job, Place, Source
+from compaction.engine import Emission, Job, Place, Source
 
 R = TypeVar("R")
 
 
 @dataclass
 class Shuffled:
-    """See ``compaction.task_runner.Shuffle``."""
+    """See ``compaction.engine.Shuffle``."""
 
     results: list[Any]
     #: the values of each place, by part
@@ -27,7 +27,7 @@ class Shuffled:
 
 
 class LocalPasses:
-    """See ``compaction.task_runner.Engine``."""
+    """See ``compaction.engine.Engine``."""
 
     def __init__(self, cores: int = 2) -> None:
         self.cores = cores

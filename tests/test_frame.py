@@ -14,7 +14,8 @@ import pytest
 
 from compaction import __version__
 from compaction.cli import console
-from compaction.config import DEFAULT, Resolver, read_toml
+from compaction.config.resolver import Resolver
+from compaction.config.sources import DEFAULT, read_toml
 
 if sys.version_info >= (3, 11):
     import tomllib

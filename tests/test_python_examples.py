@@ -23,7 +23,7 @@ RUN_BY = {
     "data-source.md": ("test_python_examples.py", 2),
     # on files of other programs, which only Spark reads
     "exports.md": ("source/test_exports_page.py", 2),
-    # engine and file system: engines/test_how_to_add.py, storage/test_added_file_system.py; the option is a part of a module
+    # engine and file system: engines/test_how_to_add.py, files/test_added_file_system.py; the option is a part of a module
     "how-to-add.md": ("test_python_examples.py", 5),
     "python.md": ("engines/test_workers.py", 1),
     "tables.md": ("source/test_tables_page.py", 7),

@@ -19,13 +19,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from compaction.api.engine_choice import choose
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport, Violation
-from compaction.cleaning.log_to_clean import SkipCause
 from compaction.cli.parser import Parser
 from compaction.commands import compact, dry_run
 from compaction.commands.provenance import provenance
-from compaction.compare.comparison import (
+from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES
+from compaction.engine_choice import choose
+from compaction.erasure.erasure_report import erasure_document
+from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
+from compaction.formats.keys import KeyCriteria
+from compaction.options.inputs import Inputs
+from compaction.policies.comparison import (
     ComparedLog,
     Comparison,
     KeyFigures,
@@ -33,14 +37,10 @@ from compaction.compare.comparison import (
     OutcomeStatus,
     RepetitionRange,
 )
-from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES
-from compaction.erasure.erasure_report import erasure_document
-from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
-from compaction.formats.keys import KeyCriteria
-from compaction.options.inputs import Inputs
 from compaction.report import LogReport, LogStatus, VersionUsed
+from compaction.rules.log_to_clean import SkipCause
 from compaction.run_report import RunReport
-from tests.compare.browser import find_browser
+from tests.policies.browser import find_browser
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -65,5 +65,3 @@ def test_hypothesis_tries_the_same_examples_in_every_run(tmp_path: Path, monkeyp
 def test_no_example_is_too_slow() -> None:
     assert settings.default is not None
     assert (settings.default.deadline, settings.default.derandomize, settings.default.print_blob) == (None, True, True)
-
-

@@ -58,7 +58,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_dry_run_reads_and_warns_that_a_broker_is_running",
         ),
         "run/test_log_reports.py": ("test_a_changed_log_is_distinguished_from_one_in_use",),
-        "storage/test_lock.py": ("test_the_error_names_directory_holder_and_remedy",),
+        "files/test_lock.py": ("test_the_error_names_directory_holder_and_remedy",),
     },
     "`cannot lock the log directory": {
         "crash/test_surroundings.py": (
@@ -145,7 +145,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "`log directory is claimed": {
-        "locking/test_claim.py": (
+        "log/test_claim.py": (
             "test_a_second_run_fails_if_the_first_may_be_active",
             "test_the_claim_of_a_killed_run_of_this_machine_is_superseded",
             "test_a_run_of_another_boot_has_ended_only_on_a_local_disk",
@@ -169,7 +169,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_compact_reports_skipped_logs_of_unknown_policy",
             "test_with_the_metadata_log_expire_applies_the_policies",
         ),
-        "logdir/settings/test_metadata_sources.py": ("test_a_topic_without_its_own_policy_needs_server_properties",),
+        "log/settings/test_metadata_sources.py": ("test_a_topic_without_its_own_policy_needs_server_properties",),
     },
     "`--output-dir is a mount": {
         "crash/test_copies.py": ("test_a_mount_point_as_the_output_directory_is_refused_before_any_work",),
@@ -179,14 +179,14 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_only_the_log_with_a_changed_object_fails",
             "test_a_copy_of_an_output_is_read",
         ),
-        "storage/test_source_check.py": (
+        "files/test_source_check.py": (
             "test_insignificant_files_are_ignored",
             "test_a_log_with_a_changed_object_fails",
         ),
     },
     "`its timestamps do not say when its records arrived": {
-        "simulation/test_times.py": ("test_other_timestamps_are_replaced_by_file_times_or_refused",),
-        "simulation/test_over_time.py": ("test_a_log_that_cannot_be_simulated_fails",),
+        "policies/test_times.py": ("test_other_timestamps_are_replaced_by_file_times_or_refused",),
+        "policies/test_over_time.py": ("test_a_log_that_cannot_be_simulated_fails",),
     },
     "`compiled kernels are kept in": {
         "kernels/test_cache.py": (
@@ -204,14 +204,14 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "`__cluster_metadata is": {"commands/test_compact_safety.py": ("test_the_metadata_log_is_never_changed",)},
     "a log is `skipped`": {
-        "cleaning/test_plan.py": (
+        "rules/test_plan.py": (
             "test_a_log_that_is_not_to_be_compacted_is_skipped",
             "test_a_skip_for_the_ratio_has_its_numbers_and_the_source_of_the_bound",
             "test_a_log_held_back_by_min_compaction_lag_says_so",
             "test_an_empty_log_is_skipped",
         ),
     },
-    "the newest data": {"cleaning/test_plan.py": ("test_the_last_segment_of_an_export_is_cleaned",)},
+    "the newest data": {"rules/test_plan.py": ("test_the_last_segment_of_an_export_is_cleaned",)},
     "`missing: …` from `make`": {"test_frame.py": ("test_each_missing_thing_is_one_line_that_says_what_to_install",)},
     "New files have the mode": {
         "commands/test_compact_safety.py": (

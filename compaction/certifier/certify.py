@@ -27,10 +27,10 @@ from compaction.certifier.key_tables import JoinedKeys
 from compaction.certifier.records import PARTITION_BYTES, RANGE_BYTES, RangeResult, RangeTask, compare_range, cut_into_ranges
 from compaction.certifier.segments import SegmentWalk, WalkedLog, WalkTask, check_segments, walk_segment
 from compaction.certifier.transactions import check_transactions
+from compaction.engine import Engine, Item, Job, Place, Reading, exchange, pack
 from compaction.errors import StorageError
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.task_runner import Engine, Item, Job, Place, Reading, exchange, pack
 
 #: the part of a log under which results travel
 _RESULT = -1

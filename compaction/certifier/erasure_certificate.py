@@ -54,13 +54,13 @@ from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.find_pairs import LogPair, SegmentFiles, Side, VerifyRequest, find_pairs
 from compaction.certifier.find_remains import search_files, unreached
 from compaction.config.request import CompactionRequest
+from compaction.engine import Engine
 from compaction.errors import CompactionError, UsageError
+from compaction.files.mixed import MixedFileSystem
 from compaction.formats.keys import KeyCriteria, fingerprint
-from compaction.logdir.discover import Selector
+from compaction.log.discover import Selector
 from compaction.names import TopicPartition
 from compaction.printable import printable_json
-from compaction.storage.mixed import MixedFileSystem
-from compaction.task_runner import Engine
 
 SCHEMA_VERSION, KIND = 1, "erasure"
 DROP, TOMBSTONE = "drop", "tombstone"

@@ -14,8 +14,8 @@ from compaction.certifier.find_pairs import LogPair, VerifyRequest, find_pairs
 from compaction.certifier.reader import Chunk, read_chunks
 from compaction.certifier.records import RangeTask, RecordKinds, cut_into_ranges, last_of_key
 from compaction.certifier.transactions import Transactions
+from compaction.engine import Engine, Job
 from compaction.screen.amounts import counted
-from compaction.task_runner import Engine, Job
 
 _RANGE_BYTES = 16 << 20
 

@@ -12,20 +12,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from compaction.certifier.certificate import LogCertificate, Status
-from compaction.config import Resolver
 from compaction.config.entries import to_long
 from compaction.config.request import CompactionRequest
+from compaction.config.resolver import Resolver
 from compaction.errors import CompactionError, CorruptLogError, UsageError, as_log_error
-from compaction.logdir.checkpoint_store import read_checkpoints
-from compaction.logdir.discover import Selector, discover
-from compaction.logdir.settings import Settings, read_settings
+from compaction.files.filesystem import FileSystem, join
+from compaction.files.mixed import file_system
+from compaction.log.checkpoint_store import read_checkpoints
+from compaction.log.discover import Selector, discover
+from compaction.log.settings import Settings, read_settings
 from compaction.names import DELETED, LOG, SNAPSHOT, SWAP, LogLocation, TopicPartition, parse_segment_file, segment_file
 from compaction.output.finished import layout
 from compaction.output.journal import JOURNAL
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
-from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.mixed import file_system
 
 LONG_MAX = 2**63 - 1
 

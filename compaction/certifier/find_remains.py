@@ -15,9 +15,13 @@ from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.find_pairs import LONG_MAX
 from compaction.certifier.reader import ByteRange, read_chunks
 from compaction.certifier.records import RANGE_BYTES
+from compaction.engine import Engine, Job, pack
 from compaction.errors import CompactionError, StorageError
+from compaction.files.filesystem import ReadableFileSystem, join
+from compaction.files.manifest import MANIFEST, MARKER
+from compaction.files.mixed import file_system
 from compaction.formats.primitives import FormatError
-from compaction.locking.claim import is_claim
+from compaction.log.claim import is_claim
 from compaction.names import (
     DELETED,
     LOG,
@@ -31,10 +35,6 @@ from compaction.names import (
 from compaction.output.finished import FINISHED
 from compaction.output.journal import JOURNAL
 from compaction.screen.amounts import counted
-from compaction.storage.filesystem import ReadableFileSystem, join
-from compaction.storage.manifest import MANIFEST, MARKER
-from compaction.storage.mixed import file_system
-from compaction.task_runner import Engine, Job, pack
 
 _OF_RUNS = frozenset((JOURNAL, FINISHED, MANIFEST, MARKER))
 _DIRECTORY = "/"

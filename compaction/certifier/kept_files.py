@@ -34,6 +34,9 @@ from compaction.certifier.find_pairs import LONG_MAX, LogPair, snapshot_offsets
 from compaction.certifier.reader import same_bytes
 from compaction.certifier.segments import WalkedLog, entry_text
 from compaction.errors import CorruptLogError, StorageError
+from compaction.files.filesystem import FileSystem, join, parent
+from compaction.files.mixed import file_system
+from compaction.files.text_files import read_small, read_small_text
 from compaction.formats.checkpoints import (
     EpochEntry,
     EpochRange,
@@ -56,9 +59,6 @@ from compaction.names import (
     TopicPartition,
     segment_file,
 )
-from compaction.storage.filesystem import FileSystem, join, parent
-from compaction.storage.mixed import file_system
-from compaction.storage.text_files import read_small, read_small_text
 
 T = TypeVar("T")
 _HINT = "restore it"

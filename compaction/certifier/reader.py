@@ -19,14 +19,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
+from compaction.files import read_counter
+from compaction.files.filesystem import File, ReadableFileSystem, read_full
+from compaction.files.mixed import MixedFileSystem
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.message_set import parse_message_entry
 from compaction.formats.primitives import FormatError
 from compaction.kernels.locate import RECORD_ROW, locate_messages, locate_records
 from compaction.kernels.tables import ABORT, BATCH_ROW, COMMIT, EMPTY_CONTROL, NOT_CONTROL
-from compaction.storage import read_counter
-from compaction.storage.filesystem import File, ReadableFileSystem, read_full
-from compaction.storage.mixed import MixedFileSystem
 
 Bools = NDArray[np.bool_]
 Int64s = NDArray[np.int64]

@@ -51,10 +51,10 @@ from compaction.certifier.reader import (
 from compaction.certifier.segments import SegmentWalk, WalkedLog, byte_range
 from compaction.certifier.transactions import AbortedRanges
 from compaction.config.entries import to_long
+from compaction.engine import Reading, pack
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.java_text import java_text
 from compaction.kernels.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records
-from compaction.task_runner import Reading, pack
 
 #: ``before`` has about this many bytes in each range
 RANGE_BYTES = 64 << 20

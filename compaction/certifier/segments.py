@@ -21,6 +21,8 @@ from compaction.certifier.certificate import Findings
 from compaction.certifier.find_pairs import LONG_MAX, LogPair, SegmentFiles
 from compaction.certifier.reader import BatchKinds, ByteRange, Rows, is_torn, read_batches, same_bytes
 from compaction.errors import CorruptLogError, LogError
+from compaction.files.filesystem import FileSystem, join, parent
+from compaction.files.mixed import file_system
 from compaction.formats.checkpoints import EpochRange
 from compaction.formats.indexes import (
     TXN_ROW,
@@ -32,8 +34,6 @@ from compaction.formats.indexes import (
 )
 from compaction.formats.primitives import FormatError
 from compaction.names import CLEAN_SHUTDOWN, CLEANER_OFFSETS, INDEX, LOG, TIMEINDEX, TXNINDEX
-from compaction.storage.filesystem import FileSystem, join, parent
-from compaction.storage.mixed import file_system
 
 #: One row per transaction marker (``kind`` is ``ABORT`` or ``COMMIT``), and per run of data batches of a producer without a
 #: marker of that producer in between (``DATA``). ``first``, ``last``: base offset of the first and last offset of the last

@@ -30,13 +30,13 @@ from compaction.certifier.find_pairs import LogPair, legacy_delete_horizon_ms, s
 from compaction.certifier.reader import Bools, Int64s, Rows
 from compaction.certifier.segments import DATA, EVENT_ROW, PRODUCER_ROW, SegmentWalk, WalkedLog, join_runs, last_of_producers
 from compaction.config.entries import to_long
+from compaction.files.filesystem import join
+from compaction.files.mixed import file_system
 from compaction.formats.indexes import TXN_ROW
 from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
 from compaction.kernels.tables import ABORT, COMMIT
 from compaction.names import CLEANER_OFFSETS, SNAPSHOT, TXNINDEX, segment_file
-from compaction.storage.filesystem import join
-from compaction.storage.mixed import file_system
 
 #: the outcome of a transaction without a marker
 OPEN = -1

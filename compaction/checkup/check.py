@@ -18,12 +18,12 @@ from typing import Any
 
 from compaction import startup
 from compaction.errors import CompactionError
+from compaction.files.local import free_space
 from compaction.kernels.ownership import why_not_private
 from compaction.printable import printable
 from compaction.results import Result
 from compaction.screen.amounts import counted, decimal
 from compaction.screen.text_table import Line, Style, wrapped
-from compaction.storage.local import free_space
 
 _NAME_WIDTH, _STATE_WIDTH = 14, 8
 MACHINE = "machine"

@@ -18,22 +18,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from compaction.checkup.check import Check, State
-from compaction.cleaning.log_to_clean import segments_between
-from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import LogPlan, PolicyPlan, plan_log
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
-from compaction.logdir.settings import Settings
+from compaction.files.filesystem import DiskFileSystem, FileSystem, join, storage_of
+from compaction.files.local import free_space
+from compaction.files.mixed import file_system
+from compaction.files.overlay import OverlayFileSystem
+from compaction.files.segment_file import SegmentFile
+from compaction.log.settings import Settings
 from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, TopicPartition, parse_partition_dir, segment_file
 from compaction.output.journal import JOURNAL
+from compaction.rules.log_to_clean import segments_between
+from compaction.rules.log_view import LogView
+from compaction.rules.plan import LogPlan, PolicyPlan, plan_log
 from compaction.run.log import Log
 from compaction.run.prepare import LogAccess, prepare
 from compaction.screen.amounts import counted, decimal, duration
-from compaction.storage.filesystem import DiskFileSystem, FileSystem, join, storage_of
-from compaction.storage.local import free_space
-from compaction.storage.mixed import file_system
-from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.segment_file import SegmentFile
 
 _MARKED = re.compile(r"Marking its partition \((?P<name>[^)]+)\) as uncleanable")
 _ENDED = re.compile(r"kafka-log-cleaner-thread-(?P<number>\d+)\]?: (?:Error due to|Stopped)")

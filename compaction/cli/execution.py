@@ -18,10 +18,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.engine_choice import Surroundings, in_command
 from compaction.cli import interrupts, log_lines, standard_streams
 from compaction.cli.parser import Parser
+from compaction.engine_choice import Surroundings, in_command
 from compaction.errors import CompactionError, StorageError, UsageError
+from compaction.files.calls import call
+from compaction.files.text_files import NEW_FILE, PRIVATE, check_writable, write_text
 from compaction.metrics import open_metrics, with_last_success
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON
@@ -29,8 +31,6 @@ from compaction.printable import printable
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
 from compaction.screen.text_table import Screen
-from compaction.storage.calls import call
-from compaction.storage.text_files import NEW_FILE, PRIVATE, check_writable, write_text
 
 if TYPE_CHECKING:
     from compaction.screen.progress import Progress

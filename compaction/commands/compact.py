@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from compaction.api.engine_choice import ENCRYPTED, Engine, progress, wave_ended
 from compaction.cli import execution, log_lines
 from compaction.commands.runs import OnReport, done_before, report_without_logs, run_on_engine
 from compaction.config.request import Budget, CheckCopy, CompactionRequest
+from compaction.engine_choice import ENCRYPTED, EngineChoice, progress, wave_ended
 from compaction.errors import CompactionError
 from compaction.names import TopicPartition
 from compaction.options.inputs import Inputs, read_request, with_output
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from compaction.certifier.certificate import VerifyReport
 
-Execute = Callable[[Engine, CompactionRequest], RunReport]
+Execute = Callable[[EngineChoice, CompactionRequest], RunReport]
 
 _DESCRIPTION = """\
 Compact Kafka logs at rest: keep the latest record of each key, exactly as the log cleaner of
@@ -94,7 +94,7 @@ def run(log_dirs: Texts, options: CompactOptions, on_report: OnReport, execute: 
     """
     budget = budget_of(options)
 
-    def work(engine: Engine, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
+    def work(engine: EngineChoice, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
         request = replace(
             with_output(inputs, read_request(inputs)),
             include_active=options["include_active"],
@@ -129,7 +129,7 @@ def budget_of(options: CompactOptions) -> Budget:
     )
 
 
-def clean(engine: Engine, request: CompactionRequest) -> RunReport:
+def clean(engine: EngineChoice, request: CompactionRequest) -> RunReport:
     """Runs the cleaner. It is imported only here, so that a run without logs, or with a usage error, is quick."""
     if (report := report_without_logs(request)) is not None:
         return report
@@ -146,7 +146,7 @@ def _require_sources(request: CompactionRequest) -> None:
     require_sources(request)
 
 
-def _verified(engine: Engine, request: CompactionRequest, report: RunReport) -> list[VerifyReport]:
+def _verified(engine: EngineChoice, request: CompactionRequest, report: RunReport) -> list[VerifyReport]:
     """The certificates of the result; of all logs if an earlier run made the output, because it may not have verified it."""
     from compaction.certifier.find_pairs import requests
     from compaction.commands.verify import certified
@@ -157,7 +157,7 @@ def _verified(engine: Engine, request: CompactionRequest, report: RunReport) -> 
     return [certified(engine, verification) for verification in requests(request, report)]
 
 
-def _check_of(engine: Engine, request: CompactionRequest, verified: list[VerifyReport]) -> CheckCopy:
+def _check_of(engine: EngineChoice, request: CompactionRequest, verified: list[VerifyReport]) -> CheckCopy:
     """Adds the certificates of a copy to ``verified`` before it is published; an error if one does not hold."""
 
     def check(log_dir: str, copy: str, logs: frozenset[TopicPartition]) -> None:

@@ -7,17 +7,17 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from compaction.api.engine_choice import ENCRYPTED, Engine, chosen, progress
 from compaction.cli import execution, log_lines
 from compaction.counting.count_report import CountReport
-from compaction.locking.access import Purpose, access
+from compaction.engine_choice import ENCRYPTED, EngineChoice, chosen, progress
+from compaction.files.mixed import file_system
+from compaction.log.access import Purpose, access
 from compaction.options.inputs import Inputs, find_logs, read_selector
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON, CountOptions, Html, LogDirs, Messages, Output
 from compaction.options.values import Texts
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.storage.mixed import file_system
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -123,7 +123,7 @@ def _show(report: CountReport, arguments: argparse.Namespace) -> None:
         log_lines.print_error(f"{log.location.topic_partition}: {log.error}")
 
 
-def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int:
+def main(argv: Sequence[str] | None = None, engine: EngineChoice | None = None) -> int:
     """Runs the command; returns its exit code, see ``compact``."""
 
     def body(arguments: argparse.Namespace) -> int:

@@ -8,14 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from compaction.api.engine_choice import Engine, chosen, progress
 from compaction.cli import execution, log_lines
 from compaction.commands.provenance import provenance
-from compaction.compare.comparison import Comparison, OutcomeStatus, explanation_lines, explanations_to_json
-from compaction.compare.comparison_metrics import comparison_metrics
-from compaction.config import Policy
 from compaction.config.request import ComparisonRequest, Span
-from compaction.config.sources import CONFIGURED
+from compaction.config.sources import CONFIGURED, Policy
+from compaction.engine_choice import EngineChoice, chosen, progress
 from compaction.errors import UsageError
 from compaction.options.inputs import Inputs, read_request, read_selector
 from compaction.options.option import CommandOptions
@@ -33,12 +30,14 @@ from compaction.options.table import (
     Report,
 )
 from compaction.options.values import Texts, as_of_ms, read_duration, read_size, texts_of_policies
-from compaction.simulation.result import OverTime, simulation_metrics
+from compaction.policies.comparison import Comparison, OutcomeStatus, explanation_lines, explanations_to_json
+from compaction.policies.comparison_metrics import comparison_metrics
+from compaction.policies.result import OverTime, simulation_metrics
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Execute = Callable[[Engine, ComparisonRequest], Comparison | OverTime]
+Execute = Callable[[EngineChoice, ComparisonRequest], Comparison | OverTime]
 
 _DESCRIPTION = """\
 Compare policies on logs at rest without writing to them: bytes, records, segments and tombstones
@@ -130,11 +129,11 @@ def run(log_dirs: Texts, options: DryRunOptions, execute: Execute) -> Comparison
         return replace(execute(engine, request), origin=provenance(inputs, engine))
 
 
-def compare(engine: Engine, request: ComparisonRequest) -> Comparison | OverTime:
+def compare(engine: EngineChoice, request: ComparisonRequest) -> Comparison | OverTime:
     """Runs the comparison, or the simulation. They are imported only here, so that a wrong call fails at once."""
     engine.require()
-    from compaction.compare.compare_policies import compare_with
-    from compaction.simulation.over_time import simulate
+    from compaction.policies.compare_policies import compare_with
+    from compaction.policies.over_time import simulate
 
     with progress() as progress_display:
         start = engine.passes(progress_display)
@@ -185,7 +184,7 @@ def main(argv: Sequence[str] | None = None, execute: Execute = compare) -> int:
 
 def _explain(options: DryRunOptions, arguments: argparse.Namespace) -> int:
     """Explains the logs in this process, from indexes and batch headers only."""
-    from compaction.compare import compare_policies
+    from compaction.policies import compare_policies
 
     inputs = Inputs.of(OPTIONS, arguments.log_dirs, options)
     request = comparison_request(inputs, options, arguments.explain)

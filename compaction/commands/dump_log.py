@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from compaction.cli import execution, log_lines, standard_streams
 from compaction.errors import StorageError, UsageError
+from compaction.files.uri import parse_uri
 from compaction.options.inputs import read_private_keys
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSONL, MAX_BYTES, STRING_DECODER, DumpOptions, Files, Messages
@@ -21,7 +22,6 @@ from compaction.options.values import Texts, texts
 from compaction.printable import TerminalOutput
 from compaction.results import Result
 from compaction.screen.text_table import Line, Style
-from compaction.storage.uri import parse_uri
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -232,8 +232,8 @@ def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder:
 def _dump(request: DumpRequest, out: Output, print_finding: Callable[[str], None], print_error: Callable[[str], None]) -> bool:
     """Dumps the files; whether all could be read and are valid."""
     from compaction.dumping.dump_tool import Dump
-    from compaction.storage.mixed import file_system
-    from compaction.storage.object_store import require_store
+    from compaction.files.mixed import file_system
+    from compaction.files.object_store import require_store
 
     for path in request.files:
         require_store(path)

@@ -13,12 +13,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from compaction.api.engine_choice import ENCRYPTED, Engine, progress, wave_ended
 from compaction.certifier.certificate import Status
 from compaction.cli import execution, log_lines
 from compaction.commands.runs import OnReport, done_before, run_on_engine
 from compaction.config.request import CompactionRequest
+from compaction.engine_choice import ENCRYPTED, EngineChoice, progress, wave_ended
 from compaction.errors import UsageError
+from compaction.files.text_files import check_writable
 from compaction.options.inputs import Inputs, read_request, read_selector, with_output
 from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
@@ -26,7 +27,6 @@ from compaction.options.table import REPORTED, EraseOptions
 from compaction.options.values import Texts
 from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
-from compaction.storage.text_files import check_writable
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from compaction.erasure.erase_keys import ErasureRequest
     from compaction.formats.keys import KeyCriteria
 
-Execute = Callable[[Engine, "ErasureRequest"], RunReport]
+Execute = Callable[[EngineChoice, "ErasureRequest"], RunReport]
 
 _DESCRIPTION = """\
 Erase all records of given keys from logs at rest, regardless of their cleanup.policy: from clean
@@ -98,7 +98,7 @@ def run(log_dirs: Texts, options: EraseOptions, on_report: OnReport, execute: Ex
     """
     path = None if options["certificate"] is None else os.fspath(options["certificate"])
 
-    def work(engine: Engine, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
+    def work(engine: EngineChoice, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
         request = _request(inputs, options)
         if inputs.if_done and path is not None:
             salt = _certified_salt(path, request.erasure.criteria)
@@ -148,7 +148,7 @@ def _certified_salt(path: str, criteria: KeyCriteria) -> bytes | None:
         return None
 
 
-def erase_records(engine: Engine, request: ErasureRequest) -> RunReport:
+def erase_records(engine: EngineChoice, request: ErasureRequest) -> RunReport:
     """Erases the keys."""
     engine.require()
     from compaction.erasure.erase_keys import erase_keys

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from compaction.api.engine_choice import Engine
 from compaction.cli import execution
 from compaction.commands.runs import OnReport, done_before, report_without_logs, run_on_engine
 from compaction.config.request import CompactionRequest
+from compaction.engine_choice import EngineChoice
 from compaction.names import REFERENCE_VERSION
 from compaction.options.inputs import Inputs, read_request, with_output
 from compaction.options.option import CommandOptions
@@ -24,7 +24,7 @@ from compaction.run_report import RunReport
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Execute = Callable[[Engine, CompactionRequest], RunReport]
+Execute = Callable[[EngineChoice, CompactionRequest], RunReport]
 
 _DESCRIPTION = f"""\
 Apply Kafka's delete policy to logs at rest: delete segments, oldest first, that end below the log
@@ -85,7 +85,7 @@ def run(log_dirs: Texts, options: ExpireOptions, on_report: OnReport, execute: E
     :param execute: see ``delete``
     """
 
-    def work(engine: Engine, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
+    def work(engine: EngineChoice, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
         request = with_output(inputs, read_request(inputs))
         earlier_report = done_before(request) if inputs.if_done else None
         return report_once(earlier_report or execute(engine, request))
@@ -93,7 +93,7 @@ def run(log_dirs: Texts, options: ExpireOptions, on_report: OnReport, execute: E
     return run_on_engine(Inputs.of(OPTIONS, log_dirs, options), work, on_report)
 
 
-def delete(engine: Engine, request: CompactionRequest) -> RunReport:
+def delete(engine: EngineChoice, request: CompactionRequest) -> RunReport:
     """Applies the delete policy. Only very many segments are read by tasks, so the task runner is imported on demand."""
     if (report := report_without_logs(request)) is not None:
         return report

@@ -18,14 +18,14 @@ import sys
 from typing import Any
 
 from compaction import __version__
-from compaction.api.engine_choice import Engine, command_options
 from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.resolver import BROKER_ATTRIBUTES, TOPIC_ATTRIBUTES
+from compaction.engine_choice import EngineChoice, command_options
 from compaction.options.inputs import Inputs, read_resolver
 from compaction.options.option import with_source
 
 
-def provenance(inputs: Inputs, engine: Engine | None = None) -> dict[str, Any]:
+def provenance(inputs: Inputs, engine: EngineChoice | None = None) -> dict[str, Any]:
     """The fields of the table."""
     pyspark, options = sys.modules.get("pyspark"), command_options()
     return {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.engine_choice import ship
+from compaction.engine_choice import ship
 from compaction.options.values import Texts, texts
 
 if TYPE_CHECKING:

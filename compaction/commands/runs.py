@@ -15,17 +15,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from compaction.api.engine_choice import Engine, chosen
 from compaction.commands.provenance import provenance
 from compaction.config.request import CompactionRequest
+from compaction.engine_choice import EngineChoice, chosen
 from compaction.errors import UsageError
 from compaction.exports import FORMAT, LAYOUTS, ExportTarget, TargetOptions
+from compaction.files.filesystem import storage_of
+from compaction.files.local import LocalFileSystem
+from compaction.files.uri import SPOOL, layout_of, options_of, parse_uri
 from compaction.options.inputs import Inputs, check_output_dir, join_tail, read_selector
 from compaction.run_report import RunReport
 from compaction.screen.steps import step
-from compaction.storage.filesystem import storage_of
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.uri import SPOOL, layout_of, options_of, parse_uri
 
 R = TypeVar("R", bound=RunReport)
 
@@ -52,7 +52,7 @@ def in_layout(inputs: Inputs, run: Callable[[Inputs], R]) -> R:
 
 def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str]:
     from compaction.exports.new_export import staging_directory
-    from compaction.storage.calls import temporary_directory
+    from compaction.files.calls import temporary_directory
 
     if storage_of(target.path).renames:
         return staging_directory(LocalFileSystem(), f"{target.path}.copy")
@@ -77,7 +77,7 @@ def _target(inputs: Inputs) -> ExportTarget:
 
 
 #: the run itself: calls its last argument with the report of its logs, and returns the result
-Work = Callable[[Engine, Inputs, Callable[[RunReport], RunReport]], RunReport]
+Work = Callable[[EngineChoice, Inputs, Callable[[RunReport], RunReport]], RunReport]
 #: called with the report as soon as the logs are done, and before they are verified
 OnReport = Callable[[RunReport], None]
 

@@ -10,14 +10,17 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compaction.api.engine_choice import ENCRYPTED, Engine, chosen, progress
 from compaction.certifier.certificate import Status, VerifyReport, error_line
 from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cli import execution, log_lines
 from compaction.commands.provenance import provenance
+from compaction.engine_choice import ENCRYPTED, EngineChoice, chosen, progress
 from compaction.errors import UsageError
-from compaction.locking.access import Purpose, access
-from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
+from compaction.files.mixed import file_system
+from compaction.files.remote import require_finished
+from compaction.files.uri import parse_uri
+from compaction.log.access import Purpose, access
+from compaction.log.discover import Selector, check_log_dirs, discover, require_logs
 from compaction.names import TopicPartition, parse_partition_dir
 from compaction.options.inputs import (
     Inputs,
@@ -33,9 +36,6 @@ from compaction.options.option import CommandOptions
 from compaction.options.table import JSON, Html, Messages, Output, Quiet, Report, Sides, VerifyOptions, Why
 from compaction.options.values import Texts, texts
 from compaction.screen.text_table import Screen
-from compaction.storage.mixed import file_system
-from compaction.storage.remote import require_finished
-from compaction.storage.uri import parse_uri
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -122,7 +122,7 @@ def run(sides: Sides, options: VerifyOptions) -> VerifyReport:
         return replace(_verify(engine, call), origin=provenance(inputs, engine))
 
 
-def _verify(engine: Engine, call: VerifyInputs) -> VerifyReport:
+def _verify(engine: EngineChoice, call: VerifyInputs) -> VerifyReport:
     if call.certificate is None or call.erased is None:
         return certified(engine, call.request)
     from compaction.certifier.erasure_certificate import certify_erasure, compare
@@ -134,7 +134,7 @@ def _verify(engine: Engine, call: VerifyInputs) -> VerifyReport:
     return replace(report, certificate=call.certificate_path)
 
 
-def certified(engine: Engine, request: VerifyRequest) -> VerifyReport:
+def certified(engine: EngineChoice, request: VerifyRequest) -> VerifyReport:
     """Certifies the logs. The kernels are imported only here, so that a wrong call fails at once."""
     from compaction.certifier.certify import certify
 
@@ -142,7 +142,7 @@ def certified(engine: Engine, request: VerifyRequest) -> VerifyReport:
         return certify(engine.passes(progress_display), request)
 
 
-def _explained(engine: Engine, request: VerifyRequest, offset: int) -> list[str]:
+def _explained(engine: EngineChoice, request: VerifyRequest, offset: int) -> list[str]:
     """The fate of one record of the requested log, as lines of text."""
     from compaction.certifier import explain_record
 
@@ -268,7 +268,7 @@ def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
     return execution.finish([(arguments.report, report.to_json), (arguments.html, report.to_html)], print_it, report.exit_code)
 
 
-def main(argv: Sequence[str] | None = None, engine: Engine | None = None) -> int:
+def main(argv: Sequence[str] | None = None, engine: EngineChoice | None = None) -> int:
     """Runs the command; returns its exit code, see ``compact``."""
 
     def body(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from compaction.config import Policy, Resolver
+from compaction.config.resolver import Resolver
+from compaction.config.sources import Policy
 from compaction.names import LogLocation, TopicPartition
 
 #: orders of logs
@@ -31,18 +32,18 @@ class CompactionRequest:
     """One run of the log cleaner.
 
     ``log_dirs`` are absolute and do not overlap; ``logs`` are the selected logs in them, found before the run takes any lock
-    (``compaction.logdir.discover``). ``as_of_ms`` is "now" for every rule. ``resolver`` has all sources
+    (``compaction.log.discover``). ``as_of_ms`` is "now" for every rule. ``resolver`` has all sources
     of configuration except the metadata logs (``Resolver.with_metadata``). ``include_active``: no broker will append to these
     directories. ``allow_keyless``: records without a key may be dropped. ``metadata_dirs`` are absolute: log directories or
-    metadata logs that apply to log directories of the same cluster (``compaction.logdir.metadata_logs``).
+    metadata logs that apply to log directories of the same cluster (``compaction.log.metadata_logs``).
     ``replace``: ``output_dir`` may be a finished output, which the new one replaces. ``call`` is the request of the run,
     as an output records it (``compaction.output.finished``). ``only_known_files``: a copy has none that no broker loads.
     ``kafka_version`` is the version whose rules apply; ``None`` for that of each log's cluster
-    (``compaction.logdir.settings``). ``release_early``: replaced segments are removed without regard to
+    (``compaction.log.settings``). ``release_early``: replaced segments are removed without regard to
     ``file.delete.delay.ms``. ``retain_replaced``: they are not removed in the run, which compares the result with them.
     ``since``: a finished output that the copy continues (``compaction.output.previous_copy``). ``check_copy`` raises an error
     if a copy must not be published.
-    ``order``: the dirtiest logs first, or those with the largest benefit (``compaction.cleaning.plan``).
+    ``order``: the dirtiest logs first, or those with the largest benefit (``compaction.rules.plan``).
     """
 
     log_dirs: tuple[str, ...]

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.transactions import AbortedRanges
 from compaction.counting.key_totals import NOT_NEWEST, Int64s, KeyGroups
 from compaction.formats.codecs import Codec
 from compaction.formats.message_set import LEAST_BYTES_V0, LEAST_BYTES_V1
 from compaction.formats.record_batch import CODEC, CONTROL, HEADER_SIZE, MAGIC, TRANSACTIONAL
+from compaction.rules.transactions import AbortedRanges
 from compaction.source.read_columns import Records
 
 Bools = NDArray[np.bool_]

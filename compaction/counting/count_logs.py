@@ -17,18 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compaction.cleaning.transactions import aborted_of
 from compaction.counting.byte_usage import Measured, StoredLog, Usage, newest_cells
 from compaction.counting.key_totals import NO_NAMES, Int64s, KeyGroups, KeySummary, KeyTotals, Largest, key_table, packed_parts
+from compaction.engine import Engine, Item, Job, Place, Reading, exchange, pack
 from compaction.errors import LogError, as_log_error
+from compaction.files.filesystem import FileSystem
+from compaction.files.mixed import file_system
+from compaction.files.overlay import OverlayFileSystem
 from compaction.kernels import columns
 from compaction.names import LogLocation
+from compaction.rules.transactions import aborted_of
 from compaction.source.read_columns import Records, read_columns
 from compaction.source.read_plan import ReadRequest, ReadTask, plan_log, plan_stored
-from compaction.storage.filesystem import FileSystem
-from compaction.storage.mixed import file_system
-from compaction.storage.overlay import OverlayFileSystem
-from compaction.task_runner import Engine, Item, Job, Place, Reading, exchange, pack
 
 #: the names whose records are counted: keys always, the others with the bytes
 KEYS, GROUPS, HEADER_NAMES, PRODUCERS = "keys", "groups", "headers", "producers"
@@ -271,9 +271,7 @@ def _count_tasks(tasks: Iterable[CountTask]) -> Iterator[Item]:
         yield _COUNTS, TaskCounts(task.log, totals.counts, totals.usage, reading)
 
 
-def _counted(
-    task: CountTask, totals: TaskTotals, reading: Generator[Records, None, str]
-) -> Generator[Item, None, str]:
+def _counted(task: CountTask, totals: TaskTotals, reading: Generator[Records, None, str]) -> Generator[Item, None, str]:
     while True:
         try:
             records = next(reading)

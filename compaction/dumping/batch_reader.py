@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
+from compaction.files.contents import view
+from compaction.files.filesystem import FileSystem
 from compaction.formats import message_set
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.message_set import HEADER_V0, HEADER_V1, LEAST_BYTES_V0, parse_message_entry
@@ -27,8 +29,6 @@ from compaction.formats.record_batch import (
     BatchHeader,
 )
 from compaction.kernels.records import COLUMNS, TIMESTAMP, locate_fields
-from compaction.storage.contents import view
-from compaction.storage.filesystem import FileSystem
 
 WINDOW_BYTES = 4 << 20
 _UP_TO_MAGIC = HEADER.offset("magic") + 1

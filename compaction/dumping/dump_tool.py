@@ -27,14 +27,14 @@ from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.spool import PairSpool
 from compaction.dumping.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, partition_files
 from compaction.errors import CorruptLogError, LogError, UsageError
+from compaction.files.filesystem import FileSystem
+from compaction.files.segment_file import SegmentFile
+from compaction.files.text_files import MAX_INDEX_BYTES, read_small
 from compaction.formats.indexes import read_offset_index, read_time_index
 from compaction.formats.message_set import MessageEntry, parse_message_entry
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import MAGIC, MAX_PLAIN_BYTES, RecordBatch, parse_batch
 from compaction.names import INDEX, TIMEINDEX
-from compaction.storage.filesystem import FileSystem
-from compaction.storage.segment_file import SegmentFile
-from compaction.storage.text_files import MAX_INDEX_BYTES, read_small
 
 
 class TimestampMatch(NamedTuple):

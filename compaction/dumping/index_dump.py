@@ -20,12 +20,12 @@ from compaction.dumping.json_lines import Row
 from compaction.dumping.segment_dump import optional_long
 from compaction.dumping.targets import Target
 from compaction.errors import CorruptLogError
+from compaction.files.filesystem import FileSystem
+from compaction.files.text_files import MAX_INDEX_BYTES, read_small
 from compaction.formats.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import ProducerEntry, read_snapshot
 from compaction.names import INDEX, LOG
-from compaction.storage.filesystem import FileSystem
-from compaction.storage.text_files import MAX_INDEX_BYTES, read_small
 
 #: Kafka's default of ``--max-message-size``
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024

@@ -16,11 +16,11 @@ from typing import NamedTuple
 from compaction.dumping.batch_reader import NOT_WELL_FORMED, LocatedBatch, Longs, Message
 from compaction.dumping.record_decoders import MESSAGE_DECODERS, control_record, decode_text
 from compaction.dumping.segment_dump import NO_HEADERS, SegmentDump, SegmentView, headers_at, sequence_of, time_label, v2_fields
+from compaction.files.filesystem import FileSystem
 from compaction.formats.codecs import Codec
 from compaction.formats.java_text import java_text
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import CONTROL, MAGIC
-from compaction.storage.filesystem import FileSystem
 
 _NO_V2_FIELDS: Mapping[str, int | None] = dict.fromkeys(
     ("baseOffset", "lastOffset", "count", "baseSequence", "lastSequence", "producerId", "producerEpoch",

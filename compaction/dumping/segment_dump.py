@@ -26,11 +26,11 @@ from compaction.dumping.batch_reader import (
     record_tables,
 )
 from compaction.dumping.record_decoders import Decoder, control_text, decode_text
+from compaction.files.filesystem import FileSystem
 from compaction.formats.codecs import Codec
 from compaction.formats.java_text import java_text
 from compaction.formats.primitives import FormatError, decode_varint
 from compaction.formats.record_batch import CONTROL, DELETE_HORIZON, MAGIC, TRANSACTIONAL
-from compaction.storage.filesystem import FileSystem
 
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from compaction.storage.filesystem import storage_errors
+from compaction.files.filesystem import storage_errors
 
 #: number of pairs in memory before they are written to a file
 MEMORY_PAIRS = 1 << 20

@@ -9,8 +9,8 @@ import re
 from enum import Enum
 from typing import NamedTuple
 
+from compaction.files.filesystem import FileSystem, join, parent, storage_of
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_segment_file
-from compaction.storage.filesystem import FileSystem, join, parent, storage_of
 
 METADATA_SNAPSHOT = ".checkpoint"
 BOOTSTRAP_SNAPSHOT = "bootstrap.checkpoint"

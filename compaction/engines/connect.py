@@ -3,7 +3,7 @@
 A value is some rows, each with a piece of its pickled bytes, and the number of the part that gets it. ``repartitionById``
 brings the rows of a part together, ``mapInArrow`` runs its task, which merges the values by place. A server runs a query again
 for each that uses it, so the shards of pass 1 are kept in the executors until pass 2 has ended; if some are lost, their tasks
-run again, and what these send is compared with what the driver has accepted (``task_runner.Reading``).
+run again, and what these send is compared with what the driver has accepted (``engine.Reading``).
 
 The engine has a session of its own, a clone of the caller's: its modules, settings and interrupts are no other's, and all of it
 ends with the engine. The run's secret and all keys are in the memory of the server and of the executors, and in Spark's own
@@ -26,11 +26,11 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.storagelevel import StorageLevel
 
+from compaction.engine import Emission, Items, Job, Place, Source, freeze_gc
 from compaction.engines.spool import Piece, Spool
 from compaction.errors import CompactionError, UsageError
+from compaction.files.calls import driver_environment, environment
 from compaction.screen.steps import step
-from compaction.storage.calls import driver_environment, environment
-from compaction.task_runner import Emission, Items, Job, Place, Source, freeze_gc
 
 R = TypeVar("R")
 
@@ -104,7 +104,7 @@ def ship_package(session: Any) -> None:
 
 
 class ConnectEngine:
-    """Implements ``compaction.task_runner.Engine``.
+    """Implements ``compaction.engine.Engine``.
 
     :param session: of Spark Connect; it is left as it is
     :param progress: shows the bytes that the tasks of each pass have read
@@ -254,7 +254,7 @@ class ConnectEngine:
 
 
 class Shuffled:
-    """See ``compaction.task_runner.Shuffle``.
+    """See ``compaction.engine.Shuffle``.
 
     :ivar rows: of the values
     :ivar together: they are in their partitions, each with a row for its task

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
+from compaction.engine import Emission, Items, Job, Place, Source
 from compaction.engines.limits import usable_cores
 from compaction.engines.spool import Piece, Spool
 from compaction.engines.workers import Workers
-from compaction.task_runner import Emission, Items, Job, Place, Source
 
 if TYPE_CHECKING:
     from compaction.screen.progress import Progress
@@ -28,7 +28,7 @@ Placed = list[tuple[Place, Piece]]
 
 
 class _Shuffled(NamedTuple):
-    """See ``compaction.task_runner.Shuffle``. The values are in the spools of the processes, which end with the engine."""
+    """See ``compaction.engine.Shuffle``. The values are in the spools of the processes, which end with the engine."""
 
     results: list[Any]
     placed: Sequence[Placed]
@@ -41,15 +41,13 @@ class _Shuffled(NamedTuple):
 
 
 class LocalEngine:
-    """Implements ``compaction.task_runner.Engine``; a context manager that ends the workers.
+    """Implements ``compaction.engine.Engine``; a context manager that ends the workers.
 
     :param cores: number of worker processes; by default the cores that this process may use
     :param progress: shows the bytes that the tasks of each pass have read
     """
 
-    def __init__(
-        self, cores: int | None = None, progress: Progress | None = None, inline_bytes: int = INLINE_BYTES
-    ) -> None:
+    def __init__(self, cores: int | None = None, progress: Progress | None = None, inline_bytes: int = INLINE_BYTES) -> None:
         #: number of tasks that run concurrently
         self.cores = cores or usable_cores()
         self._inline_bytes = inline_bytes

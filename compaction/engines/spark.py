@@ -16,11 +16,11 @@ from typing import Any, TypeVar, cast
 from py4j.protocol import Py4JError
 from pyspark import RDD, Broadcast, SparkContext, StatusTracker
 
+from compaction.engine import Emission, Job, Place, Source, freeze_gc
 from compaction.engines.spark_jobs import OwnJobs, concurrent_tasks
+from compaction.files import read_counter
 from compaction.screen.progress import Progress
 from compaction.screen.steps import step
-from compaction.storage import read_counter
-from compaction.task_runner import Emission, Job, Place, Source, freeze_gc
 
 R = TypeVar("R")
 
@@ -32,7 +32,7 @@ _Placed = tuple[Place | None, list[Any]]
 
 
 class SparkEngine:
-    """Implements ``compaction.task_runner.Engine``.
+    """Implements ``compaction.engine.Engine``.
 
     :param progress: shows the bytes that the tasks of each pass have read
     """
@@ -150,7 +150,7 @@ class SparkEngine:
 
 
 class Shuffled:
-    """See ``compaction.task_runner.Shuffle``.
+    """See ``compaction.engine.Shuffle``.
 
     :ivar rdd: ``parts`` partitions, and one of the driver
     :ivar job: that of its tasks, as long as they have not run

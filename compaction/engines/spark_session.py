@@ -39,9 +39,9 @@ from pyspark.sql import SparkSession
 
 from compaction import startup as protection
 from compaction.engines.spark_jvm import C1_ONLY, LOCAL_DIRS, choose_jvm_options, private_dirs, start_jvm
+from compaction.files import read_counter
 from compaction.kernels.cache import CACHE_DIR, NO_CACHE, process_cache_dir
 from compaction.startup import MASTER, is_local, require_safe_jvm
-from compaction.storage import read_counter
 
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _EXECUTOR_CACHE_DIR = _EXECUTOR_ENVIRONMENT + CACHE_DIR

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, BinaryIO, NamedTuple
 
-from compaction.storage.filesystem import storage_errors
+from compaction.files.filesystem import storage_errors
 
 _NAME = "kafka-log-compaction"
 _USE = "hold intermediate results"

@@ -35,8 +35,8 @@ from typing import Any, NoReturn, TypeVar
 from compaction.engines.limits import oom_kills
 from compaction.engines.spool import Spool, of_process
 from compaction.errors import CompactionError
-from compaction.storage import read_counter
-from compaction.storage.calls import environment
+from compaction.files import read_counter
+from compaction.files.calls import environment
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -13,20 +13,20 @@ from compaction.certifier.certificate import Remains, Status, error_line
 from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.erasure_certificate import certify_erasure, document, failed_log, status_of
 from compaction.certifier.find_pairs import VerifyRequest, of_logs
-from compaction.cleaning.log_to_clean import SkipCause
 from compaction.config.request import CompactionRequest
+from compaction.engine import Engine
 from compaction.erasure.find_matches import Erasure
 from compaction.errors import CompactionError, as_log_error
+from compaction.files.durable import DurableSteps, names_in, run_alone
+from compaction.files.text_files import PRIVATE, remove_text, write_text
 from compaction.names import LogLocation, TopicPartition
 from compaction.output.finished import layout, record_request
 from compaction.output.segment_files import remove_deleted
 from compaction.report import LogReport
+from compaction.rules.log_to_clean import SkipCause
 from compaction.run.destination import Destination
 from compaction.run.log import Log, failed_report
 from compaction.screen.steps import step
-from compaction.storage.durable import DurableSteps, names_in, run_alone
-from compaction.storage.text_files import PRIVATE, remove_text, write_text
-from compaction.task_runner import Engine
 
 NOT_MADE = "none"
 _COPY_AWAY = "copy them away before the next run or a broker's start, which remove them"

@@ -45,21 +45,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.kafka_rules import KafkaRules, OldFormat, Retention
-from compaction.cleaning.log_to_clean import SkipCause, Verdict
-from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import Group, LogPlan, PolicyPlan
-from compaction.cleaning.record_retention import ActiveProducers, RoundRules
-from compaction.cleaning.transactions import AbortedRanges, Int64s, Rows
-from compaction.config import TopicConfig
 from compaction.config.request import CompactionRequest
+from compaction.config.resolver import TopicConfig
+from compaction.engine import Engine, Job, pack, size_of
 from compaction.erasure.certify_result import Certified, Certifier, remove_sources
 from compaction.erasure.erasure_report import erased_report, erasure_document, left_files, missing_document, notes_of
 from compaction.erasure.find_matches import Erasure, FoundKeys, SliceMatches, match_slices, matchers, unpacked
 from compaction.errors import CorruptLogError
+from compaction.files.durable import DurableSteps
+from compaction.files.filesystem import DiskFileSystem
 from compaction.formats.keys import KeyPlaces
 from compaction.kernels import tables
-from compaction.logdir.settings import Settings
+from compaction.log.settings import Settings
 from compaction.names import LogLocation
 from compaction.output.finished import uncertified
 from compaction.output.swap import has_replaced_segments
@@ -67,6 +64,12 @@ from compaction.passes.clean_into import clean_parts
 from compaction.passes.merge import CleanedParts
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult, SliceId
 from compaction.report import LogReport
+from compaction.rules.kafka_rules import KafkaRules, OldFormat, Retention
+from compaction.rules.log_to_clean import SkipCause, Verdict
+from compaction.rules.log_view import LogView
+from compaction.rules.plan import Group, LogPlan, PolicyPlan
+from compaction.rules.record_retention import ActiveProducers, RoundRules
+from compaction.rules.transactions import AbortedRanges, Int64s, Rows
 from compaction.run.cleaner import Cleaner
 from compaction.run.destination import Destination
 from compaction.run.log import Log
@@ -74,9 +77,6 @@ from compaction.run.offset_maps import pass_2
 from compaction.run.run import REAL, Command, Environment, Run
 from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
-from compaction.storage.durable import DurableSteps
-from compaction.storage.filesystem import DiskFileSystem
-from compaction.task_runner import Engine, Job, pack, size_of
 
 _INTERNAL = "__"
 #: before the modification time of any segment

@@ -26,17 +26,17 @@ from typing import Any
 import numpy as np
 
 from compaction.certifier.find_remains import unreached
-from compaction.cleaning.log_to_clean import Verdict
 from compaction.config.request import CompactionRequest
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
+from compaction.files.filesystem import join, storage_of
+from compaction.files.mixed import file_system
 from compaction.formats.keys import KeyPlaces, salted_digest
-from compaction.locking.mounts import keeps_snapshots
+from compaction.log.mounts import keeps_snapshots
 from compaction.names import LogLocation, marked_dirs_of
 from compaction.report import LogReport
+from compaction.rules.log_to_clean import Verdict
 from compaction.run.log import Log, cleaned_report, skipped_report
 from compaction.screen.amounts import counted
-from compaction.storage.filesystem import join, storage_of
-from compaction.storage.mixed import file_system
 
 #: keys, and lines of missing ones, that the report lists
 MOST_LISTED = 10_000

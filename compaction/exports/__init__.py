@@ -19,10 +19,10 @@ from importlib.metadata import EntryPoint, distributions
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from compaction.errors import CompactionError, UsageError
+from compaction.files.filesystem import File, FileRange, ReadableFileSystem
+from compaction.files.uri import LAYOUT_NAME
 from compaction.formats.checkpoints import EpochEntry
 from compaction.names import TopicPartition
-from compaction.storage.filesystem import File, FileRange, ReadableFileSystem
-from compaction.storage.uri import LAYOUT_NAME
 
 GROUP = "compaction.export_layouts"
 #: the layouts of this package by name, as an entry point gives them

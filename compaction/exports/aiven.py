@@ -46,12 +46,12 @@ from compaction.exports.stored_segments import (
     require_one_topic,
     upload_objects,
 )
+from compaction.files.data_keys import data_key
+from compaction.files.filesystem import FileRange, FileStat, ReadableFileSystem, base_name, join
+from compaction.files.text_files import MAX_INDEX_BYTES
 from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition
 from compaction.screen.amounts import counted
-from compaction.storage.data_keys import data_key
-from compaction.storage.filesystem import FileRange, FileStat, ReadableFileSystem, base_name, join
-from compaction.storage.text_files import MAX_INDEX_BYTES
 
 #: the suffixes of a segment's objects beside ``.log``
 INDEXES, MANIFEST = ".indexes", ".rsm-manifest"

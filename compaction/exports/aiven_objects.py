@@ -26,9 +26,9 @@ import zstandard
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
+from compaction.files.data_keys import require_cryptography
+from compaction.files.filesystem import File, FileStat, ReadableFileSystem, read_full
 from compaction.formats.checkpoints import EpochEntry
-from compaction.storage.data_keys import require_cryptography
-from compaction.storage.filesystem import File, FileStat, ReadableFileSystem, read_full
 
 _MANIFEST_HINT = "restore the manifest from another copy"
 _INT_MAX = 2**31 - 1

@@ -39,13 +39,13 @@ from compaction.exports.new_export import NewExport
 from compaction.exports.stored_segments import read_object
 from compaction.exports.tiered_writer import TieredTarget, tiered_source, tiered_target
 from compaction.exports.uploads import SegmentContent, TopicLog, Upload
+from compaction.files.contents import READ_BYTES, read_back_error
+from compaction.files.data_keys import DATA_KEY_BYTES, new_data_key
+from compaction.files.filesystem import join
+from compaction.files.mixed import MixedFileSystem
 from compaction.formats.checkpoints import format_leader_epochs
 from compaction.formats.indexes import read_time_index
 from compaction.names import LOG, TIMEINDEX
-from compaction.storage.contents import READ_BYTES, read_back_error
-from compaction.storage.data_keys import DATA_KEY_BYTES, new_data_key
-from compaction.storage.filesystem import join
-from compaction.storage.mixed import MixedFileSystem
 
 #: the plugin's default of ``chunk.size``
 CHUNK_BYTES = 4 << 20

@@ -30,6 +30,12 @@ from numpy.typing import NDArray
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
 from compaction.exports import ExportLayout, LogFile, Place, StoredLog, StoredSegment, when_writing
 from compaction.exports.stored_segments import in_parallel
+from compaction.files.calls import use_spool
+from compaction.files.contents import read_range
+from compaction.files.filesystem import File, FileRange, FileStat, ReadableFileSystem, join, storage_errors
+from compaction.files.local import LocalFileSystem, free_space
+from compaction.files.text_files import read_small
+from compaction.files.uri import SPOOL, options_of
 from compaction.formats.backup import (
     MANIFEST,
     READ_COMMITTED,
@@ -54,12 +60,6 @@ from compaction.kernels.backup_records import (
 )
 from compaction.names import LOG, TopicPartition
 from compaction.screen.amounts import size as amount
-from compaction.storage.calls import use_spool
-from compaction.storage.contents import read_range
-from compaction.storage.filesystem import File, FileRange, FileStat, ReadableFileSystem, join, storage_errors
-from compaction.storage.local import LocalFileSystem, free_space
-from compaction.storage.text_files import read_small
-from compaction.storage.uri import SPOOL, options_of
 
 #: bounds memory; a manifest has about 600 bytes for each segment, and a backup begins one for each partition and minute
 MAX_MANIFEST_BYTES = 1 << 30

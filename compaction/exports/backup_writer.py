@@ -24,6 +24,9 @@ from compaction.errors import CorruptLogError, UnsupportedLogError, UsageError
 from compaction.exports import UNCOMMITTED, TargetOptions
 from compaction.exports.backup import read_manifest
 from compaction.exports.new_export import NewExport, new_export, require_empty
+from compaction.files.filesystem import base_name, join
+from compaction.files.mixed import file_system
+from compaction.files.uri import is_layout, layout_path
 from compaction.formats.backup import (
     MANIFEST,
     BackupManifest,
@@ -41,9 +44,6 @@ from compaction.screen.amounts import counted
 from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadEnd, ReadRequest, ReadTask, plan_read, read_ends
 from compaction.source.view_options import READ_COMMITTED
-from compaction.storage.filesystem import base_name, join
-from compaction.storage.mixed import file_system
-from compaction.storage.uri import is_layout, layout_path
 
 #: properties of a log that a set does not have, for a sentence with "no"
 LOST = (

@@ -48,6 +48,12 @@ from compaction.exports.stored_segments import (
     read_file,
     view_before,
 )
+from compaction.files.contents import InMemory, View, open_range
+from compaction.files.filesystem import File, FileRange, FileStat, ReadableFileSystem, join, normal
+from compaction.files.lock import require_unlocked
+from compaction.files.object_store import object_stat
+from compaction.files.segment_file import Rows
+from compaction.files.uri import KEY_PREFIX, TAIL, layout_path, options_of
 from compaction.formats import indexes
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.indexes import TXN_ENTRY
@@ -69,12 +75,6 @@ from compaction.names import (
     segment_file,
 )
 from compaction.screen.amounts import counted
-from compaction.storage.contents import InMemory, View, open_range
-from compaction.storage.filesystem import File, FileRange, FileStat, ReadableFileSystem, join, normal
-from compaction.storage.lock import require_unlocked
-from compaction.storage.object_store import object_stat
-from compaction.storage.segment_file import Rows
-from compaction.storage.uri import KEY_PREFIX, TAIL, layout_path, options_of
 
 _HINT = "restore the objects of this upload from another copy"
 
@@ -159,9 +159,7 @@ def _require_one_history(segment: StoredSegment, own: Sequence[EpochEntry], line
         raise _contradiction(segment, problem)
 
 
-def _require_epochs_around(
-    files: ReadableFileSystem, segment: StoredSegment, own: Sequence[EpochEntry], offset: int
-) -> None:
+def _require_epochs_around(files: ReadableFileSystem, segment: StoredSegment, own: Sequence[EpochEntry], offset: int) -> None:
     """Compare the batches from the index entry before an offset up to that offset."""
     data, start = view_before(files, segment, offset)
     for rows in batches_from(data, segment.path, start):

@@ -33,11 +33,11 @@ from compaction.exports.stored_segments import (
     require_one_topic,
     upload_objects,
 )
+from compaction.files.filesystem import FileRange, FileStat, base_name, join
+from compaction.files.text_files import read_small_text
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition
 from compaction.screen.amounts import counted
-from compaction.storage.filesystem import FileRange, FileStat, base_name, join
-from compaction.storage.text_files import read_small_text
 
 if TYPE_CHECKING:
     from compaction.exports.new_export import NewExport

@@ -3,7 +3,7 @@
 On a disk it is written in a hidden directory beside its final name, and renamed. In a store the marker of unfinished outputs is
 written first and removed last: no command reads or overwrites a prefix that has it. A failed run removes only its own objects;
 those of a killed run keep the marker. Of two runs that begin at the same time, at most one continues
-(``compaction.storage.object_output``).
+(``compaction.files.object_output``).
 
 Only the owner may enter the hidden directory. It is locked while a run uses it. The next run with the same output removes the
 directories of killed runs.
@@ -19,11 +19,8 @@ from typing import NamedTuple
 import xxhash
 
 from compaction.errors import StorageError, UsageError
-from compaction.logdir.discover import Selector, discover
-from compaction.names import LOG
-from compaction.output.finished import STAGED, hidden_name, remove_leftovers
-from compaction.storage.contents import FileDigest, verify_file
-from compaction.storage.filesystem import (
+from compaction.files.contents import FileDigest, verify_file
+from compaction.files.filesystem import (
     Chunk,
     DiskFileSystem,
     FileSystem,
@@ -34,10 +31,13 @@ from compaction.storage.filesystem import (
     removed_on_failure,
     storage_of,
 )
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.manifest import MARKER, marker
-from compaction.storage.object_output import OutputFileSystem, marked_by, put_marker, require_own
-from compaction.storage.object_store import ObjectOutput
+from compaction.files.local import LocalFileSystem
+from compaction.files.manifest import MARKER, marker
+from compaction.files.object_output import OutputFileSystem, marked_by, put_marker, require_own
+from compaction.files.object_store import ObjectOutput
+from compaction.log.discover import Selector, discover
+from compaction.names import LOG
+from compaction.output.finished import STAGED, hidden_name, remove_leftovers
 
 #: permissions
 _GROUP, _OTHERS = 0o070, 0o007

@@ -18,6 +18,11 @@ import numpy as np
 from compaction.errors import CorruptLogError
 from compaction.exports import LogFile, Place, StoredLog, StoredSegment
 from compaction.exports.lineage import within
+from compaction.files.contents import View
+from compaction.files.filesystem import OBJECTS, FileRange, FileStat, ReadableFileSystem, join, storage_of
+from compaction.files.object_store import read_whole
+from compaction.files.segment_file import Rows, SegmentScan, epoch_ranges
+from compaction.files.text_files import MAX_SMALL_BYTES, read_small_text
 from compaction.formats import indexes
 from compaction.formats.checkpoints import (
     EpochEntry,
@@ -39,11 +44,6 @@ from compaction.names import (
     parse_partition_dir,
     parse_segment_file,
 )
-from compaction.storage.contents import View
-from compaction.storage.filesystem import OBJECTS, FileRange, FileStat, ReadableFileSystem, join, storage_of
-from compaction.storage.object_store import read_whole
-from compaction.storage.segment_file import Rows, SegmentScan, epoch_ranges
-from compaction.storage.text_files import MAX_SMALL_BYTES, read_small_text
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -24,16 +24,16 @@ from compaction.exports.lineage import newest_lineage, within
 from compaction.exports.new_export import NewExport, new_export, require_empty
 from compaction.exports.stored_segments import view_of
 from compaction.exports.uploads import CopiedLog, SegmentContent, TopicLog, Upload, new_uploads, rebuilt_indexes, uploads_again
+from compaction.files.contents import View
+from compaction.files.filesystem import FileRange, join, parent
+from compaction.files.local import LocalFileSystem
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.segment_file import SegmentScan
+from compaction.files.uri import TAIL, layout_of, layout_path, options_of
 from compaction.formats.record_batch import DELETE_HORIZON
-from compaction.logdir.discover import Selector, discover
+from compaction.log.discover import Selector, discover
 from compaction.names import LOG, TopicPartition
 from compaction.screen.amounts import counted
-from compaction.storage.contents import View
-from compaction.storage.filesystem import FileRange, join, parent
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.segment_file import SegmentScan
-from compaction.storage.uri import TAIL, layout_of, layout_path, options_of
 
 _EQUAL = ("base_offset", "last_offset", "count", "leader_epoch", "producer_id", "base_sequence", "max_timestamp", "magic")
 _V2 = 2

@@ -24,23 +24,23 @@ from itertools import accumulate, pairwise
 from threading import Lock
 from typing import NamedTuple
 
-from compaction.cleaning.producer_state import ProducerStates
 from compaction.config.entries import LONG_MAX
 from compaction.errors import CorruptLogError
 from compaction.exports import StoredLog, StoredSegment
 from compaction.exports.lineage import newest_lineage, valid_pieces
 from compaction.exports.stored_segments import end_offset_of, first_batch, indexed_position, local_log, position_of, read_file
+from compaction.files.contents import READ_BYTES, View, view
+from compaction.files.filesystem import FileRange, FileSystem, ReadableFileSystem, join
+from compaction.files.segment_file import SegmentScan
 from compaction.formats import indexes
 from compaction.formats.checkpoints import EpochEntry
 from compaction.formats.primitives import crc32c
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.formats.record_batch import CRC_START, HEADER, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader
-from compaction.logdir.read_log import read_segments, replay_segment, segment_bases
+from compaction.log.read_log import read_segments, replay_segment, segment_bases
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition, segment_file
 from compaction.recovery.indexes import IndexBuilder
-from compaction.storage.contents import READ_BYTES, View, view
-from compaction.storage.filesystem import FileRange, FileSystem, ReadableFileSystem, join
-from compaction.storage.segment_file import SegmentScan
+from compaction.rules.producer_state import ProducerStates
 
 _NO_EPOCHS = (EpochEntry(0, 0),)
 

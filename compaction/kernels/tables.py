@@ -53,7 +53,7 @@ TOMBSTONE = 1
 LOOKUP = 2
 DROPPED = 2
 
-#: Bits of a batch's verdict (``compaction.cleaning.record_retention``). ``DISCARD``: all of its records are
+#: Bits of a batch's verdict (``compaction.rules.record_retention``). ``DISCARD``: all of its records are
 #: dropped (aborted data, or a marker past its delete horizon). ``RETAIN_EMPTY``: its header is retained even without records.
 #: ``MARKER_OF_EMPTY_TXN``: it is a marker of a transaction without remaining data, so retaining it sets its delete horizon.
 DISCARD = 1

@@ -8,27 +8,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
-from compaction.cleaning.kafka_rules import rules_of
-from compaction.config import Resolver, TomlSettings, read_properties, read_sets, read_toml
 from compaction.config.request import CompactionRequest
-from compaction.config.sources import Setting
+from compaction.config.resolver import Resolver
+from compaction.config.sources import Setting, TomlSettings, read_properties, read_sets, read_toml
 from compaction.errors import StorageError, UsageError
+from compaction.files.contents import digest_of
+from compaction.files.data_keys import add_private_keys
+from compaction.files.filesystem import storage_of
+from compaction.files.mixed import file_system
+from compaction.files.object_store import require_store
+from compaction.files.remote import require_finished
+from compaction.files.text_files import read_text
+from compaction.files.uri import add_tail, is_inside, is_layout, parse_uri, place_of, resolved
 from compaction.formats.java_text import parse_properties
-from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
-from compaction.logdir.metadata_logs import require_metadata_log
+from compaction.log.discover import Selector, check_log_dirs, discover, require_logs
+from compaction.log.metadata_logs import require_metadata_log
 from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
 from compaction.options.option import CommandOptions
 from compaction.options.table import AUTO
 from compaction.options.values import Texts, texts
+from compaction.rules.kafka_rules import rules_of
 from compaction.screen.steps import step
-from compaction.storage.contents import digest_of
-from compaction.storage.data_keys import add_private_keys
-from compaction.storage.filesystem import storage_of
-from compaction.storage.mixed import file_system
-from compaction.storage.object_store import require_store
-from compaction.storage.remote import require_finished
-from compaction.storage.text_files import read_text
-from compaction.storage.uri import add_tail, is_inside, is_layout, parse_uri, place_of, resolved
 
 V = TypeVar("V")
 

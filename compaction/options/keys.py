@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.errors import UsageError
+from compaction.files.text_files import read_text
 from compaction.formats.primitives import FormatError
 from compaction.options.table import Keys
 from compaction.options.values import texts
-from compaction.storage.text_files import read_text
 
 if TYPE_CHECKING:
     # imported only when keys are read, because most calls have none

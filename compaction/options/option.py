@@ -16,9 +16,9 @@ from functools import cached_property, wraps
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
 
 from compaction.errors import UsageError
+from compaction.files.calls import call as storage_call
 from compaction.options.combinations import COMBINATIONS
 from compaction.options.values import NamedSettings, Texts, Time, as_of_ms, iso_time_ms, texts
-from compaction.storage.calls import call as storage_call
 
 Values = TypeVar("Values")
 P = ParamSpec("P")

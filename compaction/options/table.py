@@ -10,19 +10,19 @@ import os
 import re
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from compaction.cleaning.kafka_rules import NEWEST, OLDEST
 from compaction.config.request import BENEFIT, DIRTY
 from compaction.config.sources import CONFIGURED
 from compaction.exports import LAYOUTS
 from compaction.options.option import Option
 from compaction.options.values import NamedSettings, Texts, Time, iso_time_ms, milliseconds, pairs, texts_of_policies
+from compaction.rules.kafka_rules import NEWEST, OLDEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-    from compaction.api.engine_choice import Engine
+    from compaction.engine_choice import EngineChoice
 
 AUTO, LOCAL, SPARK, CONNECT = "auto", "local", "spark", "connect"
 TEXT, JSON, JSONL = "text", "json", "jsonl"
@@ -167,8 +167,8 @@ class Rules(TypedDict, total=False):
 class Tasks(TypedDict, total=False):
     """What runs the tasks."""
 
-    engine: Annotated["str | Engine", _value(_RUN, "--engine", None, "run tasks in processes on this machine (local, needs"
-        " no Java), as Spark jobs (spark), or on a Spark Connect server (connect); the result is the same (default: auto,"
+    engine: Annotated["str | EngineChoice", _value(_RUN, "--engine", None, "run tasks in processes on this machine (local,"
+        " needs no Java), as Spark jobs (spark), or on a Spark Connect server (connect); the result is the same (default: auto,"
         " which is connect with SPARK_REMOTE, spark under spark-submit, and local otherwise)", default=AUTO,
         choices=(AUTO, LOCAL, SPARK, CONNECT), usual=True)]
     cores: Annotated[int | None, _value(_RUN, "--cores", "N", "run at most N worker processes on this machine; not on Spark,"

@@ -28,17 +28,17 @@ import xxhash
 
 from compaction.config.request import CheckCopy, CompactionRequest
 from compaction.errors import CompactionError, CorruptLogError, LockedError, StorageError, UsageError
+from compaction.files.contents import read_range
+from compaction.files.durable import replace_file
+from compaction.files.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent, storage_of
+from compaction.files.local import LocalFileSystem
+from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Manifests, SourceLog, is_late, is_significant
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.object_output import OutputFileSystem
+from compaction.files.object_store import ObjectFile, objects_below
+from compaction.files.uri import is_inside, resolved
 from compaction.names import LOCK, LogLocation
 from compaction.screen.amounts import counted
-from compaction.storage.contents import read_range
-from compaction.storage.durable import replace_file
-from compaction.storage.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent, storage_of
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, Manifests, SourceLog, is_late, is_significant
-from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.object_output import OutputFileSystem
-from compaction.storage.object_store import ObjectFile, objects_below
-from compaction.storage.uri import is_inside, resolved
 
 _LOG = logging.getLogger(__name__)
 FINISHED = "_finished.json"

@@ -17,10 +17,10 @@ from typing import Any
 import xxhash
 
 from compaction.errors import CorruptLogError
+from compaction.files.contents import FileDigest
+from compaction.files.durable import DurableSteps, names_in, replacement
+from compaction.files.filesystem import FileSystem, join
 from compaction.names import LOG, SEGMENT_KINDS
-from compaction.storage.contents import FileDigest
-from compaction.storage.durable import DurableSteps, names_in, replacement
-from compaction.storage.filesystem import FileSystem, join
 
 JOURNAL = ".compaction-swap"
 _VERSION = 2

@@ -1,6 +1,6 @@
 """Publishes cleaned logs to an object store or a remote file system, where a manifest makes the output complete.
 
-An object store cannot rename a directory (see ``compaction.storage.manifest``). Steps:
+An object store cannot rename a directory (see ``compaction.files.manifest``). Steps:
 
 1. The marker is written: these objects belong to an unfinished run over these log directories. The next run over the same
    directories removes them; other runs refuse the prefix.
@@ -12,7 +12,7 @@ An object store cannot rename a directory (see ``compaction.storage.manifest``).
 An interruption before step 4 leaves a prefix without a manifest. A failed run removes its objects and keeps the marker,
 because killed tasks may still upload under temporary names. Readers of a finished output do not see these names, and the next
 run removes them. An object store has no locks. If two runs begin at an empty prefix, one continues
-(``compaction.storage.object_output``). If a run is repeated while it is active, the later run wins: the other one finds the
+(``compaction.files.object_output``). If a run is repeated while it is active, the later run wins: the other one finds the
 later marker and fails before it writes its manifest.
 
 To replace a finished output, the new one is written and finished under a name beside it. Then a marker that names the new one
@@ -37,6 +37,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
+from compaction.files.filesystem import DiskFileSystem, ReadableFileSystem, base_name, join, parent, split
+from compaction.files.local import LocalFileSystem
+from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, is_significant, marker, run_of, sources_of, staged_of
+from compaction.files.object_output import CLAIM, ONE_RUN, OutputFileSystem, marked_by, put_marker, require_own
+from compaction.files.object_store import (
+    ObjectFile,
+    delete_object,
+    list_directory,
+    objects_below,
+    read_whole,
+    require_stored,
+    stat_objects,
+)
+from compaction.files.uri import resolved
 from compaction.names import parse_partition_dir, parse_segment_file
 from compaction.output.finished import (
     STAGED,
@@ -49,20 +63,6 @@ from compaction.output.finished import (
     require_replaceable,
     require_target,
 )
-from compaction.storage.filesystem import DiskFileSystem, ReadableFileSystem, base_name, join, parent, split
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, is_significant, marker, run_of, sources_of, staged_of
-from compaction.storage.object_output import CLAIM, ONE_RUN, OutputFileSystem, marked_by, put_marker, require_own
-from compaction.storage.object_store import (
-    ObjectFile,
-    delete_object,
-    list_directory,
-    objects_below,
-    read_whole,
-    require_stored,
-    stat_objects,
-)
-from compaction.storage.uri import resolved
 
 _LOG = logging.getLogger(__name__)
 _THREADS = 8

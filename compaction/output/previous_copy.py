@@ -34,20 +34,20 @@ from typing import NamedTuple
 from compaction.config.entries import LONG_MAX
 from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
+from compaction.files.contents import digest_of
+from compaction.files.filesystem import DISK, OBJECTS, FileStat, FileSystem, base_name, join, parent, storage_of
+from compaction.files.manifest import Entry, Folder, Manifest, Scalar, SourceLog, SourceSegment
+from compaction.files.object_store import ObjectFile
+from compaction.files.overlay import Splice
+from compaction.files.segment_file import SegmentFile
 from compaction.formats.checkpoints import parse_offset_checkpoint
-from compaction.logdir.checkpoint_store import Offsets, read_offsets
-from compaction.logdir.read_log import identity_of, segment_bases
-from compaction.logdir.settings import Settings, stored_topic_id
+from compaction.log.checkpoint_store import Offsets, read_offsets
+from compaction.log.read_log import identity_of, segment_bases
+from compaction.log.settings import Settings, stored_topic_id
 from compaction.names import CLEANER_OFFSETS, LOG, LOG_STARTS, SWAP, LogLocation, parse_segment_file, segment_file
 from compaction.output.finished import files_below, find_manifest, layout, problem_of
 from compaction.output.journal import JOURNAL
 from compaction.output.segment_files import is_unfinished
-from compaction.storage.contents import digest_of
-from compaction.storage.filesystem import DISK, OBJECTS, FileStat, FileSystem, base_name, join, parent, storage_of
-from compaction.storage.manifest import Entry, Folder, Manifest, Scalar, SourceLog, SourceSegment
-from compaction.storage.object_store import ObjectFile
-from compaction.storage.overlay import Splice
-from compaction.storage.segment_file import SegmentFile
 
 _THREADS = 16
 #: the command whose copies have all records that the next copy needs

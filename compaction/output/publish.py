@@ -24,15 +24,20 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError, UsageError
+from compaction.files.contents import digest_of, view
+from compaction.files.durable import TMP, write_verified
+from compaction.files.filesystem import DiskFileSystem, FileStat, FileSystem, base_name, join, parent, storage_of
+from compaction.files.local import LocalFileSystem
+from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, SourceLog
+from compaction.files.text_files import read_small
 from compaction.formats.checkpoints import format_offset_checkpoint
-from compaction.locking.access import require_still_unlocked
-from compaction.locking.claim import is_claim
-from compaction.locking.mounts import is_mount_point
-from compaction.logdir.checkpoint_store import read_offsets
-from compaction.logdir.metadata_logs import METADATA_LOG
-from compaction.logdir.read_log import require_same_indexes, require_unchanged
+from compaction.log.access import require_still_unlocked
+from compaction.log.checkpoint_store import read_offsets
+from compaction.log.claim import is_claim
+from compaction.log.metadata_logs import METADATA_LOG
+from compaction.log.mounts import is_mount_point
+from compaction.log.read_log import require_same_indexes, require_unchanged
 from compaction.names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -73,12 +78,7 @@ from compaction.output.object_publish import ObjectTarget, complete_replacement
 from compaction.output.segment_files import any_log, is_unfinished
 from compaction.output.segment_writer import copy_recorded, copy_verified
 from compaction.output.swap import SwapGroup
-from compaction.storage.contents import digest_of, view
-from compaction.storage.durable import TMP, write_verified
-from compaction.storage.filesystem import DiskFileSystem, FileStat, FileSystem, base_name, join, parent, storage_of
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, SourceLog
-from compaction.storage.text_files import read_small
+from compaction.rules.log_view import Segment
 
 _THREADS = 8
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)

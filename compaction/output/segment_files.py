@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from compaction.cleaning.segment_retention import DeletionPlan
+from compaction.files.durable import DurableSteps, content_of, names_in, replacement
+from compaction.files.filesystem import FileSystem, join
+from compaction.files.text_files import read_small_text
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
 from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
-from compaction.logdir.checkpoint_store import Change, CheckpointFiles
-from compaction.logdir.read_log import segment_bases
+from compaction.log.checkpoint_store import Change, CheckpointFiles
+from compaction.log.read_log import segment_bases
 from compaction.names import (
     CLEAN,
     CLEANED,
@@ -41,9 +43,7 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
-from compaction.storage.durable import DurableSteps, content_of, names_in, replacement
-from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.text_files import read_small_text
+from compaction.rules.segment_retention import DeletionPlan
 
 
 def change_suffixes(

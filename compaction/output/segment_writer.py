@@ -24,8 +24,30 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from compaction.cleaning.log_view import AbortedTxn
 from compaction.errors import CorruptLogError, StorageError
+from compaction.files.contents import (
+    READ_BYTES,
+    FileDigest,
+    borrow_buffer,
+    find_mismatch,
+    read_back_error,
+    read_device_blocks,
+    read_range,
+    return_buffer,
+    verify_file,
+)
+from compaction.files.durable import DurableSteps, content_of
+from compaction.files.filesystem import (
+    Chunk,
+    DiskFileSystem,
+    FileRange,
+    FileSystem,
+    Output,
+    ReadableFileSystem,
+    join,
+    storage_of,
+)
+from compaction.files.segment_file import SegmentFile
 from compaction.formats.indexes import (
     MAX_RELATIVE_OFFSET,
     OFFSET_ROW,
@@ -39,29 +61,7 @@ from compaction.kernels.batches import scan_batches
 from compaction.kernels.rewrite import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
 from compaction.kernels.tables import BATCH_ROW, OUT_ROW
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.contents import (
-    READ_BYTES,
-    FileDigest,
-    borrow_buffer,
-    find_mismatch,
-    read_back_error,
-    read_device_blocks,
-    read_range,
-    return_buffer,
-    verify_file,
-)
-from compaction.storage.durable import DurableSteps, content_of
-from compaction.storage.filesystem import (
-    Chunk,
-    DiskFileSystem,
-    FileRange,
-    FileSystem,
-    Output,
-    ReadableFileSystem,
-    join,
-    storage_of,
-)
-from compaction.storage.segment_file import SegmentFile
+from compaction.rules.log_view import AbortedTxn
 
 _ROWS = 1 << 14
 _ROWS_AT_ONCE = 1 << 16
@@ -69,7 +69,7 @@ _BATCH_END_BYTES = 128 << 10
 #: the kinds of a part's files
 PART, ROWS = ".part", ".rows"
 #: The reader's distance behind the writer, and the least size (twice this) that is read in parallel. It must exceed the
-#: writer's two buffers (``compaction.storage.local_output.DirectWriter``): bytes still in these are not in the file yet.
+#: writer's two buffers (``compaction.files.local_output.DirectWriter``): bytes still in these are not in the file yet.
 _FOLLOW_BYTES = 8 << 20
 
 

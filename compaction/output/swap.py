@@ -37,8 +37,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from compaction.errors import StorageError
-from compaction.locking.claim import NO_OWNER, Owner
-from compaction.logdir.checkpoint_store import Change, CheckpointFiles
+from compaction.files.contents import FileDigest
+from compaction.files.durable import DurableSteps, names_in
+from compaction.files.filesystem import FileStat, FileSystem, join
+from compaction.log.checkpoint_store import Change, CheckpointFiles
+from compaction.log.claim import NO_OWNER, Owner
 from compaction.names import (
     CLEAN,
     CLEANER_OFFSETS,
@@ -53,9 +56,6 @@ from compaction.names import (
 )
 from compaction.output.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
 from compaction.output.segment_files import any_log, change_suffixes, discard_unfinished
-from compaction.storage.contents import FileDigest
-from compaction.storage.durable import DurableSteps, names_in
-from compaction.storage.filesystem import FileStat, FileSystem, join
 
 _HINT = "the next run restores the segments that were replaced; check the disk, and what else writes to this directory"
 

@@ -26,16 +26,16 @@ from itertools import groupby, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.engine import Emission
+from compaction.files.segment_file import Block
 from compaction.kernels.keys import KeyFilter
 from compaction.kernels.slot_table import OFFSETS, Arena, SlotTable, by_shard
 from compaction.kernels.tables import ENTRY_BYTES
-from compaction.logdir.throttle import Throttle
+from compaction.log.throttle import Throttle
 from compaction.passes.decoder import Decoded
 from compaction.passes.merge import resolve
 from compaction.passes.scan import Emitted, Emitting, Entries, ShardReadings, finish, scan_records_of
 from compaction.passes.tasks import MapContext, MapSettings, Packed, Resolved, Slice, SliceSummary
-from compaction.storage.segment_file import Block
-from compaction.task_runner import Emission
 
 #: lookups are kept up to this size
 _LOOKUP_BYTES = 32 << 20

@@ -21,6 +21,10 @@ from numpy.typing import NDArray
 
 from compaction.config.entries import to_long
 from compaction.errors import CompactionError, LogError, UnsupportedLogError, as_log_error
+from compaction.files.contents import FileDigest
+from compaction.files.durable import DurableSteps, run_alone, run_in_step
+from compaction.files.filesystem import Chunk, join
+from compaction.files.segment_file import Block
 from compaction.formats.codecs import Codec, compress
 from compaction.formats.java_text import java_text
 from compaction.formats.primitives import FormatError
@@ -46,7 +50,7 @@ from compaction.kernels.rewrite import (
     rewrite,
 )
 from compaction.kernels.tables import BUILT, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS, WRAPPER
-from compaction.logdir.throttle import Throttle
+from compaction.log.throttle import Throttle
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.segment_writer import PartWriter, SegmentIndexes, SegmentWriter, new_suffix, part_paths
 from compaction.passes.decoder import (
@@ -61,10 +65,6 @@ from compaction.passes.decoder import (
 from compaction.passes.merge import Survivors, accepted_survivors
 from compaction.passes.scan import Emitted, finish, scan
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, Packed, PartResult, Slice
-from compaction.storage.contents import FileDigest
-from compaction.storage.durable import DurableSteps, run_alone, run_in_step
-from compaction.storage.filesystem import Chunk, join
-from compaction.storage.segment_file import Block
 
 #: smaller segments are written without a comparison, which would take as long
 _MIN_BYTES = 1 << 20

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from compaction.config.entries import MAX_RECORD
 from compaction.errors import CorruptLogError, UnsupportedLogError
+from compaction.files.segment_file import Block
 from compaction.formats.codecs import BufferTooSmall, Codec, CodecError, decompress_into
 from compaction.formats.message_set import parse_message_entry, wrap
 from compaction.formats.primitives import FormatError
@@ -29,7 +30,6 @@ from compaction.kernels.messages import (
 )
 from compaction.kernels.records import RECORD_ERRORS, first_larger
 from compaction.kernels.tables import DISCARD, DROP, MAX_OFFSET, OTHER_MAGIC_BIT, RETAIN_EMPTY
-from compaction.storage.segment_file import Block
 
 #: size of the buffer for decompressed records, unless one batch needs more
 SCRATCH_BYTES = 4 << 20

@@ -13,11 +13,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.engine import Item, Items, Place, Reading, pack
 from compaction.errors import CorruptLogError, LogError
 from compaction.kernels.slot_table import OFFSETS, SlotTable, by_bound
 from compaction.kernels.tables import DROPPED, LOOKUP, OFFSET_SHIFT, TOMBSTONE
 from compaction.passes.tasks import OutputPart, Packed, Resolved, Slice
-from compaction.task_runner import Item, Items, Place, Reading, pack
 
 R = TypeVar("R")
 

@@ -15,13 +15,15 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.transactions import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
+from compaction.engine import Reading
 from compaction.errors import CorruptLogError, LogError, as_log_error
+from compaction.files.filesystem import ReadableFileSystem
+from compaction.files.segment_file import Block, SegmentFile
 from compaction.formats.record_batch import CONTROL, MAGIC, TRANSACTIONAL
 from compaction.kernels.keys import HashSecret
 from compaction.kernels.records import KEYLESS, LOOKUPS_ONLY, MAP, MESSAGES, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.tables import ENTRY_WORDS
-from compaction.logdir.throttle import Throttle
+from compaction.log.throttle import Throttle
 from compaction.passes.decoder import (
     CHANGED,
     Decoded,
@@ -32,9 +34,7 @@ from compaction.passes.decoder import (
     corrupt_record,
 )
 from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, Slice, SliceSummary
-from compaction.storage.filesystem import ReadableFileSystem
-from compaction.storage.segment_file import Block, SegmentFile
-from compaction.task_runner import Reading
+from compaction.rules.transactions import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
 
 T = TypeVar("T")
 
@@ -252,9 +252,7 @@ def scan_records_of(
     )  # fmt: skip
 
 
-def in_portions(
-    decoded: Decoded, read: Callable[[int], tuple[int, int, T]], enlarge: Callable[[int], None]
-) -> Iterator[T]:
+def in_portions(decoded: Decoded, read: Callable[[int], tuple[int, int, T]], enlarge: Callable[[int], None]) -> Iterator[T]:
     """The results of ``read`` for decoded batches, as many at a time as fit its buffers.
 
     :param read: called with the first row; returns the next row, an error of ``RECORD_ERRORS`` and its result. It returns the

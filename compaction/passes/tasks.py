@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.log_view import AbortedTxn
-from compaction.cleaning.record_retention import RoundRules
-from compaction.cleaning.transactions import KEYLESS_ROW, AbortedRanges
+from compaction.files.contents import FileDigest
+from compaction.files.filesystem import DiskFileSystem
+from compaction.files.mixed import MixedFileSystem
 from compaction.kernels.keys import HashSecret, KeyFilter
-from compaction.storage.contents import FileDigest
-from compaction.storage.filesystem import DiskFileSystem
-from compaction.storage.mixed import MixedFileSystem
+from compaction.rules.log_view import AbortedTxn
+from compaction.rules.record_retention import RoundRules
+from compaction.rules.transactions import KEYLESS_ROW, AbortedRanges
 
 #: a shuffled array of map entries, lookups, survivor entries or key counts
 Packed = NDArray[np.uint64]

@@ -41,21 +41,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
-from compaction.cleaning.producer_state import ProducerStates
-from compaction.cleaning.transactions import TXN_ROW, Bools, Int64s, Rows, TxnKind, rank, summarise, with_data
 from compaction.config.entries import LONG_MAX
 from compaction.errors import CorruptLogError
+from compaction.files.contents import view
+from compaction.files.durable import replace_file
+from compaction.files.filesystem import FileSystem, join
+from compaction.files.segment_file import SegmentFile, epoch_ranges
+from compaction.files.text_files import read_small_text
 from compaction.formats import indexes
 from compaction.formats.checkpoints import EpochRange, assign_epochs, format_leader_epochs, parse_leader_epochs
 from compaction.formats.record_batch import CONTROL, NO_TIMESTAMP
-from compaction.logdir.read_log import RESTORE_SEGMENT, ReadOptions, replay_producers, replay_segment
+from compaction.log.read_log import RESTORE_SEGMENT, ReadOptions, replay_producers, replay_segment
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.contents import view
-from compaction.storage.durable import replace_file
-from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.segment_file import SegmentFile, epoch_ranges
-from compaction.storage.text_files import read_small_text
+from compaction.rules.log_view import AbortedTxn, LogView, Segment
+from compaction.rules.producer_state import ProducerStates
+from compaction.rules.transactions import TXN_ROW, Bools, Int64s, Rows, TxnKind, rank, summarise, with_data
 
 #: Kafka's default of ``index.interval.bytes``
 INDEX_INTERVAL_BYTES = 4096

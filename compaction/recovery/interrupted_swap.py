@@ -19,9 +19,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compaction.errors import CorruptLogError
-from compaction.locking.claim import NO_OWNER, Owner
-from compaction.logdir.checkpoint_store import Change, CheckpointFiles
-from compaction.logdir.read_log import RESTORE_SEGMENT, segment_bases
+from compaction.files.contents import find_mismatch
+from compaction.files.durable import TMP, remove_temporary, run_alone
+from compaction.files.filesystem import FileStat, FileSystem, join
+from compaction.files.segment_file import SegmentFile, SegmentScan
+from compaction.log.checkpoint_store import Change, CheckpointFiles
+from compaction.log.claim import NO_OWNER, Owner
+from compaction.log.read_log import RESTORE_SEGMENT, segment_bases
 from compaction.names import (
     CLEAN,
     CLEANED,
@@ -39,10 +43,6 @@ from compaction.output.journal import JOURNAL, Journal, JournalGroup, Source, re
 from compaction.output.segment_files import change_suffixes, discard_unfinished, exists, remove_deleted
 from compaction.output.swap import finish_group, finish_swap
 from compaction.screen.amounts import counted
-from compaction.storage.contents import find_mismatch
-from compaction.storage.durable import TMP, remove_temporary, run_alone
-from compaction.storage.filesystem import FileStat, FileSystem, join
-from compaction.storage.segment_file import SegmentFile, SegmentScan
 
 
 def finish_interrupted_swap(fs: FileSystem, location: LogLocation, owner: Owner = NO_OWNER) -> list[str]:

@@ -33,16 +33,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compaction.cleaning.log_view import Segment
-from compaction.cleaning.plan import overflows
-from compaction.cleaning.transactions import TXN_ROW
 from compaction.config.entries import LONG_MAX
 from compaction.errors import CorruptLogError, StorageError
+from compaction.files.durable import DurableSteps, names_in, verified_file, write_verified
+from compaction.files.filesystem import FileRange, FileSystem, join, storage_of
+from compaction.files.overlay import Copied, NamesSynced, Operation, OverlayFileSystem, Removed, Renamed, Written
+from compaction.files.segment_file import Rows, SegmentFile
 from compaction.formats import indexes
 from compaction.formats.indexes import MAX_RELATIVE_OFFSET
-from compaction.locking.claim import NO_OWNER, Owner
-from compaction.logdir.checkpoint_store import DirectoryState, read_directory_state
-from compaction.logdir.read_log import (
+from compaction.log.checkpoint_store import DirectoryState, read_directory_state
+from compaction.log.claim import NO_OWNER, Owner
+from compaction.log.read_log import (
     RESTORE_SEGMENT,
     SegmentState,
     inspect_segment,
@@ -68,10 +69,9 @@ from compaction.recovery.indexes import (
     scan_headers,
 )
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
-from compaction.storage.durable import DurableSteps, names_in, verified_file, write_verified
-from compaction.storage.filesystem import FileRange, FileSystem, join, storage_of
-from compaction.storage.overlay import Copied, NamesSynced, Operation, OverlayFileSystem, Removed, Renamed, Written
-from compaction.storage.segment_file import Rows, SegmentFile
+from compaction.rules.log_view import Segment
+from compaction.rules.plan import overflows
+from compaction.rules.transactions import TXN_ROW
 
 
 @dataclass

@@ -16,23 +16,23 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from compaction.cleaning.log_view import LogView, Segment
-from compaction.config import BrokerConfig
+from compaction.config.resolver import BrokerConfig
+from compaction.engine import Engine, Job, pack, size_of
 from compaction.errors import StorageError, as_log_error
+from compaction.files.filesystem import DiskFileSystem, FileSystem, ReadableFileSystem, join, real_file
+from compaction.files.mixed import MixedFileSystem
 from compaction.kernels.keys import HashSecret
-from compaction.logdir.read_log import cut_segment
+from compaction.log.read_log import cut_segment
 from compaction.names import LOG, segment_file
 from compaction.output.swap import SwapGroup
 from compaction.passes.clean_into import Unjoined, join_parts
 from compaction.passes.merge import CleanedParts
 from compaction.passes.scan import count_records
 from compaction.passes.tasks import CleanContext, GroupOutput, MapSettings, OutputPart, PartResult, Slice, SliceSummary
+from compaction.rules.log_view import LogView, Segment
 from compaction.run.log import Log, ScanTotals
 from compaction.run.sizing import Sizes, max_records, sizes
 from compaction.run.waves import Lacking, SpaceBudget, Wave, logs_without_space
-from compaction.storage.filesystem import DiskFileSystem, FileSystem, ReadableFileSystem, join, real_file
-from compaction.storage.mixed import MixedFileSystem
-from compaction.task_runner import Engine, Job, pack, size_of
 
 #: the result of each output segment, by the numbers of its log and its group
 Outputs = Mapping[tuple[int, int], PartResult]
@@ -224,9 +224,7 @@ class Cleaner:
             log.totals = ScanTotals.of(own)
 
     @staticmethod
-    def note_reads(
-        logs: Sequence[Log], summaries: Sequence[SliceSummary]
-    ) -> list[tuple[Log, list[SliceSummary]]]:
+    def note_reads(logs: Sequence[Log], summaries: Sequence[SliceSummary]) -> list[tuple[Log, list[SliceSummary]]]:
         """Sets the fingerprints of the slices that were read: later reads must have the same. The first error of a log fails
         it. Returns the summaries of each log."""
         by_log: dict[int, list[SliceSummary]] = {log.number: [] for log in logs}

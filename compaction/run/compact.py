@@ -21,19 +21,22 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.log_to_clean import Verdict
-from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import LogPlan, PolicyPlan, benefit, dirtiest_first, freed_bytes, plan_compact_run
 from compaction.config.request import BENEFIT, CompactionRequest
+from compaction.engine import Engine
 from compaction.errors import CompactionError
+from compaction.files.filesystem import DiskFileSystem, FileSystem, join
+from compaction.files.segment_file import Block, SegmentReader
 from compaction.kernels.keys import HashSecret
-from compaction.logdir.read_log import cut_segment
-from compaction.logdir.settings import Settings
+from compaction.log.read_log import cut_segment
+from compaction.log.settings import Settings
 from compaction.names import LOG, segment_file
 from compaction.passes.decoder import Decoder
 from compaction.passes.scan import Entries
 from compaction.passes.tasks import MapContext
 from compaction.report import LogReport
+from compaction.rules.log_to_clean import Verdict
+from compaction.rules.log_view import LogView
+from compaction.rules.plan import LogPlan, PolicyPlan, benefit, dirtiest_first, freed_bytes, plan_compact_run
 from compaction.run.cleaner import Cleaner
 from compaction.run.log import Log, cleaned_report, deferred_report, skipped_report
 from compaction.run.offset_maps import OffsetMaps
@@ -42,9 +45,6 @@ from compaction.run.waves import defer
 from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.storage.filesystem import DiskFileSystem, FileSystem, join
-from compaction.storage.segment_file import Block, SegmentReader
-from compaction.task_runner import Engine
 
 #: a log with a larger fraction of records without a key is refused: compaction would drop them
 KEYLESS_SHARE = 0.01

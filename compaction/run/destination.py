@@ -16,13 +16,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from compaction.cleaning.plan import LogPlan
 from compaction.config.request import CompactionRequest
+from compaction.files.durable import DurableSteps, replace_file
+from compaction.files.filesystem import DiskFileSystem, FileSystem, join
+from compaction.files.manifest import SourceLog
+from compaction.files.overlay import OverlayFileSystem, Splice, SplicedFileSystem
+from compaction.files.uri import require_in_place
 from compaction.formats.checkpoints import format_offset_checkpoint
-from compaction.locking.access import Access, Purpose, access
-from compaction.logdir.checkpoint_store import Change, CheckpointFiles, read_offsets
-from compaction.logdir.read_log import require_unchanged
-from compaction.logdir.settings import Settings
+from compaction.log.access import Access, Purpose, access
+from compaction.log.checkpoint_store import Change, CheckpointFiles, read_offsets
+from compaction.log.read_log import require_unchanged
+from compaction.log.settings import Settings
 from compaction.names import CLEANER_OFFSETS, LOG_STARTS, LogLocation, TopicPartition
 from compaction.output.finished import PublishOptions, no_entry
 from compaction.output.previous_copy import Continuation, NotContinuedError, PreviousCopy, identify, rules_of
@@ -31,12 +35,8 @@ from compaction.output.segment_files import delete_segments, remove_deleted
 from compaction.output.swap import SwapGroup, discard_outputs, replace_segments
 from compaction.recovery.recover import write_repairs
 from compaction.report import LogReport, Since
+from compaction.rules.plan import LogPlan
 from compaction.run.log import Log
-from compaction.storage.durable import DurableSteps, replace_file
-from compaction.storage.filesystem import DiskFileSystem, FileSystem, join
-from compaction.storage.manifest import SourceLog
-from compaction.storage.overlay import OverlayFileSystem, Splice, SplicedFileSystem
-from compaction.storage.uri import require_in_place
 
 _LOG = logging.getLogger(__name__)
 

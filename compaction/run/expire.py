@@ -10,25 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from compaction.cleaning.log_to_clean import Verdict
-from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import LogPlan, PolicyPlan
-from compaction.cleaning.segment_retention import plan_deletion
 from compaction.config.request import CompactionRequest
+from compaction.engine import Engine
 from compaction.errors import StorageError
-from compaction.logdir.settings import Settings
+from compaction.log.settings import Settings
 from compaction.report import LogReport
+from compaction.rules.log_to_clean import Verdict
+from compaction.rules.log_view import LogView
+from compaction.rules.plan import LogPlan, PolicyPlan
+from compaction.rules.segment_retention import plan_deletion
 from compaction.run.log import Log, deletion_report, skipped_report
 from compaction.run.run import REAL, Command, Environment, Run
 from compaction.run.waves import SpaceBudget, copied_bytes
 from compaction.run_report import RunReport
 from compaction.screen.amounts import size
-from compaction.task_runner import Engine
 
 
-def delete_old_segments(
-    start: Callable[[], Engine], request: CompactionRequest, environment: Environment = REAL
-) -> RunReport:
+def delete_old_segments(start: Callable[[], Engine], request: CompactionRequest, environment: Environment = REAL) -> RunReport:
     """Applies the delete policy to the logs of ``request``; see ``Run``.
 
     :raises StorageError: the copy does not fit; nothing was written

@@ -24,21 +24,21 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.log_to_clean import SkipCause, Verdict
-from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
-from compaction.cleaning.plan import LogPlan, PolicyPlan
-from compaction.cleaning.segment_retention import DeletionPlan
-from compaction.cleaning.transactions import KEYLESS_ROW, TXN_ROW, AbortedRanges
-from compaction.config import TopicConfig
+from compaction.config.resolver import TopicConfig
 from compaction.errors import CompactionError, PolicyUnknownError
-from compaction.logdir.read_log import has_changed
-from compaction.logdir.settings import KafkaVersion, Settings
+from compaction.files.filesystem import storage_of
+from compaction.files.local import LocalFileSystem
+from compaction.log.read_log import has_changed
+from compaction.log.settings import KafkaVersion, Settings
 from compaction.names import LOG, LogLocation
 from compaction.output.swap import SwapGroup
 from compaction.passes.tasks import CleanContext, CleanStats, OutputPart, Slice, SliceSummary
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, VersionUsed
-from compaction.storage.filesystem import storage_of
-from compaction.storage.local import LocalFileSystem
+from compaction.rules.log_to_clean import SkipCause, Verdict
+from compaction.rules.log_view import AbortedTxn, LogView, Segment
+from compaction.rules.plan import LogPlan, PolicyPlan
+from compaction.rules.segment_retention import DeletionPlan
+from compaction.rules.transactions import KEYLESS_ROW, TXN_ROW, AbortedRanges
 
 _LOG = logging.getLogger(__name__)
 #: the reason code of a log whose ``cleanup.policy`` is a guess
@@ -296,9 +296,7 @@ def failed_report(
         - sum(file.size for file in group.files if file.kind == LOG)
         for group in swapped
     )  # fmt: skip
-    return replace(
-        report, disk_bytes_before=size_bytes, disk_bytes_after=size_bytes - freed_bytes, settings=planned.settings
-    )
+    return replace(report, disk_bytes_before=size_bytes, disk_bytes_after=size_bytes - freed_bytes, settings=planned.settings)
 
 
 def deferred_report(log: Log) -> LogReport:

@@ -13,12 +13,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from compaction.cleaning.plan import LogPlan
-from compaction.cleaning.record_retention import ActiveProducers, RoundRules
-from compaction.cleaning.transactions import aborted_for_map, resolve_cleaning
+from compaction.engine import Emission, Engine, Items, Job, Reading, Shuffle, Source, pack, size_of
+from compaction.files.filesystem import ReadableFileSystem, join
 from compaction.formats.indexes import read_offset_index
 from compaction.kernels.keys import KeyFilter
-from compaction.logdir.throttle import UNLIMITED
+from compaction.log.throttle import UNLIMITED
 from compaction.names import INDEX, segment_file
 from compaction.passes.build_map import collect_keys, dirty_records, flag_single_task_logs, scan_slices
 from compaction.passes.clean_into import clean_parts
@@ -26,11 +25,12 @@ from compaction.passes.merge import CleanedParts, MapParts, PartPlaces, PartsToC
 from compaction.passes.scan import readings, scan_transactions
 from compaction.passes.tasks import CleanContext, Key, MapContext, MapSettings, OutputPart, PartResult, Slice, SliceSummary
 from compaction.recovery.indexes import repaired_after_scan
+from compaction.rules.plan import LogPlan
+from compaction.rules.record_retention import ActiveProducers, RoundRules
+from compaction.rules.transactions import aborted_for_map, resolve_cleaning
 from compaction.run.cleaner import Cleaner
 from compaction.run.log import Log
 from compaction.run.sizing import ShardPlaces, Sizes, max_records_by_log, shards
-from compaction.storage.filesystem import ReadableFileSystem, join
-from compaction.task_runner import Emission, Engine, Items, Job, Reading, Shuffle, Source, pack, size_of
 
 R = TypeVar("R")
 
@@ -243,9 +243,7 @@ class OffsetMaps:
         task_of = {part.id: number for number, task in enumerate(tasks) for part in task}
         places = PartPlaces(task_of, {number: parts.ids[0] for number, parts in maps.items()})
         resolve = partial(resolve_into_parts, maps=maps, load_factor=self._load_factor)
-        survivors = self._engine.shuffle(
-            Job("resolve the map shards"), Source(items=self._maps), resolve, places, len(tasks)
-        )
+        survivors = self._engine.shuffle(Job("resolve the map shards"), Source(items=self._maps), resolve, places, len(tasks))
         work = partial(clean_task, clean=clean, threads=threads)
         return CleanedParts.of(self._engine.run(job, Source(tasks, survivors, known), work))
 

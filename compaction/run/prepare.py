@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import PolicyPlan
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, CorruptLogError, LogError, StorageError, as_log_error
-from compaction.locking.access import Access
-from compaction.locking.mounts import mount_points
-from compaction.logdir.checkpoint_store import Checkpoints, DirectoryState, read_checkpoints, read_directory_state
-from compaction.logdir.read_log import ReadOptions, read_log, segment_bases
-from compaction.logdir.settings import Settings, read_settings, require_policy
+from compaction.files.filesystem import FileSystem, join, parent, storage_of
+from compaction.files.overlay import OverlayFileSystem, Splice, SplicedFileSystem
+from compaction.files.uri import resolved
+from compaction.log.access import Access
+from compaction.log.checkpoint_store import Checkpoints, DirectoryState, read_checkpoints, read_directory_state
+from compaction.log.mounts import mount_points
+from compaction.log.read_log import ReadOptions, read_log, segment_bases
+from compaction.log.settings import Settings, read_settings, require_policy
 from compaction.names import LogLocation
 from compaction.recovery.recover import RecoveryReport, recover_log
+from compaction.rules.log_view import LogView
+from compaction.rules.plan import PolicyPlan
 from compaction.run.log import Log
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.storage.filesystem import FileSystem, join, parent, storage_of
-from compaction.storage.overlay import OverlayFileSystem, Splice, SplicedFileSystem
-from compaction.storage.uri import resolved
 
 _BEYOND = "beyond the lock of this log directory"
 #: number of segments from which logs are read in parallel: one process reads about a thousand segments per second
@@ -161,9 +161,7 @@ def _read_many(
     """Reads logs in parallel; those that need recovery first are missing."""
     checkpoints = _checkpoints(sources.fs, logs)
     tasks = [
-        LogReadTask(
-            log, settings, checkpoints[log.log_dir], now_ms, states[log.log_dir], sources.splices.get(log.path)
-        )
+        LogReadTask(log, settings, checkpoints[log.log_dir], now_ms, states[log.log_dir], sources.splices.get(log.path))
         for log, settings in logs.items()
     ]
     pairs = zip(logs, parallel_read(tasks), strict=True)
@@ -207,9 +205,7 @@ def _recover(
     if splice is not None:
         state = state._replace(complete_to=splice.end)
     try:
-        report = recover_log(
-            sources.fs, location, index_interval_bytes=interval_bytes, disk=disk, owner=owner, state=state
-        )
+        report = recover_log(sources.fs, location, index_interval_bytes=interval_bytes, disk=disk, owner=owner, state=state)
         if splice is not None:
             _require_not_repaired(sources.fs, location.path, splice)
     except Exception as error:

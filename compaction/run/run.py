@@ -24,15 +24,19 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import PolicyPlan
-from compaction.config import BrokerConfig
 from compaction.config.request import CompactionRequest
+from compaction.config.resolver import BrokerConfig
+from compaction.engine import Engine, Job, pack
 from compaction.errors import CompactionError, as_log_error
-from compaction.locking.access import Access, access
-from compaction.logdir.settings import Settings
+from compaction.files.durable import DurableSteps, run_in_step
+from compaction.files.filesystem import DiskFileSystem, FileSystem, storage_of
+from compaction.files.mixed import MixedFileSystem, file_system
+from compaction.log.access import Access, access
+from compaction.log.settings import Settings
 from compaction.names import LogLocation
 from compaction.report import LogReport, WaveReport
+from compaction.rules.log_view import LogView
+from compaction.rules.plan import PolicyPlan
 from compaction.run.cleaner import Cleaner, Limits, Method, count_expired, sizes_for
 from compaction.run.destination import Destination, destination, purpose
 from compaction.run.log import (
@@ -50,10 +54,6 @@ from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
 from compaction.screen.steps import begin_wave, step
 from compaction.signals import deferred
-from compaction.storage.durable import DurableSteps, run_in_step
-from compaction.storage.filesystem import DiskFileSystem, FileSystem, storage_of
-from compaction.storage.mixed import MixedFileSystem, file_system
-from compaction.task_runner import Engine, Job, pack
 
 T = TypeVar("T")
 

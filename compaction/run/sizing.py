@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from compaction.cleaning.log_view import Segment
-from compaction.cleaning.plan import LogPlan
+from compaction.engine import Place
 from compaction.kernels.tables import ENTRY_BYTES
 from compaction.passes.tasks import Slice
-from compaction.task_runner import Place
+from compaction.rules.log_view import Segment
+from compaction.rules.plan import LogPlan
 
 _MIN_SLICE_BYTES = 16 << 20
 _MAX_SLICE_BYTES = 128 << 20

@@ -52,20 +52,20 @@ from functools import cached_property
 from itertools import count
 from typing import NamedTuple
 
-from compaction.cleaning.log_view import Segment
-from compaction.cleaning.plan import Group, LogPlan, freed_bytes, rewritten_bytes
 from compaction.config.request import Budget
 from compaction.errors import CompactionError, StorageError
+from compaction.files.filesystem import join
+from compaction.files.local import free_space
 from compaction.kernels.tables import OUT_ROW
 from compaction.names import LOG, LogLocation, segment_file
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult
+from compaction.rules.log_view import Segment
+from compaction.rules.plan import Group, LogPlan, freed_bytes, rewritten_bytes
 from compaction.run.destination import Destination
 from compaction.run.log import Log
 from compaction.run.sizing import Sizes, max_records
 from compaction.screen.amounts import elapsed, size
 from compaction.screen.steps import WaveProgress, step
-from compaction.storage.filesystem import join
-from compaction.storage.local import free_space
 
 _LOG = logging.getLogger(__name__)
 
@@ -476,9 +476,7 @@ class Waves:
         failed = [log for log in self._remaining if space.free_bytes(log.directory) < 0]
         for log in failed:
             bounds = (
-                self._bounds[other.location]
-                for other in failed
-                if space.device(other.directory) == space.device(log.directory)
+                self._bounds[other.location] for other in failed if space.device(other.directory) == space.device(log.directory)
             )
             log.error = str(space.refusal(log.location.log_dir, min(bounds)))
         return failed

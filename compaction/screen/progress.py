@@ -1,6 +1,6 @@
 """Shows the progress of a run: one bar per pass on a terminal, otherwise a line every ten seconds.
 
-A pass has a name and a size in bytes. Local tasks count the bytes that they read (``compaction.storage.read_counter``). On a
+A pass has a name and a size in bytes. Local tasks count the bytes that they read (``compaction.files.read_counter``). On a
 cluster, Spark reports how many tasks of a stage have completed, not which; tasks start in order, so *n* completed tasks count
 as the first *n*. This is exact at the end; before, the error is less than the running tasks.
 """
@@ -53,9 +53,7 @@ class Progress:
     :param status: the status line of a terminal, on which a bar is drawn
     """
 
-    def __init__(
-        self, stream: IO[str], now: Callable[[], float] = time.monotonic, status: StatusLine | None = None
-    ) -> None:
+    def __init__(self, stream: IO[str], now: Callable[[], float] = time.monotonic, status: StatusLine | None = None) -> None:
         self._now = now
         self._lock = threading.Lock()
         self._passes: dict[str, _Pass] = {}

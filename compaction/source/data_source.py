@@ -9,7 +9,7 @@ keep the plan of a reader that has taken some for later queries over the same Da
 a query to a Python data source: name them with the option ``columns`` or ``spark.read.schema(…)``, and no others are decoded.
 
 Processes in which Spark plans reads and runs their tasks are used again for other reads: options in the environment
-(``compaction.storage.uri``) are set for each read. Spark plans a DataFrame once, with its first query: a task of a later one
+(``compaction.files.uri``) are set for each read. Spark plans a DataFrame once, with its first query: a task of a later one
 refuses a file that was changed since.
 """
 
@@ -24,13 +24,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from compaction.errors import StorageError
+from compaction.files.calls import call, driver_environment, environment
 from compaction.source.arrow_columns import ArrowColumns, check_schema, source_schema, variable_columns
 from compaction.source.latest import read_latest
 from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadRequest, ReadTask, plan_read
 from compaction.source.read_plan import end_offsets as planned_end_offsets
 from compaction.source.view_options import ViewOptions, flag, offsets_json
-from compaction.storage.calls import call, driver_environment, environment
 
 FORMAT = "kafka_log"
 _WORKERS_PYTHON = "spark.sql.execution.pyspark.python"

@@ -13,16 +13,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.transactions import AbortedRanges
 from compaction.errors import CorruptLogError
+from compaction.files.filesystem import ReadableFileSystem
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.segment_file import SegmentFile
 from compaction.formats.record_batch import CONTROL, MAGIC, TRANSACTIONAL
 from compaction.kernels.batches import last_record_offsets
 from compaction.kernels.columns import Columns, fill_columns, measure_records, new_columns
 from compaction.kernels.records import OK, RECORD_ERRORS
 from compaction.passes.decoder import Decoded, Decoder
-from compaction.storage.filesystem import ReadableFileSystem
-from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.segment_file import SegmentFile
+from compaction.rules.transactions import AbortedRanges
 
 MIN_LONG, MAX_LONG = -(2**63), 2**63 - 1
 

@@ -19,14 +19,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.log_to_clean import open_transaction
-from compaction.cleaning.log_view import LogView, Segment
-from compaction.cleaning.transactions import aborted_of
+from compaction.engine import pack
 from compaction.errors import StorageError, UsageError
+from compaction.files.data_keys import add_private_keys
+from compaction.files.filesystem import FileSystem, base_name, join, parent, real_file
+from compaction.files.lock import require_unlocked
+from compaction.files.mixed import file_system
+from compaction.files.overlay import OverlayFileSystem
+from compaction.files.remote import require_finished
+from compaction.files.segment_file import SegmentFile
+from compaction.files.uri import add_tail, parse_uri, resolved
 from compaction.formats.indexes import read_offset_index, read_time_index
-from compaction.logdir.checkpoint_store import read_checkpoints, read_directory_state
-from compaction.logdir.discover import Selector, check_log_dirs, discover, require_one_directory, require_topics
-from compaction.logdir.read_log import ReadOptions, cut_segment, read_log, segment_bases
+from compaction.log.checkpoint_store import read_checkpoints, read_directory_state
+from compaction.log.discover import Selector, check_log_dirs, discover, require_one_directory, require_topics
+from compaction.log.read_log import ReadOptions, cut_segment, read_log, segment_bases
 from compaction.names import (
     HIGH_WATERMARKS,
     INDEX,
@@ -38,18 +44,12 @@ from compaction.names import (
     segment_file,
 )
 from compaction.recovery.recover import recover_log
+from compaction.rules.log_to_clean import open_transaction
+from compaction.rules.log_view import LogView, Segment
+from compaction.rules.transactions import aborted_of
 from compaction.source.latest import Latest, SliceRange
 from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
 from compaction.source.view_options import READ_COMMITTED, READ_UNCOMMITTED, ViewOptions, flag, number
-from compaction.storage.data_keys import add_private_keys
-from compaction.storage.filesystem import FileSystem, base_name, join, parent, real_file
-from compaction.storage.lock import require_unlocked
-from compaction.storage.mixed import file_system
-from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.remote import require_finished
-from compaction.storage.segment_file import SegmentFile
-from compaction.storage.uri import add_tail, parse_uri, resolved
-from compaction.task_runner import pack
 
 SLICE_BYTES = 64 << 20
 

@@ -120,7 +120,7 @@ def _sample(place: str) -> Path:
 def _customers(place: str) -> Path:
     """A directory with the log of ``docs/over-time.md`` in ``kafka-1``."""
     directory = Path(place)
-    write = (sys.executable, "-m", "tests.simulation.customers", str(directory / "kafka-1"))
+    write = (sys.executable, "-m", "tests.policies.customers", str(directory / "kafka-1"))
     subprocess.run(write, cwd=ROOT, check=True)  # noqa: S603 - constants
     return directory
 

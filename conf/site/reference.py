@@ -17,14 +17,14 @@ from types import MappingProxyType, ModuleType
 import compaction
 from compaction import metrics, report, run_report
 from compaction.certifier import certificate
-from compaction.cleaning import log_to_clean, segment_retention
 from compaction.cli.parser import Parser
 from compaction.cli.table import COMMANDS, PROGRAM
 from compaction.commands import provenance
-from compaction.compare import comparison, comparison_metrics
 from compaction.config import entries
 from compaction.config.entries import Entry
 from compaction.erasure import erasure_report
+from compaction.policies import comparison, comparison_metrics
+from compaction.rules import log_to_clean, segment_retention
 
 #: the codes that reports contain, by heading, module and class
 _CODES = (

@@ -261,9 +261,7 @@ def test_a_job_that_could_not_run_fails_the_run(airflow: Airflow, tmp_path: Path
     assert found["attempts"]["compact"] == 1
 
 
-def test_an_environment_that_is_incomplete_fails_at_once_and_says_what_is_missing(
-    airflow: Airflow, tmp_path: Path
-) -> None:
+def test_an_environment_that_is_incomplete_fails_at_once_and_says_what_is_missing(airflow: Airflow, tmp_path: Path) -> None:
     found, said = airflow.run(tmp_path, tmp_path, environment="/no/such/environment")
     assert found["run"] == "failed"
     assert found["attempts"]["compact"] == 1
@@ -276,9 +274,7 @@ def test_policies_are_compared_and_the_task_links_to_the_page(airflow: Airflow, 
     before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
     variables = {"AIRFLOW_VAR_KAFKA_LOG_REPORT_URL": served} if served else {}
     policies = ["configured", "cleanup.policy=compact,min.cleanable.dirty.ratio=0"]
-    found, said = airflow.run(
-        tmp_path, log_dir, "kafka_log_policies", variables, topics=["orders", "users"], policies=policies
-    )
+    found, said = airflow.run(tmp_path, log_dir, "kafka_log_policies", variables, topics=["orders", "users"], policies=policies)
     assert found["tasks"] == {"compare": "success"}, said
     report, page = sorted((tmp_path / "reports").iterdir(), key=lambda path: path.suffix, reverse=True)
     document = json.loads(report.read_text())

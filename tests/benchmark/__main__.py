@@ -106,14 +106,14 @@ def warm(place: Path) -> None:
 
 def ours_seconds(spark: Any, log_dir: Path) -> float:
     """The time of the complete job on a running session."""
-    from compaction.api.engine_choice import Engine
     from compaction.commands import compact
+    from compaction.engine_choice import EngineChoice
     from compaction.options.table import SPARK
 
     reports: list[Any] = []
 
     def run(_: Any, request: Any) -> Any:
-        reports.append(compact.clean(Engine(SPARK, "", "compact", session=spark), request))
+        reports.append(compact.clean(EngineChoice(SPARK, "", "compact", session=spark), request))
         return reports[0]
 
     begun = time.perf_counter()
@@ -203,7 +203,7 @@ class Sides:
         if case.whole_process:
             return ours_process_seconds(log_dir, local=case.local)
         if self._spark is None:
-            from compaction.api.engine_choice import start_session
+            from compaction.engine_choice import start_session
 
             self._spark = start_session("benchmark")
         return ours_seconds(self._spark, log_dir)

@@ -31,7 +31,7 @@ from tests.benchmark.outputs import compare
 from tests.benchmark.processes import SUBMIT, adopt_orphans, timed
 from tests.benchmark.profiles import MB, say
 from tests.benchmark.s3_server import s3_server
-from tests.storage.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
+from tests.files.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
 
 _DIRECTORY = "directory"
 SOURCES = (_DIRECTORY, "plain", "zstd", "encrypted", "zstd-encrypted")

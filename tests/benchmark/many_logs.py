@@ -23,8 +23,8 @@ import psutil
 
 from tests.benchmark.machine import machine
 from tests.benchmark.processes import ROOT, SUBMIT
-from tests.logdir.logs import NOW_MS
-from tests.logdir.many_logs import write_many_logs
+from tests.log.logs import NOW_MS
+from tests.log.many_logs import write_many_logs
 
 _EVERY_S = 0.05
 _DAY_MS = 86_400_000

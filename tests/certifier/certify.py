@@ -9,7 +9,7 @@ from compaction.certifier.certificate import VerifyReport
 from compaction.certifier.certify import certify_pairs
 from compaction.certifier.find_pairs import VerifyRequest, find_pairs
 from compaction.certifier.records import RANGE_BYTES
-from compaction.task_runner import Engine
+from compaction.engine import Engine
 from tests.local_job import TopicConfigs, resolver_of
 from tests.local_passes import LocalPasses
 

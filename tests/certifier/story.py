@@ -9,7 +9,7 @@ from pathlib import Path
 
 from compaction.certifier.certificate import VerifyReport
 from compaction.certifier.find_pairs import VerifyRequest
-from compaction.cleaning.log_view import AbortedTxn
+from compaction.rules.log_view import AbortedTxn
 from tests.certifier.certify import certify
 from tests.local_job import clean_locally, read_offsets, resolver_of, write_offsets
 from tests.oracle.disk import read_partition, write_partition

@@ -29,7 +29,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.keys import KeyCriteria, KeyPattern
-from compaction.logdir.discover import Selector
+from compaction.log.discover import Selector
 from compaction.names import TopicPartition
 from tests.erasure.test_erase_keys import ODD_KEYS, SALT, erase, keys_of, write_case, write_odd
 from tests.kafka.encode import COMMIT, Batch, Producer, Record, marker

@@ -11,8 +11,8 @@ from compaction.certifier.certificate import LogCertificate
 from compaction.certifier.find_pairs import CleaningRules, LogPair, pair_directories, pair_in_place, requests
 from compaction.config.request import CompactionRequest
 from compaction.errors import ConfigError, UsageError
+from compaction.files.mixed import MixedFileSystem
 from compaction.names import LogLocation, TopicPartition
-from compaction.storage.mixed import MixedFileSystem
 from tests.local_job import write_offsets
 from tests.screen.made_reports import AS_OF_MS, every_outcome
 

@@ -11,9 +11,9 @@ from compaction.certifier.certificate import Remains
 from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.find_remains import remains_in, unreached
 from compaction.errors import StorageError
+from compaction.files.local import LocalFileSystem
 from compaction.formats.keys import KeyCriteria
 from compaction.names import TopicPartition
-from compaction.storage.local import LocalFileSystem
 from tests.erasure.test_erase_keys import write_odd
 from tests.kafka.encode import Batch, Record
 from tests.passes.random_cases import NOW_MS

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from compaction.certifier.certificate import LogCertificate, Status, Violation
+from compaction.files.local import LocalFileSystem
 from compaction.formats import indexes
-from compaction.storage.local import LocalFileSystem
 from tests.certifier.certify import certify_copy
 from tests.certifier.story import CONFIG, INTERVAL_BYTES, T, sent
 from tests.certifier.story import NOW_MS as STORY_MS
 from tests.certifier.story import TOPIC as STORY
 from tests.kafka.encode import Batch, Record
 from tests.local_job import clean_locally, write_offsets
-from tests.logdir.logs import NOW_MS, TOPIC, Built, build, data_batch, data_segment
+from tests.log.logs import NOW_MS, TOPIC, Built, build, data_batch, data_segment
 from tests.oracle.disk import write_partition
 from tests.oracle.logs import ABORT, Batching, LogBuilder
 

@@ -13,10 +13,10 @@ import pytest
 from compaction.certifier import reader as own
 from compaction.certifier.reader import ByteRange, is_torn, read_batches, read_varint
 from compaction.errors import LogError
+from compaction.files.contents import view
+from compaction.files.local import LocalFileSystem
+from compaction.files.segment_file import SegmentReader, SegmentScan
 from compaction.kernels.tables import BATCH_ROW
-from compaction.storage.contents import view
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.segment_file import SegmentReader, SegmentScan
 from tests.kafka.encode import Batch, Record
 from tests.kernels.tables import random_segment
 from tests.oracle.random_logs import Flavour

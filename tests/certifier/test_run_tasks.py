@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from compaction import task_runner
 from compaction.certifier import certify as certifier
 from compaction.certifier import find_remains, records
 from compaction.certifier.certificate import Remains, Status, VerifyReport
@@ -22,14 +21,15 @@ from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.erasure_certificate import certify_erasure
 from compaction.certifier.find_pairs import VerifyRequest
 from compaction.certifier.find_remains import search_files
-from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
+from compaction.config.resolver import Resolver
+from compaction.config.sources import read_sets
+from compaction.engine import Engine
 from compaction.engines.local import LocalEngine
 from compaction.errors import UsageError
 from compaction.formats.keys import KeyCriteria, KeyPattern
 from compaction.run.compact import clean_logs
 from compaction.screen.progress import Progress
-from compaction.task_runner import Engine
 from tests.certifier.certify import certify
 from tests.erasure.test_erase_keys import erase, keys_of, write_case, write_odd
 from tests.golden import unpack_sample
@@ -86,7 +86,7 @@ def test_logs_that_hold_have_the_same_report(
     for module in (records, certifier):
         monkeypatch.setattr(module, "PARTITION_BYTES", range_bytes)
     monkeypatch.setattr(certifier, "RANGE_BYTES", 20 * range_bytes)
-    monkeypatch.setattr(task_runner, "SHOWN_BYTES", 0)
+    monkeypatch.setattr("compaction.engine.SHOWN_BYTES", 0)
     told = io.StringIO()
     with engine(name, request, told) as runner:
         assert document(certify(request_, range_bytes, runner)) == document(local)

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from compaction.cli import execution, log_lines
 from compaction.commands import compact, dry_run
-from compaction.compare.compare_policies import compare_with
+from compaction.policies.compare_policies import compare_with
 from compaction.run import waves
 from compaction.screen.steps import WaveProgress, begin_wave, step
 from tests.golden import unpack_sample

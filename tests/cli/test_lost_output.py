@@ -20,7 +20,7 @@ AS_OF_MS = "1798761600000"
 #: runs a command of ``jobs`` without Spark
 _LOCALLY = """
 import sys
-from compaction.compare.compare_policies import compare_with
+from compaction.policies.compare_policies import compare_with
 from compaction.run.compact import clean_logs
 from compaction.erasure.erase_keys import erase_keys
 from compaction.certifier.certificate import VerifyReport

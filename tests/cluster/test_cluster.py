@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from compaction.commands import compact
-from compaction.storage.manifest import MANIFEST
+from compaction.files.manifest import MANIFEST
 from tests.cluster.conftest import ROOT, bare_environment
 from tests.cluster.standalone import Standalone, standalone
 from tests.golden import unpack_sample
@@ -34,7 +34,7 @@ AS_OF_MS = 1_767_225_600_000
 #: prints where a worker imports this package and a library from
 PROBE = """
 import sys
-from compaction.api.engine_choice import start_session
+from compaction.engine_choice import start_session
 session = start_session("probe")
 def where(_):
     import compaction, numba, os, sys

@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 import compaction
+from compaction.engine import ByPlace, Emission, Items, Job, Source
 from compaction.engines.connect import ConnectEngine, connect
 from compaction.errors import CompactionError, UsageError
-from compaction.task_runner import ByPlace, Emission, Items, Job, Source
 from tests.benchmark.generate import Profile, write_log
 from tests.cluster.conftest import ROOT
 from tests.golden import unpack_sample
@@ -30,7 +30,7 @@ from tests.kafka.jars import spark_home
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import Bucket
 from tests.object_store.server import ACCESS_KEY, SECRET_KEY
-from tests.test_task_runner import exchanged, values
+from tests.test_engine import exchanged, values
 
 pytestmark = pytest.mark.cluster
 
@@ -245,9 +245,7 @@ def test_a_session_is_left_as_it_was(session: Any, tmp_path: Path) -> None:
     assert session.range(3).count() == 3
 
 
-def test_a_directory_that_tasks_do_not_see_is_refused(
-    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_tasks_do_not_see_is_refused(session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_dir = unpack_sample(tmp_path)
     real = ConnectEngine.run
     blind = lambda self, job, *given: [None] if job.description.startswith("look") else real(self, job, *given)  # noqa: E731

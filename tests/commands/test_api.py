@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import compaction
-from compaction.api.engine_choice import choose
 from compaction.cli.console import main
 from compaction.cli.parser import Parser
 from compaction.cli.table import COMMANDS
 from compaction.commands import compact as compact_command
+from compaction.engine_choice import choose
 from compaction.options import inputs
 from compaction.options.table import LOCAL, SPARK
 from compaction.options.values import pairs

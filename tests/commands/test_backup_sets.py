@@ -12,21 +12,21 @@ import pytest
 from compaction.commands import compact, count, dump_log, runs
 from compaction.errors import UsageError
 from compaction.exports.backup_writer import BackupTarget
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.uri import parse_uri
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import RecordBatch
 from compaction.options.inputs import Inputs
 from compaction.report import LogReport, LogStatus
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
-from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.uri import parse_uri
 from tests.certifier.certify import certify
 from tests.commands.calls import compact_inputs, verify_request
+from tests.files.layouts.exports import no_exports_known
 from tests.golden import unpack_backup_sets
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, NOW_MS, figures, run
-from tests.storage.layouts.exports import no_exports_known
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

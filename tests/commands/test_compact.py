@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import compaction
-from compaction.api.engine_choice import Engine
 from compaction.commands import compact, expire
 from compaction.config.request import Budget, CompactionRequest
+from compaction.engine_choice import EngineChoice
 from compaction.errors import CorruptLogError, LockedError
+from compaction.files import object_store
 from compaction.report import LogReport, LogStatus
 from compaction.run_report import RunReport
-from compaction.storage import object_store
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,7 +32,7 @@ class Run:
         self.error = error
         self.request: CompactionRequest | None = None
 
-    def __call__(self, session_factory: Engine, request: CompactionRequest) -> RunReport:
+    def __call__(self, session_factory: EngineChoice, request: CompactionRequest) -> RunReport:
         self.request = request
         if self.error is not None:
             raise self.error

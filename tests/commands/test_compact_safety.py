@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from compaction.files.contents import FileDigest
+from compaction.files.durable import run_alone
+from compaction.files.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import Journal, JournalGroup, write_journal
-from compaction.storage.contents import FileDigest
-from compaction.storage.durable import run_alone
-from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import run
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.kafka.encode import Batch, Record
-from tests.logdir.logs import build
+from tests.log.logs import build
 
 #: strings that no message, name or path contains
 SECRETS = ("Zugangswort", "geheimer-Wert", "Kopfzeilenname", "Kopfzeilenwert")

@@ -17,7 +17,7 @@ import pytest
 from compaction.checkup import check as machine
 from compaction.checkup import log_health
 from compaction.commands import doctor, warm_up
-from compaction.storage.local import FreeSpace
+from compaction.files.local import FreeSpace
 from tests.dumping.segments import Made, write_segment
 from tests.golden import unpack_sample
 from tests.kafka.broker import Broker
@@ -67,9 +67,7 @@ def test_a_machine_that_can_run_has_no_problems(examine: Examine) -> None:
     assert "warm-up" in checks["machine", "kernels"]["fix"]
 
 
-def test_what_a_machine_lacks_is_named_with_its_fix(
-    examine: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_a_machine_lacks_is_named_with_its_fix(examine: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setattr(machine, "PACKAGES", {"numpy": (99, 0), "no-such-package": (1, 2)})
@@ -86,9 +84,7 @@ def test_what_a_machine_lacks_is_named_with_its_fix(
     assert checks["machine", "Java"]["state"] == "note"
 
 
-def test_what_other_users_can_do_to_a_run_is_a_note(
-    examine: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_other_users_can_do_to_a_run_is_a_note(examine: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master spark://host:7077 pyspark-shell")
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     assert examine()[1]["machine", "access"]["found"].startswith("spark://host:7077 without authentication: ")
@@ -227,8 +223,7 @@ def test_a_directory_in_use_and_a_full_disk_are_notes(
     lock = tmp_log_dir / ".lock"
     lock.touch()
     hold = (
-        "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX);"
-        "print(1, flush=True); sys.stdin.read()"
+        "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX);print(1, flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen([sys.executable, "-c", hold, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from compaction.api.engine_choice import Engine
 from compaction.commands import dry_run
-from compaction.compare.compare_policies import compare_with
-from compaction.compare.comparison import Comparison
 from compaction.config.request import ComparisonRequest
+from compaction.engine_choice import EngineChoice
 from compaction.options.inputs import Inputs
+from compaction.policies.compare_policies import compare_with
+from compaction.policies.comparison import Comparison
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
@@ -32,7 +32,7 @@ class Run:
     def __init__(self) -> None:
         self.request: ComparisonRequest | None = None
 
-    def __call__(self, session_factory: Engine, request: ComparisonRequest) -> Comparison:
+    def __call__(self, session_factory: EngineChoice, request: ComparisonRequest) -> Comparison:
         self.request = request
         return compare_with(LocalPasses, request)
 

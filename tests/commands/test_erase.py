@@ -16,10 +16,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from compaction.api.engine_choice import Engine
 from compaction.certifier import erased_keys
 from compaction.commands import erase, verify
+from compaction.engine_choice import EngineChoice
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
+from compaction.files.durable import DurableSteps
 from compaction.formats import keys as key_list
 from compaction.formats.keys import KeyCriteria
 from compaction.options.table import KEY_FORMATS
@@ -27,8 +28,8 @@ from compaction.report import LogReport
 from compaction.run.log import Log
 from compaction.run.run import Run
 from compaction.run_report import RunReport
-from compaction.storage.durable import DurableSteps
 from tests.erasure.test_erase_keys import records_in, write_odd
+from tests.files.test_lock import held_elsewhere
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
@@ -36,12 +37,11 @@ from tests.oracle.disk import write_partition
 from tests.oracle.segments import write_segment
 from tests.passes.random_cases import NOW_MS
 from tests.passes.rounds import INTERVAL_BYTES
-from tests.storage.test_lock import held_elsewhere
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def locally(_: Engine, request: ErasureRequest) -> RunReport:
+def locally(_: EngineChoice, request: ErasureRequest) -> RunReport:
     return erase_keys(LocalPasses, request)
 
 
@@ -50,7 +50,7 @@ class Asked:
 
     request: ErasureRequest
 
-    def __call__(self, _: Engine, request: ErasureRequest) -> RunReport:
+    def __call__(self, _: EngineChoice, request: ErasureRequest) -> RunReport:
         self.request = request
         return RunReport("r-1", request.base.as_of_ms, request.base.dry_run, ())
 
@@ -258,7 +258,7 @@ def test_a_certificate_is_written_and_verified(log_dir: Path, capsys: pytest.Cap
     assert f"certificate: holds, {file}\n" in capsys.readouterr().out
     assert file.stat().st_mode & 0o777 == 0o600
     assert not list(log_dir.rglob("*.deleted"))
-    assert "\"k\"" not in file.read_text()
+    assert '"k"' not in file.read_text()
     again = ["--in-place", str(log_dir), "--certificate", str(file), "--keys", str(keys)]
     assert verify.main(again) == 0
     out = capsys.readouterr().out
@@ -363,9 +363,7 @@ def test_a_log_that_fails_is_in_the_certificate_also_if_no_other_is(log_dir: Pat
     assert (found["status"], [each["partition"] for each in found["logs"]]) == ("failed", [1])
 
 
-def test_a_directory_without_the_logs_of_a_certificate_is_no_proof(
-    log_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_without_the_logs_of_a_certificate_is_no_proof(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
     keys.write_bytes(b"k\n")
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from compaction.commands import expire
+from compaction.files.local import FreeSpace
 from compaction.run import waves
-from compaction.storage.local import FreeSpace
 from tests.golden import unpack_sample
 
 #: four and a half hours after the newest record of clickstream
@@ -87,9 +87,7 @@ def test_a_run_reports_and_advances_the_log_start_offset(logs: Path, capsys: pyt
         (["--partition", "clickstream-9"], "no such partition: clickstream-9"),
     ],
 )
-def test_a_usage_error_is_one_line(
-    logs: Path, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_usage_error_is_one_line(logs: Path, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert expire.main(["--log-dir", str(logs), *argv]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compaction.commands import compact, count, dry_run, dump_log, erase, expire, verify
-from compaction.compare.compare_policies import compare_with
 from compaction.erasure.erase_keys import erase_keys
+from compaction.files.calls import KEYS_VARIABLE
+from compaction.policies.compare_policies import compare_with
 from compaction.run.compact import clean_logs
-from compaction.storage.calls import KEYS_VARIABLE
 from tests.certifier.certify import certify
 from tests.commands.calls import verify_request
 from tests.exports.test_local_tiered import put_segments
+from tests.files.layouts.aiven_objects import KEY_ID, AivenWriter, end_offset, new_key
+from tests.files.layouts.exchanged_uploads import Export, exchange
+from tests.files.layouts.exports import TOPIC_ID, no_exports_known, require_cryptography, write_local_tiered
 from tests.golden import unpack_backup_sets, unpack_sample
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
-from tests.storage.layouts.aiven_objects import KEY_ID, AivenWriter, end_offset, new_key
-from tests.storage.layouts.exchanged_uploads import Export, exchange
-from tests.storage.layouts.exports import TOPIC_ID, no_exports_known, require_cryptography, write_local_tiered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

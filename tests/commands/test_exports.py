@@ -13,14 +13,14 @@ from compaction.cli.parser import Parser
 from compaction.commands import compact, count, dump_log, erase
 from compaction.erasure.erase_keys import erase_keys
 from compaction.errors import UsageError
-from compaction.storage import data_keys
-from compaction.storage.calls import KEYS_VARIABLE
+from compaction.files import data_keys
+from compaction.files.calls import KEYS_VARIABLE
 from tests.certifier.certify import certify
 from tests.commands.calls import verify_request
+from tests.files.layouts.exports import CODINGS, LOG_NAME, no_exports_known, objects, require_cryptography, source
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, figures, run
-from tests.storage.layouts.exports import CODINGS, LOG_NAME, no_exports_known, objects, require_cryptography, source
 
 __all__ = ["no_exports_known", "objects", "source"]
 

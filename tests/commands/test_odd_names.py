@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from compaction.commands import compact, dry_run
-from compaction.compare.compare_policies import compare_with
+from compaction.policies.compare_policies import compare_with
 from compaction.run.compact import clean_logs
 from tests.damage.valid_logs import NOW_MS, valid_log, write_log
 from tests.kafka.encode import Batch, Record

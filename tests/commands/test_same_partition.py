@@ -10,9 +10,9 @@ import pytest
 
 from compaction.commands import compact, count, doctor, dry_run, erase, expire, verify
 from compaction.errors import UsageError
+from compaction.files.local import LocalFileSystem
 from compaction.source.read_plan import ReadRequest, plan_read, read_ends
-from compaction.storage.local import LocalFileSystem
-from tests.logdir.logs import data_segment
+from tests.log.logs import data_segment
 
 Main = Callable[[list[str]], int]
 COPY = ["--output-dir", "OUT"]

@@ -12,11 +12,11 @@ import pytest
 import compaction
 from compaction.commands import compact
 from compaction.config.request import CompactionRequest
+from compaction.files import local_output
 from compaction.output import segment_writer
 from compaction.output.publish import LocalTarget
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
-from compaction.storage import local_output
 from tests.golden import unpack_sample
 from tests.local_passes import LocalPasses
 

@@ -11,17 +11,17 @@ import pytest
 from compaction.commands import compact, erase, expire
 from compaction.config.request import CompactionRequest
 from compaction.erasure.erase_keys import erase_keys
+from compaction.files.filesystem import join
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.uri import parse_uri
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import RecordBatch
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
-from compaction.storage.filesystem import join
-from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.uri import parse_uri
+from tests.files.layouts.exports import CODINGS, LOG_NAME, aiven, no_exports_known, objects, require_cryptography, upload
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, NOW_MS, run
-from tests.storage.layouts.exports import CODINGS, LOG_NAME, aiven, no_exports_known, objects, require_cryptography, upload
 
 __all__ = ["no_exports_known", "objects"]
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from compaction.commands import compact, dry_run, expire
-from compaction.compare.compare_policies import compare_with
+from compaction.policies.compare_policies import compare_with
 from compaction.run.compact import clean_logs
 from tests.golden.make_sample import HOUR_MS, START_MS
 from tests.local_passes import LocalPasses
-from tests.logdir.settings.guesses import METADATA, SECOND, identify, jbod
+from tests.log.settings.guesses import METADATA, SECOND, identify, jbod
 
 #: what is in the sample has expired, by Kafka's defaults too
 NOW_MS = START_MS + 300 * HOUR_MS
@@ -100,9 +100,7 @@ def test_a_dry_run_of_expire_reports_the_same_as_the_run(run: Command, directori
 
 
 @pytest.mark.parametrize("how", ["both directories", "--metadata", "--metadata of the log itself"])
-def test_with_the_metadata_log_expire_applies_the_policies(
-    run: Command, directories: tuple[Path, Path], how: str
-) -> None:
+def test_with_the_metadata_log_expire_applies_the_policies(run: Command, directories: tuple[Path, Path], how: str) -> None:
     first, second = directories
     given = {"--metadata": str(first), "--metadata of the log itself": str(first / METADATA)}
     before = content(first)
@@ -173,9 +171,7 @@ def test_configuration_of_the_call_sets_the_policy(run: Command, directories: tu
     assert ended.logs(policy_unknown=True) == set()
 
 
-def test_a_metadata_log_of_another_cluster_is_a_usage_error(
-    run: Command, directories: tuple[Path, Path]
-) -> None:
+def test_a_metadata_log_of_another_cluster_is_a_usage_error(run: Command, directories: tuple[Path, Path]) -> None:
     first, second = directories
     identify(second, cluster="another-cluster")
     before = content(second)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.api.engine_choice import Engine
 from compaction.commands import compact, verify
 from compaction.config.request import CompactionRequest
+from compaction.engine_choice import EngineChoice
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from tests.certifier.story import CONFIG, NOW_MS, Story, build, records
@@ -168,7 +168,7 @@ def test_verify_writes_nothing(story: Story) -> None:
 
 
 def compacted(log_dir: Path, *options: object, during: Callable[[], None] = lambda: None) -> int:
-    def run(_: Engine, request: CompactionRequest) -> RunReport:
+    def run(_: EngineChoice, request: CompactionRequest) -> RunReport:
         report = clean_logs(LocalPasses, request)
         during()
         return report
@@ -178,9 +178,7 @@ def compacted(log_dir: Path, *options: object, during: Callable[[], None] = lamb
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_compact_verifies_its_result(
-    story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_place: bool
-) -> None:
+def test_compact_verifies_its_result(story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_place: bool) -> None:
     options = () if in_place else ("--output-dir", tmp_path / "copy")
     assert compacted(story.before, *options) == 0
     assert "story-0 holds: 29 -> " in capsys.readouterr().out

@@ -37,9 +37,7 @@ def test_without_a_cache_nothing_is_compiled() -> None:
     assert "set NUMBA_CACHE_DIR" in done.stderr
 
 
-def test_kernels_are_compiled_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kernels_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     compiled: list[bool] = []
     monkeypatch.setattr(cache, "process_cache_dir", lambda: tmp_path)
     monkeypatch.setattr(cache, "are_all_compiled", lambda: bool(compiled))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.config import Policy, Resolver, read_sets
+from compaction.config.resolver import Resolver
+from compaction.config.sources import Policy, read_sets
 from compaction.errors import ConfigError
 
 
@@ -18,8 +19,10 @@ from compaction.errors import ConfigError
         ("log.retention.hours=3", {"log.retention.hours": 3}),
         ("cleanup.policy=[compact,delete],retention.ms=3s", {"cleanup.policy": ("compact", "delete"), "retention.ms": 3000}),
         ("cleanup.policy=compact,delete", {"cleanup.policy": ("compact", "delete")}),
-        ("retention.ms=5,cleanup.policy=compact, delete ,segment.bytes=1GiB",
-         {"retention.ms": 5, "cleanup.policy": ("compact", "delete"), "segment.bytes": 1 << 30}),
+        (
+            "retention.ms=5,cleanup.policy=compact, delete ,segment.bytes=1GiB",
+            {"retention.ms": 5, "cleanup.policy": ("compact", "delete"), "segment.bytes": 1 << 30},
+        ),
         ("cleanup.policy=[]", {"cleanup.policy": ()}),
         ("configured", {}),
     ],

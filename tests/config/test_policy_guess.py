@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.config import Origin, Policy, Resolver, read_properties, read_sets, read_toml
+from compaction.config.resolver import Resolver
+from compaction.config.sources import Origin, Policy, read_properties, read_sets, read_toml
 from compaction.formats.java_text import parse_properties
 
 Metadata = dict[str, dict[str, str]]

@@ -6,9 +6,9 @@ from dataclasses import fields
 
 import pytest
 
-from compaction.config import BrokerConfig, Resolver, TopicConfig, read_properties, read_sets, read_toml
 from compaction.config.entries import HOUR_MS
-from compaction.config.resolver import TOPIC_ATTRIBUTES
+from compaction.config.resolver import TOPIC_ATTRIBUTES, BrokerConfig, Resolver, TopicConfig
+from compaction.config.sources import read_properties, read_sets, read_toml
 from compaction.errors import ConfigError
 from compaction.formats.java_text import parse_properties
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.config import Origin, Setting, Source, read_properties, read_sets, read_toml
+from compaction.config.sources import Origin, Setting, Source, read_properties, read_sets, read_toml
 from compaction.errors import ConfigError
 from compaction.formats.java_text import parse_properties
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.config import Resolver, read_properties, read_sets, read_toml
 from compaction.config.entries import Kind, examples, plain_text
+from compaction.config.resolver import Resolver
+from compaction.config.sources import read_properties, read_sets, read_toml
 from compaction.errors import ConfigError
 from compaction.formats.java_text import parse_properties
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from compaction.certifier.certificate import LogCertificate
 from compaction.certifier.find_pairs import VerifyRequest
-from compaction.config import Resolver, read_toml
+from compaction.config.resolver import Resolver
+from compaction.config.sources import read_toml
 from tests.certifier.certify import certify
 from tests.conformance.compare import differences
 from tests.conformance.ours import clean_in_process, clean_ours, topics_file

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from compaction.cli.parser import Parser
 from compaction.commands import dump_log
 from compaction.dumping.dump_tool import Dump
-from compaction.storage.local import LocalFileSystem
+from compaction.files.local import LocalFileSystem
 from tests.kafka.gateway import Gateway, unconverted_errors
 
 KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")

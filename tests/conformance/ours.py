@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.engine_choice import Engine
 from compaction.commands import compact, expire
+from compaction.engine_choice import EngineChoice
 from compaction.options.table import LOCAL, SPARK
 from compaction.run.compact import clean_logs
 from tests.local_job import KAFKA
@@ -25,7 +25,7 @@ def clean_ours(spark: SparkSession, log_dir: Path, as_of_ms: int, *options: str)
     """
 
     def run(argv: list[str]) -> int:
-        engine = Engine(SPARK, "", "compact", session=spark)
+        engine = EngineChoice(SPARK, "", "compact", session=spark)
         return compact.main(argv, execute=lambda _, request: compact.clean(engine, request))
 
     version = () if "--kafka-version" in options else ("--kafka-version", KAFKA)
@@ -45,7 +45,7 @@ def expire_ours(log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[s
     """Runs ``jobs/expire.py`` over a log directory; so few logs need no session."""
 
     def run(argv: list[str]) -> int:
-        return expire.main(argv, execute=lambda _, request: expire.delete(Engine(LOCAL, "", "expire"), request))
+        return expire.main(argv, execute=lambda _, request: expire.delete(EngineChoice(LOCAL, "", "expire"), request))
 
     return run_job(run, log_dir, as_of_ms, *options)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cleaning.kafka_rules import NEWEST
 from compaction.report import LogStatus
+from compaction.rules.kafka_rules import NEWEST
 from tests.conformance.compare import differences
 from tests.kafka.broker import Broker
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
@@ -23,7 +23,7 @@ from tests.kafka.gateway import Gateway
 from tests.kafka.jars import REFERENCE
 from tests.kafka.log import Opening
 from tests.local_job import clean_locally
-from tests.logdir.settings.test_kafka_version import settings_in
+from tests.log.settings.test_kafka_version import settings_in
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

@@ -13,8 +13,8 @@ import pytest
 
 from compaction.dumping.dump_tool import find_timestamp, start_position
 from compaction.dumping.targets import Target
+from compaction.files.local import LocalFileSystem
 from compaction.formats.java_text import java_text
-from compaction.storage.local import LocalFileSystem
 from tests.conformance.dump_files import T0, TEXTS, damaged_segments, random_files, records, sound_segments, write_segments
 from tests.conformance.dump_tool import DEPTHS, KINDS, KafkaDump, agree, agree_on_all, agree_up_to_the_damage, our_dump
 from tests.golden import unpack_sample

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from compaction.compare.compare_policies import compare_with
-from compaction.compare.comparison import OutcomeStatus
-from compaction.config import Policy
 from compaction.config.entries import MAX_RECORD
 from compaction.config.request import ComparisonRequest
+from compaction.config.sources import Policy
+from compaction.policies.compare_policies import compare_with
+from compaction.policies.comparison import OutcomeStatus
 from compaction.report import LogReport, LogStatus
 from tests.conformance.compare import differences
 from tests.kafka.cleaner import clean_partition

@@ -94,9 +94,7 @@ def test_kafka_skips_some_logs(outcomes: Callable[[str], Outcomes]) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_byte_of_the_logs_is_counted(
-    outcomes: Callable[[str], Outcomes], roots: Mapping[str, Path], group: str
-) -> None:
+def test_every_byte_of_the_logs_is_counted(outcomes: Callable[[str], Outcomes], roots: Mapping[str, Path], group: str) -> None:
     outcomes(group)
     plan = count(roots[group] / "kafkas", stored=True, engine="local").plan
     readable = [log for log in plan.logs if log.error is None]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.compare.browser import browser
+from tests.policies.browser import browser
 
 __all__ = ["browser"]

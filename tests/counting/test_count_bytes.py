@@ -14,10 +14,10 @@ from compaction.commands import count as count_command
 from compaction.counting import count_logs, key_totals
 from compaction.counting.count_logs import GROUPS, HEADER_NAMES, KEYS, PRODUCERS, StoredRequest, plan_count
 from compaction.counting.key_totals import KeyGroups, Largest
+from compaction.engine import Engine
 from compaction.engines.local import LocalEngine
 from compaction.screen.progress import Progress
 from compaction.source.read_plan import ReadRequest
-from compaction.task_runner import Engine
 from tests.counting.stored_bytes import expected_usage, found_usage
 from tests.counting.test_count_keys import location
 from tests.dumping.segments import T0

@@ -13,25 +13,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import compaction
-from compaction import task_runner
 from compaction.commands import count as count_command
 from compaction.counting import count_logs, key_totals
 from compaction.counting.count_logs import KEYS, CountPlan, plan_count
 from compaction.counting.key_totals import Largest
+from compaction.engine import Engine
 from compaction.engines.local import LocalEngine
+from compaction.files.local import LocalFileSystem
+from compaction.files.overlay import OverlayFileSystem
 from compaction.names import LogLocation, parse_partition_dir
 from compaction.screen.progress import Progress
 from compaction.source.read_plan import ReadRequest, plan_log
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.overlay import OverlayFileSystem
-from compaction.task_runner import Engine
 from tests.dumping.segments import T0, write_segment
+from tests.files.test_lock import held_elsewhere
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 from tests.source.plain_consumer import Served, read_rows, serve
 from tests.source.random_partition import FLAVOURS, write_random
-from tests.storage.test_lock import held_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -156,7 +155,7 @@ def test_both_engines_count_what_plain_calls_count(
 ) -> None:
     monkeypatch.setattr(count_logs, "PARTITION_BYTES", 40_000)
     monkeypatch.setattr(count_logs, "TASK_BYTES", 50_000)
-    monkeypatch.setattr(task_runner, "SHOWN_BYTES", 0)
+    monkeypatch.setattr("compaction.engine.SHOWN_BYTES", 0)
     logs = [location(path) for path in sorted(sample.glob("*-[0-9]")) if not path.name.startswith("__cluster")]
     wanted = ReadRequest.parse({"path": str(sample), "slicebytes": "20000"})
     found: list[CountPlan] = []

@@ -14,8 +14,8 @@ from compaction.commands import count as count_command
 from compaction.counting.count_logs import LogCount
 from compaction.counting.count_report import MOST_TOPICS, CountReport
 from compaction.names import LogLocation, TopicPartition
-from tests.compare.browser import DARK, Browser
 from tests.golden import unpack_sample
+from tests.policies.browser import DARK, Browser
 
 NOW = "2026-11-26T00:00Z"
 

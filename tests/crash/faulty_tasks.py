@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
+from compaction.files import local_output
+from compaction.files.filesystem import Chunk
 from compaction.passes.tasks import OutputPart
-from compaction.storage import local_output
-from compaction.storage.filesystem import Chunk
 
 Clean = Callable[..., Any]
 

@@ -24,12 +24,12 @@ from typing import Any, TypeVar
 import psutil
 
 import compaction
-from compaction.api.engine_choice import Engine
+from compaction.engine import ByPlace, Item, Job, Source
+from compaction.engine_choice import EngineChoice
 from compaction.engines.spark import Shuffled, SparkEngine
 from compaction.engines.spark_session import build_session
-from compaction.storage.filesystem import File, storage_errors
-from compaction.storage.local import LocalFileSystem
-from compaction.task_runner import ByPlace, Item, Job, Source
+from compaction.files.filesystem import File, storage_errors
+from compaction.files.local import LocalFileSystem
 from tests.crash.faulty_tasks import MARKS, first_time
 from tests.jvm import executor_options
 
@@ -222,7 +222,7 @@ def main(log_dir: Path) -> int:
             "spark.shuffle.io.retryWait": "100ms",
         },
     )
-    Engine.passes = lambda self, progress=None: lambda: Disturbed(session.sparkContext)  # type: ignore[method-assign]
+    EngineChoice.passes = lambda self, progress=None: lambda: Disturbed(session.sparkContext)  # type: ignore[method-assign]
     for command, at, fails in CASES:
         shutil.rmtree(marks)
         marks.mkdir()

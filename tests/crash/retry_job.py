@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from compaction.engine import Job
 from compaction.engines.spark import SparkEngine
 from compaction.engines.spark_session import build_session
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
-from compaction.task_runner import Job
 from tests.crash.faulty_tasks import FAULTS, MARKS, one_by_one
 from tests.damage.valid_logs import NOW_MS
 from tests.jvm import executor_options

@@ -24,9 +24,9 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from compaction.logdir.checkpoint_store import read_offsets
+from compaction.files.local import LocalFileSystem
+from compaction.log.checkpoint_store import read_offsets
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, TopicPartition
-from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import run
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients, Consumed

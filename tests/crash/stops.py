@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NoReturn
 from unittest.mock import patch
 
+from compaction.files.local import LocalFileSystem
 from compaction.run import destination
-from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import Ended, run
-from tests.storage.faults import Stopped
+from tests.files.faults import Stopped
 from tests.trust.watched import CHANGES, Operation, WatchedFileSystem
 
 #: what is appended to an output counts when it is closed

@@ -13,15 +13,15 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from compaction.api.engine_choice import Engine
 from compaction.commands import compact
 from compaction.config.request import CompactionRequest
+from compaction.engine import Job
+from compaction.engine_choice import EngineChoice
+from compaction.files.filesystem import DiskFileSystem
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
-from compaction.storage.filesystem import DiskFileSystem
-from compaction.task_runner import Job
 from tests.damage.valid_logs import NOW_MS
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
@@ -71,7 +71,7 @@ def run(
 
     Passes.events = events or {}
 
-    def carried_out(_: Engine, request: CompactionRequest) -> RunReport:
+    def carried_out(_: EngineChoice, request: CompactionRequest) -> RunReport:
         return clean_logs(Passes, request, Environment(files, sizes))
 
     out, err = io.StringIO(), io.StringIO()

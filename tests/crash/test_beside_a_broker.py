@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 
 import compaction
+from compaction.files.lock import LogDirLock
 from compaction.names import LOCK
-from compaction.storage.lock import LogDirLock
 from tests.crash.stops import run_until
 from tests.crash.surroundings import run
 from tests.golden import unpack_sample

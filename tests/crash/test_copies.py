@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from compaction.files.local import LocalFileSystem
 from compaction.names import CLEAN_SHUTDOWN
-from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import run, small_disk
 from tests.damage.valid_logs import valid_log, write_log
 from tests.trust.watched import Operation, WatchedFileSystem

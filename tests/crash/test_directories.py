@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.storage.lock import LogDirLock
+from compaction.files.lock import LogDirLock
 from tests.crash.surroundings import run
 from tests.damage.valid_logs import look_at, valid_log, write_log
 

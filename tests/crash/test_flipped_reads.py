@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.storage.filesystem import File
-from compaction.storage.local import LocalFileSystem
+from compaction.files.filesystem import File
+from compaction.files.local import LocalFileSystem
 from tests.crash.surroundings import run
 from tests.damage.valid_logs import valid_log, write_log
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from compaction.files.manifest import MANIFEST, MARKER
 from compaction.names import LOCK
-from compaction.storage.manifest import MANIFEST, MARKER
 from tests.crash.kill import family
 from tests.golden import unpack_sample
 from tests.object_store.fixtures import S3Bucket, published
@@ -124,9 +124,7 @@ def test_a_run_in_place_ends_with_one_line_and_the_next_one_does_its_work(logs: 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["own process", "all"])
-def test_a_run_that_is_stopped_by_a_scheduler_leaves_its_logs_unchanged(
-    logs: Path, send: Callable[[int, int], None]
-) -> None:
+def test_a_run_that_is_stopped_by_a_scheduler_leaves_its_logs_unchanged(logs: Path, send: Callable[[int, int], None]) -> None:
     before = segments(logs)
     with started("--log-dir", logs, *SLOWLY) as process:
         wait_until(process, lambda: list(logs.rglob("*.clean*")))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from compaction.files.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import JOURNAL
-from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import NOBODY, run
 from tests.damage.valid_logs import look_at, valid_log, write_log
 from tests.trust.watched import Operation, WatchedFileSystem

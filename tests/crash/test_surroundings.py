@@ -14,7 +14,7 @@ from compaction.names import CLEANER_OFFSETS, LOCK, LOG, segment_file
 from compaction.run import waves
 from tests.crash.surroundings import NOBODY, big_batches, run, run_as_nobody, small_disk
 from tests.damage.valid_logs import look_at, valid_log, write_log
-from tests.logdir.logs import build
+from tests.log.logs import build
 
 pytestmark = pytest.mark.crash
 

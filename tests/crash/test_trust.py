@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import StorageError
+from compaction.files.local import LocalFileSystem
 from compaction.formats.message_set import iter_batches
 from compaction.names import CLEANER_OFFSETS
 from compaction.output.journal import JOURNAL
 from compaction.run.sizing import Sizes
-from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import Ended, run
 from tests.damage.harm import reseal
 from tests.damage.valid_logs import ReadableFileSystem, look_at, valid_log, write_log
 from tests.kafka.encode import Batch, Record
-from tests.logdir.logs import NOW_MS as BUILT_MS
-from tests.logdir.logs import build
+from tests.log.logs import NOW_MS as BUILT_MS
+from tests.log.logs import build
 from tests.trust.watched import Before, Operation, WatchedFileSystem
 
 VALID = valid_log("none")

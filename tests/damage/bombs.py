@@ -23,11 +23,11 @@ from compaction.dumping.dump_tool import find_timestamp
 from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.targets import Target
 from compaction.errors import LogError
+from compaction.files.local import LocalFileSystem
 from compaction.formats.record_batch import MAX_PLAIN_BYTES
 from compaction.kernels.columns import KEYS, VALUES
 from compaction.names import LOG, segment_file
 from compaction.source.read_columns import Bounds, ReadSpec, read_columns
-from compaction.storage.local import LocalFileSystem
 from tests.damage.harm import reseal
 from tests.damage.valid_logs import NOW_MS, SEGMENT_OFFSETS, valid_log, write_log
 from tests.kafka.encode import Batch, Legacy, Record, compress
@@ -103,11 +103,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "records that are not there, plain": lambda: _modern("none", b"\x0c\0\0\0\1\1\0", 2**31 - 1),
     "too many records": lambda: _modern("zstd", compress("zstd", b"\x0c\0\0\0\1\1\0" * 4_200_000), 4_200_000),
     "too many old messages": lambda: _old_wrapper(1_050_000),
-    **{
-        f"zeros in {codec} of magic {magic}": partial(_old_zeros, codec, magic)
-        for codec in CODECS[1:4]
-        for magic in (0, 1)
-    },
+    **{f"zeros in {codec} of magic {magic}": partial(_old_zeros, codec, magic) for codec in CODECS[1:4] for magic in (0, 1)},
     **{f"a wrapper in a wrapper of {codec}": partial(_old_zeros, codec, 1, nested=True) for codec in CODECS[1:4]},
     "a compressed control batch": lambda: _control("gzip"),
     "empty gzip members": _empty_members,

@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from compaction.cleaning.record_retention import ActiveProducers, RoundRules
-from compaction.cleaning.transactions import AbortedRanges
+from compaction.engine import Reading
 from compaction.errors import CompactionError, UnforeseenError
+from compaction.files.contents import View
+from compaction.files.local import LocalFileSystem
+from compaction.files.segment_file import SegmentFile
 from compaction.formats import checkpoints, indexes, producer_snapshot
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.java_text import parse_meta_properties, parse_properties
@@ -46,11 +48,9 @@ from compaction.passes.tasks import (
     Slice,
 )
 from compaction.report import LogReport, LogStatus
+from compaction.rules.record_retention import ActiveProducers, RoundRules
+from compaction.rules.transactions import AbortedRanges
 from compaction.source.read_columns import ReadSpec, read_columns
-from compaction.storage.contents import View
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.segment_file import SegmentFile
-from compaction.task_runner import Reading
 from tests.damage.valid_logs import NOW_MS, ReadableFileSystem, look_at, valid_log, write_log
 from tests.local_job import clean_locally
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compaction.api.engine_choice import Engine
 from compaction.commands import compact
 from compaction.config.request import CompactionRequest
+from compaction.engine_choice import EngineChoice
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from compaction.run.compact import clean_logs
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
@@ -20,15 +20,15 @@ from tests.local_passes import LocalPasses
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from compaction.files.segment_file import Block
     from compaction.run_report import RunReport
-    from compaction.storage.segment_file import Block
 
 TOPICS = ("aside", "damaged", "zeta")
 OPTIONS = ("--set", "cleanup.policy=compact", "--set", "min.cleanable.dirty.ratio=0", "--as-of-ms", str(NOW_MS))
-Run = Callable[[Engine, CompactionRequest], "RunReport"]
+Run = Callable[[EngineChoice, CompactionRequest], "RunReport"]
 
 
-def _locally(_: Engine, request: CompactionRequest) -> RunReport:
+def _locally(_: EngineChoice, request: CompactionRequest) -> RunReport:
     return clean_logs(LocalPasses, request)
 
 
@@ -73,7 +73,7 @@ def test_one_line_says_which_log_which_file_and_where(log_dir: Path, capsys: pyt
 def test_on_spark_the_error_names_the_same_log_file_and_position(
     log_dir: Path, capsys: pytest.CaptureFixture[str], spark: SparkSession
 ) -> None:
-    def on_spark(_: Engine, request: CompactionRequest) -> RunReport:
+    def on_spark(_: EngineChoice, request: CompactionRequest) -> RunReport:
         from compaction.engines.spark import SparkEngine
 
         return clean_logs(lambda: SparkEngine(spark.sparkContext), request)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, segment_file
+from compaction.rules.log_view import AbortedTxn
 from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, Record, marker
-from tests.logdir.logs import build
+from tests.log.logs import build
 
 NOW_MS = 1_700_000_000_000
 SEGMENT_OFFSETS = 20

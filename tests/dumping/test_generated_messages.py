@@ -107,7 +107,6 @@ class TestPlain:
         with pytest.raises(MessageError, match="non-nullable field name was serialized as null"):
             read_table(TABLE)[0, "plain"].read(broken, 0)
 
-
     def test_a_structure_of_a_later_version_is_not_read_as_one_of_a_known_version(self) -> None:
         assignment = read_table(CONSUMER_PROTOCOL)[1, "assignment"]
         empty, one = struct.pack(">ii", 0, -1), struct.pack(">ih", 1, 1) + b"t" + struct.pack(">ii", 0, -1)
@@ -137,8 +136,15 @@ SEGMENT_BYTES = PARTITION_BYTES + struct.pack(">qq", 3, 4) + b"\0"
     ("value", "shown"),
     [
         pytest.param(
-            b"\1\0\0" + SEGMENT_BYTES + struct.pack(">qqiqq", 0, 99, 1, 5, 6) + b"\3" + struct.pack(">iqbiqb", 9, 8, 0, 2, 0, 0)
-            + struct.pack(">i", 44) + b"\4abc" + b"\1" + b"\1\0\1\1",
+            b"\1\0\0"
+            + SEGMENT_BYTES
+            + struct.pack(">qqiqq", 0, 99, 1, 5, 6)
+            + b"\3"
+            + struct.pack(">iqbiqb", 9, 8, 0, 2, 0, 0)
+            + struct.pack(">i", 44)
+            + b"\4abc"
+            + b"\1"
+            + b"\1\0\1\1",
             f"RemoteLogSegmentMetadata{{remoteLogSegmentId={SEGMENT_ID}, startOffset=0, endOffset=99, brokerId=1,"
             " maxTimestampMs=5,"
             " eventTimestampMs=6, segmentLeaderEpochs={2=0, 9=8}, segmentSizeInBytes=44,"

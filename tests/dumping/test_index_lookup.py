@@ -10,7 +10,7 @@ from compaction.dumping import batch_reader
 from compaction.dumping.dump_tool import find_timestamp, may_hold, segments_with, start_position
 from compaction.dumping.targets import Target
 from compaction.errors import CorruptLogError
-from compaction.storage.local import LocalFileSystem
+from compaction.files.local import LocalFileSystem
 from tests.dumping.segments import T0, Made, write_partition, write_segment
 
 FILES = LocalFileSystem()

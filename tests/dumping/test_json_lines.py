@@ -16,8 +16,8 @@ from compaction.dumping.json_lines import JsonSegmentDump, Row
 from compaction.dumping.record_decoders import decode_offsets, decode_with, text_decoder
 from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.errors import CorruptLogError, LogError
+from compaction.files.local import LocalFileSystem
 from compaction.formats.java_text import java_text, json_text
-from compaction.storage.local import LocalFileSystem
 from tests.conformance.dump_files import damaged_segments, sound_segments
 from tests.dumping.segments import T0, write_partition, write_segment
 from tests.golden import unpack_sample

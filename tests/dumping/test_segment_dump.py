@@ -17,7 +17,7 @@ from compaction.dumping.dump_tool import find_timestamp
 from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.targets import Target
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.storage.local import LocalFileSystem
+from compaction.files.local import LocalFileSystem
 from tests.conformance.dump_files import damaged_segments, sound_segments
 from tests.dumping.segments import T0, write_segment
 from tests.kafka.encode import Batch, Record

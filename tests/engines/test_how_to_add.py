@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import compaction
-from compaction.api import engine_choice
+from compaction import engine_choice
 from compaction.options.table import LOCAL
 from tests.conftest import ROOT
 from tests.golden import unpack_sample

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.api.engine_choice import choose
+from compaction.engine_choice import choose
 from compaction.engines import limits
 from compaction.engines.limits import WORKER_BYTES, oom_kills, usable_cores
 from compaction.errors import UsageError

@@ -15,18 +15,18 @@ from typing import Any, cast
 
 import pytest
 
-from compaction.compare.compare_policies import compare_with
-from compaction.config import Policy
 from compaction.config.request import ComparisonRequest
+from compaction.config.sources import Policy
+from compaction.engine import Job
 from compaction.engines.local import LocalEngine
 from compaction.engines.spool import Piece, Spool
 from compaction.engines.workers import POLL_INTERVAL_S
 from compaction.errors import CompactionError
+from compaction.files import read_counter
+from compaction.policies.compare_policies import compare_with
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
-from compaction.storage import read_counter
-from compaction.task_runner import Job
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.memory import scratch

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from compaction.engine import Job
 from compaction.engines.local import LocalEngine
 from compaction.engines.spool import Spool
 from compaction.engines.workers import Workers
 from compaction.errors import CompactionError
-from compaction.task_runner import Job
 from tests.large_log import write_large_log
 from tests.waiting import wait_until
 
@@ -29,7 +29,7 @@ LIMIT_S = 60.0
 #: prints the absolute values of -1 and 2, found by workers
 RUN = """
 from compaction.engines.local import LocalEngine
-from compaction.task_runner import Job
+from compaction.engine import Job
 def found():
     with LocalEngine(2, inline_bytes=0) as passes:
         return passes.run(Job("test"), [-1, 2], abs)

@@ -59,7 +59,9 @@ class PlainEraser:
     def _is_needed(self, batch: NaiveBatch) -> bool:
         """Whether the batch is the last of a producer, or the first of an open transaction."""
         return any(
-            batch.producer_id == each.producer_id and batch.last_offset == each.last_data_offset
-            or batch.magic == 2 and batch.base_offset == each.current_txn_first_offset
+            batch.producer_id == each.producer_id
+            and batch.last_offset == each.last_data_offset
+            or batch.magic == 2
+            and batch.base_offset == each.current_txn_first_offset
             for each in self.producers
         )

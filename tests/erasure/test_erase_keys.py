@@ -14,13 +14,13 @@ from compaction.config.request import CompactionRequest
 from compaction.erasure import find_matches
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.erasure.find_matches import Erasure
+from compaction.files.local import FreeSpace, LocalFileSystem
 from compaction.formats.keys import KeyCriteria, KeyPattern, salted_hash, shards
 from compaction.report import LogReport, LogStatus
 from compaction.run import waves
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
-from compaction.storage.local import FreeSpace, LocalFileSystem
 from tests.erasure.plain_eraser import PlainEraser
 from tests.kafka.encode import Batch, Legacy, Record
 from tests.local_job import clean_locally, logs_in, read_offsets, resolver_of, write_offsets

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from compaction.api.engine_choice import Engine
 from compaction.commands import erase
+from compaction.engine_choice import EngineChoice
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.run_report import RunReport
 from tests.erasure.test_erase_keys import write_odd
@@ -17,7 +17,7 @@ from tests.local_passes import LocalPasses
 
 
 def run(tmp_path: Path, *options: object) -> dict[str, Any]:
-    def locally(_: Engine, request: ErasureRequest) -> RunReport:
+    def locally(_: EngineChoice, request: ErasureRequest) -> RunReport:
         return erase_keys(LocalPasses, request)
 
     write_odd(tmp_path / "data")
@@ -28,9 +28,7 @@ def run(tmp_path: Path, *options: object) -> dict[str, Any]:
     return found
 
 
-def test_keys_that_are_not_found_are_named_by_line_and_not_by_value(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_keys_that_are_not_found_are_named_by_line_and_not_by_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys, more = tmp_path / "keys.txt", tmp_path / "more.txt"
     keys.write_bytes("k\n\nsecret\r\nключ\nsecret\n".encode())
     found = run(tmp_path, "--keys", keys, "--dry-run")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from compaction.api.engine_choice import Engine
 from compaction.commands import erase, verify
+from compaction.engine_choice import EngineChoice
 from compaction.erasure import certify_result
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.run_report import RunReport
@@ -31,7 +31,7 @@ class Directory:
         self.keys.write_bytes(b"k\n")
 
     def erase(self, *options: str, certified: bool = True) -> int:
-        def locally(_: Engine, request: ErasureRequest) -> RunReport:
+        def locally(_: EngineChoice, request: ErasureRequest) -> RunReport:
             return erase_keys(LocalPasses, request)
 
         files = ["--keys", str(self.keys), "--report", str(self.report)]

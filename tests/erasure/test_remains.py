@@ -48,9 +48,7 @@ def test_a_hash_that_ends_with_zeros_is_reported_whole() -> None:
 
 
 @pytest.mark.parametrize("tombstones", [False, True])
-def test_nothing_of_an_erased_record_is_in_any_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tombstones: bool
-) -> None:
+def test_nothing_of_an_erased_record_is_in_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tombstones: bool) -> None:
     logs, copy, temporary = tmp_path / "logs", tmp_path / "copy", tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compaction.api.engine_choice import Engine
 from compaction.certifier import erased_keys
 from compaction.commands import erase, verify
+from compaction.engine_choice import EngineChoice
 from compaction.erasure import certify_result
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.errors import StorageError
 from compaction.run_report import RunReport
 from tests.crash.stops import end_process
 from tests.erasure.test_erase_keys import write_odd
+from tests.files.faults import Stopped
 from tests.local_passes import LocalPasses
 from tests.passes.random_cases import NOW_MS
-from tests.storage.faults import Stopped
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def certified(log_dir: Path, *options: object) -> list[str]:
 
 
 def run(call: list[str]) -> int:
-    def locally(_: Engine, request: ErasureRequest) -> RunReport:
+    def locally(_: EngineChoice, request: ErasureRequest) -> RunReport:
         return erase_keys(LocalPasses, request)
 
     return erase.main(call, locally)

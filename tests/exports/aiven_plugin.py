@@ -17,13 +17,13 @@ from pathlib import Path
 from compaction.exports import Place
 from compaction.exports.aiven import AivenReader
 from compaction.exports.stored_segments import read_file
-from compaction.storage.data_keys import add_private_keys
-from compaction.storage.filesystem import join
-from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.uri import parse_uri
+from compaction.files.data_keys import add_private_keys
+from compaction.files.filesystem import join
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.uri import parse_uri
+from tests.files.layouts.exports import CODINGS, LOG_NAME
 from tests.golden import AIVEN_OBJECTS
 from tests.kafka.gateway import java_executable
-from tests.storage.layouts.exports import CODINGS, LOG_NAME
 
 _KINDS = {".log": ".log", ".index": ".OFFSET", ".timeindex": ".TIMESTAMP", ".snapshot": ".PRODUCER_SNAPSHOT"}
 

@@ -13,14 +13,14 @@ import pytest
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
 from compaction.exports import aiven_objects
 from compaction.exports.aiven_objects import Chunk
-from compaction.logdir.discover import Selector, discover, require_logs
-from compaction.storage import data_keys, text_files
-from compaction.storage.calls import KEYS_VARIABLE
-from compaction.storage.filesystem import File, join
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.uri import parse_uri
-from tests.storage.layouts.exports import (
+from compaction.files import data_keys, text_files
+from compaction.files.calls import KEYS_VARIABLE
+from compaction.files.filesystem import File, join
+from compaction.files.local import LocalFileSystem
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.uri import parse_uri
+from compaction.log.discover import Selector, discover, require_logs
+from tests.files.layouts.exports import (
     CODINGS,
     LOG_NAME,
     aiven,

@@ -21,13 +21,13 @@ import pytest
 from compaction.errors import CompactionError, CorruptLogError, StorageError, UnsupportedLogError, UsageError
 from compaction.exports import backup as backup_reader
 from compaction.exports.backup import MAX_MANIFEST_BYTES
+from compaction.files.calls import OPTIONS_VARIABLE, call, temporary_directory
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.uri import SPOOL, options_of, parse_uri
 from compaction.formats.backup import SegmentStream
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import Header, Record, RecordBatch
 from compaction.screen.amounts import size
-from compaction.storage.calls import OPTIONS_VARIABLE, call, temporary_directory
-from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.uri import SPOOL, options_of, parse_uri
 from tests.oracle.backup_segments import LZ4, NONE, ZSTD, encode_record, encode_segment
 
 T0 = 1_700_000_000_000
@@ -185,7 +185,7 @@ def test_segments_are_converted_once_and_removed_with_the_run(place: Path, tmp_p
     address = manifest(place, segment(place, some_records(0, 300)))
     script = (
         "import sys; from pathlib import Path\n"
-        "from compaction.storage.uri import options_of, parse_uri; from compaction.storage.mixed import MixedFileSystem\n"
+        "from compaction.files.uri import options_of, parse_uri; from compaction.files.mixed import MixedFileSystem\n"
         "address = parse_uri(sys.argv[1], '--log-dir')\n"
         "MixedFileSystem().read_bytes(address + f'/orders-0/{0:020d}.log')\n"
         "spool = Path(options_of(address)['spool']); (file,) = spool.iterdir()\n"
@@ -209,10 +209,10 @@ def test_segments_are_converted_once_and_removed_with_the_run(place: Path, tmp_p
 
 KILLED = """\
 import os, signal, sys
-from compaction.storage.uri import parse_uri
+from compaction.files.uri import parse_uri
 from compaction.exports import backup as backup_reader
-from compaction.storage.calls import temporary_directory
-from compaction.storage.mixed import MixedFileSystem
+from compaction.files.calls import temporary_directory
+from compaction.files.mixed import MixedFileSystem
 address = parse_uri(sys.argv[1], "--log-dir")
 MixedFileSystem().read_bytes(address + f"/orders-0/{0:020d}.log")
 os.kill(os.getpid(), signal.SIGKILL)
@@ -306,7 +306,7 @@ def test_some_space_is_left_free_whatever_the_manifest_says(place: Path, monkeyp
 
 
 def test_a_set_is_not_changed_in_place(place: Path) -> None:
-    from compaction.storage.uri import require_in_place
+    from compaction.files.uri import require_in_place
 
     address = manifest(place, segment(place, some_records(0, 3)))
     with pytest.raises(UsageError, match="cannot be compacted in place"):

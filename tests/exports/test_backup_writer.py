@@ -13,11 +13,11 @@ from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogEr
 from compaction.exports import new_export
 from compaction.exports.backup_writer import BackupTarget, write_set
 from compaction.exports.new_export import require_empty
+from compaction.files.filesystem import Output
+from compaction.files.local import LocalFileSystem
 from compaction.formats.backup import Compression, parse_manifest
-from compaction.logdir.discover import Selector
+from compaction.log.discover import Selector
 from compaction.names import TopicPartition
-from compaction.storage.filesystem import Output
-from compaction.storage.local import LocalFileSystem
 from tests.kafka.encode import ABORT, COMMIT, Batch, Producer, Record, marker
 from tests.oracle.backup_segments import decode_segment
 

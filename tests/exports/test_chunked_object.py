@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from compaction.errors import CorruptLogError
-from compaction.storage import contents
-from compaction.storage.calls import KEYS_VARIABLE
-from compaction.storage.contents import read_range
-from compaction.storage.filesystem import FileRange, join
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.segment_file import SegmentReader
-from compaction.storage.uri import parse_uri
-from tests.logdir.logs import build, data_batch
-from tests.storage.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
-from tests.storage.layouts.exports import aiven, no_exports_known, require_cryptography
-from tests.storage.remote_places import PLACE, bucket
+from compaction.files import contents
+from compaction.files.calls import KEYS_VARIABLE
+from compaction.files.contents import read_range
+from compaction.files.filesystem import FileRange, join
+from compaction.files.local import LocalFileSystem
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.segment_file import SegmentReader
+from compaction.files.uri import parse_uri
+from tests.files.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
+from tests.files.layouts.exports import aiven, no_exports_known, require_cryptography
+from tests.files.remote_places import PLACE, bucket
+from tests.log.logs import build, data_batch
 
 __all__ = ["bucket", "no_exports_known"]
 

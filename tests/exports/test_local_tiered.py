@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import CorruptLogError, LockedError, StorageError
-from compaction.logdir.read_log import read_segments
+from compaction.files.filesystem import join
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.overlay import OverlayFileSystem
+from compaction.files.uri import add_tail, parse_uri
+from compaction.log.read_log import read_segments
 from compaction.names import LogLocation, TopicPartition
 from compaction.recovery.recover import recover_log
-from compaction.storage.filesystem import join
-from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.uri import add_tail, parse_uri
-from tests.logdir.logs import build, data_batch
-from tests.storage.layouts.exports import TOPIC_ID, local_tiered, no_exports_known, offsets_in, upload
-from tests.storage.test_lock import held_elsewhere
+from tests.files.layouts.exports import TOPIC_ID, local_tiered, no_exports_known, offsets_in, upload
+from tests.files.test_lock import held_elsewhere
+from tests.log.logs import build, data_batch
 
 __all__ = ["no_exports_known"]
 

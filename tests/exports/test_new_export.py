@@ -13,11 +13,11 @@ import pytest
 
 from compaction.errors import CompactionError, StorageError
 from compaction.exports import new_export
-from compaction.storage import object_output
-from compaction.storage.filesystem import join
-from compaction.storage.manifest import MARKER, marker
-from compaction.storage.object_output import OutputFileSystem, marked_by
-from tests.storage.remote_places import PLACE, bucket
+from compaction.files import object_output
+from compaction.files.filesystem import join
+from compaction.files.manifest import MARKER, marker
+from compaction.files.object_output import OutputFileSystem, marked_by
+from tests.files.remote_places import PLACE, bucket
 
 __all__ = ["bucket"]
 

@@ -20,21 +20,18 @@ from compaction.exports.aiven_objects import decode_sizes
 from compaction.exports.aiven_writer import _chunk_index, _positions, encode_sizes
 from compaction.exports.tiered_writer import TieredTarget, Uploads, listed_uploads
 from compaction.exports.uploads import empty_batch
+from compaction.files import data_keys
+from compaction.files.filesystem import FileRange, join
+from compaction.files.local import LocalFileSystem
+from compaction.files.mixed import MixedFileSystem
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import BatchHeader
-from compaction.logdir.discover import Selector, discover
+from compaction.log.discover import Selector, discover
 from compaction.names import TopicPartition
-from compaction.storage import data_keys
-from compaction.storage.filesystem import FileRange, join
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.mixed import MixedFileSystem
 from tests.exports.test_aiven import read_all
 from tests.exports.test_local_tiered import offsets, read_log_files
-from tests.kafka.encode import Batch, Record
-from tests.logdir.logs import build, data_batch
-from tests.object_store.fixtures import files
-from tests.storage.layouts.exports import (
+from tests.files.layouts.exports import (
     CODINGS,
     TOPIC_ID,
     aiven,
@@ -46,6 +43,9 @@ from tests.storage.layouts.exports import (
     source,
     upload,
 )
+from tests.kafka.encode import Batch, Record
+from tests.log.logs import build, data_batch
+from tests.object_store.fixtures import files
 
 __all__ = ["no_exports_known", "objects", "source"]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cleaning.log_view import Segment
 from compaction.exports.uploads import new_uploads
+from compaction.files.local import LocalFileSystem
 from compaction.formats.producer_snapshot import read_snapshot
-from compaction.logdir.read_log import read_segments
+from compaction.log.read_log import read_segments
 from compaction.names import TopicPartition
-from compaction.storage.local import LocalFileSystem
-from tests.logdir.logs import build, put_snapshot, txn_batch
+from compaction.rules.log_view import Segment
+from tests.log.logs import build, put_snapshot, txn_batch
 
 BASES = range(0, 60, 10)
 STORED = 30

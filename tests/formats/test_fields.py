@@ -81,9 +81,7 @@ def test_one_field_that_does_not_fit_is_an_error() -> None:
         TABLE.put(bytearray(19), "small", 2**15)
 
 
-@pytest.mark.parametrize(
-    "error", [FormatError("what", 7), CodecError("what"), BufferTooSmall()], ids=lambda e: repr(e)
-)
+@pytest.mark.parametrize("error", [FormatError("what", 7), CodecError("what"), BufferTooSmall()], ids=lambda e: repr(e))
 def test_errors_can_be_pickled(error: Exception) -> None:
     again = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))

@@ -119,9 +119,7 @@ class Producer(NamedTuple):
     epoch: int = 0
 
 
-def marker(
-    offset: int, timestamp: int, producer: Producer, kind: int, coordinator_epoch: int = 0, **fields: Any
-) -> bytes:
+def marker(offset: int, timestamp: int, producer: Producer, kind: int, coordinator_epoch: int = 0, **fields: Any) -> bytes:
     """The control batch that ends a transaction; ``kind`` is ``ABORT`` or ``COMMIT``, ``fields`` are more of a ``Batch``."""
     record = Record(offset, timestamp, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, coordinator_epoch))
     fields |= {"producer_id": producer.id, "producer_epoch": producer.epoch, "transactional": True, "control": True}

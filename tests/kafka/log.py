@@ -249,6 +249,8 @@ def _only_value(gateway: Gateway, kind: str, expiration_ms: int) -> Any:
 
 
 _factories: dict[str, tuple[str, str, list[str]]] = {}
+
+
 def _topic_stats(gateway: Gateway) -> Any:
     arguments: list[Any] = [False]
     if gateway.release < (3, 8):

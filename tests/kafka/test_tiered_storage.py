@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.storage.filesystem import join
-from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.uri import parse_uri
+from compaction.files.filesystem import join
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.uri import parse_uri
 from tests.commands.test_tiered_output import job
 from tests.kafka.broker import Broker, host_partition
 from tests.kafka.clients import Clients, Consumed

@@ -52,5 +52,3 @@ def blocks_of(segment: NaiveSegment) -> Blocks:
             spans[row] = len(scratch), len(scratch) + len(plain), 1
             scratch += plain
     return Blocks(segment.batches, as_array(segment.log), as_array(scratch), rows, spans)
-
-

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
+from compaction.files.contents import view
+from compaction.files.local import LocalFileSystem
+from compaction.files.segment_file import SegmentScan
 from compaction.formats.record_batch import HEADER_SIZE
 from compaction.kernels.batches import crc32, last_record_offsets, scan_batches
 from compaction.kernels.compiling import crc32c
 from compaction.kernels.tables import BATCH_ROW
-from compaction.storage.contents import view
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.segment_file import SegmentScan
 from tests.kafka.encode import Batch, Record
 from tests.kernels.tables import as_array, random_segment
 from tests.oracle.logs import ABORT, Batching, LogBuilder, Sent
@@ -186,7 +186,6 @@ def test_negative_control_types_are_unknown(kind: int) -> None:
 def test_a_control_batch_without_records_has_its_own_type() -> None:
     (row,) = scan_batches(as_array(control(ABORT, empty=True).log), 0, check_crc=True).rows
     assert row["control_type"] == -2
-
 
 
 #: where a file is past what an int32 counts

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compaction.files.contents import View, view
+from compaction.files.local import LocalFileSystem
+from compaction.files.segment_file import SegmentScan
 from compaction.kernels.batches import IO_ERROR, header_buffer, walk_headers
 from compaction.kernels.tables import BATCH_ROW
-from compaction.storage.contents import View, view
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.segment_file import SegmentScan
 from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, Record, marker
 
 

@@ -220,5 +220,3 @@ def test_a_negative_horizon_is_none() -> None:
         NEW_HORIZON_MS, 0, 0, out, out_rows, kept, np.zeros(COUNTERS, np.int64),
     )  # fmt: skip
     assert out[22] & 0x40 == 0
-
-

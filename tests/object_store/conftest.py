@@ -35,9 +35,9 @@ def on_disk(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dic
 @pytest.fixture(scope="session")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of one segment of some 30 MB of keys that are all different, and one of a record."""
-    from compaction.storage.local import LocalFileSystem
+    from compaction.files.local import LocalFileSystem
     from tests.kafka.encode import Batch, Record
-    from tests.logdir.logs import build, data_batch
+    from tests.log.logs import build, data_batch
 
     log = tmp_path_factory.mktemp("large") / "orders-0"
     log.mkdir()

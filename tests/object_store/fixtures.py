@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 import pytest
 
-from compaction.storage.calls import call
-from compaction.storage.manifest import MANIFEST, MARKER
+from compaction.files.calls import call
+from compaction.files.manifest import MANIFEST, MARKER
 from tests.object_store.server import ACCESS_KEY, DENIED, REGION, SECRET_KEY, CutOff, Request, Store
 
 _BUCKETS = itertools.count()

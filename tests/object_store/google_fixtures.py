@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from compaction.storage.calls import call
+from compaction.files.calls import call
 from tests.object_store.fixtures import Asked, Bucket
 
 _ROOT = Path(__file__).resolve().parents[2]

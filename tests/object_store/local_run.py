@@ -7,11 +7,11 @@ from functools import partial
 
 from compaction.cli.parser import Parser
 from compaction.commands import compact as job
+from compaction.files.calls import call
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
-from compaction.storage.calls import call
 from tests.local_passes import LocalPasses
 
 NOW_MS = 1798761600000

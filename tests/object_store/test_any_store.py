@@ -13,24 +13,24 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from compaction.api.engine_choice import Engine
 from compaction.commands import compact as job
 from compaction.commands import dump_log, erase, expire, verify
+from compaction.engine_choice import EngineChoice
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.errors import StorageError, UsageError
+from compaction.files.calls import OPTIONS_VARIABLE
+from compaction.files.local import LocalFileSystem
+from compaction.files.manifest import MANIFEST, MARKER
+from compaction.files.object_store import list_directory
+from compaction.files.uri import parse_uri
 from compaction.names import CLEANER_OFFSETS
 from compaction.report import LogStatus
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
-from compaction.storage.calls import OPTIONS_VARIABLE
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.manifest import MANIFEST, MARKER
-from compaction.storage.object_store import list_directory
-from compaction.storage.uri import parse_uri
 from tests.conftest import ROOT
 from tests.local_passes import LocalPasses
-from tests.logdir.logs import data_segment
+from tests.log.logs import data_segment
 from tests.object_store.fixtures import Bucket, any_bucket, files, on_one_store, published
 from tests.object_store.local_run import COMPACT, KEEP, NOW_MS, figures, run
 
@@ -296,7 +296,7 @@ def test_keys_are_erased_on_the_way_from_store_to_store_and_that_is_certified(
     any_bucket.put_tree(sample, "in")
     call = ["--where", "regex=.*1.*", "--include-active", "--as-of-ms", str(NOW_MS), "--topic", "orders"]
 
-    def locally(_: Engine, request: ErasureRequest) -> RunReport:
+    def locally(_: EngineChoice, request: ErasureRequest) -> RunReport:
         return erase_keys(LocalPasses, request)
 
     assert erase.main(["--log-dir", str(sample), "--output-dir", str(tmp_path / "out"), *call], locally) == 0

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from compaction.files import object_store
+from compaction.files.calls import KEYS_VARIABLE
+from compaction.files.contents import read_range
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.uri import parse_uri
 from compaction.run_report import RunReport
-from compaction.storage import object_store
-from compaction.storage.calls import KEYS_VARIABLE
-from compaction.storage.contents import read_range
-from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.uri import parse_uri
+from tests.files.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
+from tests.files.layouts.exports import LOG_NAME, no_exports_known, objects, require_cryptography, source, write_local_tiered
 from tests.object_store.fixtures import Bucket, files, published
 from tests.object_store.local_run import COMPACT, run
 from tests.object_store.server import DENIED, SLOW_DOWN, CutOff, Gate, Refusal, Request, Store
 from tests.object_store.test_object_store import every
-from tests.storage.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
-from tests.storage.layouts.exports import LOG_NAME, no_exports_known, objects, require_cryptography, source, write_local_tiered
 
 __all__ = ["no_exports_known", "objects", "source"]
 

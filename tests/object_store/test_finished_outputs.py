@@ -11,13 +11,13 @@ import pytest
 
 from compaction.commands import dump_log
 from compaction.errors import CompactionError, UsageError
+from compaction.files.local import LocalFileSystem
+from compaction.files.manifest import MANIFEST, MARKER
+from compaction.files.object_store import ObjectOutput
+from compaction.files.uri import parse_uri
 from compaction.output.publish import Publication
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.manifest import MANIFEST, MARKER
-from compaction.storage.object_store import ObjectOutput
-from compaction.storage.uri import parse_uri
 from tests.object_store.fixtures import Bucket, any_bucket, on_one_store, published
 from tests.object_store.local_run import COMPACT, figures, run
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from compaction.files.local import LocalFileSystem
 from compaction.report import LogReport
-from compaction.storage.local import LocalFileSystem
 from tests.kafka.encode import Batch, Record
-from tests.logdir.logs import NOW_MS, build, put_snapshot
+from tests.log.logs import NOW_MS, build, put_snapshot
 from tests.object_store.fixtures import Bucket, S3Bucket, any_bucket, bucket, client, on_one_store, store
 from tests.object_store.local_run import run
 from tests.object_store.server import Request, Store

@@ -9,9 +9,9 @@ import pytest
 
 from compaction.commands import compact as job
 from compaction.errors import StorageError
+from compaction.files.manifest import MARKER
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
-from compaction.storage.manifest import MARKER
 from tests.object_store.fixtures import Bucket, files, published
 from tests.object_store.local_run import COMPACT, run
 from tests.object_store.server import ACCESS_KEY, DENIED, SECRET_KEY, SLOW_DOWN, CutOff, Gate, Request, Store, Truncated

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats.producer_snapshot import ProducerEntry
+from compaction.rules.log_view import AbortedTxn
 from tests.oracle.messages import encode_message_set, has_other_magic
 from tests.oracle.records import KafkaRefuses, NaiveBatch, NaiveRecord, encode, encode_empty
 from tests.oracle.rules import ALWAYS, AT_HIGH_WATERMARK, NEWEST, NaiveRules

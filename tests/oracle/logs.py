@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats.producer_snapshot import ProducerEntry
+from compaction.rules.log_view import AbortedTxn
 from tests.oracle import compression
 from tests.oracle.records import NaiveBatch, NaiveRecord, decode, encode, encode_empty
 from tests.oracle.segments import NaiveSegment, SegmentWriter

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from compaction.cleaning.log_view import AbortedTxn
+from compaction.rules.log_view import AbortedTxn
 from tests.oracle.records import KafkaRefuses, NaiveBatch, decode
 
 _INT_MAX = 2**31 - 1

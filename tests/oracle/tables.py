@@ -7,8 +7,8 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.log_view import Segment
 from compaction.kernels.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
+from compaction.rules.log_view import Segment
 from tests.oracle.records import NaiveBatch
 from tests.oracle.segments import NaiveSegment
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from compaction.cleaning.log_view import AbortedTxn
+from compaction.rules.log_view import AbortedTxn
 from tests.oracle.records import KafkaRefuses, NaiveBatch
 
 _ABORT, _COMMIT = 0, 1

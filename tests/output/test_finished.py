@@ -201,7 +201,7 @@ def test_an_output_that_a_broker_uses_is_not_replaced(
     logs: Path, target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(logs, target, *REPLACE) == 0
-    monkeypatch.setattr("compaction.storage.lock.lock_holder", lambda path: "process 7 (java)" if path == str(target) else None)
+    monkeypatch.setattr("compaction.files.lock.lock_holder", lambda path: "process 7 (java)" if path == str(target) else None)
     assert run(logs, target, *REPLACE) == 2
     assert f"{target}: --replace: process 7 (java) uses this output" in capsys.readouterr().err
 

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import LockedError, StorageError, UsageError
-from compaction.logdir.checkpoint_store import read_checkpoints
-from compaction.logdir.read_log import read_segments
+from compaction.files.filesystem import FileSystem, join
+from compaction.files.local import LocalFileSystem
+from compaction.files.lock import LogDirLock
+from compaction.files.overlay import OverlayFileSystem
+from compaction.log.checkpoint_store import read_checkpoints
+from compaction.log.read_log import read_segments
 from compaction.names import LogLocation, TopicPartition
 from compaction.output.finished import FINISHED, PublishOptions, layout, remove_leftovers, require_replaceable
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
 from compaction.recovery.recover import recover_log
-from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.lock import LogDirLock
-from compaction.storage.overlay import OverlayFileSystem
-from tests.logdir.logs import TOPIC, build, data_batch, data_segment, location, put_snapshot, served, tree
-from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
+from tests.files.faults import FaultyFileSystem, Stopped, crash_states
+from tests.log.logs import TOPIC, build, data_batch, data_segment, location, put_snapshot, served, tree
 
 FS = LocalFileSystem()
 OTHER = TopicPartition("payments", 1)

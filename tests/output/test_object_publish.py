@@ -13,21 +13,21 @@ import pytest
 import xxhash
 
 from compaction.errors import CompactionError, CorruptLogError, StorageError, UsageError
+from compaction.files.contents import FileDigest
+from compaction.files.local import LocalFileSystem
+from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.object_output import OutputFileSystem
+from compaction.files.object_store import ObjectOutput, delete_object, objects_below, read_whole
+from compaction.files.remote import RemoteFileSystem, open_sequential, require_finished
 from compaction.names import LOG, TopicPartition
 from compaction.output import object_publish
 from compaction.output.finished import PublishOptions
 from compaction.output.object_publish import marker_of
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
-from compaction.storage.contents import FileDigest
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
-from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.object_output import OutputFileSystem
-from compaction.storage.object_store import ObjectOutput, delete_object, objects_below, read_whole
-from compaction.storage.remote import RemoteFileSystem, open_sequential, require_finished
-from tests.logdir.logs import data_segment, location
-from tests.storage.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
+from tests.files.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
+from tests.log.logs import data_segment, location
 
 __all__ = ["bucket", "log"]
 

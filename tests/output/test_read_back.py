@@ -6,14 +6,14 @@ import pytest
 import xxhash
 
 from compaction.errors import StorageError
+from compaction.files import contents
+from compaction.files.contents import READ_BYTES, FileDigest
+from compaction.files.filesystem import File
 from compaction.names import LOG
 from compaction.output import segment_writer
 from compaction.output.segment_writer import ReadBack
-from compaction.storage import contents
-from compaction.storage.contents import READ_BYTES, FileDigest
-from compaction.storage.filesystem import File
+from tests.files.faults import FaultyFileSystem, MemorySource
 from tests.kafka.encode import Batch, Record
-from tests.storage.faults import FaultyFileSystem, MemorySource
 
 PATH = "/logs/0.log"
 VALUE = bytes(64 << 10)
@@ -59,9 +59,7 @@ def test_a_large_output_is_read_while_it_is_written(following: int) -> None:
     assert check.end(len(data), following, written(data).digest) == written(data)
 
 
-def test_outputs_are_read_from_the_device_and_not_from_the_page_cache(
-    following: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outputs_are_read_from_the_device_and_not_from_the_page_cache(following: int, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[bool] = []
     real = FaultyFileSystem.open
 

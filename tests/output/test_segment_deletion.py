@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.cleaning.segment_retention import DeletionCause, DeletionPlan, Removal
-from compaction.config import TopicConfig
+from compaction.config.resolver import TopicConfig
 from compaction.errors import CorruptLogError
+from compaction.files.durable import run_alone
+from compaction.files.filesystem import FileSystem, join
 from compaction.formats.producer_snapshot import ProducerEntry
-from compaction.logdir.checkpoint_store import Checkpoints, read_checkpoints
-from compaction.logdir.read_log import ReadOptions, read_log, snapshots
+from compaction.log.checkpoint_store import Checkpoints, read_checkpoints
+from compaction.log.read_log import ReadOptions, read_log, snapshots
 from compaction.names import DELETED, LEADER_EPOCHS, LOG_STARTS
 from compaction.output.segment_files import delete_segments
 from compaction.recovery.recover import recover_log
-from compaction.storage.durable import run_alone
-from compaction.storage.filesystem import FileSystem, join
-from tests.logdir.broker_model import start_broker
-from tests.logdir.logs import NOW_MS, TOPIC, data_segment, location, put_snapshot, served
-from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
+from compaction.rules.segment_retention import DeletionCause, DeletionPlan, Removal
+from tests.files.faults import FaultyFileSystem, Stopped, crash_states
+from tests.log.broker_model import start_broker
+from tests.log.logs import NOW_MS, TOPIC, data_segment, location, put_snapshot, served
 
 HERE = location("/logs")
 PRODUCER = ProducerEntry(7, 0, 3, 205, 0, NOW_MS, -1, -1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from compaction.files.filesystem import join
 from compaction.names import CLEAN, DELETED, SNAPSHOT, SWAP
 from compaction.output.segment_files import any_log, change_suffixes, discard_unfinished, is_unfinished, remove_deleted
-from compaction.storage.filesystem import join
-from tests.logdir.logs import data_segment
-from tests.storage.faults import FaultyFileSystem
+from tests.files.faults import FaultyFileSystem
+from tests.log.logs import data_segment
 
 PATH = "/logs/orders-0"
 LOG_0, INDEX_0, TIMEINDEX_0 = (f"{0:020d}{kind}" for kind in (".log", ".index", ".timeindex"))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from compaction.errors import CorruptLogError
+from compaction.files.durable import run_alone
+from compaction.files.local import LocalFileSystem
 from compaction.kernels.tables import OUT_ROW
 from compaction.output.segment_writer import SegmentWriter, new_suffix
-from compaction.storage.durable import run_alone
-from compaction.storage.local import LocalFileSystem
 from tests.kafka.encode import Batch, Record
 
 BASE = 7

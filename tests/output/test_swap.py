@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.cleaning.log_view import AbortedTxn
 from compaction.errors import CorruptLogError, StorageError
+from compaction.files.contents import FileDigest
+from compaction.files.durable import remove_temporary, run_alone, run_in_step
+from compaction.files.filesystem import FileSystem, join
+from compaction.files.overlay import OverlayFileSystem
 from compaction.formats.checkpoints import format_offset_checkpoint
-from compaction.logdir.checkpoint_store import CheckpointFiles, read_checkpoints
-from compaction.logdir.read_log import read_segments
+from compaction.log.checkpoint_store import CheckpointFiles, read_checkpoints
+from compaction.log.read_log import read_segments
 from compaction.names import (
     CLEAN,
     CLEANER_OFFSETS,
@@ -29,12 +32,10 @@ from compaction.output.segment_files import remove_deleted
 from compaction.output.swap import SwapGroup, finish_group, replace_segments, source_at
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.recovery.recover import recover_log
-from compaction.storage.contents import FileDigest
-from compaction.storage.durable import remove_temporary, run_alone, run_in_step
-from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.overlay import OverlayFileSystem
-from tests.logdir.broker_model import start_broker
-from tests.logdir.logs import (
+from compaction.rules.log_view import AbortedTxn
+from tests.files.faults import FaultyFileSystem, Stopped, crash_states
+from tests.log.broker_model import start_broker
+from tests.log.logs import (
     TOPIC,
     Built,
     build,
@@ -46,9 +47,8 @@ from tests.logdir.logs import (
     tree,
     txn_batch,
 )
-from tests.logdir.logs import served as served_by_a_broker
+from tests.log.logs import served as served_by_a_broker
 from tests.output.test_journal import MALFORMED
-from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
 
 LOG_DIR = "/logs"
 HERE = location(LOG_DIR)

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from compaction.files.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS
 from compaction.recovery.recover import recover_log
-from compaction.storage.local import LocalFileSystem
+from tests.files.faults import FaultyFileSystem, Stopped, crash_states
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
-from tests.logdir.logs import NOW_MS, location, served, tree
+from tests.log.logs import NOW_MS, location, served, tree
 from tests.output import test_swap
 from tests.recovery import test_split
-from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
 
 pytestmark = [pytest.mark.kafka, pytest.mark.crash]
 

@@ -8,15 +8,15 @@ import pytest
 
 from compaction.errors import StorageError, UsageError
 from compaction.exports.new_export import new_export
+from compaction.files.filesystem import join
+from compaction.files.manifest import MANIFEST, MARKER, marker
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.object_output import CLAIM, OutputFileSystem
+from compaction.files.object_store import list_directory
 from compaction.output import object_publish
 from compaction.output.object_publish import OwnNames, marker_of
 from compaction.output.publish import Publication
-from compaction.storage.filesystem import join
-from compaction.storage.manifest import MANIFEST, MARKER, marker
-from compaction.storage.mixed import MixedFileSystem
-from compaction.storage.object_output import CLAIM, OutputFileSystem
-from compaction.storage.object_store import list_directory
-from tests.storage.remote_places import PLACE, begin, bucket, log, publish
+from tests.files.remote_places import PLACE, begin, bucket, log, publish
 
 __all__ = ["bucket", "log"]
 

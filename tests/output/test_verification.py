@@ -7,12 +7,12 @@ import pytest
 import xxhash
 
 from compaction.errors import CorruptLogError, StorageError
+from compaction.files.contents import FileDigest
+from compaction.files.filesystem import FileRange
 from compaction.names import LOG
 from compaction.output.segment_writer import SegmentCheck, copy_verified
-from compaction.storage.contents import FileDigest
-from compaction.storage.filesystem import FileRange
-from tests.logdir.logs import data_batch
-from tests.storage.faults import FaultyFileSystem
+from tests.files.faults import FaultyFileSystem
+from tests.log.logs import data_batch
 
 BATCHES = [data_batch(offset) for offset in (3, 5, 9)]
 DATA = b"".join(BATCHES)

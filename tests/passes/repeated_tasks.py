@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import compaction
-from compaction.api.engine_choice import Engine
+from compaction.engine import Job, Place
+from compaction.engine_choice import EngineChoice
+from compaction.files.filesystem import File, storage_errors
+from compaction.files.local import LocalFileSystem
 from compaction.run import sizing
-from compaction.storage.filesystem import File, storage_errors
-from compaction.storage.local import LocalFileSystem
-from compaction.task_runner import Job, Place
 from tests.golden import unpack_sample
 from tests.local_passes import LocalPasses, Shuffled
 
@@ -80,7 +80,7 @@ def reads_fail(log: str = LOG, after: int = 0) -> Iterator[None]:
 def running_on(passes: Any) -> Iterator[None]:
     """Commands run on these passes, and divide logs into many parts."""
     with ExitStack() as stack:
-        stack.enter_context(patch.object(Engine, "passes", lambda *_: lambda: passes))
+        stack.enter_context(patch.object(EngineChoice, "passes", lambda *_: lambda: passes))
         for name, size in SIZES.items():
             stack.enter_context(patch.object(sizing, f"{name}_BYTES", size))
         yield

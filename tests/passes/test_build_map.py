@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compaction.engine import Emission, Reading
 from compaction.kernels.keys import HashSecret
 from compaction.kernels.tables import ENTRY_BYTES
 from compaction.passes import build_map
 from compaction.passes.build_map import scan_slices
 from compaction.passes.scan import Emitted, finish
 from compaction.passes.tasks import MapContext, MapSettings, Slice
-from compaction.task_runner import Emission, Reading
 from tests.oracle.disk import write_partition
 from tests.oracle.logs import LogBuilder, Sent
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from compaction.engine import Job
 from compaction.report import LogStatus
 from compaction.run.compact import clean_logs
-from compaction.task_runner import Job
 from tests.kafka.encode import Batch, Legacy, Record
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses

@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.compare.compare_policies import compare_with
+from compaction.engine import Reading
 from compaction.kernels.keys import HashSecret
 from compaction.kernels.slot_table import COUNTS, OFFSETS, Arena, SlotTable
 from compaction.passes.build_map import scan_slices
 from compaction.passes.tasks import MapContext, MapSettings, Slice
-from compaction.task_runner import Reading
-from tests.compare.test_compare_policies import request
+from compaction.policies.compare_policies import compare_with
 from tests.local_job import clean_locally, write_offsets
 from tests.local_passes import LocalPasses
 from tests.oracle.disk import read_partition, write_partition
@@ -26,6 +25,7 @@ from tests.oracle.logs import LogBuilder, Sent
 from tests.passes.forged_keys import clustered, forged_for
 from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
 from tests.passes.test_metamorphic import WHOLE, cleaned
+from tests.policies.test_compare_policies import request
 
 TOPIC = {"accounts": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}}
 VICTIM = b"customer-42"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cleaning.log_view import LogView
-from compaction.cleaning.segment_retention import plan_deletion
-from compaction.config import TopicConfig
+from compaction.config.resolver import TopicConfig
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus
+from compaction.rules.log_view import LogView
+from compaction.rules.segment_retention import plan_deletion
 from tests.local_job import clean_locally, read_offsets, write_offsets
 from tests.memory import scratch
 from tests.oracle.disk import read_partition, write_partition, write_producers

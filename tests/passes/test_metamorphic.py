@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compaction.files.segment_file import SegmentReader
 from compaction.passes import clean_into, decoder, scan
 from compaction.report import LogStatus
 from compaction.run import cleaner, sizing
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
-from compaction.storage.segment_file import SegmentReader
 from tests.conformance.ours import topics_file
 from tests.conftest import ROOT
 from tests.kafka.jars import spark_home

@@ -13,10 +13,10 @@ from unittest.mock import patch
 import pytest
 
 import compaction
+from compaction.engine import Job, Reading
 from compaction.errors import CorruptLogError
 from compaction.passes.merge import accepted_entries
 from compaction.run import offset_maps, sizing
-from compaction.task_runner import Job, Reading
 from tests.golden import unpack_sample
 from tests.local_passes import LocalPasses
 from tests.passes.repeated_tasks import (
@@ -59,9 +59,7 @@ def test_a_repeated_task_whose_read_fails_fails_its_log_alone(
 
 
 @pytest.mark.parametrize("command", [count, over_time, policies, verify])
-def test_a_repeated_task_that_reads_the_same_changes_nothing(
-    tmp_path: Path, command: Callable[[Path], dict[str, Any]]
-) -> None:
+def test_a_repeated_task_that_reads_the_same_changes_nothing(tmp_path: Path, command: Callable[[Path], dict[str, Any]]) -> None:
     log_dir = unpack_sample(tmp_path)
     with running_on(LocalPasses()):
         once = command(log_dir)

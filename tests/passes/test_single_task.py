@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from compaction.engine import Job, Reading
 from compaction.kernels.tables import ENTRY_BYTES
 from compaction.passes.build_map import flag_single_task_logs
 from compaction.passes.tasks import MapContext, Resolved, Slice
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
-from compaction.task_runner import Job, Reading
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses, Shuffled
 from tests.memory import scratch

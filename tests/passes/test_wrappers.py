@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.errors import CorruptLogError
+from compaction.files.segment_file import Block
 from compaction.formats.codecs import Codec, compress, decompress
 from compaction.formats.message_set import parse_message_entry
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import Record
 from compaction.kernels.batches import scan_batches
 from compaction.passes.decoder import Decoder, unwrap
-from compaction.storage.segment_file import Block
 from tests.formats.test_transcode import converted, messages
 from tests.kafka.encode import Legacy
 

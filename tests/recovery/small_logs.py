@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from compaction.files.filesystem import join
 from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
-from compaction.storage.filesystem import join
-from tests.logdir.logs import Built, data_segment, location
-from tests.storage.faults import FaultyFileSystem
+from tests.files.faults import FaultyFileSystem
+from tests.log.logs import Built, data_segment, location
 
 HERE = location("/logs")
 PATH = HERE.path

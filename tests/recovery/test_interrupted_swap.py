@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from compaction.errors import CorruptLogError
+from compaction.files.filesystem import join
 from compaction.names import INDEX, LOG, TIMEINDEX
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
-from compaction.storage.filesystem import join
-from tests.logdir.logs import data_segment, served, tree
+from tests.log.logs import data_segment, served, tree
 from tests.recovery.small_logs import HERE, KINDS, PATH, log_with, name, put, three
 
 CLEANED_0 = data_segment(0, [60, 150])

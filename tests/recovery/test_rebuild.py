@@ -8,16 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.cleaning.log_view import AbortedTxn
 from compaction.errors import CorruptLogError
+from compaction.files.filesystem import real_file
+from compaction.files.overlay import OverlayFileSystem
 from compaction.formats.producer_snapshot import ProducerEntry
-from compaction.logdir.read_log import read_segments
+from compaction.log.read_log import read_segments
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.recovery.indexes import rebuild_indexes
 from compaction.recovery.recover import recover_log
-from compaction.storage.filesystem import real_file
-from compaction.storage.overlay import OverlayFileSystem
-from tests.logdir.logs import (
+from compaction.rules.log_view import AbortedTxn
+from tests.files.faults import FaultyFileSystem
+from tests.log.logs import (
     NOW_MS,
     Built,
     build,
@@ -31,7 +32,6 @@ from tests.logdir.logs import (
 )
 from tests.oracle.segments import write_segment
 from tests.recovery.small_logs import HERE, PATH, SMALL, flipped, log_with, name
-from tests.storage.faults import FaultyFileSystem
 
 
 def big() -> Built:

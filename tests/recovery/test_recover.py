@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from compaction.errors import CorruptLogError
-from compaction.logdir.checkpoint_store import Checkpoints, DirectoryState
-from compaction.logdir.read_log import ReadOptions, read_log, read_segments
+from compaction.log.checkpoint_store import Checkpoints, DirectoryState
+from compaction.log.read_log import ReadOptions, read_log, read_segments
 from compaction.names import INDEX, LOG
 from compaction.recovery.recover import recover_log
-from tests.logdir.logs import NOW_MS, build, data_batch, data_segment, idempotent_batch, put_snapshot, tree
+from tests.log.logs import NOW_MS, build, data_batch, data_segment, idempotent_batch, put_snapshot, tree
 from tests.recovery.small_logs import HERE, PATH, flipped, log_with, name, three
 
 

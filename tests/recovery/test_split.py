@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.cleaning.log_view import AbortedTxn
+from compaction.files.filesystem import FileSystem, real_file
+from compaction.files.overlay import OverlayFileSystem
 from compaction.formats.indexes import MAX_RELATIVE_OFFSET
-from compaction.logdir.read_log import read_segments, segment_bases
+from compaction.log.read_log import read_segments, segment_bases
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.output.segment_writer import new_suffix
 from compaction.recovery.recover import recover_log, split_segment
-from compaction.storage.filesystem import FileSystem, real_file
-from compaction.storage.overlay import OverlayFileSystem
-from tests.logdir.broker_model import start_broker
-from tests.logdir.logs import Built, build, data_batch, data_segment, location, served, tree
-from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
+from compaction.rules.log_view import AbortedTxn
+from tests.files.faults import FaultyFileSystem, Stopped, crash_states
+from tests.log.broker_model import start_broker
+from tests.log.logs import Built, build, data_batch, data_segment, location, served, tree
 
 HERE = location("/logs")
 FAR = 5 * 2**30

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats import indexes
 from compaction.formats.producer_snapshot import ProducerEntry
-from compaction.logdir.checkpoint_store import DirectoryState
+from compaction.log.checkpoint_store import DirectoryState
 from compaction.names import TXNINDEX
 from compaction.recovery.recover import recover_log
-from tests.logdir.logs import NOW_MS, TOPIC, Built, build, data_segment, marker, put_snapshot, tree, txn_batch
+from compaction.rules.log_view import AbortedTxn
+from tests.files.faults import FaultyFileSystem
+from tests.log.logs import NOW_MS, TOPIC, Built, build, data_segment, marker, put_snapshot, tree, txn_batch
 from tests.recovery.small_logs import HERE, PATH, log_with, name
-from tests.storage.faults import FaultyFileSystem
 
 FIRST = [AbortedTxn(7, 0, 3, 1)]
 SECOND = [AbortedTxn(8, 1, 10, 11), AbortedTxn(7, 11, 13, 14)]
@@ -54,9 +54,7 @@ def test_the_index_of_a_follower_that_appended_several_transactions_at_once_is_n
 
 
 @pytest.mark.parametrize(("point", "recovered"), [(10, []), (9, [(7, 0, 1, 2), (7, 2, 4, 3), (8, 3, 5, 6)])])
-def test_what_a_killed_follower_had_not_flushed_is_indexed_batch_by_batch(
-    point: int, recovered: list[tuple[int, ...]]
-) -> None:
+def test_what_a_killed_follower_had_not_flushed_is_indexed_batch_by_batch(point: int, recovered: list[tuple[int, ...]]) -> None:
     fs = followers_log()
     found = recover_log(fs, HERE, state=DirectoryState(recovery_points={TOPIC: point}))
     assert [action for action in found.actions if "transaction" in action] == [
@@ -87,9 +85,7 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize("entries", CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
-def test_an_index_that_contradicts_the_markers_is_rebuilt(
-    entries: list[AbortedTxn], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_index_that_contradicts_the_markers_is_rebuilt(entries: list[AbortedTxn], caplog: pytest.LogCaptureFixture) -> None:
     fs = log_with(*transactions())
     before = tree(fs, PATH)
     write_index(fs, 10, entries)

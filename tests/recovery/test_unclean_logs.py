@@ -16,7 +16,7 @@ from compaction.source.read_plan import ReadRequest, plan_read
 from tests.kafka.encode import Batch, Record
 from tests.local_job import clean_locally, request_for
 from tests.local_passes import LocalPasses
-from tests.logdir.logs import data_batch, marker
+from tests.log.logs import data_batch, marker
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "unclean"
 NOW_MS = 1_800_000_000_000

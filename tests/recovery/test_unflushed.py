@@ -6,15 +6,15 @@ from itertools import combinations, pairwise
 
 import pytest
 
+from compaction.files.filesystem import join
 from compaction.formats.checkpoints import EpochEntry, EpochRange, assign_epochs, format_leader_epochs, parse_leader_epochs
-from compaction.logdir.checkpoint_store import DirectoryState
-from compaction.logdir.read_log import read_segments
+from compaction.log.checkpoint_store import DirectoryState
+from compaction.log.read_log import read_segments
 from compaction.names import INDEX, LEADER_EPOCHS, TIMEINDEX
 from compaction.recovery.recover import recover_log
-from compaction.storage.filesystem import join
-from tests.logdir.logs import TOPIC, build, data_batch, data_segment, tree
+from tests.files.faults import FaultyFileSystem
+from tests.log.logs import TOPIC, build, data_batch, data_segment, tree
 from tests.recovery.small_logs import HERE, PATH, SMALL, log_with, name
-from tests.storage.faults import FaultyFileSystem
 
 EPOCHS = join(PATH, LEADER_EPOCHS)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError
+from compaction.files.durable import run_alone
+from compaction.files.overlay import OverlayFileSystem
 from compaction.recovery.recover import recover_log, write_repairs
-from compaction.storage.durable import run_alone
-from compaction.storage.overlay import OverlayFileSystem
-from tests.logdir.logs import data_batch, tree
+from compaction.rules.log_view import Segment
+from tests.files.faults import FaultyFileSystem
+from tests.log.logs import data_batch, tree
 from tests.recovery.test_split import FAR, HERE, log_with, overflowing
-from tests.storage.faults import FaultyFileSystem
 
 
 def repaired_in_memory(fs: FaultyFileSystem) -> tuple[OverlayFileSystem, tuple[Segment, ...]]:

@@ -9,6 +9,9 @@ from typing import Any
 from unittest.mock import patch
 
 from compaction.config.request import CompactionRequest
+from compaction.engine import Job
+from compaction.files.filesystem import join
+from compaction.files.local import FreeSpace
 from compaction.formats.checkpoints import format_offset_checkpoint, parse_offset_checkpoint
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, TopicPartition
 from compaction.run import run as run_module
@@ -16,14 +19,11 @@ from compaction.run import waves
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run_report import RunReport
-from compaction.storage.filesystem import join
-from compaction.storage.local import FreeSpace
-from compaction.task_runner import Job
+from tests.files.faults import FaultyFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.local_job import KAFKA, logs_in, resolver_of
 from tests.local_passes import LocalPasses
-from tests.logdir.logs import NOW_MS, build
-from tests.storage.faults import FaultyFileSystem
+from tests.log.logs import NOW_MS, build
 from tests.trust.scenes import of_a_process_that_is_over
 from tests.trust.watched import Operation, WatchedFileSystem
 

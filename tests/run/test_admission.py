@@ -8,12 +8,12 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from compaction.cleaning.record_retention import ActiveProducers, RoundRules
-from compaction.cleaning.transactions import AbortedRanges
+from compaction.files.local import FreeSpace
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, PartResult, Slice
+from compaction.rules.record_retention import ActiveProducers, RoundRules
+from compaction.rules.transactions import AbortedRanges
 from compaction.run import waves
 from compaction.run.waves import Lacking, SpaceBudget, logs_without_space
-from compaction.storage.local import FreeSpace
 
 MIB = 1 << 20
 

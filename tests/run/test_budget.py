@@ -76,8 +76,7 @@ def test_no_wave_begins_that_would_not_end_in_time(timed: SmallDisk) -> None:
     report = timed.run(LOGS, budget=Budget(max_duration_ms=90_000))
     assert [(wave.logs, wave.seconds) for wave in report.waves] == [(1, 20.0)] * 4
     assert [log.reason for log in deferred(report)] == [
-        f"deferred: would take 20.0 s at {size(rewritten_bytes_per_second())}/s,"
-        " 10.0 s of --max-duration are left"
+        f"deferred: would take 20.0 s at {size(rewritten_bytes_per_second())}/s, 10.0 s of --max-duration are left"
     ] * 2
     assert report.exit_code == 0
     assert timed.clock.now <= 90

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
+from compaction.files.durable import DurableSteps
+from compaction.files.local import LocalFileSystem
 from compaction.passes.merge import run_concurrently
 from compaction.run.run import change_logs
-from compaction.storage.durable import DurableSteps
-from compaction.storage.local import LocalFileSystem
 
 
 @pytest.mark.parametrize("threads", [1, 3, 16])

@@ -10,26 +10,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compaction.cleaning.log_view import LogView
-from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
+from compaction.config.resolver import Resolver
+from compaction.config.sources import read_sets
 from compaction.engines.spark import SparkEngine
 from compaction.errors import CompactionError, ConfigError
-from compaction.logdir.read_log import segment_bases
+from compaction.files.local import LocalFileSystem
+from compaction.log.read_log import segment_bases
 from compaction.report import LogReport, LogStatus
+from compaction.rules.log_view import LogView
 from compaction.run import prepare
 from compaction.run import run as run_module
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
 from compaction.run.prepare import LogReadTask, read_without_recovery
 from compaction.run_report import RunReport
-from compaction.storage.local import LocalFileSystem
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_job import logs_in, request_for
 from tests.local_passes import LocalPasses
-from tests.logdir.logs import data_segment
+from tests.log.logs import data_segment
 from tests.recovery.test_split import FAR, overflowing
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ import pytest
 
 from compaction.certifier.certificate import Status
 from compaction.certifier.find_pairs import VerifyRequest
-from compaction.config import Resolver, read_sets
 from compaction.config.entries import BROKER_ENTRIES, MIB, TOPIC_ENTRIES, Entry, Kind
+from compaction.config.resolver import Resolver
+from compaction.config.sources import read_sets
 from compaction.errors import ConfigError
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.names import TopicPartition

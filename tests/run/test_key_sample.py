@@ -15,7 +15,7 @@ from compaction.run.compact import clean_logs, retained_share
 from tests.kafka.encode import Batch, Record
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
-from tests.logdir.logs import NOW_MS
+from tests.log.logs import NOW_MS
 
 COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 RECORDS = 3000

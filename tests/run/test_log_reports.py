@@ -12,25 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cleaning.log_view import LogView
 from compaction.counting.count_logs import KEYS, count_logs, plan_count
 from compaction.counting.key_totals import Largest
+from compaction.files.local import LocalFileSystem
+from compaction.files.overlay import OverlayFileSystem
+from compaction.files.segment_file import Block, SegmentReader
 from compaction.report import LogReport, LogStatus, RunStatus
+from compaction.rules.log_view import LogView
 from compaction.run.compact import clean_logs
 from compaction.run.log import deletion_report, note_logs_in_use, warn_of_changes
 from compaction.run.prepare import LogAccess, read_logs
 from compaction.screen.text_table import Screen
 from compaction.source.read_plan import ReadRequest
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.segment_file import Block, SegmentReader
-from tests.cleaning.test_segment_retention import planned
-from tests.cleaning.test_segment_retention import three as three_segments
 from tests.damage.valid_logs import NOW_MS, valid_log, write_log
 from tests.golden import unpack_sample
 from tests.local_job import logs_in, request_for
 from tests.local_passes import LocalPasses
 from tests.oracle.records import decode
+from tests.rules.test_segment_retention import planned
+from tests.rules.test_segment_retention import three as three_segments
 
 VALID = valid_log("none")
 

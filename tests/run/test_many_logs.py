@@ -14,24 +14,24 @@ from typing import Any, TypeVar
 
 import pytest
 
-from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import PolicyPlan, plan_compact_run
 from compaction.config.request import CompactionRequest
+from compaction.engine import Job
 from compaction.errors import CompactionError
-from compaction.logdir.discover import Selector, discover
-from compaction.logdir.settings import Settings
+from compaction.files.local import LocalFileSystem
+from compaction.log.discover import Selector, discover
+from compaction.log.settings import Settings
 from compaction.report import LogStatus
+from compaction.rules.log_view import LogView
+from compaction.rules.plan import PolicyPlan, plan_compact_run
 from compaction.run import prepare as prepare_module
 from compaction.run.compact import clean_logs
 from compaction.run.log import skipped_report
 from compaction.run.prepare import LogAccess, LogReadTask, ParallelRead, prepare, read_without_recovery
 from compaction.run.run import Environment, parallel_read
-from compaction.storage.local import LocalFileSystem
-from compaction.task_runner import Job
 from tests.local_job import KAFKA, resolver_of
 from tests.local_passes import LocalPasses
-from tests.logdir.logs import NOW_MS
-from tests.logdir.many_logs import topic_partitions, write_many_logs
+from tests.log.logs import NOW_MS
+from tests.log.many_logs import topic_partitions, write_many_logs
 from tests.trust.watched import WatchedFileSystem
 
 T = TypeVar("T")

@@ -18,9 +18,9 @@ from compaction.report import LogStatus
 from compaction.run import waves
 from compaction.run.log import Log
 from compaction.run_report import RunReport
+from tests.files.faults import FaultyFileSystem, Stopped
 from tests.oracle.records import decode
 from tests.run.small_disk import LOG_DIR, SmallDisk, cleaned_logs, disk_of, files_of, used_bytes
-from tests.storage.faults import FaultyFileSystem, Stopped
 from tests.trust.watched import Operation
 
 SEGMENTS = 12
@@ -153,9 +153,7 @@ def test_a_log_whose_first_group_does_not_fit_is_unchanged() -> None:
 
 
 @pytest.mark.parametrize("case", ["retained", "one group", "recovered"])
-def test_a_log_that_cannot_be_cleaned_in_portions_is_refused_and_unchanged(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_cannot_be_cleaned_in_portions_is_refused_and_unchanged(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = small_disk(20_000 if case == "one group" else FREE)
     before = files_of(disk.disk)
     settings = {"segment.bytes": "1000000"} if case == "one group" else {}

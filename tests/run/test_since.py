@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 
 from compaction.errors import StorageError, UsageError
+from compaction.files.filesystem import File
+from compaction.files.local import LocalFileSystem
+from compaction.files.manifest import Manifest, SourceLog, SourceSegment
 from compaction.names import PARTITION_METADATA
 from compaction.output.finished import FINISHED, read_finished
 from compaction.output.previous_copy import NotContinuedError, common_segments
@@ -24,16 +27,13 @@ from compaction.run import prepare
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run_report import RunReport
-from compaction.storage.filesystem import File
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.manifest import Manifest, SourceLog, SourceSegment
 from tests.crash.stops import StoppingFiles
+from tests.files.faults import Stopped
 from tests.kafka.encode import Batch, Record
 from tests.local_job import read_offsets, request_for, write_offsets
 from tests.local_passes import LocalPasses
-from tests.logdir.logs import NOW_MS, build
+from tests.log.logs import NOW_MS, build
 from tests.oracle.records import decode
-from tests.storage.faults import Stopped
 from tests.trust.watched import Operation, WatchedFileSystem
 
 FS = LocalFileSystem()

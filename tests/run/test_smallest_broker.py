@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from compaction.compare import compare_policies
-from compaction.config import BrokerConfig
+from compaction.config.resolver import BrokerConfig
+from compaction.policies import compare_policies
 from compaction.run.run import smallest_broker
 
 SMALL_MAP = BrokerConfig(dedupe_buffer_bytes=1 << 20, load_factor=0.9)

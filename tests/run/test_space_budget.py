@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cleaning.log_view import AbortedTxn, Segment
+from compaction.files.local import FreeSpace, free_space
+from compaction.rules.log_view import AbortedTxn, Segment
 from compaction.run import waves
 from compaction.run.waves import SpaceBudget, copied_bytes
-from compaction.storage.local import FreeSpace, free_space
 
 MIB = 1 << 20
 DISKS = {"/a": FreeSpace(1, 20 * MIB, 0), "/a/deep": FreeSpace(1, 20 * MIB, 0), "/b": FreeSpace(2, 8 * MIB, 0)}

@@ -16,10 +16,10 @@ from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus, WaveReport
 from compaction.results import PageResult
 from compaction.run_report import RunReport
-from tests.compare.browser import Browser, browser
-from tests.compare.made import comparison, log
 from tests.golden import unpack_sample
-from tests.simulation.test_page import result as over_time
+from tests.policies.browser import Browser, browser
+from tests.policies.made import comparison, log
+from tests.policies.test_page import result as over_time
 
 __all__ = ["browser"]
 

@@ -17,15 +17,15 @@ from tests.conformance.growing_logs import GrowingLogs
 from tests.conformance.growing_logs import random_logs as random_growing_logs
 from tests.crash import kill, kill_driver, snapshots
 from tests.damage import fuzz as damage
+from tests.files.layouts import exchanged_uploads
 from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.jars import KAFKA_TOOLS, REFERENCE, TOOLS_RELEASE, VERSIONS
 from tests.passes.repeated_tasks import problems_of
+from tests.policies import evenings
 from tests.search import threads
 from tests.search.in_memory import CASES, IN_MEMORY, write
 from tests.search.turns import Failure, Turn, repeat
-from tests.simulation import evenings
 from tests.source.query_sequences import drawn_sequence, source_session
-from tests.storage.layouts import exchanged_uploads
 
 #: stories of a run of the job, damaged inputs of a target, queries of a sequence
 STORIES, INPUTS, QUERIES = 20, 100, 12

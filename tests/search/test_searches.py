@@ -17,13 +17,13 @@ from tests.conformance.growing_logs import GrowingLogs
 from tests.conformance.stories import Story, read_story
 from tests.crash import kill, kill_driver, snapshots
 from tests.damage import targets
+from tests.files.layouts import exchanged_uploads
+from tests.policies import evenings
 from tests.search import __main__ as command
 from tests.search import searches, threads
 from tests.search.in_memory import IN_MEMORY, replay
 from tests.search.searches import SEARCHES, Search
 from tests.search.turns import Failure, Turn
-from tests.simulation import evenings
-from tests.storage.layouts import exchanged_uploads
 from tests.trust import error_loop, lying_storage, simulation
 from tests.trust.simulation import Verdict, World
 

@@ -15,9 +15,9 @@ from compaction.source.arrow_columns import source_schema
 from compaction.source.data_source import KafkaLogReader, KafkaLogSource, end_offsets
 from compaction.source.read_plan import OPTIONS
 from tests.exports.test_local_tiered import tail
+from tests.files.layouts.exports import local_tiered, upload
 from tests.source.plain_consumer import read_rows, reader_of, serve, served
 from tests.source.random_partition import write_random
-from tests.storage.layouts.exports import local_tiered, upload
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -150,7 +150,7 @@ def test_a_read_has_no_option_of_an_earlier_one_in_the_same_process(tmp_path: Pa
 
 def test_a_directory_in_use_is_not_read(tmp_log_dir: Path) -> None:
     write_random(tmp_log_dir, "plain", 1)
-    holder = """import sys; from compaction.storage.lock import LogDirLock
+    holder = """import sys; from compaction.files.lock import LogDirLock
 with LogDirLock.acquire(sys.argv[1]): print(1, flush=True); input()"""
     with subprocess.Popen(
         [sys.executable, "-c", holder, str(tmp_log_dir)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cleaning.log_view import Segment
-from compaction.logdir.checkpoint_store import read_checkpoints
-from compaction.logdir.discover import Selector, discover
-from compaction.logdir.read_log import ReadOptions, read_log
+from compaction.files.mixed import MixedFileSystem
+from compaction.log.checkpoint_store import read_checkpoints
+from compaction.log.discover import Selector, discover
+from compaction.log.read_log import ReadOptions, read_log
+from compaction.rules.log_view import Segment
 from compaction.source.read_plan import first_offset_since, positions_of
-from compaction.storage.mixed import MixedFileSystem
 from tests.oracle.segments import NaiveSegment
 from tests.source.random_partition import write_random
 

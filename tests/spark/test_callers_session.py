@@ -12,12 +12,12 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import compaction
+from compaction.engine import Job
 from compaction.engines import spark_jobs
 from compaction.engines.spark import SparkEngine
 from compaction.engines.spark_jobs import OwnJobs, cause_in, concurrent_tasks, why_stalled
 from compaction.engines.spark_session import ship_package
 from compaction.errors import CompactionError
-from compaction.task_runner import Job
 from tests.golden import unpack_sample
 from tests.waiting import wait_until
 
@@ -118,9 +118,7 @@ class Registering:
     ],
     ids=["local-cluster", "cores.max", "instances", "fewer", "unknown", "dynamic", "none before a job"],
 )
-def test_executors_that_are_still_registering_are_waited_for(
-    monkeypatch: pytest.MonkeyPatch, sc: Any, found: int
-) -> None:
+def test_executors_that_are_still_registering_are_waited_for(monkeypatch: pytest.MonkeyPatch, sc: Any, found: int) -> None:
     monkeypatch.setattr(spark_jobs, "slots", sc.slots)
     monkeypatch.setattr(spark_jobs, "_SETTLED_S", 0.5)
     monkeypatch.setattr(spark_jobs, "_POLL_S", 0.01)
@@ -165,7 +163,7 @@ _TRACE = "\n\tat org.apache.spark.Foo.bar(Foo.scala:1)"
         (
             _LOST + "Lost task 0.0 in stage 0.0 (TID 0) (h executor 1): org.apache.spark.api.python.PythonException: "
             "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):\n"
-            "  File \"a.py\", line 1\n"
+            '  File "a.py", line 1\n'
             "    raise KeyError(1)\nMemoryError\n SQLSTATE: 38000\n" + _TRACE,
             "MemoryError",
         ),

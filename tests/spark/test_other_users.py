@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 RUN = """
 import json, sys
 sys.path.insert(0, {root!r})
-from compaction.api.engine_choice import ENCRYPTED, start_session
+from compaction.engine_choice import ENCRYPTED, start_session
 session = start_session("run", ENCRYPTED if {encrypted!r} else {{}})
 sc = session.sparkContext
 secret = {secret!r}

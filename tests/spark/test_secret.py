@@ -17,17 +17,17 @@ import pytest
 from numpy.typing import NDArray
 from pyspark import SparkContext
 
-from compaction.compare.compare_policies import compare_with
 from compaction.engines.spark import SparkEngine
 from compaction.kernels.keys import HashSecret
+from compaction.policies.compare_policies import compare_with
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
-from tests.compare.test_compare_policies import request
 from tests.local_job import request_for, write_offsets
 from tests.local_passes import LocalPasses
 from tests.oracle.disk import write_partition
 from tests.oracle.logs import LogBuilder, Sent
+from tests.policies.test_compare_policies import request
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

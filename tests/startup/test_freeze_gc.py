@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from compaction import task_runner as module
+from compaction import engine as module
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import pytest
 
 from compaction import startup as java_version
 from compaction.errors import UsageError
-from compaction.storage.local import LocalFileSystem
+from compaction.files.local import LocalFileSystem
 from tests.golden import unpack_sample
-from tests.logdir.logs import data_segment
+from tests.log.logs import data_segment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,9 +48,7 @@ def test_the_version_is_that_of_the_release_file_or_what_java_says(
 
 
 @pytest.mark.parametrize("release", ["25", "25.0.1", "25.0.2"])
-def test_a_java_whose_collector_corrupts_data_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str
-) -> None:
+def test_a_java_whose_collector_corrupts_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str) -> None:
     java = make_java(tmp_path / "jdk", release)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
+from compaction.files.filesystem import join
 from compaction.names import DELETED, LOCK
-from compaction.storage.filesystem import join
-from tests.logdir.broker_model import start_broker
-from tests.logdir.logs import served
-from tests.storage.faults import FaultyFileSystem
+from tests.files.faults import FaultyFileSystem
+from tests.log.broker_model import start_broker
+from tests.log.logs import served
 from tests.trust.scenes import LOG_DIR, OUTPUT_DIR, Ended, Kind, log_path, made
 
 Tree = Mapping[str, bytes]

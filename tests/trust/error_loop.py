@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple, TypeVar
 
-from compaction.storage.filesystem import storage_errors
-from tests.storage.faults import FaultyFileSystem, Stopped
+from compaction.files.filesystem import storage_errors
+from tests.files.faults import FaultyFileSystem, Stopped
 from tests.trust.checks import after_broker, after_next_run, after_run
 from tests.trust.scenes import KINDS, Ended, Kind
 from tests.trust.watched import CHANGES, GROWS, Operation, WatchedFileSystem

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from compaction.storage.filesystem import Output
-from compaction.storage.local import LocalFileSystem
+from compaction.files.filesystem import Output
+from compaction.files.local import LocalFileSystem
 from tests.crash.surroundings import run
 from tests.damage.valid_logs import valid_log, write_log
 
@@ -92,9 +92,7 @@ class Recording(LocalFileSystem):
 
     def predictable(self, below: Path) -> list[str]:
         """The predictable names, relative to a directory."""
-        return sorted(
-            {os.path.relpath(name, below) for name in self.names if not _TOKEN.search(name) and Path(name) != below}
-        )
+        return sorted({os.path.relpath(name, below) for name in self.names if not _TOKEN.search(name) and Path(name) != below})
 
 
 def plant(place: Path, target: Path) -> None:

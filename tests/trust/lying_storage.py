@@ -32,13 +32,13 @@ from functools import cache
 from typing import NamedTuple, TypeVar
 
 from compaction.errors import StorageError
+from compaction.files.filesystem import File, base_name, join, parent
 from compaction.formats.message_set import iter_batches
 from compaction.formats.primitives import FormatError
 from compaction.names import DELETED, LEADER_EPOCHS, LOG, META_PROPERTIES
 from compaction.output.journal import JOURNAL
-from compaction.storage.filesystem import File, base_name, join, parent
-from tests.logdir.broker_model import start_broker
-from tests.storage.faults import FaultyFileSystem
+from tests.files.faults import FaultyFileSystem
+from tests.log.broker_model import start_broker
 from tests.trust.checks import Tree, difference, tree, undisturbed
 from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path
 from tests.trust.watched import Operation, WatchedFileSystem
@@ -72,6 +72,7 @@ class Lie(enum.Enum):
         if self in (Lie.FLIPPED_WRITE, Lie.SHORT_WRITE):
             return _WRITES
         return _SYNCS if self is Lie.LOST_SYNC else None
+
 
 class Outcome(enum.Enum):
     """The outcome of a run."""
@@ -246,7 +247,6 @@ class LyingFileSystem(WatchedFileSystem):
                 self.harm.looked.add(path)
             if operation.name == "listdir" and self.lie is Lie.REMOVED:
                 self.harm.looked |= {each for each in self.harm.always if parent(each) == operation.path}
-
 
     def _notice_bytes(self, path: str, data: bytes, position: int) -> None:
         """Record whether the damaged bytes were read, not just another part of the file."""

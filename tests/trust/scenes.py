@@ -14,26 +14,26 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from compaction.cleaning.log_view import AbortedTxn
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, UsageError
+from compaction.files.filesystem import DiskFileSystem, join
+from compaction.files.local import FreeSpace
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.producer_snapshot import ProducerEntry
-from compaction.locking.claim import Identity
+from compaction.log.claim import Identity
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation, TopicPartition
+from compaction.rules.log_view import AbortedTxn
 from compaction.run import destination, waves
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
-from compaction.storage.filesystem import DiskFileSystem, join
-from compaction.storage.local import FreeSpace
+from tests.files.faults import FaultyFileSystem, Stopped
 from tests.kafka.encode import Batch, Record
 from tests.local_job import KAFKA, TopicConfigs, logs_in, resolver_of
 from tests.local_passes import LocalPasses
-from tests.logdir.logs import NOW_MS, Built, build, marker, put_snapshot
-from tests.storage.faults import FaultyFileSystem, Stopped
+from tests.log.logs import NOW_MS, Built, build, marker, put_snapshot
 from tests.trust.watched import WatchedFileSystem
 
 LOG_DIR, OUTPUT_DIR = "/memory/logs", "/memory/out/cleaned"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from compaction.errors import LockedError, StorageError
-from compaction.storage.filesystem import File, FileRange, FileStat, base_name, parent, storage_errors
-from tests.storage.faults import ReadAnywhere
+from compaction.files.filesystem import File, FileRange, FileStat, base_name, parent, storage_errors
+from tests.files.faults import ReadAnywhere
 
 #: waits for the turn; takes the operation's name and its path
 Turn = Callable[[str, str], None]
@@ -145,7 +145,7 @@ class LockTable:
 
 
 class ActorFiles:
-    """The disk as one process sees it; see ``compaction.storage.filesystem.FileSystem``."""
+    """The disk as one process sees it; see ``compaction.files.filesystem.FileSystem``."""
 
     def __init__(self, disk: Disk, locks: LockTable, who: str, domain: Hashable, turn: Turn) -> None:
         self.disk, self.locks, self.who, self.domain = disk, locks, who, domain

@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from compaction.files.filesystem import join
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import TRANSACTIONAL, RecordBatch
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SEGMENT_KINDS, SWAP, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.filesystem import join
-from tests.logdir.broker_model import start_broker
+from tests.log.broker_model import start_broker
 from tests.trust.shared_disk import ActorFiles, Inode
 from tests.trust.simulated_logs import KEYS, PATH, History, bases, batch
 

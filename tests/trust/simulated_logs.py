@@ -6,15 +6,15 @@ import random
 from dataclasses import dataclass, field
 from functools import cache
 
-from compaction.cleaning.log_view import AbortedTxn
+from compaction.files.filesystem import join
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.indexes import read_txn_index
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import TRANSACTIONAL, RecordBatch
 from compaction.names import CLEANER_OFFSETS, LOG, TXNINDEX, segment_file
-from compaction.storage.filesystem import join
+from compaction.rules.log_view import AbortedTxn
 from tests.kafka.encode import Batch, Record
-from tests.logdir.logs import NOW_MS, TOPIC, Built, build, marker
+from tests.log.logs import NOW_MS, TOPIC, Built, build, marker
 from tests.trust.shared_disk import Disk
 
 LOG_DIR = "/simulated/logs"

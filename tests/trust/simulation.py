@@ -36,18 +36,18 @@ from unittest.mock import patch
 
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, LockedError
-from compaction.locking.claim import Identity
+from compaction.files.filesystem import FileSystem
+from compaction.files.local import FreeSpace
+from compaction.log.claim import Identity
 from compaction.names import LOCK
 from compaction.report import LogStatus
 from compaction.run import waves
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run_report import RunReport
-from compaction.storage.filesystem import FileSystem
-from compaction.storage.local import FreeSpace
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
-from tests.logdir.logs import NOW_MS, TOPIC
+from tests.log.logs import NOW_MS, TOPIC
 from tests.trust.shared_disk import ActorFiles, Disk, Killed, LockTable
 from tests.trust.simulated_broker import Broker, Habits
 from tests.trust.simulated_logs import LOG_DIR, PATH, History, put_file, put_log, served

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import LockedError, StorageError
-from compaction.locking import claim as claims
-from compaction.locking.claim import Claim, Identity
-from compaction.storage.local import LocalFileSystem
-from tests.storage.faults import FaultyFileSystem
+from compaction.files.local import LocalFileSystem
+from compaction.log import claim as claims
+from compaction.log.claim import Claim, Identity
+from tests.files.faults import FaultyFileSystem
 
 LOG_DIR = "/logs"
 

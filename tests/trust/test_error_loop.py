@@ -35,11 +35,7 @@ def test_no_failing_operation_loses_or_changes_a_record(kind: Kind) -> None:
 @pytest.mark.crash
 def test_none_of_many_failing_operations_loses_or_changes_a_record() -> None:
     # neighbours leave the same states, which a process checks once
-    cases = [
-        (kind, fault)
-        for kind in KINDS
-        for fault in sorted(sample(faults(kind), _MANY), key=lambda fault: fault.at)
-    ]
+    cases = [(kind, fault) for kind in KINDS for fault in sorted(sample(faults(kind), _MANY), key=lambda fault: fault.at)]
     assert len(cases) > 5 * _MANY
     assert [finding for findings in in_processes(look, cases) for finding in findings] == []
 

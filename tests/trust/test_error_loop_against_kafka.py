@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from compaction.storage.local import LocalFileSystem
+from compaction.files.local import LocalFileSystem
+from tests.files.faults import FaultyFileSystem
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
-from tests.logdir.logs import NOW_MS, served
-from tests.storage.faults import FaultyFileSystem
+from tests.log.logs import NOW_MS, served
 from tests.trust.checks import not_as_served, undisturbed
 from tests.trust.error_loop import Search, faults, sample
 from tests.trust.scenes import KINDS, Kind, log_path

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.storage.segment_file import SegmentReader
+from compaction.files.segment_file import SegmentReader
+from tests.files.faults import FaultyFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.side_by_side import in_processes
-from tests.storage.faults import FaultyFileSystem
 from tests.trust.lying_storage import Lie, Outcome, run_seed, run_with_lie
 from tests.trust.scenes import KINDS, Kind
 from tests.trust.watched import Operation, WatchedFileSystem

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from compaction.storage.filesystem import Chunk, DiskFileSystem, File, FileRange, FileStat, Lock, Output, parent
-from tests.storage.faults import ReadAnywhere
+from compaction.files.filesystem import Chunk, DiskFileSystem, File, FileRange, FileStat, Lock, Output, parent
+from tests.files.faults import ReadAnywhere
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ Before = Callable[[Operation], None]
 
 
 class WatchedFileSystem:
-    """See ``compaction.storage.filesystem.DiskFileSystem``; ``log`` has the operations so far.
+    """See ``compaction.files.filesystem.DiskFileSystem``; ``log`` has the operations so far.
 
     :param before: called before each operation; what it raises is raised in its place
     """

@@ -1,0 +1,549 @@
+"""Reads the state of one log for planning, as a broker has it after loading the log.
+
+Mirrors ``LogLoader.load``, ``UnifiedLog.rebuildProducerState`` and ``UnifiedLog.updateHighWatermark``:
+
+1. log start = the checkpoint's, at least the first segment's base offset
+2. log end = the offset after the last complete batch
+3. high watermark = the checkpoint's, within [log start, log end]; the log end without a checkpoint (an export)
+4. producers = the newest valid snapshot in (log start, log end] and the batches after it; all batches without a snapshot. If a
+   newer snapshot is malformed, those are retained that have expired since: a broker forgets them at its next check only. If the
+   broker was killed, it recovers the segments from the recovery point on: it uses no later snapshot, and before each of these
+   segments it forgets the producers that are expired
+5. last stable offset = first offset of the oldest transaction that is open, or that ended at or past the high watermark; at
+   most the high watermark. If that is below the log start, the base offset of the first batch that ends at or past the log
+   start
+
+Differences: no snapshot is removed or written. Without any snapshot, a broker that was shut down cleanly loses all producers,
+while here the batches are replayed. A broker that recovers segments after a crash loses which of their transactions ended at or
+past the high watermark, while here these bound the last stable offset. A log start past the log end is an error, while a broker
+deletes every segment.
+
+Also inspects the files of one segment (sizes, indexes, the batches after the last index entry, and their errors), cuts segments
+into byte ranges at batch boundaries of the offset index, each verified in the log, and detects changes to a log since it was
+read: a broker may run during a dry run, or another process may change a log before its replacement.
+
+Mirrors ``LogSegment``: ``readNextOffset`` (scan from the last index entry), ``largestTimestamp``, ``getFirstBatchTimestamp``.
+Difference: a broker counts an index file's full length as entries, while a preallocated tail is ignored here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from compaction.config.entries import DAY_MS, LONG_MAX
+from compaction.errors import CorruptLogError, StorageError
+from compaction.files.filesystem import FileStat, FileSystem, ReadableFileSystem, join
+from compaction.files.segment_file import SegmentFile, SegmentScan
+from compaction.files.text_files import MAX_INDEX_BYTES, read_confirmed, read_small
+from compaction.formats import indexes
+from compaction.formats.indexes import read_offset_index
+from compaction.formats.primitives import FieldTable, FormatError
+from compaction.formats.producer_snapshot import ProducerEntry, read_snapshot
+from compaction.formats.record_batch import MAGIC, NO_TIMESTAMP
+from compaction.log.checkpoint_store import Checkpoints
+from compaction.names import (
+    INDEX,
+    LOG,
+    LOG_STARTS,
+    SNAPSHOT,
+    TIMEINDEX,
+    TXNINDEX,
+    LogLocation,
+    parse_segment_file,
+    segment_file,
+)
+from compaction.rules.log_view import AbortedTxn, LogView, Segment
+from compaction.rules.producer_state import ProducerStates
+
+RESTORE_SEGMENT = "restore this segment from a replica or a backup"
+_AGAIN = "make sure that nothing else works on this directory, check the disk, and run again"
+#: index files up to this size are read completely
+_SMALL_BYTES = 64 * 1024
+#: per kind of index: the fields of an entry, the count of valid entries, and a check that raises
+_RULES: dict[str, tuple[FieldTable[Any], Callable[[bytes], int], Callable[[bytes], None]]] = {
+    INDEX: (indexes.OFFSET_ENTRY, indexes.valid_offset_entries, indexes.check_offset_index),
+    TIMEINDEX: (indexes.TIME_ENTRY, indexes.valid_time_entries, indexes.check_time_index),
+}
+_CHANGED_HINT = "make sure that no broker and no other job works on this directory, and run again"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Producers idle for ``producer_id_expiration_ms`` at ``now_ms`` are expired."""
+
+    now_ms: int
+    producer_id_expiration_ms: int = DAY_MS
+
+
+def read_log(
+    fs: FileSystem,
+    location: LogLocation,
+    checkpoints: Checkpoints,
+    options: ReadOptions,
+    *,
+    segments: tuple[Segment, ...] | None = None,
+    without_producers: Collection[int] = (),
+) -> LogView:
+    """The log at ``location``, which must have been recovered (``recover_log``).
+
+    :param segments: from ``RecoveryReport.segments``; read if not given
+    :param without_producers: base offsets of segments that need no replay (``RecoveryReport.without_producers``)
+    :raises CorruptLogError: a checkpoint or the end of a segment is malformed
+    """
+    checkpoints.require_valid()
+    name = location.topic_partition
+    segments = read_segments(fs, location.path) if segments is None else segments
+    checkpoint = checkpoints.log_starts.get(name, 0)
+    log_start = max(checkpoint, segments[0].base_offset) if segments else checkpoint
+    log_end = segments[-1].next_offset if segments else log_start
+    if log_start > log_end:
+        raise CorruptLogError(
+            f"log ends at offset {log_end}, before its log start {log_start} in {LOG_STARTS}",
+            path=location.path,
+            hint="restore the missing segments; a broker that loads this log deletes the others",
+        )
+    high_watermark = min(max(checkpoints.high_watermarks.get(name, log_end), log_start), log_end)
+    replayed = [segment for segment in segments if segment.base_offset not in without_producers]
+    bounds = log_start, log_end
+    expires = checkpoints.recovery_points is not None or not _newest_is_malformed(fs, location.path, *bounds)
+    if checkpoints.recovery_points is None:
+        states = replay_producers(fs, location.path, replayed, bounds, options)
+    else:
+        point = checkpoints.recovery_points.get(name, 0)
+        first = max((segment.base_offset for segment in segments if segment.base_offset <= point), default=log_start)
+        states = _recover_producers(fs, location.path, replayed, (log_start, first, log_end), options)
+    unstable = states.first_unstable_offset(high_watermark)
+    if unstable is not None and unstable < log_start:
+        unstable = _batch_at(fs, location.path, segments, log_start)
+    if expires:
+        states.expire(options.now_ms, options.producer_id_expiration_ms)
+    return LogView(
+        topic_partition=name,
+        log_dir=location.log_dir,
+        path=location.path,
+        segments=segments,
+        log_start_offset=log_start,
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark if unstable is None else min(unstable, high_watermark),
+        log_end_offset=log_end,
+        cleaner_checkpoint=checkpoints.cleaner_offsets.get(name),
+        producers=states.entries(),
+    )
+
+
+def read_segments(fs: ReadableFileSystem, log_path: str) -> tuple[Segment, ...]:
+    """The segments of a log, ascending; the last one is active."""
+    bases = segment_bases(fs, log_path)
+    return tuple(inspect_segment(fs, log_path, base, active=base == bases[-1]).segment for base in bases)
+
+
+def replay_producers(
+    fs: FileSystem,
+    log_path: str,
+    segments: Sequence[Segment],
+    bounds: tuple[int, int],
+    options: ReadOptions,
+    *,
+    from_snapshots: bool = True,
+) -> ProducerStates:
+    """The producers at ``bounds[1]``, from the newest valid snapshot in ``(bounds[0], bounds[1]]`` and the batches after it."""
+    start, end = bounds
+    states = ProducerStates()
+    snapshot = _newest_snapshot(fs, log_path, start, end) if from_snapshots else None
+    if snapshot is not None:
+        start, entries = snapshot
+        states.load(entries, options.now_ms, options.producer_id_expiration_ms)
+    for segment in segments:
+        if segment.next_offset > start and segment.base_offset < end:
+            replay_segment(fs, log_path, segment, (start, end), states)
+    return states
+
+
+def _recover_producers(
+    fs: FileSystem, log_path: str, segments: Sequence[Segment], bounds: tuple[int, int, int], options: ReadOptions
+) -> ProducerStates:
+    """The producers at ``bounds[2]`` after a broker has recovered the segments from ``bounds[1]`` on.
+
+    Mirrors ``LogLoader.recoverSegment``: it stores the producers after each segment, and loads them before the next one.
+    """
+    start, first, end = bounds
+    states = replay_producers(fs, log_path, segments, (start, first), options)
+    for segment in segments:
+        if segment.base_offset >= first and segment.next_offset > start:
+            states.expire(options.now_ms, options.producer_id_expiration_ms)
+            replay_segment(fs, log_path, segment, (start, end), states)
+    return states
+
+
+def replay_segment(fs: FileSystem, log_path: str, segment: Segment, bounds: tuple[int, int], states: ProducerStates) -> None:
+    """Apply the batches of one segment that end within ``[bounds[0], bounds[1])`` to ``states``, by their headers."""
+    file = SegmentFile.of(fs, log_path, segment)
+    scan = file.scan()
+    for rows in scan:
+        inside = (rows["last_offset"] >= bounds[0]) & (rows["base_offset"] < bounds[1])
+        states.append(rows[inside], file.marker_at)
+    if not scan.complete:
+        raise CorruptLogError(scan.error or "segment ends within a batch", path=file.path, position=scan.position)
+    states.flush()
+
+
+def snapshots(fs: FileSystem, log_path: str) -> Iterator[tuple[int, list[ProducerEntry]]]:
+    """The valid producer snapshots of a log, newest first: offset (exclusive end) and entries. Malformed ones are skipped."""
+    for offset in _snapshot_offsets(fs, log_path):
+        entries = _read_snapshot(fs, log_path, offset)
+        if entries is not None:
+            yield offset, entries
+
+
+def _snapshot_offsets(fs: FileSystem, log_path: str) -> list[int]:
+    """Newest first."""
+    files = map(parse_segment_file, reversed(fs.listdir(log_path)))
+    return [file.base_offset for file in files if file is not None and file.kind == SNAPSHOT and not file.suffix]
+
+
+def _read_snapshot(fs: FileSystem, log_path: str, offset: int) -> list[ProducerEntry] | None:
+    """The entries of a snapshot; ``None`` if it is malformed."""
+    try:
+        return read_snapshot(read_small(fs, join(log_path, segment_file(offset, SNAPSHOT)), "remove it"))
+    except (CorruptLogError, FormatError):
+        return None
+
+
+def _newest_is_malformed(fs: FileSystem, log_path: str, start: int, end: int) -> bool:
+    newest = next((offset for offset in _snapshot_offsets(fs, log_path) if start < offset <= end), None)
+    return newest is not None and _read_snapshot(fs, log_path, newest) is None
+
+
+def _batch_at(fs: FileSystem, log_path: str, segments: Sequence[Segment], offset: int) -> int:
+    """Base offset of the first batch that ends at or past ``offset`` (Kafka: ``LocalLog.convertToOffsetMetadataOrThrow``)."""
+    for segment in segments:
+        if segment.next_offset <= offset:
+            continue
+        for rows in SegmentFile.of(fs, log_path, segment).scan():
+            for base in rows["base_offset"][rows["last_offset"] >= offset][:1].tolist():
+                return int(base)
+    return offset
+
+
+def _newest_snapshot(fs: FileSystem, log_path: str, start: int, end: int) -> tuple[int, list[ProducerEntry]] | None:
+    return next((snapshot for snapshot in snapshots(fs, log_path) if start < snapshot[0] <= end), None)
+
+
+@dataclass(frozen=True)
+class SegmentState:
+    """The state of one segment.
+
+    ``segment`` is for planning. ``torn_bytes`` follow the last complete batch of an active segment, which begins at byte
+    ``last_position``; ``ignored_damage`` is their error if only an unclean shutdown explains them. ``index_problem`` and
+    ``txn_problem`` are the reasons to rebuild the offset and time index, or the transaction index.
+    """
+
+    segment: Segment
+    torn_bytes: int = 0
+    last_position: int = 0
+    index_problem: str | None = None
+    txn_problem: str | None = None
+    ignored_damage: str | None = None
+
+
+def segment_bases(fs: ReadableFileSystem, log_path: str) -> list[int]:
+    """Base offsets of the segments in a partition directory, ascending."""
+    parsed = (parse_segment_file(name) for name in fs.listdir(log_path))
+    return sorted(file.base_offset for file in parsed if file is not None and file.kind == LOG and not file.suffix)
+
+
+def inspect_segment(
+    fs: ReadableFileSystem,
+    log_path: str,
+    base_offset: int,
+    *,
+    active: bool,
+    unclean: bool = False,
+    index_interval_bytes: int | None = None,
+) -> SegmentState:
+    """Read one segment's indexes, first batch and last batches.
+
+    :param active: whether a torn tail is permitted
+    :param unclean: whether that tail may have any bytes (``SegmentScan.damage``)
+    :param index_interval_bytes: if given, detect truncated indexes: no batch may start more than twice this after the last
+        entry
+    :raises CorruptLogError: the end of the segment is malformed
+    """
+    file = SegmentFile(fs, join(log_path, segment_file(base_offset, LOG)))
+    offsets = _Index(fs, log_path, base_offset, INDEX)
+    times = _Index(fs, log_path, base_offset, TIMEINDEX)
+    start = offsets.start_in(file)
+    tail = _Tail(file.scan(0 if times.problem else start, check_crc=active), file.path, unclean=active and unclean)
+    tail.require_valid(base_offset, active=active)
+    next_offset = base_offset if tail.scan.next_offset is None else tail.scan.next_offset
+    first = file.batch_at(0)
+    first_timestamp = int(first["max_timestamp"][0]) if len(first) else NO_TIMESTAMP
+    problem = offsets.problem or times.problem or offsets.sparse(tail.scan.last_position, index_interval_bytes)
+    problem = problem or times.stale(next_offset, tail.max_timestamp, first_timestamp, active)
+    txns, txn_problem = _aborted_txns(fs, log_path, base_offset)
+    status = fs.stat(file.path)
+    mtime_ns = 0 if status is None else status.mtime_ns
+    largest = max(times.last_timestamp, tail.max_timestamp) if active or problem else times.last_timestamp
+    segment = Segment(
+        base_offset=base_offset,
+        size_bytes=tail.scan.position,
+        mtime_ns=mtime_ns,
+        index_bytes=offsets.count * indexes.OFFSET_ENTRY.size,
+        time_index_bytes=times.count * indexes.TIME_ENTRY.size,
+        largest_timestamp_ms=largest if largest >= 0 else mtime_ns // 1_000_000,
+        first_batch_timestamp_ms=first_timestamp if first_timestamp >= 0 else LONG_MAX,
+        next_offset=next_offset,
+        aborted_txns=txns,
+        identity=None if status is None or not status.inode else identity_of(status),
+    )
+    torn_bytes = len(file.data) - tail.scan.position
+    return SegmentState(segment, torn_bytes, tail.scan.last_position, problem, txn_problem, tail.ignored)
+
+
+def require_same_indexes(fs: ReadableFileSystem, log_path: str, segments: Iterable[Segment]) -> None:
+    """Check that copied segments have the indexes that the log had when it was planned.
+
+    :param segments: as planned; the log's last one may have a torn tail
+    :raises CorruptLogError: the end of a segment is malformed
+    :raises StorageError: indexes have changed
+    """
+    last = max(segment_bases(fs, log_path), default=-1)
+    for planned in segments:
+        state = inspect_segment(fs, log_path, planned.base_offset, active=planned.base_offset == last, unclean=True)
+        problem = state.index_problem or state.txn_problem
+        if problem is not None or _index_entries(state.segment) != _index_entries(planned):
+            path = join(log_path, segment_file(planned.base_offset, LOG))
+            reason = problem or "other entries"
+            raise StorageError(f"indexes have changed since they were read: {reason}", path=path, hint=_AGAIN)
+
+
+def _index_entries(segment: Segment) -> tuple[object, ...]:
+    return segment.index_bytes, segment.time_index_bytes, segment.aborted_txns
+
+
+def identity_of(status: FileStat) -> tuple[int, int, int]:
+    """Device, inode and ctime, ns: they change with any replacement of the file or its bytes."""
+    return status.device, status.inode, status.ctime_ns
+
+
+class _Index:
+    """An offset or time index file: the number of valid entries, the last one, and the problem, if any."""
+
+    def __init__(self, fs: ReadableFileSystem, log_path: str, base_offset: int, kind: str) -> None:
+        self._base_offset = base_offset
+        self.count = 0
+        self.problem: str | None = None
+        self.last: tuple[int, ...] = ()
+        path = join(log_path, segment_file(base_offset, kind))
+        status = fs.stat(path)
+        if status is None:
+            self.problem = f"{kind} is missing"
+            return
+        table, valid, check = _RULES[kind]
+        data = fs.read_bytes(path) if status.size <= _SMALL_BYTES else _used_part(fs, path, status.size)
+        if data is None:
+            self.problem = f"{kind} is larger than any index"
+            return
+        self.count = valid(data) if data else 0
+        if len(data) % table.size or any(data[self.count * table.size :]):
+            self.problem = _fault(check, data, kind)
+            self.count = 0
+        elif self.count:
+            self.last = tuple(table.unpack(data, (self.count - 1) * table.size))
+
+    @property
+    def last_timestamp(self) -> int:
+        """Of a time index: the last entry's timestamp."""
+        return self.last[0] if self.last else NO_TIMESTAMP
+
+    def start_in(self, file: SegmentFile) -> int:
+        """Of an offset index: the last entry's position; 0, and a problem, if there is no such batch in the log."""
+        if not self.last:
+            return 0
+        relative, position = self.last
+        if file.ends_with(position, self._base_offset + relative):
+            return position
+        self.problem = f"{INDEX} is stale: its last entry is not a batch of the segment"
+        self.count, self.last = 0, ()
+        return 0
+
+    def sparse(self, last_position: int, interval_bytes: int | None) -> str | None:
+        """Of an offset index: the problem if entries are missing at its end."""
+        last_entry = self.last[1] if self.last else 0
+        if interval_bytes is None or last_position - last_entry <= 2 * interval_bytes:
+            return None
+        return f"{INDEX} is truncated: {last_position - last_entry} bytes follow its last entry"
+
+    def stale(self, next_offset: int, tail_timestamp: int, first_timestamp: int, active: bool) -> str | None:
+        """Of a time index: the problem if it belongs to other data, or lacks the entry added when a segment becomes
+        inactive."""
+        if self.last and self._base_offset + self.last[1] >= next_offset:
+            return f"{TIMEINDEX} is stale: its last entry lies past the segment's end"
+        if not active and self.last_timestamp < max(tail_timestamp, first_timestamp):
+            return f"{TIMEINDEX} is truncated: the segment holds larger timestamps"
+        return None
+
+
+class _Tail:
+    """The batches from the last index entry on."""
+
+    def __init__(self, scan: SegmentScan, path: str, *, unclean: bool) -> None:
+        self._path = path
+        self.scan = scan
+        self.max_timestamp = NO_TIMESTAMP
+        self.first_offset: int | None = None
+        for rows in self.scan:
+            if self.first_offset is None:
+                self.first_offset = int(rows["base_offset"][0])
+            self.max_timestamp = max(self.max_timestamp, int(rows["max_timestamp"].max()))
+        damage = self.scan.damage()
+        #: the error of an end that is ignored because the broker was not shut down cleanly
+        self.ignored = damage if unclean else None
+        if unclean and damage is not None:
+            damage = self.scan.damage(unclean=True)
+        if damage is not None:
+            raise CorruptLogError(damage, path=path, position=self.scan.position, hint=RESTORE_SEGMENT)
+
+    def require_valid(self, base_offset: int, *, active: bool) -> None:
+        """:raises CorruptLogError: the segment is inactive and incomplete, or begins before its base offset"""
+        remaining = len(self.scan.data) - self.scan.position
+        if not active and remaining:
+            message = self.scan.error or f"{remaining} bytes after the last complete batch of an inactive segment"
+            raise CorruptLogError(message, path=self._path, position=self.scan.position, hint=RESTORE_SEGMENT)
+        if self.first_offset is not None and self.first_offset < base_offset:
+            message = f"batch begins at offset {self.first_offset}, expected {base_offset} or more"
+            raise CorruptLogError(message, path=self._path, position=self.scan.start, hint=RESTORE_SEGMENT)
+
+
+def _used_part(fs: ReadableFileSystem, path: str, size: int) -> bytes | None:
+    """An index file without its preallocated tail, in complete entries of either size (both divide 24); ``None`` if this is
+    larger than any index.
+
+    Not memory-mapped: a running broker may truncate the tail during a dry run.
+    """
+    step = 24 * 1024
+    low, high = 0, -(-size // step)
+    while low < high:
+        middle = (low + high) // 2
+        if any(fs.read_bytes(path, middle * step, step)):
+            low = middle + 1
+        else:
+            high = middle
+    return None if low * step > MAX_INDEX_BYTES + step else fs.read_bytes(path, 0, low * step)
+
+
+def _fault(check: Callable[[bytes], None], data: bytes, kind: str) -> str:
+    try:
+        check(data)
+    except FormatError as error:
+        return error.message
+    return f"{kind} is broken"
+
+
+def _aborted_txns(fs: ReadableFileSystem, log_path: str, base_offset: int) -> tuple[tuple[AbortedTxn, ...], str | None]:
+    path = join(log_path, segment_file(base_offset, TXNINDEX))
+    if fs.stat(path) is None:
+        return (), None
+    try:
+        data = read_confirmed(fs, path, RESTORE_SEGMENT, MAX_INDEX_BYTES)
+    except CorruptLogError as error:
+        return (), f"{TXNINDEX} {error.message}"
+    try:
+        indexes.check_txn_index(data, base_offset)
+        rows = indexes.read_txn_index(data)
+    except FormatError as error:
+        return (), error.message
+    problem = f"{TXNINDEX} ends within an entry" if len(data) % indexes.TXN_ENTRY.size else None
+    return tuple(AbortedTxn(*row) for row in rows.tolist()), problem
+
+
+class ByteRange(NamedTuple):
+    """Bytes ``[start, end)`` of a segment's log file; its batches have offsets in ``[first_offset, end_offset)``."""
+
+    start: int
+    end: int
+    first_offset: int
+    end_offset: int
+
+
+def cut_segment(fs: FileSystem, log_path: str, segment: Segment, target_bytes: int) -> tuple[ByteRange, ...]:
+    """The byte ranges of one segment, of about ``target_bytes`` each, in order; a single one if the index has no boundary.
+
+    An index entry has a batch's last offset and position. It is used only if a batch with that last offset and a valid checksum
+    is there, so that a stale or damaged index reduces parallelism but never loses a record.
+    """
+    base_offset, size_bytes = segment.base_offset, segment.size_bytes
+    cuts = [(0, base_offset)]
+    if size_bytes > target_bytes + target_bytes // 2:
+        cuts += _boundaries(fs, log_path, base_offset, size_bytes, target_bytes)
+    cuts.append((size_bytes, segment.next_offset))
+    return tuple(ByteRange(start, end, first, last) for (start, first), (end, last) in pairwise(cuts))
+
+
+def _boundaries(
+    fs: FileSystem, log_path: str, base_offset: int, size_bytes: int, target_bytes: int
+) -> Iterator[tuple[int, int]]:
+    file = SegmentFile(fs, join(log_path, segment_file(base_offset, LOG)), size_bytes)
+    try:
+        entries = read_offset_index(fs.read_bytes(f"{log_path}/{segment_file(base_offset, INDEX)}"), base_offset)
+    except (StorageError, ValueError):
+        return
+    ranges = max(1, round(size_bytes / target_bytes))
+    last = 0
+    for k in range(1, ranges):
+        entry = int(np.searchsorted(entries["position"], k * size_bytes // ranges))
+        if entry >= len(entries) or entries["position"][entry] <= last:
+            continue
+        position = int(entries["position"][entry])
+        first = _verified(file, position, int(entries["offset"][entry]))
+        if first is not None and first > base_offset:
+            last = position
+            yield position, first
+
+
+def _verified(file: SegmentFile, position: int, last_offset: int) -> int | None:
+    """The base offset of the batch at ``position``, if it is valid and ends with ``last_offset``."""
+    rows = file.batch_at(position, check_crc=True)
+    if not len(rows) or rows["magic"][0] != MAGIC or rows["last_offset"][0] != last_offset:
+        return None
+    return int(rows["base_offset"][0])
+
+
+def has_changed(fs: ReadableFileSystem, view: LogView) -> bool:
+    """Whether segments were added, removed or written to since ``view`` was made."""
+    try:
+        if segment_bases(fs, view.path) != [segment.base_offset for segment in view.segments]:
+            return True
+        return any(_changed(fs, fs, view.path, segment) for segment in view.segments)
+    except StorageError:
+        return True
+
+
+def require_unchanged(fs: ReadableFileSystem, disk: ReadableFileSystem, log_path: str, segments: Iterable[Segment]) -> None:
+    """:raises StorageError: a segment has changed, or was replaced by another file
+
+    :param fs: the file system from which the log was read, possibly an overlay
+    :param disk: the file system below
+    """
+    for segment in segments:
+        if _changed(fs, disk, log_path, segment):
+            path = join(log_path, segment_file(segment.base_offset, LOG))
+            raise StorageError("segment has changed since it was read; the log is unchanged", path=path, hint=_CHANGED_HINT)
+
+
+def _changed(fs: ReadableFileSystem, disk: ReadableFileSystem, log_path: str, segment: Segment) -> bool:
+    path = join(log_path, segment_file(segment.base_offset, LOG))
+    if fs.stat(path) is None:
+        return True
+    real = fs.real_path(path)
+    if real is None:
+        return False
+    status = disk.stat(real.path)
+    if status is None or status.mtime_ns != segment.mtime_ns or status.size < segment.size_bytes:
+        return True
+    return segment.identity is not None and segment.identity != identity_of(status)

@@ -1,0 +1,456 @@
+"""Compares policies: reads every log once for all policies, and writes nothing.
+
+Each policy is planned as a run of its own. One ``Cleaner`` has all different plans, and its passes share the reading
+(``compaction.policies.shared_passes``). So the figures of a policy are exactly those of its run.
+
+Builds the figures of a comparison from the plans of each log and the results of the shared passes.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from compaction.config.request import CompactionRequest, ComparisonRequest
+from compaction.engine import Engine
+from compaction.errors import CompactionError, as_log_error
+from compaction.files.filesystem import FileSystem
+from compaction.files.mixed import file_system
+from compaction.files.overlay import OverlayFileSystem
+from compaction.formats.producer_snapshot import ProducerEntry
+from compaction.kernels.retention import BYTES, KEYLESS, RECORDS, TOMBSTONES
+from compaction.kernels.tables import ENTRY_BYTES
+from compaction.log.access import Purpose, access
+from compaction.log.settings import Settings, read_settings
+from compaction.names import LogLocation
+from compaction.passes.tasks import Slice
+from compaction.policies.comparison import (
+    ComparedLog,
+    Comparison,
+    Distribution,
+    KeyFigures,
+    LogTotals,
+    Outcome,
+    OutcomeStatus,
+    RepetitionRange,
+)
+from compaction.policies.measure import AGE_BOUNDS_MS, Repetition, Source, Tally
+from compaction.policies.shared_passes import LogCounts, SharedMaps
+from compaction.report import LogReport, LogStatus
+from compaction.rules.kafka_rules import KafkaRules
+from compaction.rules.log_to_clean import Verdict
+from compaction.rules.log_view import LogView
+from compaction.rules.plan import (
+    Group,
+    LogPlan,
+    PolicyPlan,
+    explain_compaction,
+    explain_deletion,
+    freed_bytes,
+    plan_cleanup_policy,
+)
+from compaction.run.cleaner import Cleaner, Limits, map_settings, slices_of
+from compaction.run.compact import keyless_refusal
+from compaction.run.log import Log, cleaned_report, deletion_report, skipped_report, versions_used, warn_of_changes
+from compaction.run.prepare import LogAccess, ParallelRead, read_logs
+from compaction.run.run import parallel_read, smallest_broker
+from compaction.run.sizing import Sizes, sizes
+from compaction.screen.amounts import counted
+from compaction.screen.steps import step
+
+#: everything that determines a plan's output
+PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...], KafkaRules, int | None]
+
+
+def compare_with(start: Callable[[], Engine], request: ComparisonRequest, task_sizes: Sizes | None = None) -> Comparison:
+    """Compare the policies of ``request``.
+
+    :param start: starts the task runner, if there is work
+    :param task_sizes: sizes of the tasks, by default chosen by the amount of data; they do not change the result
+    :raises ConfigError: a policy contradicts itself or the rest of the configuration
+    """
+    started = time.monotonic()
+    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as dir_access:
+        logs = _cases(request, _views_by_policy(request, parallel_read(start)))
+        step(f"measuring {counted(len(logs), 'log')} under {counted(len(request.policies), 'policy')}")
+        results = _run_passes(start, request, logs, task_sizes)
+        warn_of_changes(dir_access.in_use, _log_views(logs))
+    compared_logs = tuple(compared(log, results) for log in logs)
+    names = tuple(policy.name for policy in request.policies)
+    seconds = time.monotonic() - started
+    used = versions_used(log.cases[0].settings.kafka for log in logs if log.cases)
+    return Comparison(uuid.uuid4().hex, request.base.as_of_ms, names, compared_logs, AGE_BOUNDS_MS, seconds, used)
+
+
+def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:
+    """The effect of each policy on each log with its reasons, without figures. Reads only indexes and batch headers."""
+    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as dir_access:
+        logs = _cases(request, _views_by_policy(request, None))
+        warn_of_changes(dir_access.in_use, _log_views(logs))
+    return tuple(map(explained, logs))
+
+
+def _log_views(logs: Iterable[LogCases]) -> Iterator[LogView]:
+    return (case.view for log in logs for case in log.cases)
+
+
+class PolicyView(NamedTuple):
+    """All logs as read with the settings of one policy."""
+
+    fs: OverlayFileSystem
+    logs: Sequence[Log]
+
+
+def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> list[PolicyView]:
+    """One view per policy. Policies share a view if their settings have no effect on reading, and a file system if no log
+    needed recovery."""
+    distinct: list[PolicyView] = []
+    views = []
+    for policy in request.policies:
+        base = replace(request.base, resolver=request.base.resolver.with_policy(policy.settings))
+        view = next((shared for candidate in distinct if (shared := _with_settings(candidate, base)) is not None), None)
+        if view is None:
+            fs = OverlayFileSystem(file_system(base.log_dirs))
+            view = PolicyView(fs, read_logs(LogAccess(fs, fs), base, read))
+            distinct.append(view)
+        views.append(view)
+    first = views[0].fs
+    return [view if view.fs.changed or first.changed else view._replace(fs=first) for view in views]
+
+
+def _with_settings(view: PolicyView, request: CompactionRequest) -> PolicyView | None:
+    """The view with another policy's settings, ``None`` if these have an effect on reading."""
+    settings_of_logs = read_settings(view.fs, [log.location for log in view.logs], request)
+    logs = [_log_with_settings(log, settings) for log, settings in zip(view.logs, settings_of_logs, strict=True)]
+    pairs = zip(view.logs, logs, strict=True)
+    same = all(_read_settings_of(old.settings) == _read_settings_of(new.settings) for old, new in pairs)
+    return PolicyView(view.fs, logs) if same else None
+
+
+def _log_with_settings(log: Log, settings: Settings | CompactionError) -> Log:
+    if isinstance(settings, CompactionError):
+        return replace(log, settings=None).fail(settings)
+    return replace(log, settings=settings)
+
+
+def _read_settings_of(settings: Settings | None) -> tuple[int, int] | None:
+    if settings is None:
+        return None
+    return settings.topic.index_interval_bytes, settings.broker.producer_id_expiration_ms
+
+
+def _cases(request: ComparisonRequest, views: Sequence[PolicyView]) -> list[LogCases]:
+    logs: dict[LogLocation, LogCases] = {}
+    for policy, view in zip(request.policies, views, strict=True):
+        for log in view.logs:
+            log_cases = logs.get(log.location, LogCases(log.location))
+            case = _case(request, policy.name, view.fs, log)
+            if isinstance(case, str):
+                logs[log.location] = replace(log_cases, error=log_cases.error or case)
+            else:
+                logs[log.location] = replace(log_cases, cases=(*log_cases.cases, case))
+    return list(logs.values())
+
+
+def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: Log) -> PolicyCase | str:
+    if log.settings is None or log.view is None:
+        return str(log.error)
+    now_ms, config, rules = request.base.as_of_ms, log.settings.topic, log.settings.kafka.rules
+    try:
+        active = request.base.include_active
+        plan = plan_cleanup_policy(log.view, config, now_ms=now_ms, include_active=active, rules=rules)
+    except Exception as error:
+        return str(as_log_error(error, log.location.path))
+    return PolicyCase(policy, now_ms, log.settings, fs, log.view, plan)
+
+
+def _run_passes(
+    start: Callable[[], Engine], request: ComparisonRequest, logs: Sequence[LogCases], task_sizes: Sizes | None
+) -> PassResults:
+    results, passes = PassResults(), None
+    readable = [log for log in logs if log.error is None]
+    for fs in {id(case.fs): case.fs for log in readable for case in log.cases}.values():
+        passes = passes or start()
+        _SharedRun(passes, request, fs, readable, task_sizes).run(results)
+    return results
+
+
+class _SharedRun:
+    """Runs the shared passes over all logs as one file system shows them."""
+
+    def __init__(
+        self,
+        passes: Engine,
+        request: ComparisonRequest,
+        fs: FileSystem,
+        logs: Sequence[LogCases],
+        task_sizes: Sizes | None,
+    ) -> None:
+        self._engine, self._base, self._fs = passes, request.base, fs
+        cases = [[case for case in log.cases if case.fs is fs] for log in logs]
+        self._cases = [case for cases_of_log in cases for case in cases_of_log]
+        self._views = {cases_of_log[0].view.path: cases_of_log[0].view for cases_of_log in cases if cases_of_log}
+        self._broker = smallest_broker(case.settings.broker for case in self._cases)
+        total = sum(view.size_bytes for view in self._views.values())
+        self._sizes = task_sizes or sizes([total], passes.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
+        self._refusals: dict[int, str | None] = {}
+
+    def run(self, results: PassResults) -> None:
+        sources = self._sources(results)
+        passes = SharedMaps(self._engine, self._sizes, self._base.as_of_ms, self._note_refusal, sources)
+        readable = {path for number, path in enumerate(self._views) if number in sources}
+        to_clean = [case for case in self._cases if case.cleans and case.view.path in readable]
+        plans = {case.key: case.plan.compaction for case in to_clean}
+        cleaned = self._clean(passes, list(plans.values()))
+        if not passes.described and sources:
+            rate = self._broker.io_max_bytes_per_second / self._engine.cores
+            passes.build_offset_map([], {}, map_settings(self._broker, rate))
+        for number, path in enumerate(self._views):
+            if number in passes.described:
+                results.counts[path] = passes.described[number]
+        numbers = {key: number for number, key in enumerate(plans)}
+        keys = {number: cleaning.keys for number, cleaning in enumerate(cleaned) if cleaning.error is None}
+        pairs = {(numbers[case.key], case.most_keys) for case in to_clean}
+        rounds = passes.broker_rounds([pair for pair in pairs if pair[0] in keys], keys)
+        rounds_by_keys: list[dict[int, int]] = [{} for _ in numbers]
+        for (number, most_keys), count in rounds.items():
+            rounds_by_keys[number][most_keys] = count
+        for key, number in numbers.items():
+            dropped = passes.dropped.get(number, Tally.empty())
+            refusal = self._refusals.get(id(plans[key]))
+            results.plans[key] = PlanResult(cleaned[number], dropped, refusal, rounds_by_keys[number])
+
+    def _clean(self, passes: SharedMaps, plans: Sequence[LogPlan]) -> list[Log]:
+        logs = [_to_measure(plan) for plan in plans]
+        if logs:
+            limits = Limits(self._broker, self._sizes)
+            Cleaner(logs, self._fs, self._engine, limits).run(passes)
+        return logs
+
+    def _note_refusal(self, plan: LogPlan, messages: int, keyless: int) -> None:
+        refuse = keyless_refusal(allow_keyless=self._base.allow_keyless)
+        self._refusals[id(plan)] = refuse(plan, messages, keyless)
+
+    def _sources(self, results: PassResults) -> dict[int, tuple[Source, Sequence[Slice]]]:
+        """The logs to read, with their slices; a log that cannot be cut into slices has its error in ``results``."""
+        sources: dict[int, tuple[Source, Sequence[Slice]]] = {}
+        for number, (path, view) in enumerate(self._views.items()):
+            try:
+                slices = slices_of(self._fs, number, view, view.segments, self._sizes.slice_bytes)
+            except Exception as error:
+                results.counts[path] = LogCounts({}, None, str(as_log_error(error, path)))
+                continue
+            records = sum(min(segment.next_offset - segment.base_offset, segment.size_bytes) for segment in view.segments)
+            shards = max(1, -(-records // self._sizes.shard_entries))
+            first = view.segments[0].base_offset if view.segments else view.log_start_offset
+            sources[number] = Source(first, view.log_end_offset, shards, self._base.as_of_ms), slices
+        return sources
+
+
+def _to_measure(plan: LogPlan) -> Log:
+    view = plan.view
+    location = LogLocation(view.topic_partition, view.log_dir, view.path)
+    return Log(location, planned=PolicyPlan(plan), directory=view.path)
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """The result of one plan in the shared passes.
+
+    ``dropped``: the records that it drops. ``refusal``: why a run would refuse without ``--allow-keyless``. ``rounds``: a
+    broker's rounds, by the number of keys that its offset map takes.
+    """
+
+    cleaned: Log
+    dropped: Tally
+    refusal: str | None
+    rounds: Mapping[int, int]
+
+
+@dataclass
+class PassResults:
+    """The results of the shared passes: counts by partition directory, and results by plan."""
+
+    counts: dict[str, LogCounts] = field(default_factory=dict)
+    plans: dict[PlanKey, PlanResult] = field(default_factory=dict)
+
+
+def explained(log: LogCases) -> ComparedLog:
+    """The log under every policy, without figures."""
+    name = log.location.topic_partition
+    outcomes = (Outcome(case.policy, case.status, case.report.reason, case.report, why=case.why) for case in log.cases)
+    return ComparedLog(name.topic, name.partition, log.location.log_dir, outcomes=tuple(outcomes), error=log.error)
+
+
+def compared(log: LogCases, results: PassResults) -> ComparedLog:
+    name, counts = log.location.topic_partition, results.counts.get(log.location.path)
+    without_figures = ComparedLog(name.topic, name.partition, log.location.log_dir)
+    if counts is None or log.error is not None or counts.error is not None:
+        return replace(without_figures, error=log.error or (counts.error if counts is not None else "the log was not read"))
+    view = log.cases[0].view
+    total = sum(counts.by_segment.values(), Tally.empty())
+    return replace(
+        without_figures,
+        before=_log_totals(view.size_bytes, len(view.segments), total),
+        spread=_distribution(total),
+        keys=_key_figures(counts.repetition),
+        outcomes=tuple(_outcome(case, results.plans.get(case.key), counts, total) for case in log.cases),
+    )
+
+
+def _outcome(case: PolicyCase, result: PlanResult | None, counts: LogCounts, total: Tally) -> Outcome:
+    status = case.status
+    expired, dropped = _expired(case, counts)
+    report = replace(case.report, expired_records=expired.records) if case.report.expired_segments else case.report
+    expired_by_age = _distribution(dropped).by_age
+    view = case.plan.compaction.view
+    after_bytes, after_segments, rounds = view.size_bytes, len(view.segments), 0
+    if case.cleans and result is not None:
+        if result.cleaned.error is not None:
+            failed = replace(report, status=LogStatus.FAILED, reason=result.cleaned.error)
+            return Outcome(case.policy, OutcomeStatus.FAILED, failed.reason, _failed_report(failed), why=case.why)
+        # policies with the same output share the result, but each has its own reason
+        report = replace(
+            cleaned_report(case.plan, result.cleaned),
+            expired_records=report.expired_records,
+            estimated_freed_bytes=freed_bytes(case.plan),
+        )
+        dropped += result.dropped
+        stats, plan = result.cleaned.stats, case.plan.compaction
+        after_bytes -= stats.bytes_read - stats.bytes_kept
+        after_segments -= len(plan.segments) - len(plan.groups)
+        rounds = result.rounds.get(case.most_keys, 1)
+        if result.refusal is not None:
+            status = OutcomeStatus.REFUSED
+            report = _failed_report(replace(report, status=LogStatus.FAILED, reason=result.refusal))
+    return Outcome(
+        case.policy,
+        status,
+        report.reason,
+        report,
+        after=_log_totals(after_bytes, after_segments, total - dropped),
+        expired=expired,
+        gone=_distribution(dropped),
+        expired_by_age=expired_by_age,
+        broker_rounds=rounds,
+        why=case.why,
+    )
+
+
+def _failed_report(report: LogReport) -> LogReport:
+    """The report without figures, as a run makes it for a failed log."""
+    size_bytes = report.disk_bytes_before
+    return LogReport(
+        report.topic,
+        report.partition,
+        report.log_dir,
+        report.status,
+        report.reason,
+        reason_code="error",
+        disk_bytes_before=size_bytes,
+        disk_bytes_after=size_bytes,
+        settings=report.settings,
+    )
+
+
+def _expired(case: PolicyCase, counts: LogCounts) -> tuple[LogTotals, Tally]:
+    plan = case.plan.deletion
+    if plan is None:
+        return LogTotals(), Tally.empty()
+    index_of = {segment.base_offset: number for number, segment in enumerate(case.view.segments)}
+    tallies = (counts.by_segment[index_of[removal.segment.base_offset]] for removal in plan.removals)
+    removed = sum(tallies, Tally.empty())
+    return _log_totals(plan.removed_bytes, len(plan.removals), removed), removed
+
+
+def _log_totals(size_bytes: int, segments: int, tally: Tally) -> LogTotals:
+    records, record_bytes, tombstones, keyless = tally.totals[[RECORDS, BYTES, TOMBSTONES, KEYLESS]].tolist()
+    return LogTotals(size_bytes, segments, records, record_bytes, tombstones, keyless)
+
+
+def _distribution(tally: Tally) -> Distribution:
+    return Distribution(
+        tuple(tally.ages[:, RECORDS].tolist()),
+        tuple(tally.ages[:, BYTES].tolist()),
+        tuple(tally.positions[:, RECORDS].tolist()),
+    )
+
+
+def _key_figures(repetition: Repetition | None) -> KeyFigures:
+    if repetition is None:
+        return KeyFigures()
+    keys, records = repetition.keys.tolist(), repetition.records.tolist()
+    powers = [power for power, count in enumerate(keys) if count]
+    ranges = (RepetitionRange((1 << power >> 1) + 1, 1 << power, keys[power], records[power]) for power in powers)
+    return KeyFigures(sum(keys), repetition.most, tuple(ranges))
+
+
+@dataclass(frozen=True)
+class PolicyCase:
+    """One log under one policy; ``view`` is the log in ``fs`` before the run."""
+
+    policy: str
+    now_ms: int
+    settings: Settings
+    fs: FileSystem
+    view: LogView
+    plan: PolicyPlan
+
+    @property
+    def cleans(self) -> bool:
+        return self.plan.compaction.verdict is Verdict.CLEAN
+
+    @property
+    def key(self) -> PlanKey:
+        plan = self.plan.compaction
+        return (
+            plan.view.path,
+            plan.first_dirty_offset,
+            plan.first_uncleanable_offset,
+            plan.groups,
+            plan.config.delete_retention_ms,
+            plan.legacy_delete_horizon_ms,
+            plan.view.log_start_offset,
+            plan.view.producers,
+            plan.rules,
+            plan.max_record_bytes,
+        )
+
+    @property
+    def most_keys(self) -> int:
+        """The number of keys that fit into the offset map of one cleaner thread of the broker (``Cleaner.buildOffsetMap``)."""
+        broker = self.settings.broker
+        slots = min(broker.dedupe_buffer_bytes // max(broker.cleaner_threads, 1), 2**31 - 1) // ENTRY_BYTES
+        return int(slots * broker.load_factor)
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        config, deletion = self.settings.topic, self.plan.deletion
+        lines = explain_compaction(self.plan.compaction, self.now_ms) if config.cleanup_compact or deletion is None else ()
+        return tuple(map(str, (*(explain_deletion(deletion, self.now_ms) if deletion is not None else ()), *lines)))
+
+    @property
+    def status(self) -> OutcomeStatus:
+        """The effect of a run on the log, unless it fails or is refused."""
+        if self.settings.topic.policy_guess is not None:
+            return OutcomeStatus.POLICY_UNKNOWN
+        return OutcomeStatus.CLEANED if self.cleans or self.report.expired_segments else OutcomeStatus.SKIPPED
+
+    @property
+    def report(self) -> LogReport:
+        """The report of a run, without figures of the data."""
+        if not self.settings.topic.cleanup_compact and self.plan.deletion is not None:
+            return deletion_report(self.plan.deletion)
+        return skipped_report(self.plan)
+
+
+@dataclass(frozen=True)
+class LogCases:
+    """One log under every policy; ``error``: why it has no figures under any."""
+
+    location: LogLocation
+    cases: tuple[PolicyCase, ...] = ()
+    error: str | None = None

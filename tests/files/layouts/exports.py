@@ -1,0 +1,150 @@
+"""Exports for tests: those that Aiven's plugin wrote, and small ones in a layout of the tests' own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from compaction.exports import aiven_objects
+from compaction.files import data_keys
+from compaction.files.calls import KEYS_VARIABLE, call
+from compaction.files.filesystem import ReadableFileSystem
+from compaction.files.uri import parse_uri
+from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
+from compaction.formats.message_set import iter_batches
+from compaction.formats.producer_snapshot import write_snapshot
+from compaction.formats.record_batch import BatchHeader
+from tests.files.layouts.aiven_objects import end_offset
+from tests.golden import AIVEN_OBJECTS, unpack_sample
+from tests.kafka.encode import Batch, Record
+from tests.log.logs import build, data_batch
+
+#: the objects of one log in four sets: as they are, compressed, encrypted, both
+CODINGS = ("plain", "zstd", "encrypted", "zstd-encrypted")
+LOG_NAME = "payments-0"
+TOPIC_ID = "yRqOh-tNTbqSiFrSsG2z8g"
+_IDS = itertools.count()
+
+
+def require_cryptography() -> None:
+    """The test is skipped, or fails if ``CI`` is set, if the package is not installed."""
+    if find_spec("cryptography") is None:
+        assert os.environ.get("CI", "").lower() in ("", "0", "false"), "the package cryptography is not installed"
+        pytest.skip("the package cryptography is not installed")
+
+
+@pytest.fixture(autouse=True)
+def no_exports_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Addresses and keys of other tests do not apply."""
+    monkeypatch.setenv(KEYS_VARIABLE, "")
+    monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptChunks())
+    data_keys.data_key.cache_clear()
+    with call():
+        yield
+    data_keys.data_key.cache_clear()
+
+
+@pytest.fixture
+def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The plugin's objects, a directory for each coding; their private key is known."""
+    with tarfile.open(AIVEN_OBJECTS) as archive:
+        archive.extractall(tmp_path / "objects", filter="data")
+    monkeypatch.setenv(KEYS_VARIABLE, f"key1={tmp_path}/objects/private-key.pem")
+    return tmp_path / "objects"
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The partition directory that was exported, not to be changed."""
+    return unpack_sample(tmp_path_factory.mktemp("sample")) / LOG_NAME
+
+
+def aiven(directory: Path) -> str:
+    """The address of an export of the plugin."""
+    return parse_uri(f"aiven+file://{directory}", "--log-dir")
+
+
+def local_tiered(directory: Path) -> str:
+    """The address of an export of ``LocalTieredStorage``."""
+    return parse_uri(f"local-tiered+file://{directory}", "--log-dir")
+
+
+def second_upload(log: Path) -> Path:
+    """Adds another upload of a segment to an export of the plugin; returns its log file."""
+    other = "A" * 22
+    manifest = json.loads(log.with_suffix(".rsm-manifest").read_text())
+    manifest["remoteLogSegmentMetadata"]["remoteLogSegmentId"]["id"] = other
+    for suffix in (".log", ".indexes"):
+        shutil.copy(log.with_suffix(suffix), log.with_name(log.name[:21] + other + suffix))
+    log.with_name(log.name[:21] + other + ".rsm-manifest").write_text(json.dumps(manifest))
+    return log.with_name(log.name[:21] + other + ".log")
+
+
+def batch_of(offsets: range, epoch: int = 0) -> bytes:
+    """One batch with a record for each offset."""
+    return Batch([Record(offset, 0, b"key-%d" % offset, b"value") for offset in offsets], leader_epoch=epoch).encode()
+
+
+def epochs_of(offsets: range, epochs: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """The leader epoch of each offset; those below the log start have the first one."""
+    return {at: max(epoch for epoch, start in epochs if start <= max(at, epochs[0][1])) for at in offsets}
+
+
+def upload(
+    directory: Path,
+    offsets: range,
+    epochs: Sequence[tuple[int, int]] = ((0, 0),),
+    *,
+    topic_id: str = TOPIC_ID,
+    records: int = 1,
+    written: Sequence[tuple[int, int]] = (),
+) -> Path:
+    """Adds a segment to an export of ``LocalTieredStorage``; returns its log file.
+
+    :param epochs: leader epochs and their first offsets, as the broker knew them
+    :param records: in each batch
+    :param written: the leader epochs of the batches, if they are others
+    """
+    log = directory / f"orders-0-{topic_id}"
+    log.mkdir(parents=True, exist_ok=True)
+    stem = f"{offsets.start}-{next(_IDS):022d}"
+    epoch_of = epochs_of(offsets, written or epochs)
+    batches = [data_batch(offset, leader_epoch=epoch_of[offset]) for offset in offsets]
+    if records > 1:
+        spans = [range(at, min(offsets.stop, at + records)) for at in offsets[::records]]
+        batches = [batch_of(span, epoch_of[span.start]) for span in spans]
+    for kind, data in build(offsets.start, batches).files.items():
+        (log / f"{stem}{kind}").write_bytes(data)
+    (log / f"{stem}.snapshot").write_bytes(write_snapshot([]))
+    (log / f"{stem}.leader_epoch_checkpoint").write_text(format_leader_epochs(EpochEntry(*entry) for entry in epochs))
+    return log / f"{stem}.log"
+
+
+def offsets_in(files: ReadableFileSystem, path: str) -> list[int]:
+    """The base offsets of the batches of a log file."""
+    data = files.read_bytes(path)
+    return [batch.header.base_offset for batch in iter_batches(memoryview(data)) if isinstance(batch.header, BatchHeader)]
+
+
+def write_local_tiered(log: Path, export: Path) -> None:
+    """Adds all segments with records of a partition directory to an export of ``LocalTieredStorage``."""
+    target = export / f"{log.name}-{TOPIC_ID}"
+    target.mkdir(parents=True)
+    bases = sorted(int(segment.stem) for segment in log.glob("*.log") if segment.stat().st_size)
+    for base in bases:
+        stem = f"{base}-{next(_IDS):022d}"
+        for kind in (".log", ".index", ".timeindex", ".txnindex"):
+            file = log / f"{base:020d}{kind}"
+            if file.exists():
+                shutil.copy2(file, target / f"{stem}{kind}")
+        after = log / f"{end_offset(log / f'{base:020d}.log'):020d}.snapshot"
+        (target / f"{stem}.snapshot").write_bytes(after.read_bytes() if after.exists() else write_snapshot([]))
+        shutil.copy2(log / "leader-epoch-checkpoint", target / f"{stem}.leader_epoch_checkpoint")

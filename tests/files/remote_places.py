@@ -1,0 +1,129 @@
+"""A store simulated by a local directory: a bucket, a log in it, and an output of that log."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import fs
+
+from compaction.files import manifest, object_store
+from compaction.files.contents import digest_of
+from compaction.files.local import LocalFileSystem
+from compaction.files.mixed import file_system
+from compaction.files.object_store import ObjectOutput
+from compaction.files.overlay import OverlayFileSystem
+from compaction.names import LOG
+from compaction.output.finished import NEW_OUTPUT, PublishOptions
+from compaction.output.publish import Publication
+from compaction.output.swap import SwapGroup
+from tests.log.logs import build, data_batch, data_segment, location
+
+PLACE = "s3://bucket"
+
+
+class Tagged:
+    """A file of a store that gives ETags: the MD5 of the bytes, as S3 has it of small objects."""
+
+    def __init__(self, file: Any, key: str) -> None:
+        self._file, self._key = file, key
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> Tagged:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def metadata(self) -> dict[str, bytes]:
+        """The fields of the object."""
+        return {"ETag": hashlib.md5(Path(self._key).read_bytes(), usedforsecurity=False).hexdigest().encode()}
+
+
+class TaggingStore:
+    """A file system of this machine that gives ETags, and can lose the end of writes."""
+
+    #: ends of the keys of which a store loses the last byte that is written
+    losing: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self._disk = fs.LocalFileSystem()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def open_input_file(self, key: str) -> Tagged:
+        """A file that is read anywhere."""
+        return Tagged(self._disk.open_input_file(key), key)
+
+    def open_input_stream(self, key: str, compression: str | None = "detect") -> Tagged:
+        """A file that is read from front to back."""
+        return Tagged(self._disk.open_input_stream(key, compression=compression), key)
+
+    def open_output_stream(self, key: str, **options: Any) -> Any:
+        """A file that is written."""
+        stream = self._disk.open_output_stream(key, **options)
+        return Losing(stream) if self.losing and key.endswith(self.losing) else stream
+
+
+class Losing:
+    """A stream that loses the last byte of each write."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append all but the last byte."""
+        self._stream.write(memoryview(data)[:-1])
+
+    def close(self) -> None:
+        """Close."""
+        self._stream.close()
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory behind ``PLACE``."""
+    root = tmp_path / "bucket"
+    root.mkdir()
+    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(TaggingStore(), str(root)))
+    monkeypatch.setattr(object_store, "_clients", {})
+    monkeypatch.setattr(manifest, "_shared", manifest.Manifests(30.0))
+    return root
+
+
+@pytest.fixture
+def log(bucket: Path) -> str:
+    """A log of three segments in the bucket."""
+    path = bucket / "in" / "orders-0"
+    path.mkdir(parents=True)
+    for segment in (data_segment(0, range(90)), data_segment(90, range(90, 130)), data_segment(130, [130])):
+        segment.put(LocalFileSystem(), str(path))
+    return f"{PLACE}/in/orders-0"
+
+
+def begin(log_dir: str, target: str, goal: PublishOptions = NEW_OUTPUT) -> tuple[Publication, OverlayFileSystem]:
+    """A run whose task has written its output."""
+    here = location(log_dir)
+    publication = Publication.begin(file_system([log_dir]), target, [log_dir], goal)
+    files = []
+    for kind, data in build(0, [data_batch(10)]).files.items():
+        output = ObjectOutput(f"{publication.log_path(here)}/{0:020d}{kind}.clean.one")
+        output.write([data])
+        output.close(sync=True)
+        files.append(digest_of(data)._replace(kind=kind))
+    assert files[0].kind == LOG
+    source = OverlayFileSystem(file_system([log_dir]))
+    publication.add_log(source, here, [SwapGroup(0, (0, 90), ".clean.one", 7000, tuple(files))], (), end_offset=130)
+    return publication, source
+
+
+def publish(log_dir: str, target: str, goal: PublishOptions = NEW_OUTPUT) -> Publication:
+    """A run that comes to its end."""
+    publication, source = begin(log_dir, target, goal)
+    publication.commit(source)
+    return publication

@@ -1,0 +1,86 @@
+"""The file system of docs/how-to-add.md, a zip archive, is read like a disk."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from zipfile import ZIP_DEFLATED, ZipFile
+
+import pytest
+
+from compaction.errors import CorruptLogError, StorageError
+from compaction.files import filesystem, uri
+from compaction.files.contents import view
+from compaction.files.filesystem import ReadableFileSystem, Scheme, Storage, storage_of
+from compaction.files.local import LocalFileSystem
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.segment_file import SegmentFile
+from compaction.log.discover import Selector, discover
+from tests.golden import unpack_sample
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to-add.md"
+ARCHIVES = Storage()
+
+
+@pytest.fixture
+def zip_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of the page, and its rows in the two tables."""
+    code = re.search(r"zip_files.py`:\n\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert code is not None
+    (tmp_path / "zip_files.py").write_text(code[1])
+    spec = spec_from_file_location("zip_files", tmp_path / "zip_files.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "zip_files", module)
+    spec.loader.exec_module(module)
+    schemes = {**filesystem.SCHEMES, "zip": Scheme("zip", ARCHIVES, has_bucket=False)}
+    archives, others = module.ZipFileSystem(), MixedFileSystem._of
+
+    def of(files: MixedFileSystem, path: str) -> ReadableFileSystem:
+        found: ReadableFileSystem = archives if storage_of(path) is ARCHIVES else others(files, path)
+        return found
+
+    for each in (filesystem, uri):
+        monkeypatch.setattr(each, "SCHEMES", schemes)
+    monkeypatch.setattr(MixedFileSystem, "_of", of)
+    return module
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path, zip_files: ModuleType) -> Path:
+    """A log directory, of which ``logs.zip`` has a copy."""
+    made = unpack_sample(tmp_path)
+    with ZipFile(tmp_path / "logs.zip", "w", ZIP_DEFLATED) as archive:
+        for path in sorted(made.rglob("*")):
+            if path.is_file():
+                archive.write(path, f"kafka/{path.relative_to(made)}")
+    return made
+
+
+def test_logs_in_an_archive_are_read_as_on_a_disk(tmp_path: Path, log_dir: Path) -> None:
+    files, disk = MixedFileSystem(), LocalFileSystem()
+    address = uri.parse_uri(f"zip://{tmp_path}/logs.zip/kafka", "--log-dir")
+    here, there = discover(disk, [str(log_dir)], Selector()), discover(files, [address], Selector())
+    assert [log.topic_partition for log in here] == [log.topic_partition for log in there] != []
+    for ours, theirs in zip(here, there, strict=True):
+        assert disk.listdir(ours.path) == files.listdir(theirs.path)
+        for name in filter(lambda name: name.endswith(".log"), disk.listdir(ours.path)):
+            path, address = f"{ours.path}/{name}", f"{theirs.path}/{name}"
+            data = disk.read_bytes(path)
+            assert files.read_bytes(address) == view(files, address).tobytes() == data
+            with SegmentFile(files, address).reader(0, len(data)) as reader:
+                assert b"".join(block.raw.tobytes() for block in reader.blocks(check_crc=True)) == data
+
+
+def test_what_is_missing_or_damaged_is_an_error(tmp_path: Path, log_dir: Path) -> None:
+    files, address = MixedFileSystem(), f"zip://{tmp_path}/logs.zip"
+    assert files.stat(f"{address}/kafka/nothing") is None
+    for read in (files.listdir, files.read_bytes):
+        with pytest.raises(StorageError, match="no such (file|directory) in the archive"):
+            read(f"{address}/kafka/nothing")
+    (tmp_path / "bad.zip").write_bytes(b"none")
+    with pytest.raises(CorruptLogError, match="is damaged"):
+        files.listdir(f"zip://{tmp_path}/bad.zip")

@@ -1,0 +1,154 @@
+"""Without what only Linux has: calls, flags and ``/proc`` are taken away, what other systems do differently is simulated."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import random
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.commands import compact
+from compaction.files import system_calls
+from compaction.files.local import LocalFileSystem
+from compaction.files.local_output import LocalOutput
+from compaction.run.compact import clean_logs
+from compaction.source.arrow_columns import source_schema
+from compaction.source.data_source import KafkaLogReader
+from tests.golden import unpack_sample
+from tests.local_passes import LocalPasses
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: of a process without Linux's calls
+SITE = """
+import ctypes, errno, os, pathlib
+for name in ("O_DIRECT", "O_PATH", "posix_fadvise", "preadv", "pwritev", "listxattr", "getxattr", "setxattr", "copy_file_range",
+             "sched_getaffinity", "memfd_create", "posix_fallocate"):
+    if hasattr(os, name):
+        delattr(os, name)
+def sendfile(*_):
+    raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK))
+os.sendfile = sendfile
+def hidden(method):
+    def call(self, *arguments, **options):
+        if str(self).startswith(("/proc/", "/sys/")):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+        return method(self, *arguments, **options)
+    return call
+for name in ("read_text", "read_bytes", "readlink", "open"):
+    setattr(pathlib.Path, name, hidden(getattr(pathlib.Path, name)))
+class Library(ctypes.CDLL):
+    def __getattr__(self, name):
+        if name in ("sync_file_range", "renameat2", "syncfs", "fallocate"):
+            raise AttributeError(name)
+        return super().__getattr__(name)
+ctypes.CDLL = Library
+"""
+
+
+def test_a_full_flush_is_requested_when_the_system_has_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", lambda descriptor, command: calls.append((descriptor, command)))
+    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("a full flush includes it"))
+    with (tmp_path / "file").open("wb") as file:
+        system_calls.flush(file.fileno())
+        assert calls == [(file.fileno(), 51)]
+
+
+def test_a_file_system_without_a_full_flush_gets_an_ordinary_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "not supported")
+
+    flushed: list[int] = []
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    with (tmp_path / "file").open("wb") as file:
+        system_calls.flush(file.fileno())
+        assert flushed == [file.fileno()]
+
+
+@pytest.fixture
+def without_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process, without the calls that copy and read files on Linux only."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOTSOCK, "not a socket")
+
+    monkeypatch.setattr(os, "sendfile", refuse)
+    for name in ("preadv", "O_DIRECT", "posix_fadvise"):
+        monkeypatch.delattr(os, name)
+    monkeypatch.setattr(system_calls, "_sync_file_range", None)
+
+
+@pytest.mark.usefixtures("without_linux")
+@pytest.mark.parametrize("write_behind", [False, True])
+def test_files_are_copied_and_read(tmp_path: Path, write_behind: bool) -> None:
+    data = random.Random(1).randbytes(3 << 20)
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(data)
+    output = LocalOutput(str(target), None, write_behind=write_behind)
+    output.write([b"start"])
+    output.copy_from(str(source))
+    output.copy_from(str(source), 10, 20)
+    output.close(sync=True)
+    assert target.read_bytes() == b"start" + data + data[10:30]
+    view = memoryview(bytearray(7))
+    reader = LocalFileSystem().open(str(target), 0, target.stat().st_size)
+    assert reader.pread(view, 3) == 7
+    reader.close()
+    assert view == target.read_bytes()[3:10]
+
+
+@pytest.mark.slow
+def test_a_dry_run_and_the_data_source_have_the_results_of_linux(tmp_path: Path) -> None:
+    """Both as complete processes, in which nothing that only Linux has can be imported; this process has it."""
+    log_dir = unpack_sample(tmp_path)
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(SITE)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(site), str(ROOT))), "PYSPARK_PYTHON": sys.executable}
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    options = ["--log-dir", str(log_dir), "--dry-run", "--include-active", "--as-of-ms", "1798761600000"]
+    run("-m", "jobs", "compact", *options, "--report", str(tmp_path / "other.json"))
+    on_linux = [*options, "--report", str(tmp_path / "linux.json")]
+    assert compact.main(on_linux, lambda _, request: clean_logs(LocalPasses, request)) == 0
+    reports = [figures(tmp_path / name) for name in ("linux.json", "other.json")]
+    assert reports[0] == reports[1]
+    assert reports[0]["totals"]["cleaned"] > 3
+
+    program = (
+        "from pyspark.sql import SparkSession; from compaction.source.data_source import register;"
+        "spark = SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false').getOrCreate();"
+        "register(spark);"
+        f"frame = spark.read.format('kafka_log').option('topic', 'orders').load({str(log_dir)!r});"
+        "print(list(frame.selectExpr('count(*)', 'sum(crc32(value))', 'max(offset)').first()))"
+    )
+    reader = KafkaLogReader({"path": str(log_dir), "topic": "orders"}, source_schema(None, batch_columns=False))
+    rows = [row for share in reader.partitions() for batch in reader.read(share) for row in batch.to_pylist()]
+    checksums = [zlib.crc32(row["value"]) for row in rows if row["value"] is not None]
+    assert json.loads(run("-c", program)) == [len(rows), sum(checksums), max(row["offset"] for row in rows)]
+    assert checksums
+
+
+def figures(report: Path) -> dict[str, Any]:
+    """What a report says of the logs, but for times."""
+    found = json.loads(report.read_text())
+    logs = [log | {"seconds": 0, "task_seconds": 0} for log in found["logs"]]
+    return {"totals": found["totals"] | {"seconds": 0}, "logs": logs}

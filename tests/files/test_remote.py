@@ -1,0 +1,343 @@
+"""Object stores, simulated by a local file system of pyarrow: files are read as they are, and nothing is changed in place."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import fs
+
+from compaction.errors import CorruptLogError, StorageError
+from compaction.files import contents, object_store
+from compaction.files.contents import view
+from compaction.files.local import LocalFileSystem
+from compaction.files.mixed import MixedFileSystem, file_system
+from compaction.files.object_output import OutputFileSystem
+from compaction.files.object_store import ObjectFile, ObjectOutput, read_whole
+from compaction.files.overlay import OverlayFileSystem
+from compaction.files.remote import RemoteFileSystem, open_sequential
+from compaction.files.segment_file import SegmentReader
+from compaction.files.uri import parse_uri
+from compaction.log.discover import check_log_dirs
+from compaction.log.read_log import read_segments
+from compaction.recovery.recover import recover_log
+from tests.files.remote_places import PLACE, bucket, log
+from tests.log.logs import location
+
+__all__ = ["bucket", "log"]
+
+
+def test_a_uri_is_read_like_a_local_directory(bucket: Path, log: str) -> None:
+    here, there = str(bucket / "in"), f"{PLACE}/in"
+    local, far = LocalFileSystem(), RemoteFileSystem()
+    assert far.listdir(f"{there}/") == ["orders-0"]
+    assert far.listdir(log) == local.listdir(f"{here}/orders-0")
+    for name in far.listdir(log):
+        ours, theirs = local.stat(f"{here}/orders-0/{name}"), far.stat(f"{log}/{name}")
+        assert ours is not None and theirs is not None
+        assert (ours.size, ours.mtime_ns, ours.is_file) == (theirs.size, theirs.mtime_ns, theirs.is_file)
+        data = local.read_bytes(f"{here}/orders-0/{name}")
+        assert far.read_bytes(f"{log}/{name}") == view(far, f"{log}/{name}")[:].tobytes() == data
+        assert far.read_bytes(f"{log}/{name}", 5, 7) == data[5:12]
+        assert far.real_path(f"{log}/{name}") == (f"{log}/{name}", 0, len(data))
+    found = far.stat(there)
+    assert found is not None and found.is_dir
+    assert far.stat(f"{there}/nothing") is None
+    assert far.stat(f"{log}/nothing") is None
+
+
+def test_a_missing_object_is_an_error(bucket: Path) -> None:
+    for read in (RemoteFileSystem().listdir, RemoteFileSystem().read_bytes):
+        with pytest.raises(StorageError, match="No such file or directory; check the URI"):
+            read(f"{PLACE}/nothing")
+
+
+def test_nothing_is_changed_in_place(bucket: Path, log: str) -> None:
+    far, name = MixedFileSystem(), f"{log}/{0:020d}.log"
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: far.write_file(name, b""),
+        lambda: far.copy(name, name + ".copy"),
+        lambda: far.rename(name, name + ".deleted"),
+        lambda: far.unlink(name),
+        lambda: far.mkdir(log + "/new"),
+        lambda: far.remove_tree(log),
+    )
+    for change in changes:
+        with pytest.raises(StorageError, match="rename is not atomic there"):
+            change()
+
+
+def test_a_log_is_recovered_and_read_like_a_local_one(bucket: Path, log: str) -> None:
+    (bucket / "in" / "orders-0" / f"{90:020d}.index").unlink()
+    here = location(str(bucket / "in"))
+    far = OverlayFileSystem(file_system([log]))
+    near = OverlayFileSystem(LocalFileSystem())
+    told = recover_log(far, location(f"{PLACE}/in")).actions
+    assert told == recover_log(near, here).actions != []
+    assert read_segments(far, log) == read_segments(near, here.path)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_read_ahead_returns_the_same_bytes_at_any_pace(bucket: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    chance = random.Random(seed)
+    data = chance.randbytes(5000)
+    (bucket / "object").write_bytes(data)
+    start, end = sorted(chance.sample(range(5000), 2))
+    monkeypatch.setattr(contents, "_RANGE_BYTES", chance.choice([1, 7, 100, 10_000]))
+    reader = open_sequential(f"{PLACE}/object", start, end)
+    at = start
+    while at < end:
+        buffer = memoryview(bytearray(min(chance.randint(1, 300), end - at)))
+        n = reader.pread(buffer, at)
+        assert n == len(buffer) and bytes(buffer) == data[at : at + n]
+        # also before the ranges that are kept
+        at = chance.choice([at, at + 1, at + n, at + n, chance.randint(at, at + n), chance.randint(start, at)])
+    reader.close()
+
+
+@pytest.mark.parametrize("block_bytes", [100, 1000, 100_000])
+def test_a_segment_is_read_like_a_local_one(bucket: Path, log: str, block_bytes: int) -> None:
+    found = []
+    for path in (str(bucket / "in" / "orders-0" / f"{0:020d}.log"), f"{log}/{0:020d}.log"):
+        size = (bucket / "in" / "orders-0" / f"{0:020d}.log").stat().st_size
+        with SegmentReader(MixedFileSystem(), path, 0, size, block_bytes=block_bytes) as reader:
+            found.append(b"".join(block.raw.tobytes() for block in reader.blocks(check_crc=True)))
+    assert found[0] == found[1] != b""
+
+
+def test_a_truncated_object_is_an_error(bucket: Path, log: str) -> None:
+    path = f"{log}/{130:020d}.log"
+    with pytest.raises(CorruptLogError, match="file ends here"), SegmentReader(MixedFileSystem(), path, 0, 10**6) as reader:
+        list(reader.blocks(check_crc=True))
+
+
+def test_an_output_appears_when_it_is_closed(bucket: Path) -> None:
+    output = MixedFileSystem().create(f"{PLACE}/new", "/like/nothing")
+    output.write([b"ab", memoryview(b"cd")])
+    output.copy_from(_put(bucket, "other", b"ef"))
+    output.close(sync=True, mtime_ms=0)
+    output.abandon()
+    assert (bucket / "new").read_bytes() == b"abcdef"
+    failed = ObjectOutput(f"{PLACE}/failed")
+    failed.write([b"ab"])
+    failed.remove()
+    assert not (bucket / "failed").exists()
+
+
+def _put(bucket: Path, name: str, data: bytes) -> str:
+    (bucket / name).write_bytes(data)
+    return f"{PLACE}/{name}"
+
+
+def test_files_are_copied_between_disk_and_store(bucket: Path, tmp_path: Path) -> None:
+    source = _put(bucket, "source", b"0123456789")
+    os.utime(bucket / "source", ns=(5 * 10**9, 5 * 10**9))
+    MixedFileSystem().copy(source, str(tmp_path / "here"), 2, 5)
+    assert (tmp_path / "here").read_bytes() == b"23456"
+    assert (tmp_path / "here").stat().st_mtime_ns == 5 * 10**9
+    output = OutputFileSystem()
+    output.copy(str(tmp_path / "here"), f"{PLACE}/up", 1, 3)
+    output.copy(source, f"{PLACE}/whole")
+    output.copy(source, f"{PLACE}/part", 4, 2)
+    assert [(bucket / name).read_bytes() for name in ("up", "whole", "part")] == [b"345", b"0123456789", b"45"]
+    with pytest.raises(StorageError, match="No such file or directory"):
+        MixedFileSystem().copy(f"{PLACE}/nothing", str(tmp_path / "there"))
+
+
+class Turned:
+    """The differences of the client of gs: from others, over a local file system."""
+
+    type_name = "gcs"
+
+    def __init__(self, opened: list[bool]) -> None:
+        self._disk, self._opened = fs.LocalFileSystem(), opened
+
+    def open_input_file(self, key: str) -> FileOf:
+        return FileOf(self._disk.open_input_file(key), self._opened)
+
+    def open_input_stream(self, key: str, compression: str | None = "detect") -> Any:
+        stream = self._disk.open_input_stream(key, compression=compression)
+        if self._opened and not self._opened.pop(0):
+            raise OSError("google::cloud::Status(PERMISSION_DENIED: no)")
+        return stream
+
+    def delete_dir(self, key: str) -> None:
+        raise OSError(f"No such directory: {key}")
+
+
+class FileOf:
+    """A file that is opened when it is looked at; ``opened`` says of each try whether it succeeds."""
+
+    def __init__(self, file: Any, opened: list[bool]) -> None:
+        self._file, self._opened = file, opened
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._opened) and not self._opened.pop(0)
+
+    def size(self) -> int:
+        size: int = self._file.size()
+        return size
+
+    def read_at(self, length: int, start: int) -> bytes:
+        data: bytes = self._file.read_at(length, start)
+        return data
+
+
+@pytest.mark.parametrize(
+    ("opened", "told"),
+    [
+        ([False, True, True], ""),
+        ([False, False], "cannot read bytes 4 to 6: .*check the credentials"),
+        ([False, True, False], "cannot read bytes 4 to 6: the client reports a closed file"),
+    ],
+)
+def test_a_file_that_the_client_could_not_open_is_retried_or_an_error(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, opened: list[bool], told: str
+) -> None:
+    path = _put(bucket, "object", b"0123456789")
+    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(Turned(opened), str(bucket)))
+    file = ObjectFile(path)
+    if told:
+        with pytest.raises(StorageError, match=told):
+            file.pread(memoryview(bytearray(3)), 4)
+    else:
+        view = memoryview(bytearray(3))
+        assert (file.pread(view, 4), bytes(view), file.size()) == (3, b"456", 10)
+
+
+def test_removing_a_missing_directory_is_no_error(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    OutputFileSystem().remove_tree(f"{PLACE}/nothing")
+    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(Turned([]), str(bucket)))
+    monkeypatch.setattr(object_store, "_clients", {})
+    OutputFileSystem().remove_tree(f"{PLACE}/nothing")
+
+
+@pytest.mark.parametrize("field", ["ETag", "etag"])
+def test_the_etag_is_found_under_any_spelling(bucket: Path, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+    class File:
+        """A file that knows its object's fields."""
+
+        closed = False
+
+        def metadata(self) -> dict[str, bytes]:
+            return {"Content-Type": b"x", field: b'"abc"'}
+
+    store = Turned([])
+    monkeypatch.setattr(store, "open_input_file", lambda *_: File())
+    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(store, str(bucket)))
+    assert ObjectFile(f"{PLACE}/object").etag() == "abc"
+
+
+def test_file_names_never_enable_compression(bucket: Path) -> None:
+    output = ObjectOutput(f"{PLACE}/notes.gz")
+    output.write([b"not compressed"])
+    output.close(sync=True)
+    assert (bucket / "notes.gz").read_bytes() == b"not compressed" == read_whole(f"{PLACE}/notes.gz")
+
+
+def test_requests_to_gs_are_retried_for_a_minute_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class ReadableFileSystem:
+        """Receives the URI."""
+
+        @staticmethod
+        def from_uri(address: str) -> tuple[object, str]:
+            asked.append(address)
+            return object(), "bucket"
+
+    monkeypatch.setattr(fs, "FileSystem", ReadableFileSystem)
+    object_store._connect("gs://bucket", {}, object_store._PATIENT)
+    object_store._connect("gs://anonymous@bucket", {"scheme": "http", "retry_limit_seconds": "5"}, object_store._PATIENT)
+    assert asked == ["gs://bucket/?retry_limit_seconds=60", "gs://anonymous@bucket/?retry_limit_seconds=5&scheme=http"]
+
+
+def test_credentials_are_removed_from_error_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAHIDDEN")
+    told = object_store.store_error(OSError("AWS Error ACCESS_DENIED for AKIAHIDDEN\nmore"), "s3://b/x", "read")
+    assert str(told) == "s3://b/x: cannot read: AWS Error ACCESS_DENIED for …; check the credentials and what they may do there"
+
+
+def test_a_response_that_overflows_the_clients_buffer_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "_WAITS_S", (0.0, 0.0))
+    answers: list[Exception | bytes] = [OSError("Failed to flush response stream (eof: 0, bad: 1)"), b"data"]
+
+    def read() -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert object_store.repeated(read) == b"data"
+    answers[:] = [OSError("other")]
+    with pytest.raises(OSError, match="other"):
+        object_store.repeated(read)
+
+
+def test_no_store_is_opened_before_workers_are_forked() -> None:
+    program = "import sys, compaction.engines.workers as w; w._import_tasks(); sys.exit('pyarrow.fs' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0
+
+
+class _Unreachable:
+    """A pyarrow file system whose requests fail."""
+
+    def __init__(self, error: str) -> None:
+        self._error = error
+
+    def get_file_info(self, path: str) -> fs.FileInfo:
+        if self._error:
+            raise OSError(self._error)
+        return fs.FileInfo(path, fs.FileType.NotFound)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("", "s3://backups: no such bucket; check the name of the bucket"),
+        ("AWS Error NETWORK_CONNECTION during HeadBucket operation", "cannot reach the store: .*; check URI, region"),
+    ],
+)
+def test_a_missing_bucket_and_a_store_that_does_not_answer_are_named_for_what_they_are(
+    monkeypatch: pytest.MonkeyPatch, error: str, message: str
+) -> None:
+    """And not as a missing log directory."""
+    asked: list[object] = []
+
+    def connect(_root: str, _options: object, patience: object = None) -> object_store._Client:
+        asked.append(patience)
+        return object_store._Client(_Unreachable(error), "backups")
+
+    monkeypatch.setattr(object_store, "_connect", connect)
+    with pytest.raises(StorageError, match=message):
+        check_log_dirs(file_system(["s3://backups/kafka-1"]), ["s3://backups/kafka-1"])
+    assert asked == [object_store._BRIEF]
+
+
+def test_a_bucket_that_may_not_be_looked_at_is_not_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = _Unreachable("AWS Error ACCESS_DENIED during HeadBucket operation")
+    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(denied, "backups"))
+    monkeypatch.setattr(object_store, "_reached", set())
+    object_store.require_store("aiven+s3://backups/kafka-1")
+    object_store.require_store("/a/local/path")
+
+
+def test_a_dead_endpoint_is_an_error_within_seconds() -> None:
+    """Of a closed port: a run would repeat its requests for half a minute."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{unused.getsockname()[1]}"
+        address = parse_uri(f"s3://backups/kafka-1?endpoint_override={endpoint}&scheme=http&region=eu-north-1", "--log-dir")
+        began = time.monotonic()
+        with pytest.raises(StorageError, match="cannot reach the store: .*check URI, region and network"):
+            object_store.require_store(address)
+    assert time.monotonic() - began < 10

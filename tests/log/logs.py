@@ -1,0 +1,114 @@
+"""Small logs for tests: segments of one-record batches, their indexes, and the records that a consumer gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from compaction.files.contents import FileDigest, digest_of
+from compaction.files.filesystem import FileSystem, join
+from compaction.formats import indexes
+from compaction.formats.message_set import iter_batches
+from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
+from compaction.kernels.batches import scan_batches
+from compaction.log.read_log import segment_bases
+from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, LogLocation, TopicPartition, segment_file
+from compaction.recovery.indexes import IndexBuilder
+from compaction.rules.log_view import AbortedTxn
+from tests.kafka import encode
+from tests.kafka.encode import ABORT, COMMIT, Batch, Producer, Record
+
+TOPIC = TopicPartition("orders", 0)
+NOW_MS = 1_700_000_000_000
+
+
+def location(log_dir: str) -> LogLocation:
+    return LogLocation(TOPIC, log_dir, join(log_dir, str(TOPIC)))
+
+
+def data_batch(offset: int, *, timestamp: int | None = None, **header: Any) -> bytes:
+    """One batch with one record; its key and value name its offset. ``header``: fields of ``Batch``."""
+    stamp = NOW_MS + offset if timestamp is None else timestamp
+    return Batch([Record(offset, stamp, b"key-%d" % offset, b"value-%d" % offset)], **header).encode()
+
+
+def txn_batch(offset: int, producer_id: int, *, epoch: int = 0, sequence: int = 0, timestamp: int | None = None) -> bytes:
+    producer = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
+    return data_batch(offset, timestamp=timestamp, transactional=True, **producer)
+
+
+def idempotent_batch(offset: int, producer_id: int, *, epoch: int = 0, sequence: int = 0) -> bytes:
+    return data_batch(offset, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+
+
+def marker(offset: int, producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 3) -> bytes:
+    producer = Producer(producer_id, epoch)
+    return encode.marker(offset, NOW_MS + offset, producer, COMMIT if commit else ABORT, coordinator_epoch)
+
+
+@dataclass(frozen=True)
+class Built:
+    """The files of one segment, by kind."""
+
+    base_offset: int
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def put(self, fs: FileSystem, path: str, suffix: str = "") -> tuple[FileDigest, ...]:
+        """Write the files; what they hold, the log first."""
+        written = []
+        for kind, data in self.files.items():
+            name = join(path, segment_file(self.base_offset, kind, suffix))
+            if fs.stat(name) is not None:
+                fs.unlink(name)
+            fs.write_file(name, data)
+            fs.fsync(name)
+            found = fs.stat(name)
+            assert found is not None
+            written.append(digest_of(data)._replace(kind=kind, mtime_ns=found.mtime_ns))
+        return tuple(written)
+
+
+def build(base_offset: int, batches: Iterable[bytes], *, txns: Sequence[AbortedTxn] = (), interval: int = 4096) -> Built:
+    """An inactive segment: its log and the indexes that a broker would write."""
+    log = b"".join(batches)
+    builder = IndexBuilder(base_offset, interval)
+    if log:
+        builder.add(scan_batches(np.frombuffer(bytearray(log), np.uint8), 0, check_crc=True).rows)
+    offsets, times = builder.finish()
+    files = {LOG: log, INDEX: offsets, TIMEINDEX: times}
+    if txns:
+        files[TXNINDEX] = indexes.write_txn_index(np.array(list(txns), indexes.TXN_ROW))
+    return Built(base_offset, files)
+
+
+def data_segment(base_offset: int, offsets: Iterable[int], *, interval: int = 4096) -> Built:
+    return build(base_offset, [data_batch(offset) for offset in offsets], interval=interval)
+
+
+def put_snapshot(fs: FileSystem, path: str, offset: int, entries: Sequence[ProducerEntry] = ()) -> None:
+    name = join(path, segment_file(offset, SNAPSHOT))
+    fs.write_file(name, write_snapshot(entries))
+    fs.fsync(name)
+
+
+def served(fs: FileSystem, path: str) -> dict[int, bytes | None]:
+    """Offset -> value of every record that a consumer reading from the start gets."""
+    found: dict[int, bytes | None] = {}
+    bases = segment_bases(fs, path)
+    for index, base in enumerate(bases):
+        end = bases[index + 1] if index + 1 < len(bases) else 2**63
+        data = fs.read_bytes(join(path, segment_file(base, LOG)))
+        for batch in iter_batches(data, torn_tail=True):
+            for record in batch.records():
+                if record.offset < end:
+                    found[record.offset] = record.value
+    return found
+
+
+def tree(fs: FileSystem, path: str, *, ignore: Sequence[str] = ()) -> dict[str, bytes]:
+    """File name -> bytes of a directory's files, those that end with one of ``ignore`` left out."""
+    names = [name for name in fs.listdir(path) if not name.endswith(tuple(ignore)) or not ignore]
+    return {name: fs.read_bytes(join(path, name)) for name in names if (found := fs.stat(join(path, name))) and found.is_file}

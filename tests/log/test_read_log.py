@@ -1,0 +1,286 @@
+"""Reading a log at rest: sizes and offsets of its segments, its bounds, and its producers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from compaction.config.entries import LONG_MAX
+from compaction.errors import CorruptLogError
+from compaction.files.filesystem import join
+from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
+from compaction.log.checkpoint_store import Checkpoints
+from compaction.log.read_log import ReadOptions, read_log
+from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition, segment_file
+from compaction.rules.log_view import AbortedTxn, LogView
+from tests.files.faults import FaultyFileSystem
+from tests.kafka.encode import Legacy, Record
+from tests.log.logs import (
+    NOW_MS,
+    TOPIC,
+    Built,
+    build,
+    data_batch,
+    data_segment,
+    idempotent_batch,
+    location,
+    marker,
+    put_snapshot,
+    txn_batch,
+)
+
+HERE = location("/logs")
+DAY_MS = 86_400_000
+
+
+def log_with(*segments: Built) -> FaultyFileSystem:
+    fs = FaultyFileSystem()
+    fs.mkdir(HERE.path)
+    for segment in segments:
+        segment.put(fs, HERE.path)
+    return fs
+
+
+def read(fs: FaultyFileSystem, now_ms: int = NOW_MS, **checkpoints: int) -> LogView:
+    found = {name: {TOPIC: offset} for name, offset in checkpoints.items()}
+    return read_log(fs, HERE, Checkpoints("/logs", **found), ReadOptions(now_ms))  # type: ignore[arg-type]
+
+
+def test_a_segment_has_the_properties_of_its_files() -> None:
+    built = build(100, [data_batch(offset) for offset in range(100, 160, 2)], interval=256, txns=[AbortedTxn(1, 90, 104, 105)])
+    fs = log_with(built, data_segment(200, [200]))
+    segment = read(fs).segments[0]
+    assert (segment.base_offset, segment.next_offset) == (100, 159)
+    assert segment.size_bytes == len(built.files[LOG])
+    assert (segment.index_bytes, segment.time_index_bytes) == (len(built.files[INDEX]), len(built.files[TIMEINDEX]))
+    assert (segment.first_batch_timestamp_ms, segment.largest_timestamp_ms) == (NOW_MS + 100, NOW_MS + 158)
+    assert segment.aborted_txns == (AbortedTxn(1, 90, 104, 105),)
+
+
+@pytest.mark.parametrize("kind", [INDEX, TIMEINDEX])
+def test_a_preallocated_tail_is_ignored(kind: str) -> None:
+    built = build(0, [data_batch(offset) for offset in range(40)], interval=256)
+    fs = log_with(built, data_segment(200, [200]))
+    expected = read(fs)
+    name = join(HERE.path, segment_file(0, kind))
+    mtime_ns = expected.segments[0].mtime_ns
+    fs.put(name, built.files[kind] + bytes(10 * 1024 * 1024 // 24 * 24))
+    found = read(fs)
+    assert (found, found.segments[0].mtime_ns) == (expected, mtime_ns)
+
+
+def test_records_without_timestamps_have_the_mtime() -> None:
+    messages = Legacy([Record(offset, -1, b"k", b"v") for offset in (3, 4)], magic=0).encode()
+    fs = log_with(Built(0, {LOG: messages, INDEX: b"", TIMEINDEX: b""}), data_segment(10, [10]))
+    segment = read(fs).segments[0]
+    assert (segment.next_offset, segment.largest_timestamp_ms) == (5, segment.mtime_ms)
+    assert segment.first_batch_timestamp_ms == LONG_MAX
+
+
+def test_an_empty_segment_ends_where_it_begins() -> None:
+    segment = read(log_with(data_segment(50, []), data_segment(60, [60]))).segments[0]
+    assert (segment.next_offset, segment.size_bytes, segment.first_batch_timestamp_ms) == (50, 0, LONG_MAX)
+
+
+def test_timestamps_of_the_active_segment_are_read_past_its_index() -> None:
+    built = data_segment(0, [5, 6])
+    fs = log_with(Built(0, {LOG: built.files[LOG], INDEX: b"", TIMEINDEX: b""}))
+    assert read(fs).segments[0].largest_timestamp_ms == NOW_MS + 6
+
+
+def test_a_torn_tail_is_ignored() -> None:
+    fs = log_with(data_segment(0, [5, 6]))
+    name = join(HERE.path, segment_file(0, LOG))
+    whole = fs.read_bytes(name)
+    fs.put(name, whole + data_batch(7)[:-1])
+    view = read(fs)
+    assert (view.log_end_offset, view.size_bytes) == (7, len(whole))
+
+
+def test_a_directory_without_segments_is_an_empty_log() -> None:
+    view = read(log_with(), log_starts=17)
+    assert (view.segments, view.log_start_offset, view.log_end_offset, view.last_stable_offset) == ((), 17, 17, 17)
+
+
+BOUNDS = [
+    # log start, high watermark -> log start, high watermark
+    ({}, (100, 302)),
+    ({"log_starts": 50}, (100, 302)),
+    ({"log_starts": 150}, (150, 302)),
+    ({"log_starts": 302}, (302, 302)),
+    ({"high_watermarks": 200}, (100, 200)),
+    ({"high_watermarks": 50}, (100, 100)),
+    ({"high_watermarks": 999}, (100, 302)),
+    ({"log_starts": 250, "high_watermarks": 200}, (250, 250)),
+]
+
+
+@pytest.mark.parametrize(("checkpoints", "expected"), BOUNDS)
+def test_the_bounds_follow_checkpoints_and_segments(checkpoints: dict[str, int], expected: tuple[int, int]) -> None:
+    view = read(log_with(data_segment(100, [105]), data_segment(300, [301])), **checkpoints)
+    assert (view.log_start_offset, view.high_watermark) == expected
+    assert (view.log_end_offset, view.last_stable_offset) == (302, expected[1])
+
+
+def test_a_log_start_past_the_log_end_is_an_error() -> None:
+    with pytest.raises(CorruptLogError, match="ends at offset 302, before its log start 303"):
+        read(log_with(data_segment(300, [301])), log_starts=303)
+
+
+def test_the_cleaner_checkpoint_is_not_validated() -> None:
+    fs = log_with(data_segment(300, [301]))
+    assert (read(fs).cleaner_checkpoint, read(fs, cleaner_offsets=9999).cleaner_checkpoint) == (None, 9999)
+
+
+def test_a_malformed_checkpoint_fails_the_log() -> None:
+    damaged = Checkpoints("/logs", damage=(CorruptLogError("line 1: version 9", path="/logs/x-checkpoint"),))
+    with pytest.raises(CorruptLogError, match="version 9"):
+        read_log(log_with(data_segment(0, [1])), HERE, damaged, ReadOptions(NOW_MS))
+
+
+def producers_of(view: LogView) -> dict[int, tuple[int, int]]:
+    return {entry.producer_id: (entry.last_data_offset, entry.current_txn_first_offset) for entry in view.producers}
+
+
+def with_transactions(tail: Sequence[bytes] = ()) -> FaultyFileSystem:
+    return log_with(
+        build(0, [idempotent_batch(0, 1), txn_batch(1, 2), idempotent_batch(2, 3)]),
+        build(10, [txn_batch(10, 2, sequence=1), marker(11, 2, commit=True), txn_batch(12, 4), *tail]),
+    )
+
+
+def test_without_a_snapshot_all_batches_are_replayed() -> None:
+    view = read(with_transactions())
+    assert producers_of(view) == {1: (0, -1), 2: (10, -1), 3: (2, -1), 4: (12, 12)}
+    assert view.last_stable_offset == 12
+
+
+def test_replay_starts_at_the_newest_snapshot() -> None:
+    fs = with_transactions()
+    put_snapshot(fs, HERE.path, 5, [ProducerEntry(99, 0, 0, 4, 0, NOW_MS, -1, -1)])
+    put_snapshot(fs, HERE.path, 10, [ProducerEntry(2, 0, 0, 1, 0, NOW_MS, -1, 1), ProducerEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
+    assert producers_of(read(fs)) == {2: (10, -1), 4: (12, 12), 8: (9, -1)}
+
+
+def test_replay_starts_within_a_segment_if_the_snapshot_does() -> None:
+    fs = with_transactions()
+    put_snapshot(fs, HERE.path, 12, [])
+    assert producers_of(read(fs)) == {4: (12, 12)}
+
+
+def test_a_snapshot_at_the_log_end_needs_no_replay() -> None:
+    fs = with_transactions()
+    put_snapshot(fs, HERE.path, 13, [ProducerEntry(4, 0, 0, 12, 0, NOW_MS, -1, 12)])
+    view = read(fs)
+    assert (producers_of(view), view.last_stable_offset) == ({4: (12, 12)}, 12)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0\1", b"\0\1\0\0\0\0\0\0\0\0", b"\0\7garbage"])
+def test_a_malformed_snapshot_is_skipped_for_an_older_one(damage: bytes) -> None:
+    fs = with_transactions()
+    put_snapshot(fs, HERE.path, 10, [ProducerEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
+    fs.put(join(HERE.path, f"{13:020d}.snapshot"), damage)
+    assert producers_of(read(fs)) == {2: (10, -1), 4: (12, 12), 8: (9, -1)}
+
+
+@pytest.mark.parametrize("offset", [0, 14, 99])
+def test_snapshots_outside_the_log_are_skipped(offset: int) -> None:
+    fs = with_transactions()
+    put_snapshot(fs, HERE.path, offset, [ProducerEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
+    assert 8 not in producers_of(read(fs))
+
+
+def test_batches_below_the_log_start_are_not_replayed() -> None:
+    view = read(with_transactions(), log_starts=2)
+    assert producers_of(view) == {2: (10, -1), 3: (2, -1), 4: (12, 12)}
+
+
+@pytest.mark.parametrize(("idle", "active"), [(DAY_MS - 1, True), (DAY_MS, False)])
+def test_idle_producers_are_expired_unless_a_transaction_is_open(idle: int, active: bool) -> None:
+    fs = log_with(build(0, [idempotent_batch(0, 1), txn_batch(1, 2, timestamp=0)]))
+    found = producers_of(read(fs, now_ms=NOW_MS + idle))
+    assert found == ({1: (0, -1), 2: (1, 1)} if active else {2: (1, 1)})
+
+
+def test_producers_have_all_fields_of_a_snapshot() -> None:
+    fs = log_with(build(0, [txn_batch(0, 2, sequence=4), marker(1, 2, commit=False, epoch=1, coordinator_epoch=6)]))
+    assert read(fs).producers == (ProducerEntry(2, 1, -1, -1, 0, NOW_MS + 1, 6, -1),)
+
+
+@pytest.mark.parametrize(("high_watermark", "stable"), [(11, 1), (12, 12), (13, 12), (1, 1), (0, 0)])
+def test_the_last_stable_offset_waits_for_the_marker_to_be_replicated(high_watermark: int, stable: int) -> None:
+    assert read(with_transactions(), high_watermarks=high_watermark).last_stable_offset == stable
+
+
+def test_an_open_transaction_below_the_log_start_bounds_the_stable_offset_at_the_log_start() -> None:
+    fs = log_with(build(0, [txn_batch(1, 2), data_batch(5)]), data_segment(10, [10]))
+    put_snapshot(fs, HERE.path, 10, [ProducerEntry(2, 0, 0, 1, 0, NOW_MS, -1, 1)])
+    assert read(fs, log_starts=5).last_stable_offset == 5
+
+
+def test_damage_in_replayed_batches_is_reported_with_its_position() -> None:
+    fs = with_transactions()
+    name = join(HERE.path, segment_file(0, LOG))
+    data = bytearray(fs.read_bytes(name))
+    at = len(idempotent_batch(0, 1))
+    data[at + 16] = 9
+    fs.put(name, bytes(data))
+    with pytest.raises(CorruptLogError) as caught:
+        read(fs)
+    assert (caught.value.path, caught.value.position) == (name, at)
+
+
+def test_entries_of_other_logs_are_ignored() -> None:
+    other = {TopicPartition("orders", 1): 5}
+    view = read_log(log_with(data_segment(0, [1])), HERE, Checkpoints("/logs", other, other, other), ReadOptions(NOW_MS))
+    assert (view.log_start_offset, view.high_watermark, view.cleaner_checkpoint) == (0, 2, None)
+
+
+def test_many_producers_over_many_blocks_are_all_found() -> None:
+    batches = [idempotent_batch(offset, offset % 37, sequence=offset // 37) for offset in range(2000)]
+    found = producers_of(read(log_with(build(0, batches))))
+    lasts = np.arange(2000)[-37:]
+    assert found == {int(offset % 37): (int(offset), -1) for offset in lasts}
+
+
+@pytest.mark.parametrize(
+    ("newest", "recovery_points", "producers"),
+    [
+        pytest.param(b"\0\1garbage", None, [1, 2], id="malformed"),
+        pytest.param(b"\0\1garbage", {}, [], id="malformed, killed"),
+        pytest.param(write_snapshot([]), None, [], id="valid"),
+        pytest.param(None, None, [], id="none"),
+    ],
+)
+def test_producers_that_a_malformed_snapshot_hides_are_retained_though_they_have_expired(
+    newest: bytes | None, recovery_points: dict[TopicPartition, int] | None, producers: list[int]
+) -> None:
+    """Kafka finds them in the batches and keeps their emptied batches."""
+    fs = log_with(build(0, [idempotent_batch(0, 1), idempotent_batch(1, 2)]), data_segment(10, [10]))
+    if newest is not None:
+        fs.put(join(HERE.path, segment_file(10, SNAPSHOT)), newest)
+    view = read_log(fs, HERE, Checkpoints("/logs", recovery_points=recovery_points), ReadOptions(NOW_MS + 3 * DAY_MS, DAY_MS))
+    assert [one.producer_id for one in view.producers] == producers
+
+
+@pytest.mark.parametrize(
+    ("recovery_points", "last_data_offset"),
+    [
+        pytest.param(None, 0, id="shut down cleanly"),
+        pytest.param({}, -1, id="killed, never flushed"),
+        pytest.param({TOPIC: 15}, -1, id="killed, recovered from the marker's segment on"),
+        pytest.param({TOPIC: 20}, 0, id="killed, recovered from a later segment on"),
+    ],
+)
+def test_a_killed_broker_forgets_expired_producers_before_each_segment_that_it_recovers(
+    recovery_points: dict[TopicPartition, int] | None, last_data_offset: int
+) -> None:
+    """The batch is a day old, the marker after it is not."""
+    segments = build(0, [idempotent_batch(0, 7)]), build(10, [marker(10, 7, commit=False)]), data_segment(20, [20])
+    fs = log_with(*segments)
+    batch = ProducerEntry(7, 0, 0, 0, 0, NOW_MS + 10, 3, -1)
+    put_snapshot(fs, HERE.path, 20, [batch])
+    view = read_log(fs, HERE, Checkpoints("/logs", recovery_points=recovery_points), ReadOptions(NOW_MS + DAY_MS + 5, DAY_MS))
+    assert [(one.producer_id, one.last_data_offset) for one in view.producers] == [(7, last_data_offset)]

@@ -1,0 +1,178 @@
+"""Logs as ``UnifiedLog`` loads them: the same bounds, segments and producers, and the same indexes when these are rebuilt."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.files.local import LocalFileSystem
+from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
+from compaction.log.checkpoint_store import Checkpoints, DirectoryState
+from compaction.log.read_log import ReadOptions, read_log
+from compaction.names import INDEX, LEADER_EPOCHS, TIMEINDEX, TXNINDEX, LogLocation
+from compaction.recovery.recover import recover_log
+from compaction.rules.log_view import LogView
+from tests.kafka.gateway import Gateway
+from tests.kafka.log import KafkaLog, Opening
+from tests.log.logs import TOPIC
+from tests.oracle.disk import write_partition
+from tests.oracle.random_logs import Flavour, RandomLog, random_log
+
+pytestmark = pytest.mark.kafka
+
+FS = LocalFileSystem()
+LOGS = 25
+DAY_MS = 86_400_000
+
+
+def view_of(path: Path, now_ms: int, log_start: int, high_watermark: int) -> LogView:
+    location = LogLocation(TOPIC, str(path.parent), str(path))
+    recover_log(FS, location)
+    checkpoints = Checkpoints(str(path.parent), {TOPIC: log_start}, {TOPIC: high_watermark})
+    return read_log(FS, location, checkpoints, ReadOptions(now_ms))
+
+
+def facts_of(view: LogView) -> dict[str, object]:
+    """What Kafka can be asked for too."""
+    return {
+        "log start": view.log_start_offset,
+        "log end": view.log_end_offset,
+        "high watermark": view.high_watermark,
+        "last stable": view.last_stable_offset,
+        "segments": [
+            (s.base_offset, s.size_bytes, s.next_offset, s.largest_timestamp_ms, s.first_batch_timestamp_ms)
+            for s in view.segments
+        ],
+        "aborted": [txn for segment in view.segments for txn in segment.aborted_txns],
+        "producers": {
+            p.producer_id: (p.producer_epoch, p.last_data_offset, p.last_timestamp_ms, p.current_txn_first_offset)
+            + (p.coordinator_epoch,)
+            for p in view.producers
+        },
+    }
+
+
+def kafka_facts(log: Any) -> dict[str, object]:
+    java = log.java
+    producers = {}
+    for pair in java.producerStateManager().activeProducers().entrySet():
+        entry = pair.getValue()
+        first = entry.currentTxnFirstOffset()
+        producers[int(entry.producerId())] = (
+            int(entry.producerEpoch()),
+            int(entry.lastDataOffset()),
+            int(entry.lastTimestamp()),
+            int(first.getAsLong()) if first.isPresent() else -1,
+            int(entry.coordinatorEpoch()),
+        )
+    segments = list(java.logSegments())
+    return {
+        "log start": int(java.logStartOffset()),
+        "log end": log.end_offset,
+        "high watermark": int(java.highWatermark()),
+        "last stable": int(java.lastStableOffset()),
+        "segments": [
+            (int(s.baseOffset()), int(s.size()), int(s.readNextOffset()), int(s.largestTimestamp()))
+            + (int(s.getFirstBatchTimestamp()),)
+            for s in segments
+        ],
+        "aborted": [
+            (int(t.producerId()), int(t.firstOffset()), int(t.lastOffset()), int(t.lastStableOffset()))
+            for s in segments
+            for t in s.txnIndex().allAbortedTxns()
+        ],
+        "producers": producers,
+    }
+
+
+def laid_out(tmp_path: Path, seed: int) -> tuple[Path, RandomLog]:
+    log = random_log(seed, Flavour(batches=60))
+    path = tmp_path / str(seed) / str(TOPIC)
+    write_partition(path, log.segments)
+    return path, log
+
+
+@pytest.mark.parametrize("with_snapshots", [True, False], ids=["from the newest snapshot", "from the first batch"])
+def test_random_logs_are_read_as_kafka_loads_them(gateway: Gateway, tmp_path: Path, with_snapshots: bool) -> None:
+    transactions = 0
+    for seed in range(LOGS):
+        rng = random.Random(seed)
+        path, log = laid_out(tmp_path, seed)
+        now_ms = log.end_ms + rng.choice([0, 1_000, DAY_MS - 2_000, DAY_MS])
+        start, end = log.segments[0].base_offset, log.segments[-1].next_offset
+        log_start = rng.choice([start, start, rng.randrange(start, end)])
+        high_watermark = rng.choice([end, rng.randrange(log_start, end + 1)])
+        opening = Opening(now_ms, {}, log_start, high_watermark, clean_shutdown=False)
+        if with_snapshots:
+            # an unclean load from the start makes Kafka write its own snapshots; the next one begins from them
+            with KafkaLog(gateway, path, Opening(now_ms, {}, 0, clean_shutdown=False, recovery_point=0)):
+                pass
+            for snapshot in sorted(path.glob("*.snapshot"))[rng.randrange(1, 4) :]:
+                snapshot.unlink()
+        copy = Path(shutil.copytree(path, tmp_path / "kafka" / str(seed) / str(TOPIC)))
+        found = facts_of(view_of(path, now_ms, log_start, high_watermark))
+        with KafkaLog(gateway, copy, opening) as kafka:
+            kafka.java.producerStateManager().removeExpiredProducers(now_ms)
+            expected = kafka_facts(kafka)
+        assert found == expected, seed
+        transactions += len(found["aborted"])  # type: ignore[arg-type]
+    assert transactions > 0
+
+
+@pytest.mark.parametrize("lost", [(INDEX,), (INDEX, TIMEINDEX), (INDEX, TIMEINDEX, TXNINDEX)])
+def test_rebuilt_indexes_are_those_that_kafka_builds(gateway: Gateway, tmp_path: Path, lost: tuple[str, ...]) -> None:
+    for seed in range(10):
+        path, log = laid_out(tmp_path, seed)
+        for kind in lost:
+            for file in path.glob(f"*{kind}"):
+                file.unlink()
+        copy = Path(shutil.copytree(path, tmp_path / "kafka" / str(seed) / str(TOPIC)))
+        recover_log(FS, LogLocation(TOPIC, str(path.parent), str(path)))
+        with KafkaLog(gateway, copy, Opening(log.end_ms, {}, clean_shutdown=False, recovery_point=0)):
+            pass
+        for base in [segment.base_offset for segment in log.segments[:-1]]:
+            for kind in (INDEX, TIMEINDEX, TXNINDEX):
+                ours, theirs = path / f"{base:020d}{kind}", copy / f"{base:020d}{kind}"
+                assert _bytes(ours) == _bytes(theirs), (seed, ours.name)
+
+
+def _bytes(path: Path) -> bytes:
+    """A transaction index without entries may be there or not."""
+    return path.read_bytes() if path.exists() else b""
+
+
+def shortened(path: Path, log: RandomLog) -> None:
+    """Leaves the first leader epoch only, and removes an entry from the middle of each index that has several."""
+    first = log.segments[0].batches[0]
+    (path / LEADER_EPOCHS).write_text(format_leader_epochs([EpochEntry(first.leader_epoch, first.base_offset)]))
+    for kind, size in ((INDEX, 8), (TIMEINDEX, 12)):
+        for file in path.glob(f"*{kind}"):
+            data = file.read_bytes()
+            file.write_bytes(data[:size] + data[2 * size :] if len(data) > 2 * size else data)
+
+
+@pytest.mark.parametrize("flushed", [0, 1, 3])
+def test_after_a_kill_indexes_and_leader_epochs_are_those_that_kafka_recovers(
+    gateway: Gateway, tmp_path: Path, flushed: int
+) -> None:
+    assigned = 0
+    for seed in range(10):
+        path, log = laid_out(tmp_path, seed)
+        shortened(path, log)
+        point = log.segments[min(flushed, len(log.segments) - 1)].base_offset
+        copy = Path(shutil.copytree(path, tmp_path / "kafka" / str(seed) / str(TOPIC)))
+        state = DirectoryState(recovery_points={TOPIC: point})
+        recover_log(FS, LogLocation(TOPIC, str(path.parent), str(path)), state=state)
+        with KafkaLog(gateway, copy, Opening(log.end_ms, {}, clean_shutdown=False, recovery_point=point)):
+            pass
+        assert (path / LEADER_EPOCHS).read_text() == (copy / LEADER_EPOCHS).read_text(), seed
+        assigned += (path / LEADER_EPOCHS).read_text().count("\n") > 3
+        for base in [segment.base_offset for segment in log.segments[:-1]]:
+            for kind in (INDEX, TIMEINDEX) if base >= point else ():
+                ours, theirs = path / f"{base:020d}{kind}", copy / f"{base:020d}{kind}"
+                assert _bytes(ours) == _bytes(theirs), (seed, ours.name)
+    assert assigned > 5

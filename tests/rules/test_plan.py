@@ -1,0 +1,198 @@
+"""Whether a log is cleaned, why, and in which order logs are cleaned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compaction.config.resolver import Resolver, TopicConfig
+from compaction.config.sources import read_sets
+from compaction.names import TopicPartition
+from compaction.rules.log_to_clean import SkipCause, Verdict
+from compaction.rules.log_view import LogView
+from compaction.rules.plan import LogPlan, dirtiest_first, plan_log
+from tests.rules.views import DAY_MS, NOW_MS, log, segment
+
+
+def half_dirty(**given: Any) -> LogView:
+    """1000 clean bytes, then 1000 dirty ones, then the active segment."""
+    return log(segment(0, 1000), segment(10, 1000), segment(20, 50), end=30, **{"cleaner_checkpoint": 10, **given})
+
+
+def planned(view: LogView, *sets: str, include_active: bool = False) -> LogPlan:
+    config = Resolver(sets=read_sets(["cleanup.policy=compact", *sets])).topic(view.topic_partition.topic)
+    return plan_log(view, config, now_ms=NOW_MS, include_active=include_active)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [("0.49", Verdict.CLEAN), ("0.5", Verdict.SKIP), ("0.51", Verdict.SKIP), ("0", Verdict.CLEAN), ("1", Verdict.SKIP)],
+)
+def test_a_log_is_cleaned_when_its_ratio_is_over_the_bound(ratio: str, verdict: Verdict) -> None:
+    plan = planned(half_dirty(), f"min.cleanable.dirty.ratio={ratio}")
+    assert plan.verdict is verdict
+    assert plan.cleanable_ratio == 0.5
+
+
+def test_a_completely_dirty_log_is_not_over_a_bound_of_one() -> None:
+    assert planned(half_dirty(cleaner_checkpoint=None), "min.cleanable.dirty.ratio=1").verdict is Verdict.SKIP
+
+
+def test_nothing_dirty_is_not_over_a_bound_of_zero() -> None:
+    plan = planned(half_dirty(cleaner_checkpoint=20), "min.cleanable.dirty.ratio=0", "max.compaction.lag.ms=1")
+    assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, SkipCause.ACTIVE)
+    assert "nothing to clean from first dirty offset 20 on, held back by active segment 20" in plan.reason
+
+
+@pytest.mark.parametrize(
+    ("view", "cause"),
+    [
+        (log(segment(0, 100), end=10), SkipCause.ACTIVE),
+        (half_dirty(cleaner_checkpoint=30), SkipCause.CLEAN),
+        (half_dirty(last_stable_offset=10), SkipCause.HELD),
+        (half_dirty(high_watermark=10, last_stable_offset=10), SkipCause.HELD),
+    ],
+)
+@pytest.mark.parametrize("ratio", ["0", "0.5"])
+def test_a_log_without_anything_to_clean_is_not_said_to_be_below_the_ratio(view: LogView, cause: SkipCause, ratio: str) -> None:
+    plan = planned(view, f"min.cleanable.dirty.ratio={ratio}")
+    assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, cause)
+    assert plan.reason.startswith(f"{cause.value}: nothing to clean ")
+    assert ("--include-active" in plan.reason) == (cause is SkipCause.ACTIVE)
+
+
+def test_max_compaction_lag_overrules_the_ratio() -> None:
+    plan = planned(half_dirty(), "min.cleanable.dirty.ratio=1", f"max.compaction.lag.ms={DAY_MS - 1}")
+    assert plan.verdict is Verdict.CLEAN
+    assert "max.compaction.lag.ms passed 1 ms ago" in plan.reason
+
+
+def test_max_compaction_lag_has_no_effect_if_nothing_can_be_cleaned() -> None:
+    assert planned(half_dirty(last_stable_offset=10), "max.compaction.lag.ms=1").verdict is Verdict.SKIP
+
+
+@pytest.mark.parametrize(
+    ("policy", "shown"), [("delete", "delete"), ("", "none")], ids=["a policy of delete", "a policy of none"]
+)
+def test_a_log_that_is_not_to_be_compacted_is_skipped(policy: str, shown: str) -> None:
+    config = Resolver(sets=read_sets([f"cleanup.policy={policy}"])).topic("orders")
+    plan = plan_log(half_dirty(), config, now_ms=NOW_MS)
+    assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, SkipCause.POLICY)
+    assert plan.reason == f"policy: cleanup.policy is {shown} (--set cleanup.policy), only compact is cleaned"
+
+
+def test_a_policy_of_both_is_compacted() -> None:
+    config = TopicConfig(cleanup_compact=True, cleanup_delete=True, min_cleanable_dirty_ratio=0)
+    assert plan_log(half_dirty(), config, now_ms=NOW_MS).verdict is Verdict.CLEAN
+
+
+@pytest.mark.parametrize(
+    "view",
+    [log(segment(0, 0), end=0), log(segment(5, 0), segment(9, 0), end=9), log(end=0)],
+    ids=["one empty segment", "two empty segments", "no segment"],
+)
+def test_an_empty_log_is_skipped(view: LogView) -> None:
+    plan = planned(view, "min.cleanable.dirty.ratio=0", include_active=True)
+    assert (plan.verdict, plan.skip_cause, plan.reason) == (Verdict.SKIP, SkipCause.EMPTY, "empty: the log has no bytes")
+
+
+def test_the_checkpoint_of_an_empty_log_is_reset_if_it_is_outside_the_log() -> None:
+    plan = planned(log(segment(8, 0), end=8, cleaner_checkpoint=3))
+    assert (plan.skip_cause, plan.first_dirty_offset, plan.checkpoint_reset) == (SkipCause.EMPTY, 8, True)
+    assert plan.reason.endswith("the cleaner checkpoint 3 is outside the log [8, 8] and is reset")
+
+
+def test_the_cluster_metadata_log_is_refused_whatever_its_policy() -> None:
+    view = half_dirty(topic_partition=TopicPartition("__cluster_metadata", 0))
+    plan = planned(view, "min.cleanable.dirty.ratio=0")
+    assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, SkipCause.REFUSED)
+
+
+def test_a_log_held_back_by_min_compaction_lag_says_so() -> None:
+    plan = planned(half_dirty(), f"min.compaction.lag.ms={DAY_MS + 1}")
+    assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, SkipCause.LAG)
+    assert plan.reason.endswith("held back by min.compaction.lag.ms since offset 10")
+
+
+def test_a_skip_for_the_ratio_has_its_numbers_and_the_source_of_the_bound() -> None:
+    plan = planned(half_dirty(), "min.cleanable.dirty.ratio=0.75")
+    assert plan.skip_cause is SkipCause.RATIO
+    assert plan.reason == (
+        "ratio: 1000 of 2000 bytes dirty, ratio 0.5, not over 0.75 "
+        "(--set min.cleanable.dirty.ratio), and max.compaction.lag.ms has not passed; held back by active segment 20; "
+        "becomes cleanable after 2.0 kB more, or with min.cleanable.dirty.ratio=0.4"
+    )
+
+
+def test_every_condition_is_a_value() -> None:
+    conditions = {each.name: each for each in planned(half_dirty()).conditions}
+    ratio = conditions["cleanable ratio"]
+    assert (ratio.value, ratio.relation, ratio.bound, ratio.holds, ratio.setting) == (
+        0.5, ">", 0.5, False, "min.cleanable.dirty.ratio",
+    )  # fmt: skip
+    assert str(ratio) == "cleanable ratio 0.5 > 0.5 (min.cleanable.dirty.ratio, Kafka's default): no"
+    assert str(conditions["cleanup policy"]) == "cleanup policy compact includes compact (--set cleanup.policy): yes"
+    assert [name for name, each in conditions.items() if each.holds] == ["cleanup policy", "bytes", "dirty bytes"]
+
+
+def test_a_checkpoint_outside_the_log_is_reset_even_if_nothing_is_cleaned() -> None:
+    plan = planned(half_dirty(cleaner_checkpoint=31), "min.cleanable.dirty.ratio=1")
+    assert (plan.verdict, plan.checkpoint_reset, plan.first_dirty_offset) == (Verdict.SKIP, True, 0)
+    assert plan.reason.endswith("the cleaner checkpoint 31 is outside the log [0, 30] and is reset")
+
+
+def test_clean_segments_are_grouped_too() -> None:
+    plan = planned(half_dirty(), "min.cleanable.dirty.ratio=0")
+    assert [[each.base_offset for each in group.segments] for group in plan.groups] == [[0, 10]]
+    assert str(plan).startswith("orders-0: clean [10, 20), 2 segments into 1, 1000 of 2000 bytes dirty, ratio 0.5: over 0")
+
+
+def test_groups_respect_the_topics_segment_sizes() -> None:
+    plan = planned(half_dirty(), "min.cleanable.dirty.ratio=0", "internal.segment.bytes=1999")
+    assert [group.base_offset for group in plan.groups] == [0, 10]
+    plan = planned(half_dirty(), "min.cleanable.dirty.ratio=0", "segment.index.bytes=23")
+    assert [group.base_offset for group in plan.groups] == [0, 10]
+
+
+def test_a_skipped_log_has_no_groups() -> None:
+    assert planned(half_dirty()).groups == ()
+
+
+def test_the_last_segment_of_an_export_is_cleaned() -> None:
+    plan = planned(half_dirty(), include_active=True)
+    assert (plan.verdict, plan.first_uncleanable_offset, len(plan.segments)) == (Verdict.CLEAN, 30, 3)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "horizon_ms"),
+    [
+        pytest.param(None, 0, id="no clean segment"),
+        pytest.param(10, NOW_MS - DAY_MS - 500, id="the last clean segment"),
+        pytest.param(15, NOW_MS - DAY_MS - 500, id="a segment that is partly clean counts"),
+    ],
+)
+def test_the_legacy_delete_horizon_depends_on_the_last_clean_segment(checkpoint: int | None, horizon_ms: int) -> None:
+    plan = planned(half_dirty(cleaner_checkpoint=checkpoint), "delete.retention.ms=500")
+    assert plan.legacy_delete_horizon_ms == horizon_ms
+
+
+def test_segments_whose_offsets_overflow_must_be_split() -> None:
+    wide = segment(0, 100, next_offset=2**31 + 1)
+    plan = planned(log(wide, segment(2**31 + 1), segment(2**31 + 9), end=2**31 + 10), "min.cleanable.dirty.ratio=0")
+    assert plan.overflowed == (wide,)
+
+
+def test_an_overflowing_active_segment_is_not_split() -> None:
+    plan = planned(log(segment(0), segment(10, next_offset=2**32), end=2**32), "min.cleanable.dirty.ratio=0")
+    assert plan.overflowed == ()
+
+
+def test_the_dirtiest_log_is_first_and_skipped_logs_are_last() -> None:
+    def at(partition: int, checkpoint: int | None) -> LogPlan:
+        view = half_dirty(topic_partition=TopicPartition("orders", partition), cleaner_checkpoint=checkpoint)
+        return planned(view, "min.cleanable.dirty.ratio=0.4")
+
+    plans = dirtiest_first([at(0, 20), at(3, 10), at(2, 10), at(1, None)])
+    assert [each.view.topic_partition.partition for each in plans] == [1, 2, 3, 0]
+    assert str(plans[-1]).startswith("orders-0: skip, active: nothing to clean")

@@ -1,0 +1,332 @@
+"""Transaction resolution: named cases, then agreement with the oracle, which replays batch by batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from compaction.errors import UnsupportedLogError
+from compaction.rules.log_view import AbortedTxn, Segment
+from compaction.rules.transactions import TXN_ROW, TxnKind, TxnResolution, aborted_for_map, resolve_cleaning, summarise
+from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
+from tests.oracle.logs import ABORT, COMMIT, LEADER_CHANGE, Batching, LogBuilder, Sent
+from tests.oracle.random_logs import Flavour, random_log
+from tests.oracle.records import KafkaRefuses
+from tests.oracle.segments import NaiveSegment, txn_index_bytes
+from tests.oracle.tables import as_segment, batch_table
+from tests.oracle.txns import CleanedTransactions, collect_aborted
+
+ONE = [Sent(b"k", b"v")]
+P, Q = 7, 8
+
+
+def txn(producer: int) -> Batching:
+    return Batching(producer=producer, transactional=True)
+
+
+def summaries(segments: Sequence[NaiveSegment], rng: random.Random | None = None) -> NDArray[np.void]:
+    """The rows of all segments, each summarized as one slice or as random slices."""
+    parts = [np.empty(0, dtype=TXN_ROW)]
+    for index, segment in enumerate(segments):
+        table = batch_table(segment)
+        cuts = sorted(rng.sample(range(len(table) + 1), min(len(table), 3))) if rng else []
+        parts += [summarise(piece, index) for piece in np.split(table, cuts)]
+    return np.concatenate(parts)
+
+
+def logged(text: str, entries: Sequence[tuple[int, int, int, int]] | None = None) -> list[NaiveSegment]:
+    """A log with a batch for each word, and the transaction index of its first segment, if ``entries`` are given.
+
+    ``P`` and ``Q`` are data of transactions of these producers, ``Pc`` and ``Pa`` markers, ``Pe`` an emptied COMMIT marker,
+    ``-`` is data without a producer, ``leader`` another control batch, ``|`` begins a segment.
+    """
+    log = LogBuilder()
+    for word in text.split():
+        producer = {"P": P, "Q": Q}.get(word[0], -1)
+        if word == "|":
+            log.roll(1)
+        elif word == "leader":
+            log.marker(-1, LEADER_CHANGE)
+        elif len(word) == 1:
+            log.batch(ONE, txn(producer) if producer > 0 else Batching())
+        else:
+            log.marker(producer, ABORT if word[1] == "a" else COMMIT, empty=word[1] == "e")
+    segments = log.build()
+    if entries is not None:
+        segments[0] = replace(segments[0], txn_index=txn_index_bytes([AbortedTxn(*entry) for entry in entries]))
+    return segments
+
+
+def resolve(segments: Sequence[NaiveSegment], groups: Sequence[Sequence[int]] = ([0],), log_start: int = 0) -> TxnResolution:
+    """Resolution of a round whose groups are given by segment indexes."""
+    models = [as_segment(segment) for segment in segments]
+    return resolve_cleaning(models, [[models[at] for at in group] for group in groups], log_start, summaries(segments))
+
+
+def aborted_offsets(segments: Sequence[NaiveSegment], verdicts: TxnResolution) -> list[int]:
+    """Last offsets of the transactional data batches in the aborted ranges."""
+    batches = [batch for segment in segments for batch in segment.batches if batch.transactional and not batch.control]
+    producers = np.array([batch.producer_id for batch in batches], dtype=np.int64)
+    offsets = np.array([batch.last_offset for batch in batches], dtype=np.int64)
+    return [int(offset) for offset in offsets[verdicts.aborted.contains(producers, offsets)]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A log, and the offsets that are aborted and discardable, and the entries of each group."""
+
+    log: str
+    aborted: list[int]
+    discardable: list[int]
+    index: list[list[tuple[int, int, int, int]]] = field(default_factory=lambda: [[]])
+    groups: Sequence[Sequence[int]] = ([0],)
+    log_start: int = 0
+    entries: list[tuple[int, int, int, int]] | None = None
+
+
+CASES = {
+    "interleaved transactions are resolved by producer": Case("P Q - P Qc Pa P Pc", [0, 3], [], [[(P, 0, 5, 6)]]),
+    "a marker is discardable once its transaction has no batch": Case("Pc Qa Pe leader", [], [0, 1, 2]),
+    "the entry of an aborted transaction without data is dropped": Case("Pa", [], [0], entries=[(P, 0, 0, 1)]),
+    "an entry is in the group of its marker, though its transaction spans groups": Case(
+        "P | P | Q Pa |", [0, 1], [], [[], [(P, 0, 3, 2)]], groups=([0], [1, 2])
+    ),
+    "an ABORT marker does not clear committed data, which the index does not know": Case("P Pa Pc Pc", [], [1, 3], entries=[]),
+    "a later entry of a producer with an open aborted transaction is ignored": Case(
+        "P P P Pa P Pc", [1, 2], [], [[(P, 1, 1, 9)]], entries=[(P, 1, 1, 9), (P, 2, 3, 9)]
+    ),
+    "an entry that ends at the log start counts": Case("P Pa", [0], [], [[(P, 0, 1, 2)]], log_start=1),
+    "an entry below the log start is ignored": Case("P Pa", [], [1], log_start=2),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_transactions_are_resolved(case: Case) -> None:
+    segments = logged(case.log, case.entries)
+    verdicts = resolve(segments, case.groups, case.log_start)
+    cleaned = [segments[at] for group in case.groups for at in group]
+    assert (aborted_offsets(cleaned, verdicts), verdicts.discardable.tolist()) == (case.aborted, case.discardable)
+    assert [list(entries) for entries in verdicts.txn_index] == case.index
+
+
+def test_an_aborted_range_without_a_marker_in_the_cleaned_segments_is_open_ended() -> None:
+    verdicts = resolve(logged("P | Pa"))
+    assert verdicts.aborted.last_offset.tolist() == [2**63 - 1]
+    assert verdicts.txn_index == ((),)
+
+
+def test_a_log_without_transactions_has_no_rows() -> None:
+    log = LogBuilder()
+    log.batch(ONE)
+    log.legacy(ONE, 1)
+    segments = log.build()
+    rows = summaries(segments)
+    assert len(rows) == 0
+    verdicts = resolve(segments)
+    assert len(verdicts.aborted) == 0
+    assert not verdicts.aborted.contains(np.array([1]), np.array([1])).any()
+    assert verdicts.discardable.dtype == np.int64
+
+
+def test_an_output_index_that_would_not_ascend_is_refused() -> None:
+    with pytest.raises(UnsupportedLogError, match="would not ascend"):
+        resolve(logged("P Pa P Pa", [(P, 0, 9, 0), (P, 2, 3, 9)]))
+
+
+def test_the_map_pass_extends_an_aborted_range_whose_marker_is_before_its_first_batch() -> None:
+    (segment,) = logged("P Pa P Pc P Pa P Pc")
+    committed, after = 2, 6
+    models = [as_segment(segment)]
+
+    def is_aborted(offset: int, first_position: int) -> bool:
+        spans = aborted_for_map(models, 0, 2, 8, first_position, summaries([segment]))
+        return bool(spans.contains(np.array([P]), np.array([offset]))[0])
+
+    positions = {batch.last_offset: batch.position for batch in segment.batches}
+    assert not is_aborted(committed, positions[0])
+    assert not is_aborted(committed, positions[1])
+    assert is_aborted(committed, positions[2])
+    assert not is_aborted(after, positions[2])
+
+
+@pytest.mark.parametrize(("start", "end"), [(5, 5), (-1, 8)], ids=["nothing dirty", "start below the first segment"])
+def test_the_map_pass_finds_nothing_in_an_empty_range(start: int, end: int) -> None:
+    segments = logged("P Pa")
+    assert len(aborted_for_map([as_segment(segments[0])], 0, start, end, 0, summaries(segments))) == 0
+
+
+def test_a_summary_has_every_control_batch_and_the_ends_of_every_run() -> None:
+    log = LogBuilder()
+    for producer in (P, Q, P, P, Q):
+        log.batch(ONE, txn(producer))  # 0..4
+    log.batch(ONE, Batching(producer=P))  # 5: not transactional
+    log.marker(P, COMMIT)  # 6
+    log.batch(ONE, txn(P))  # 7
+    log.batch(ONE, txn(Q))  # 8
+    log.marker(-1, LEADER_CHANGE)  # 9
+    log.marker(P, ABORT, empty=True)  # 10
+    (segment,) = log.build()
+    rows = summarise(batch_table(segment), 3)
+    assert rows.dtype == TXN_ROW
+    assert set(rows["segment_index"]) == {3}
+    assert rows["last_offset"].tolist() == [0, 1, 3, 6, 7, 8, 9, 10]
+    kinds = [TxnKind.DATA] * 3 + [TxnKind.COMMIT] + [TxnKind.DATA] * 2 + [TxnKind.OTHER_CONTROL, TxnKind.EMPTY_CONTROL]
+    assert rows["kind"].tolist() == [int(kind) for kind in kinds]
+    positions = {batch.last_offset: batch.position for batch in segment.batches}
+    assert [positions[offset] for offset in rows["last_offset"].tolist()] == rows["position"].tolist()
+
+
+def test_what_reads_like_transactions_in_an_old_batch_is_not_read() -> None:
+    table = batch_table(logged("P Pa")[0])
+    table["magic"] = 1
+    assert len(summarise(table, 0)) == 0
+
+
+@dataclass
+class Replayed:
+    """What the oracle's state says batch by batch."""
+
+    aborted: list[int] = field(default_factory=list)
+    discardable: list[int] = field(default_factory=list)
+    txn_index: list[tuple[AbortedTxn, ...]] = field(default_factory=list)
+
+
+def replay(segments: Sequence[NaiveSegment], groups: Sequence[Sequence[int]], log_start: int) -> Replayed:
+    indexes = [(segment.base_offset, segment.aborted_txns) for segment in segments]
+    state, seen = CleanedTransactions(), Replayed()
+    for group in groups:
+        state.cleaned_index = []
+        for place, at in enumerate(group):
+            segment = segments[at]
+            upper = segments[group[place + 1]].base_offset if place + 1 < len(group) else segment.next_offset
+            state.add(collect_aborted(indexes, log_start, segment.base_offset, upper))
+            for batch in segment.batches:
+                if state.on_batch(batch):
+                    (seen.discardable if batch.control else seen.aborted).append(batch.last_offset)
+        seen.txn_index.append(tuple(state.cleaned_index))
+    return seen
+
+
+def random_groups(count: int, rng: random.Random) -> list[list[int]]:
+    groups: list[list[int]] = []
+    for at in range(count):
+        if groups and rng.random() < 0.6:
+            groups[-1].append(at)
+        else:
+            groups.append([at])
+    return groups
+
+
+def check_against_replay(segments: Sequence[NaiveSegment], log_start: int, rng: random.Random) -> Replayed:
+    groups = random_groups(rng.randrange(1, len(segments) + 1), rng)
+    models = [as_segment(segment) for segment in segments]
+    rows = summaries(segments, rng)
+    rng.shuffle(order := list(range(len(rows))))
+
+    def resolved() -> TxnResolution:
+        return resolve_cleaning(models, [[models[at] for at in group] for group in groups], log_start, rows[order])
+
+    try:
+        expected = replay(segments, groups, log_start)
+    except KafkaRefuses:
+        with pytest.raises(UnsupportedLogError):
+            resolved()
+        return Replayed()
+    verdicts = resolved()
+    cleaned = [segments[at] for group in groups for at in group]
+    assert aborted_offsets(cleaned, verdicts) == expected.aborted
+    assert verdicts.discardable.tolist() == expected.discardable
+    assert list(verdicts.txn_index) == expected.txn_index
+    return expected
+
+
+def test_random_logs_resolve_as_a_naive_replay_over_two_rounds() -> None:
+    aborted = discardable = entries = 0
+    for seed in range(120):
+        rng = random.Random(seed)
+        log = random_log(seed, Flavour(batches=80))
+        log_start = rng.choice([0, 0, log.segments[len(log.segments) // 2].base_offset])
+        first = check_against_replay(log.segments, log_start, rng)
+        bounds = NaiveRound(0, rng.choice(log.segment_bases()), log.end_ms, 0, log.producers)
+        result = clean_log_naively(log.segments, NaiveConfig(segment_bytes=6_000, delete_retention_ms=0), bounds)
+        second = check_against_replay(after_round(log.segments, result), log_start, rng)
+        for seen in (first, second):
+            aborted += len(seen.aborted)
+            discardable += len(seen.discardable)
+            entries += sum(map(len, seen.txn_index))
+    assert min(aborted, discardable, entries) > 100
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("data"), st.integers(0, 1)),
+        st.tuples(st.sampled_from(["abort", "commit", "emptied"]), st.integers(0, 1)),
+        st.tuples(st.sampled_from(["plain", "roll", "gap"]), st.just(0)),
+    ),
+    min_size=1,
+    max_size=30,
+)
+ENTRIES = st.lists(st.tuples(st.integers(0, 1), *[st.integers(0, 30)] * 3), max_size=6, unique_by=lambda entry: entry[:2])
+
+
+def built(
+    events: Sequence[tuple[str, int]], entries: Sequence[tuple[int, int, int, int]], rng: random.Random
+) -> list[NaiveSegment]:
+    """A log of these events whose transaction indexes hold these entries, wherever they belong."""
+    log = LogBuilder()
+    steps: dict[str, Callable[[int], object]] = {
+        "data": lambda producer: log.batch(ONE, txn(producer)),
+        "abort": lambda producer: log.marker(producer, ABORT),
+        "commit": lambda producer: log.marker(producer, COMMIT),
+        "emptied": lambda producer: log.marker(producer, ABORT, empty=True),
+        "plain": lambda _: log.batch(ONE),
+        "roll": lambda _: log.roll(1) if log.size_bytes else None,
+        "gap": lambda _: log.skip(2),
+    }
+    for name, producer in events:
+        steps[name](producer)
+    segments = log.build()
+    homes = sorted(rng.randrange(len(segments)) for _ in entries)
+    for at, segment in enumerate(segments):
+        held = [AbortedTxn(*entry) for home, entry in zip(homes, entries, strict=True) if home == at]
+        segments[at] = replace(segment, txn_index=txn_index_bytes(held))
+    return segments
+
+
+@settings(max_examples=400)
+@given(EVENTS, ENTRIES, st.integers(0, 5), st.randoms(use_true_random=False))
+def test_any_index_resolves_as_a_naive_replay(
+    events: list[tuple[str, int]], entries: list[tuple[int, int, int, int]], log_start: int, rng: random.Random
+) -> None:
+    check_against_replay(built(events, entries, rng), log_start, rng)
+
+
+@settings(max_examples=300)
+@given(EVENTS, ENTRIES, st.integers(0, 30), st.integers(0, 35), st.randoms(use_true_random=False))
+def test_any_map_pass_excludes_what_a_naive_replay_excludes(
+    events: list[tuple[str, int]], entries: list[tuple[int, int, int, int]], start: int, end: int, rng: random.Random
+) -> None:
+    segments = built(events, entries, rng)
+    models: list[Segment] = [as_segment(segment) for segment in segments]
+    first = max((at for at, segment in enumerate(segments) if segment.base_offset <= start), default=0)
+    positions = [batch.position for batch in segments[first].batches if batch.base_offset <= start]
+    first_position = rng.choice(positions or [0])
+    spans = aborted_for_map(models, 0, start, end, first_position, summaries(segments, rng))
+    state = CleanedTransactions()
+    if start < end:
+        state.add(collect_aborted([(s.base_offset, s.aborted_txns) for s in segments], 0, start, end))
+    for at, segment in enumerate(segments):
+        for batch in segment.batches:
+            if at < first or (at == first and batch.position < first_position) or segment.base_offset >= end:
+                continue
+            expected = state.on_batch(batch)
+            if batch.transactional and not batch.control:
+                found = spans.contains(np.array([batch.producer_id]), np.array([batch.last_offset]))
+                assert found.tolist() == [expected]
