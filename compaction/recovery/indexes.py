@@ -55,7 +55,7 @@ from compaction.log.read_log import RESTORE_SEGMENT, ReadOptions, replay_produce
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.rules.log_view import AbortedTxn, LogView, Segment
 from compaction.rules.producer_state import ProducerStates
-from compaction.rules.transactions import TXN_ROW, Bools, Int64s, Rows, TxnKind, rank, summarise, with_data
+from compaction.rules.transactions import TXN_ROW, Bools, Int64s, Rows, TxnKind, joined, rank, summarise, with_data
 
 #: Kafka's default of ``index.interval.bytes``
 INDEX_INTERVAL_BYTES = 4096
@@ -230,7 +230,7 @@ def scan_headers(
 
     def scan(index: int) -> HeaderScan:
         segment, producers = segments[index], False
-        summaries = [np.empty(0, TXN_ROW)]
+        summaries: list[Rows] = []
         builder = IndexBuilder(segment.base_offset, limits.interval_bytes)
         epochs: list[EpochRange] = []
         unflushed = segment.base_offset >= limits.first_unflushed
@@ -241,7 +241,7 @@ def scan_headers(
                 builder.add(rows)
                 epochs += epoch_ranges(rows)
         recovered = Recovered(*builder.finish(), epochs) if unflushed else None
-        return HeaderScan(np.concatenate(summaries), producers, recovered)
+        return HeaderScan(joined(TXN_ROW, summaries), producers, recovered)
 
     if sum(segments[index].size_bytes for index in selected) < _PARALLEL_SCAN_BYTES:
         return {index: scan(index) for index in selected}
@@ -309,9 +309,11 @@ def contradictions(segments: Sequence[Segment], scanned: Iterable[int], rows: Ro
     :param scanned: indexes of those whose markers are in ``rows``: only their entries are compared with markers
     :param rows: ``TXN_ROW`` summaries of these and of all segments that hold data of their transactions
     """
-    txns = Transactions.of(rows, log_start_offset)
     read = np.array(sorted(scanned), np.int64)
     columns = [(index, *txn) for index in read.tolist() for txn in segments[index].aborted_txns]
+    if not columns and not len(rows):
+        return {}
+    txns = Transactions.of(rows, log_start_offset)
     entries = np.array(columns, np.int64).reshape(-1, 5)
     entries = entries[entries[:, 3] >= log_start_offset]
     reasons: dict[int, str] = {}

@@ -71,7 +71,7 @@ from compaction.recovery.indexes import (
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.rules.log_view import Segment
 from compaction.rules.plan import overflows
-from compaction.rules.transactions import TXN_ROW
+from compaction.rules.transactions import TXN_ROW, joined
 
 
 @dataclass
@@ -322,7 +322,7 @@ def _repair_txn_indexes(
     """Rebuilds the transaction indexes that are malformed or contradict the log."""
     segments = tuple(inspected.segment for inspected in states)
     report.without_producers = frozenset(segments[index].base_offset for index, scan in scans.items() if not scan.producers)
-    rows = np.concatenate([np.empty(0, TXN_ROW), *(scan.rows for scan in scans.values())])
+    rows = joined(TXN_ROW, (scan.rows for scan in scans.values()))
     broken = contradictions(segments, scans, rows, log_start)
     broken |= {index: inspected.txn_problem for index, inspected in enumerate(states) if inspected.txn_problem is not None}
     bases = {index: segments[index].base_offset for index in sorted(broken)}

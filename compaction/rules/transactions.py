@@ -397,6 +397,12 @@ def summarise(rows: Rows, segment_index: int) -> Rows:
     return summary
 
 
+def joined(dtype: np.dtype[np.void], tables: Iterable[Rows]) -> Rows:
+    """The rows of some tables of ``dtype``, in order. Most logs have none: ``numpy`` compares the fields of each table."""
+    filled = [table for table in tables if len(table)]
+    return np.concatenate(filled) if len(filled) > 1 else filled[0] if filled else np.empty(0, dtype)
+
+
 def keyless_rows(rows: Rows, keyless: NDArray[np.int32]) -> Rows:
     """The ``KEYLESS_ROW`` table of a ``BATCH_ROW`` table (n,).
 

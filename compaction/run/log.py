@@ -38,7 +38,7 @@ from compaction.rules.log_to_clean import SkipCause, Verdict
 from compaction.rules.log_view import AbortedTxn, LogView, Segment
 from compaction.rules.plan import LogPlan, PolicyPlan
 from compaction.rules.segment_retention import DeletionPlan
-from compaction.rules.transactions import KEYLESS_ROW, TXN_ROW, AbortedRanges
+from compaction.rules.transactions import KEYLESS_ROW, TXN_ROW, AbortedRanges, joined
 
 _LOG = logging.getLogger(__name__)
 #: the reason code of a log whose ``cleanup.policy`` is a guess
@@ -61,8 +61,8 @@ class ScanTotals:
         return cls(
             sum(summary.messages for summary in own),
             sum(summary.keyless for summary in own),
-            np.concatenate([np.empty(0, TXN_ROW), *(summary.txn_rows for summary in own)]),
-            np.concatenate([np.empty(0, KEYLESS_ROW), *(summary.keyless_rows for summary in own)]),
+            joined(TXN_ROW, (summary.txn_rows for summary in own)),
+            joined(KEYLESS_ROW, (summary.keyless_rows for summary in own)),
         )
 
 
