@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from zipfile import ZIP_DEFLATED, ZipFile
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import pytest
 
-from compaction.errors import CorruptLogError, StorageError
+from compaction.errors import StorageError
 from compaction.files import filesystem, uri
 from compaction.files.contents import view
 from compaction.files.filesystem import ReadableFileSystem, Scheme, Storage, storage_of
@@ -82,5 +84,44 @@ def test_what_is_missing_or_damaged_is_an_error(tmp_path: Path, log_dir: Path) -
         with pytest.raises(StorageError, match="no such (file|directory) in the archive"):
             read(f"{address}/kafka/nothing")
     (tmp_path / "bad.zip").write_bytes(b"none")
-    with pytest.raises(CorruptLogError, match="is damaged"):
+    with pytest.raises(StorageError, match="is damaged"):
         files.listdir(f"zip://{tmp_path}/bad.zip")
+    with pytest.raises(StorageError, match="no archive on this path"):
+        files.listdir(f"zip://{tmp_path}/none.zip")
+
+
+def test_each_damaged_member_is_an_error_with_its_path(tmp_path: Path, log_dir: Path) -> None:
+    data = bytearray((tmp_path / "logs.zip").read_bytes())
+    with ZipFile(tmp_path / "logs.zip") as archive:
+        first = next(each for each in archive.infolist() if each.filename.endswith(".log"))
+    for position in (first.header_offset, first.header_offset + 30 + len(first.filename) + 10):
+        damaged = tmp_path / f"damaged-{position}.zip"
+        damaged.write_bytes(data[:position] + bytes(4) + data[position + 4 :])
+        with pytest.raises(StorageError, match="is damaged"):
+            MixedFileSystem().read_bytes(f"zip://{damaged}/{first.filename}")
+
+
+def test_directories_named_like_archives_and_links_in_them(tmp_path: Path, log_dir: Path) -> None:
+    inner = tmp_path / "old.zip"
+    inner.mkdir()
+    (tmp_path / "logs.zip").rename(inner / "logs.zip")
+    link = ZipInfo("kafka/link.log")
+    link.external_attr = 0o120777 << 16
+    with ZipFile(inner / "logs.zip", "a") as archive:
+        archive.writestr(link, "orders-0/00000000000000000000.log")
+    files, address = MixedFileSystem(), f"zip://{inner}/logs.zip/kafka"
+    assert "orders-0" in files.listdir(address)
+    with pytest.raises(StorageError, match="symbolic link"):
+        files.read_bytes(f"{address}/link.log")
+
+
+def test_threads_share_a_file_and_a_replaced_archive_is_read_again(tmp_path: Path, log_dir: Path) -> None:
+    files, address = MixedFileSystem(), f"zip://{tmp_path}/logs.zip"
+    name = next(each.relative_to(log_dir) for each in sorted(log_dir.rglob("*.log")) if each.stat().st_size > 4096)
+    data = (log_dir / name).read_bytes()
+    with closing(files.open(f"{address}/kafka/{name}")) as file, ThreadPoolExecutor(4) as pool:
+        starts = [(number * 997) % (len(data) - 64) for number in range(100)]
+        assert list(pool.map(lambda start: file.read(start, 64), starts)) == [data[start : start + 64] for start in starts]
+    with ZipFile(tmp_path / "logs.zip", "w") as archive:
+        archive.writestr("other", b"new")
+    assert files.read_bytes(f"{address}/other") == b"new"
