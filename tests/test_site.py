@@ -124,26 +124,27 @@ def test_every_address_of_the_package_leads_to_something_that_exists() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_the_picture_of_a_dry_run_has_what_a_dry_run_prints() -> None:
+@pytest.mark.parametrize("name", ["dry-run.svg", pytest.param("spark-run.svg", marks=pytest.mark.slow)])
+def test_a_picture_has_what_its_command_prints(name: str) -> None:
     """Otherwise: ``python conf/site/pictures.py``."""
     pictures = load("pictures")
-    shown = [words_of(text) for text in (pictures.svg(pictures.on_terminal()), (pictures.PICTURES / "dry-run.svg").read_text())]
+    shown = [words_of(text) for text in (pictures.TERMINALS[name](), (pictures.PICTURES / name).read_text())]
     assert "orders-1" in shown[0]
     assert shown[0] == shown[1]
 
 
 def words_of(picture: str) -> list[str]:
-    """The text of an SVG, up to the elapsed time."""
+    """The text of an SVG, without times and rates."""
     texts = [html.unescape(text).replace("\xa0", " ") for text in re.findall(r"<text [^>]*>([^<]*)</text>", picture)]
-    return re.sub(r"; in [\d.]+ m?s", "", " ".join(texts)).split()
+    return re.sub(r"[;,]? in [\d.]+ m?s(, [\d.]+ .B/s)?", "", " ".join(texts)).split()
 
 
 def test_pictures_are_small_and_load_nothing() -> None:
     pictures = ROOT / "docs/pictures"
     sizes = {path.name: path.stat().st_size for path in pictures.iterdir()}
-    assert set(sizes) == {"dry-run.svg", "policies.png", "over-time.png", "count.png"}
+    assert set(sizes) == {"dry-run.svg", "spark-run.svg", "policies.png", "over-time.png", "count.png"}
     assert max(sizes.values()) < 150_000
-    assert "url(http" not in (pictures / "dry-run.svg").read_text()
+    assert [path.name for path in pictures.glob("*.svg") if "url(http" in path.read_text()] == []
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
-"""Makes the pictures of the documents: a dry run on a terminal, the page of a comparison and that of a count of bytes, of the
-sample logs; and the page of policies through time, of the log in ``docs/over-time.md``.
+"""Makes the pictures of the documents: a dry run and a run on Spark on a terminal, the pages of a comparison and of a count of
+bytes, of the sample logs; and the page of policies through time, of the log in ``docs/over-time.md``.
 
 ``python conf/site/pictures.py`` writes them to ``docs/pictures/``. The pages need a Chromium on the path.
 """
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -28,6 +28,9 @@ SAMPLE = ROOT / "tests/golden/sample-logs.tar.gz"
 COLUMNS = 100
 _LOGS = ("--log-dir", "kafka-1", "--as-of", "2027-01-01T00:00Z")
 DRY_RUN = ("compact", *_LOGS, "--dry-run")
+#: of ``spark-submit``, in the root of the project
+ON_SPARK = ("--master", "local[*]", "--properties-file", "conf/spark-defaults.conf", "jobs/compact.py")
+COPY = (*_LOGS, "--output-dir", "compacted")
 COMPARISON = (
     "dry-run", *_LOGS, "--topic", "orders|clickstream|customers", "--html", "page.html",
     "--policy", "cleanup.policy=compact",
@@ -52,21 +55,40 @@ _BROWSER = (
 def main() -> None:
     """Makes all pictures."""
     PICTURES.mkdir(exist_ok=True)
-    (PICTURES / "dry-run.svg").write_text(svg(on_terminal()), encoding="utf-8")
+    for name, make in TERMINALS.items():
+        (PICTURES / name).write_text(make(), encoding="utf-8")
     screenshot(PICTURES / "policies.png", COMPARISON, _sample, 690)
     screenshot(PICTURES / "count.png", COUNT, _sample, 760)
     screenshot(PICTURES / "over-time.png", OVER_TIME, _customers, 740)
 
 
-def on_terminal() -> str:
-    """A dry run's result, with the colours of a terminal."""
+def dry_run() -> str:
+    """A dry run's call and its result."""
+    return svg("dry-run", f"kafka-log-compaction {' '.join(DRY_RUN)}", on_terminal(_command(DRY_RUN)))
+
+
+def spark_run() -> str:
+    """The call of a copy on Spark, the lines of its passes, and its result."""
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    on_spark = [str(ROOT / each) if "/" in each else each for each in ON_SPARK]
+    call = f"spark-submit {' '.join(ON_SPARK)} \\\n    {' '.join(COPY)}"
+    return svg("spark-run", call, on_terminal([submit, *on_spark, *COPY]))
+
+
+#: the pictures of a terminal
+TERMINALS = {"dry-run.svg": dry_run, "spark-run.svg": spark_run}
+
+
+def on_terminal(command: Sequence[str]) -> str:
+    """The passes and the result of a command, with the colours of a terminal."""
     master, terminal = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
+    scripts = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "PATH": scripts, "PYTHONPATH": str(ROOT)}
     environment.pop("NO_COLOR", None)
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile() as steps:
         with os.fdopen(terminal, "wb") as output:
             process = subprocess.Popen(  # noqa: S603 - the arguments are constants
-                _command(DRY_RUN), cwd=_sample(place), env=environment, stdout=output, stderr=subprocess.DEVNULL
+                command, cwd=_sample(place), env=environment, stdout=output, stderr=steps
             )
         text = b""
         try:
@@ -78,16 +100,18 @@ def on_terminal() -> str:
         finally:
             os.close(master)
         if process.wait() != 0:
-            raise RuntimeError(f"{' '.join(DRY_RUN)}: exit code {process.returncode}")
-    return text.decode().replace("\r\n", "\n")
+            raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}")
+        steps.seek(0)
+        passes = [line for line in steps.read().decode().splitlines(keepends=True) if line.startswith("pass ")]
+    return "".join(passes) + text.decode().replace("\r\n", "\n")
 
 
-def svg(result: str) -> str:
-    """A terminal with a dry run's call and its result."""
+def svg(name: str, call: str, result: str) -> str:
+    """A terminal with a call and its result."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
-    console.print(Text(f"$ kafka-log-compaction {' '.join(DRY_RUN)}\n", "bold"))
+    console.print(Text(f"$ {call}\n", "bold"))
     console.print(Text.from_ansi(result.rstrip()))
-    return console.export_svg(title="", code_format=_FONT.sub("", CONSOLE_SVG_FORMAT), unique_id="dry-run")
+    return console.export_svg(title="", code_format=_FONT.sub("", CONSOLE_SVG_FORMAT), unique_id=name)
 
 
 def screenshot(target: Path, arguments: tuple[str, ...], logs: Callable[[str], Path], height: int) -> None:
