@@ -60,6 +60,7 @@ def cases(scale: float) -> dict[str, Case]:
         Case("hl", "h, by worker processes", sized(_BASE), target=7, whole_process=True, local=True),
         Case("h8", "8 GB, whole processes", sized(replace(_BASE, total_bytes=8000 * MB, keys=8_000_000)), target=8,
         whole_process=True),
+        Case("hz", "c, whole processes", sized(replace(_BASE, codec=4)), target=4, whole_process=True),
         Case("i", "one segment of 1 GiB", sized(replace(_BASE, total_bytes=1000 * MB, keys=1_000_000))),
         Case("s", "9 MB, whole processes, by worker processes", Profile(total_bytes=9_000_000, keys=10_000), whole_process=True,
         local=True),
