@@ -79,7 +79,7 @@ suites: $(SUITES_STAMP) $(AIRFLOW)/.installed $(CLASSES) | prerequisites
 
 SEARCH_MINUTES ?= 60
 search: $(STAMP) | prerequisites ## search for failures with fresh seeds, for SEARCH_MINUTES; what is found becomes a case
-	@$(PY) -m tests.search --minutes $(SEARCH_MINUTES)
+	@$(PY) -m tools.search --minutes $(SEARCH_MINUTES)
 
 $(CLASSES): | $(STAMP)
 	@$(STEP) "archive the classes of the tests' JVMs" $(PY) -m tests.jvm
@@ -107,8 +107,8 @@ lint: $(STAMP) ## check style, types and import rules
 BENCH ?= --cases all --out build/benchmark/table
 LATEST ?= --cases h,g
 bench: $(STAMP)-bench | prerequisites ## compare time and memory with Kafka's own cleaner and with other ways; BENCH and LATEST have the options
-	@$(PY) -m tests.benchmark $(BENCH)
-	@$(PY) -m tests.benchmark.latest_per_key $(LATEST)
+	@$(PY) -m tools.benchmark $(BENCH)
+	@$(PY) -m tools.benchmark.latest_per_key $(LATEST)
 
 $(STAMP)-bench: $(STAMP)
 	@$(PY) -m pip install --quiet -c constraints.txt -e '.[dev,bench]'

@@ -22,7 +22,6 @@ import compaction
 from compaction.engine import ByPlace, Emission, Items, Job, Source
 from compaction.engines.connect import ConnectEngine, connect
 from compaction.errors import CompactionError, UsageError
-from tests.benchmark.generate import Profile, write_log
 from tests.cluster.conftest import ROOT
 from tests.golden import unpack_sample
 from tests.kafka.broker import free_ports
@@ -31,6 +30,7 @@ from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import Bucket
 from tests.object_store.server import ACCESS_KEY, SECRET_KEY
 from tests.test_engine import exchanged, values
+from tools.benchmark.generate import Profile, write_log
 
 pytestmark = pytest.mark.cluster
 

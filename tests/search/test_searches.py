@@ -19,13 +19,13 @@ from tests.crash import kill, kill_driver, snapshots
 from tests.damage import targets
 from tests.files.layouts import exchanged_uploads
 from tests.policies import evenings
-from tests.search import __main__ as command
-from tests.search import searches, threads
-from tests.search.in_memory import IN_MEMORY, replay
-from tests.search.searches import SEARCHES, Search
-from tests.search.turns import Failure, Turn
 from tests.trust import error_loop, lying_storage, simulation
 from tests.trust.simulation import Verdict, World
+from tools.search import __main__ as command
+from tools.search import searches, threads
+from tools.search.in_memory import IN_MEMORY, replay
+from tools.search.searches import SEARCHES, Search
+from tools.search.turns import Failure, Turn
 
 BY_NAME = {search.name: search for search in SEARCHES}
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -118,7 +118,7 @@ def test_every_search_reports_a_planted_failure(name: str, tmp_path: Path, monke
     PLANTED[name](monkeypatch)
     failure = first_failure(BY_NAME[name], tmp_path / "cases")
     assert "a record is lost" in failure.problem
-    assert failure.command.startswith("python -m tests.")
+    assert failure.command.startswith(("python -m tests.", "python -m tools."))
     written = list((tmp_path / "cases").glob("*.json")) if failure.case else []
     assert written == ([failure.case] if failure.case else [])
     if failure.case and not name.startswith("random logs"):
@@ -181,10 +181,10 @@ def test_turns_are_taken_in_order_with_the_seeds_printed_before(
 
 
 def test_a_search_that_finds_something_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    found = replace_run(BY_NAME["kills"], [Failure("a record is lost", "python -m tests.search", Path("case.json"))])
+    found = replace_run(BY_NAME["kills"], [Failure("a record is lost", "python -m tools.search", Path("case.json"))])
     assert command.take_turn(found, 1, 0) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "FAILED: a record is lost", "repeat: python -m tests.search", "case: case.json", "kills: 0 tried, 1 failed",
+        "FAILED: a record is lost", "repeat: python -m tools.search", "case: case.json", "kills: 0 tried, 1 failed",
     ]  # fmt: skip
     assert command.take_turn(replace_run(BY_NAME["kills"], []), 1, 0) == 0
 

@@ -1,4 +1,4 @@
-"""``python -m tests.benchmark.over_time``: policies through time beside a dry run of one policy, of the same log.
+"""``python -m tools.benchmark.over_time``: policies through time beside a dry run of one policy, of the same log.
 
 Complete processes of the console command, alternating, in the page cache. Prints the medians, their ratio, and what each
 further policy takes.
@@ -11,11 +11,11 @@ import shutil
 import statistics
 from pathlib import Path
 
-from tests.benchmark.__main__ import apart, warm
-from tests.benchmark.kafka_cleaner import NOW_MS
-from tests.benchmark.machine import machine
-from tests.benchmark.processes import SUBMIT, adopt_orphans, timed
-from tests.benchmark.profiles import cases, prepared, say
+from tools.benchmark.__main__ import apart, warm
+from tools.benchmark.kafka_cleaner import NOW_MS
+from tools.benchmark.machine import machine
+from tools.benchmark.processes import SUBMIT, adopt_orphans, timed
+from tools.benchmark.profiles import cases, prepared, say
 
 #: policies in addition to the first one
 _MORE = [f"cleanup.policy=compact,segment.bytes={64 + number}MiB,min.compaction.lag.ms={number}h" for number in range(1, 21)]
@@ -23,8 +23,8 @@ _MORE = [f"cleanup.policy=compact,segment.bytes={64 + number}MiB,min.compaction.
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmark.over_time", description=__doc__)
-    parser.add_argument("--case", default="a", help="of python -m tests.benchmark (default: %(default)s)")
+    parser = argparse.ArgumentParser(prog="python -m tools.benchmark.over_time", description=__doc__)
+    parser.add_argument("--case", default="a", help="of python -m tools.benchmark (default: %(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies sizes and keys")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--work", type=Path, default=Path("build/benchmark"))

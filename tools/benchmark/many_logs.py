@@ -1,4 +1,4 @@
-"""``python -m tests.benchmark.many_logs``: the driver with 30,000 logs of 200,000 small segments in one log directory.
+"""``python -m tools.benchmark.many_logs``: the driver with 30,000 logs of 200,000 small segments in one log directory.
 
 Prints the seconds, the peak memory of the driver and of the largest worker, and the open files of complete processes, for each
 command. No log has anything to clean, except in the run named so. ``RLIMIT_NOFILE`` is lowered to ``--open-files``.
@@ -21,10 +21,10 @@ from pathlib import Path
 
 import psutil
 
-from tests.benchmark.machine import machine
-from tests.benchmark.processes import ROOT, SUBMIT
 from tests.log.logs import NOW_MS
 from tests.log.many_logs import write_many_logs
+from tools.benchmark.machine import machine
+from tools.benchmark.processes import ROOT, SUBMIT
 
 _EVERY_S = 0.05
 _DAY_MS = 86_400_000
@@ -85,7 +85,7 @@ def _sample(pid: int, measured: Process, ended: threading.Event) -> None:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmark.many_logs", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.benchmark.many_logs", description=__doc__)
     parser.add_argument("--logs", type=int, default=30_000)
     parser.add_argument("--segments", type=int, default=200_000)
     parser.add_argument("--dirty", type=int, default=300, help="logs that have never been cleaned, in one of the runs")

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tests.benchmark.generate import Profile, write_log
+from tools.benchmark.generate import Profile, write_log
 
 MB = 1 << 20
 

@@ -1,4 +1,4 @@
-"""``python -m tests.benchmark.contenders NAME INPUT OUTPUT``: one way to the latest record of each key, in its own process.
+"""``python -m tools.benchmark.contenders NAME INPUT OUTPUT``: one way to the latest record of each key, in its own process.
 
 Those that make a table write the columns ``key``, ``value`` and ``offset`` as uncompressed Parquet. ``spark`` and ``source``
 are applications for ``spark-submit``; ``export`` makes the Parquet files that DuckDB and Polars read, with Spark and the

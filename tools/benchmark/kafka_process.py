@@ -1,4 +1,4 @@
-"""Kafka's cleaner over a log directory in a JVM of its own: ``python -m tests.benchmark.kafka_process DIR CASE``.
+"""Kafka's cleaner over a log directory in a JVM of its own: ``python -m tools.benchmark.kafka_process DIR CASE``.
 
 Prints the seconds from the start of the JVM to its end, without the time of Python.
 """
@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-from tests.benchmark.kafka_cleaner import clean_all
-from tests.benchmark.profiles import cases
 from tests.kafka.gateway import Gateway
 from tests.kafka.jars import require_kafka_classpath
+from tools.benchmark.kafka_cleaner import clean_all
+from tools.benchmark.profiles import cases
 
 if __name__ == "__main__":
     require_kafka_classpath()

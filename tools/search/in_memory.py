@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.damage import fuzz as damage
-from tests.search.turns import Failure, Turn, repeat
 from tests.trust import error_loop, lying_storage, scenes, simulation
 from tests.trust.simulated_broker import Habits
+from tools.search.turns import Failure, Turn, repeat
 
-CASES = Path(__file__).resolve().parent / "cases"
+CASES = Path(__file__).resolve().parents[2] / "tests/search/cases"
 #: a case's values, as JSON has them
 Values = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""``python -m tests.benchmark.source``: the ``kafka_log`` data source compared with Spark's own Parquet and JSON sources, and
+"""``python -m tools.benchmark.source``: the ``kafka_log`` data source compared with Spark's own Parquet and JSON sources, and
 its view of the newest record of each key with Spark SQL's ``max_by`` and ``row_number`` over the same log.
 
 The same records in all of them, from the page cache, on two cores. The sources alternate, and their results are compared.
@@ -24,9 +24,9 @@ from pyspark.sql.functions import expr
 
 from compaction.engines.spark_session import build_session, ship_package
 from compaction.source.data_source import register
-from tests.benchmark.generate import Profile, write_log
-from tests.benchmark.machine import machine
-from tests.benchmark.memory import JVM, WORKER, Peaks
+from tools.benchmark.generate import Profile, write_log
+from tools.benchmark.machine import machine
+from tools.benchmark.memory import JVM, WORKER, Peaks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -204,7 +204,7 @@ def main(megabytes: int, runs: int, place: str | None) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmark.source", description="The data source beside Spark's own.")
+    parser = argparse.ArgumentParser(prog="python -m tools.benchmark.source", description="The data source beside Spark's own.")
     parser.add_argument("--megabytes", type=int, default=1000, help="of batches, uncompressed (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=5, help="of each query on each source (default: %(default)s)")
     parser.add_argument("--work", help="where the data goes meanwhile, five times as much (default: the temporary directory)")

@@ -1,4 +1,4 @@
-"""``python -m tests.benchmark``: the job and Kafka's own ``Cleaner``, alternating on the same data; a table of medians and
+"""``python -m tools.benchmark``: the job and Kafka's own ``Cleaner``, alternating on the same data; a table of medians and
 ratios.
 
 Both clean a copy that shares the segments' bytes with the original log (hard links: neither changes a segment in place), in the
@@ -24,13 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.benchmark.kafka_cleaner import NOW_MS, SETTINGS, clean_all
-from tests.benchmark.machine import machine
-from tests.benchmark.memory import DRIVER, JVM, WORKER, Peaks
-from tests.benchmark.outputs import compare
-from tests.benchmark.profiles import Case, cases, prepared, say
 from tests.kafka.gateway import Gateway
 from tests.kafka.jars import REFERENCE_RULES
+from tools.benchmark.kafka_cleaner import NOW_MS, SETTINGS, clean_all
+from tools.benchmark.machine import machine
+from tools.benchmark.memory import DRIVER, JVM, WORKER, Peaks
+from tools.benchmark.outputs import compare
+from tools.benchmark.profiles import Case, cases, prepared, say
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ def ours_process_seconds(log_dir: Path, *, local: bool) -> float:
 
 def kafka_process_seconds(log_dir: Path, case: Case) -> float:
     """The time of a complete JVM process."""
-    command = [sys.executable, "-m", "tests.benchmark.kafka_process", str(log_dir), case.name]
+    command = [sys.executable, "-m", "tools.benchmark.kafka_process", str(log_dir), case.name]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -245,7 +245,7 @@ def as_json(results: list[Measured], command: str) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Measure the chosen cases; print and write the table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmark", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.benchmark", description=__doc__)
     parser.add_argument("--cases", default="a", help="comma-separated: a to k, h8, hl, s, 0.5GB to 8GB, or all")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies sizes and keys")
     parser.add_argument("--runs", type=int, default=3)
@@ -258,7 +258,7 @@ def main(argv: list[str] | None = None) -> int:
     known = cases(arguments.scale)
     chosen = list(known) if arguments.cases == "all" else arguments.cases.split(",")
     root, results = arguments.work.resolve() / f"{arguments.scale:g}", []
-    command = " ".join(["python -m tests.benchmark", *given])
+    command = " ".join(["python -m tools.benchmark", *given])
     sides = Sides(root / "work", with_kafka=not arguments.no_kafka)
     for name in chosen:
         begun = time.perf_counter()

@@ -22,10 +22,10 @@ from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.jars import KAFKA_TOOLS, REFERENCE, TOOLS_RELEASE, VERSIONS
 from tests.passes.repeated_tasks import problems_of
 from tests.policies import evenings
-from tests.search import threads
-from tests.search.in_memory import CASES, IN_MEMORY, write
-from tests.search.turns import Failure, Turn, repeat
 from tests.source.query_sequences import drawn_sequence, source_session
+from tools.search import threads
+from tools.search.in_memory import CASES, IN_MEMORY, write
+from tools.search.turns import Failure, Turn, repeat
 
 #: stories of a run of the job, damaged inputs of a target, queries of a sequence
 STORIES, INPUTS, QUERIES = 20, 100, 12

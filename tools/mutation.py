@@ -1,4 +1,4 @@
-"""``python -m tests.mutation``: how many small faults, put into the code one at a time, the tests find.
+"""``python -m tools.mutation``: how many small faults, put into the code one at a time, the tests find.
 
 Needs cosmic-ray and pytest-cov (``pip install cosmic-ray pytest-cov``). The operators of the first make the mutants: another
 comparison, another number, ``or`` for ``and``, a loop without a turn. Of each place in the code there is one mutant, always the
@@ -71,7 +71,7 @@ class Coverage(NamedTuple):
 
 def main() -> None:
     """Tries the mutants, and prints those that survive and a table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.mutation", description=__doc__)
     parser.add_argument("--mutants", type=int, default=430, help="number of mutants (default: %(default)s)")
     parser.add_argument("--only", help="mutants of this package alone")
     parser.add_argument("--processes", type=int, default=2)

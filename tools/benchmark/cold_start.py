@@ -1,4 +1,4 @@
-"""``python -m tests.benchmark.cold_start``: what starting costs, in complete processes that alternate.
+"""``python -m tools.benchmark.cold_start``: what starting costs, in complete processes that alternate.
 
 | kind | process |
 | --- | --- |
@@ -24,8 +24,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.benchmark.generate import Profile, write_log
-from tests.benchmark.processes import SUBMIT, Spent, adopt_orphans, timed
+from tools.benchmark.generate import Profile, write_log
+from tools.benchmark.processes import SUBMIT, Spent, adopt_orphans, timed
 
 _CONSOLE = (sys.executable, "-m", "jobs")
 _OPTIONS = ("--as-of-ms", "1798761600000", "--set", "cleanup.policy=compact", "--set", "min.cleanable.dirty.ratio=0")

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.benchmark.profiles import Case
 from tests.kafka.cleaner import new_cleaner, select
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
+from tools.benchmark.profiles import Case
 
 NOW_MS = 1_800_000_000_000
 SETTINGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0"}

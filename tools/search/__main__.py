@@ -1,6 +1,6 @@
 """The command of ``make search``: all searches in turns, with fresh seeds, until the time is up.
 
-``python -m tests.search --minutes 60``. Each turn is a process of its own; its seed is printed before it starts. ``--only
+``python -m tools.search --minutes 60``. Each turn is a process of its own; its seed is printed before it starts. ``--only
 NAME`` selects searches whose names begin so. What fails is printed with the command that repeats it; what can be replayed in
 memory is reduced and written as a case file, which a test replays from then on. ``--turn NAME --seed N`` repeats one seed,
 ``--replay CASE`` a case.
@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.damage.fuzz import bounds_checked
-from tests.search.in_memory import replay
-from tests.search.searches import SEARCHES, Search
-from tests.search.turns import Turn, repeat
+from tools.search.in_memory import replay
+from tools.search.searches import SEARCHES, Search
+from tools.search.turns import Turn, repeat
 
 #: a turn takes its part of the time, within these bounds; what it has begun, it ends
 LEAST_S, MOST_S = 5.0, 60.0
@@ -68,7 +68,7 @@ def search_in_turns(searches: Sequence[Search], seconds: float, chance: random.R
 
 def process_of(search: Search, seed: int, seconds: float) -> int:
     """One turn in a process of its own; returns its exit code, 1 if it hangs."""
-    command = [sys.executable, "-m", "tests.search", "--turn", search.name, "--seed", str(seed), "--seconds", f"{seconds:.0f}"]
+    command = [sys.executable, "-m", "tools.search", "--turn", search.name, "--seed", str(seed), "--seconds", f"{seconds:.0f}"]
     environment = bounds_checked() if search.bounds_checks else dict(os.environ)
     try:
         return subprocess.run(command, env=environment, timeout=HANGS_S, check=False).returncode
@@ -79,7 +79,7 @@ def process_of(search: Search, seed: int, seconds: float) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.search", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.search", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="searches whose names begin so")
     parser.add_argument("--turn", choices=[search.name for search in SEARCHES], metavar="NAME", help="a single turn")

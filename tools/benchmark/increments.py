@@ -1,4 +1,4 @@
-"""``python -m tests.benchmark.increments``: a copy with ``--since`` after a night in which 5 % of the segments are new, beside
+"""``python -m tools.benchmark.increments``: a copy with ``--since`` after a night in which 5 % of the segments are new, beside
 a full copy of the same source.
 
 Complete processes of the console command, alternating, in the page cache. The logs were not cleaned before, and the new
@@ -15,12 +15,12 @@ import statistics
 from pathlib import Path
 
 from compaction.formats.producer_snapshot import write_snapshot
-from tests.benchmark.__main__ import apart, warm
-from tests.benchmark.generate import Profile, write_log
-from tests.benchmark.kafka_cleaner import NOW_MS
-from tests.benchmark.machine import machine
-from tests.benchmark.processes import SUBMIT, adopt_orphans, timed
-from tests.benchmark.profiles import MB, say
+from tools.benchmark.__main__ import apart, warm
+from tools.benchmark.generate import Profile, write_log
+from tools.benchmark.kafka_cleaner import NOW_MS
+from tools.benchmark.machine import machine
+from tools.benchmark.processes import SUBMIT, adopt_orphans, timed
+from tools.benchmark.profiles import MB, say
 
 #: of a log before the night, and in it
 _SEGMENTS, _NEW = 20, 1
@@ -29,7 +29,7 @@ _KINDS = (".log", ".index", ".timeindex")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmark.increments", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.benchmark.increments", description=__doc__)
     parser.add_argument("--logs", type=int, default=2, help="of 1.4 GB each")
     parser.add_argument("--keys", type=int, default=3_000_000, help="of a log with 10 million records")
     parser.add_argument("--runs", type=int, default=3)

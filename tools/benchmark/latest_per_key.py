@@ -1,4 +1,4 @@
-"""``python -m tests.benchmark.latest_per_key``: log in, latest record of each key out, by this job and by what else does it.
+"""``python -m tools.benchmark.latest_per_key``: log in, latest record of each key out, by this job and by what else does it.
 
 | way | reads | leaves |
 | --- | --- | --- |
@@ -30,15 +30,15 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyspark
 
-from tests.benchmark.__main__ import _JOB, apart, copied, warm
-from tests.benchmark.contenders import TOPIC
-from tests.benchmark.machine import machine
-from tests.benchmark.outputs import compare
-from tests.benchmark.processes import ROOT, SUBMIT, Spent, adopt_orphans, timed
-from tests.benchmark.profiles import Case, cases, prepared, say
 from tests.kafka.broker import Broker, host_partition
 from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway
+from tools.benchmark.__main__ import _JOB, apart, copied, warm
+from tools.benchmark.contenders import TOPIC
+from tools.benchmark.machine import machine
+from tools.benchmark.outputs import compare
+from tools.benchmark.processes import ROOT, SUBMIT, Spent, adopt_orphans, timed
+from tools.benchmark.profiles import Case, cases, prepared, say
 
 KAFKA, JOB = "Kafka's cleaner", "spark-submit jobs/compact.py"
 SOURCE, BROKER = "kafka_log, max_by", "Spark's Kafka source, max_by"
@@ -103,7 +103,7 @@ class Bench:
 
     def _kafka(self) -> Spent:
         place = copied(self._pristine, self._place(KAFKA))
-        return timed(sys.executable, "-m", "tests.benchmark.kafka_process", place, self._case.name, memory=True)
+        return timed(sys.executable, "-m", "tools.benchmark.kafka_process", place, self._case.name, memory=True)
 
     def _job(self) -> Spent:
         place = copied(self._pristine, self._place(JOB))
@@ -164,8 +164,8 @@ def measure(bench: Bench, chosen: dict[str, Callable[[], Spent]], runs: int) -> 
 
 def main() -> None:
     """Print a table for each log."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmark.latest_per_key", description="Ways to the latest record.")
-    parser.add_argument("--cases", default="h,g", help="comma-separated cases of tests.benchmark (default: %(default)s)")
+    parser = argparse.ArgumentParser(prog="python -m tools.benchmark.latest_per_key", description="Ways to the latest record.")
+    parser.add_argument("--cases", default="h,g", help="comma-separated cases of tools.benchmark (default: %(default)s)")
     parser.add_argument("--ways", default="", help="comma-separated beginnings of names (default: all)")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies sizes and keys")
     parser.add_argument("--runs", type=int, default=3)

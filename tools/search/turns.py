@@ -53,4 +53,4 @@ class Turn:
 
 def repeat(name: str, seed: int, seconds: float = 0) -> str:
     """The command that repeats a turn, or one seed."""
-    return f"python -m tests.search --turn '{name}' --seed {seed}" + (f" --seconds {seconds:.0f}" if seconds else "")
+    return f"python -m tools.search --turn '{name}' --seed {seed}" + (f" --seconds {seconds:.0f}" if seconds else "")

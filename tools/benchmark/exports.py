@@ -1,4 +1,4 @@
-"""``python -m tests.benchmark.exports``: compacted copies of an export, compared with those of the same log as a directory.
+"""``python -m tools.benchmark.exports``: compacted copies of an export, compared with those of the same log as a directory.
 
 | source | what is read |
 | --- | --- |
@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compaction.formats.producer_snapshot import write_snapshot
-from tests.benchmark.__main__ import _JOB, apart
-from tests.benchmark.generate import Profile, write_log
-from tests.benchmark.machine import machine
-from tests.benchmark.memory import WORKER, Peaks
-from tests.benchmark.outputs import compare
-from tests.benchmark.processes import SUBMIT, adopt_orphans, timed
-from tests.benchmark.profiles import MB, say
-from tests.benchmark.s3_server import s3_server
 from tests.files.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
+from tools.benchmark.__main__ import _JOB, apart
+from tools.benchmark.generate import Profile, write_log
+from tools.benchmark.machine import machine
+from tools.benchmark.memory import WORKER, Peaks
+from tools.benchmark.outputs import compare
+from tools.benchmark.processes import SUBMIT, adopt_orphans, timed
+from tools.benchmark.profiles import MB, say
+from tools.benchmark.s3_server import s3_server
 
 _DIRECTORY = "directory"
 SOURCES = (_DIRECTORY, "plain", "zstd", "encrypted", "zstd-encrypted")
@@ -111,7 +111,7 @@ def measure(kind: str, place: Path, sources: list[str], rounds: int) -> dict[str
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmark.exports", description="Exports beside log directories.")
+    parser = argparse.ArgumentParser(prog="python -m tools.benchmark.exports", description="Exports beside log directories.")
     parser.add_argument("--megabytes", type=int, default=1000, help="of batches (default: %(default)s)")
     parser.add_argument("--segment-megabytes", type=int, default=300, help="at most, of a segment (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each source (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""``python -m tests.benchmark.scaling``: one core and two, and one executor and two, on the same log; what a model needs.
+"""``python -m tools.benchmark.scaling``: one core and two, and one executor and two, on the same log; what a model needs.
 
 | run | processes |
 | --- | --- |
@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 import pyspark
 
-from tests.benchmark.__main__ import _JOB, apart, copied
-from tests.benchmark.machine import machine
-from tests.benchmark.processes import SUBMIT, output_of
-from tests.benchmark.profiles import cases, prepared, say
+from tools.benchmark.__main__ import _JOB, apart, copied
+from tools.benchmark.machine import machine
+from tools.benchmark.processes import SUBMIT, output_of
+from tools.benchmark.profiles import cases, prepared, say
 
 _EXECUTOR_MIB = 2048
 #: run: cores, and the master
@@ -64,8 +64,8 @@ def timed_run(log_dir: Path, report: Path, cores: int, master: str) -> Times:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmark.scaling", description="One core and two.")
-    parser.add_argument("--case", default="a", help="of tests.benchmark (default: %(default)s)")
+    parser = argparse.ArgumentParser(prog="python -m tools.benchmark.scaling", description="One core and two.")
+    parser.add_argument("--case", default="a", help="of tools.benchmark (default: %(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies sizes and keys")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--work", type=Path, default=Path("build/benchmark"))

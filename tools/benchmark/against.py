@@ -1,8 +1,8 @@
-"""``python -m tests.benchmark.against CHECKOUT``: this version beside another one, in turns, each in a warm process of its own.
+"""``python -m tools.benchmark.against CHECKOUT``: this version beside another one, in turns, each in a warm process of its own.
 
 A run of one version follows a run of the other at once, so that a machine whose speed changes does so for both. Prints medians
 and the least of the seconds and of the driver's processor time, and their ratios. The first run of each is not counted; its
-results are compared. The other version is called by its own ``tests.benchmark``.
+results are compared. The other version is called by its own ``tools.benchmark``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.benchmark.__main__ import apart, copied
-from tests.benchmark.machine import machine
-from tests.benchmark.outputs import compare
-from tests.benchmark.processes import ROOT
-from tests.benchmark.profiles import Case, cases, prepared, say
+from tools.benchmark.__main__ import apart, copied
+from tools.benchmark.machine import machine
+from tools.benchmark.outputs import compare
+from tools.benchmark.processes import ROOT
+from tools.benchmark.profiles import Case, cases, prepared, say
 
 #: reads log directories, one in a line; answers with the seconds of a run and the processor time of its driver
 _SERVE = """
 import os, sys, time
 from pathlib import Path
-from tests.benchmark.__main__ import Sides, cases
+from tools.benchmark.__main__ import Sides, cases
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 case, sides = cases(float(sys.argv[2]))[sys.argv[1]], Sides(Path(sys.argv[3]), with_kafka=False)
@@ -92,8 +92,8 @@ def measure(case: Case, scale: float, runs: int, other: Path, root: Path) -> str
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmark.against", description=__doc__)
-    parser.add_argument("checkout", type=Path, help="of the other version; its tests.benchmark must have these cases")
+    parser = argparse.ArgumentParser(prog="python -m tools.benchmark.against", description=__doc__)
+    parser.add_argument("checkout", type=Path, help="of the other version; its tools.benchmark must have these cases")
     parser.add_argument("--cases", default="a,f,j", help="comma-separated (default: %(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies sizes and keys")
     parser.add_argument("--runs", type=int, default=5)
