@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 import compaction
 from compaction import engine_choice
 from compaction.options.table import LOCAL
-from compaction.screen.progress import Progress
 from tests.conftest import ROOT
 from tests.golden import unpack_sample
 from tests.large_log import replace_log, write_large_log
@@ -29,18 +26,16 @@ def _files(log_dir: Path) -> dict[str, bytes]:
 def test_the_engine_of_the_page_does_what_the_others_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs/how-to-add.md").read_text()
     section = page[page.index("## An engine") :]
-    code, method = re.findall(r"```python\n(.*?)```", section[: section.index("\n## ", 1)], re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", section[: section.index("\n## ", 1)], re.DOTALL)
     (tmp_path / "thread_engine.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(sys.modules, "compaction.engines.threads", importlib.import_module("thread_engine"))
-    scope: dict[str, Any] = {"Progress": Progress, "ThreadEngine": object}
-    exec(textwrap.dedent(method), scope)  # noqa: S102 - the page's code
+    engine = importlib.import_module("thread_engine").ThreadEngine
     log_dir = unpack_sample(tmp_path)
     replace_log(log_dir, "customers", write_large_log(tmp_path / "large") / "orders-0")
     rules: dict[str, Any] = {"include_active": True, "as_of": AS_OF_MS}
     compaction.compact(log_dir, output_dir=tmp_path / "local", engine=LOCAL, **rules)
     counted = compaction.count(log_dir, engine=LOCAL).to_dict()
-    monkeypatch.setitem(engine_choice._ENGINES, LOCAL, scope["_in_threads"])
+    monkeypatch.setitem(engine_choice._ENGINES, LOCAL, lambda choice, progress: engine())
     compaction.compact(log_dir, output_dir=tmp_path / "threads", engine=LOCAL, **rules)
     assert _files(tmp_path / "threads") == _files(tmp_path / "local") != {}
     assert compaction.count(log_dir, engine=LOCAL).to_dict()["topics"] == counted["topics"]
