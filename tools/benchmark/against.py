@@ -2,7 +2,7 @@
 
 A run of one version follows a run of the other at once, so that a machine whose speed changes does so for both. Prints medians
 and the least of the seconds and of the driver's processor time, and their ratios. The first run of each is not counted; its
-results are compared. The other version is called by its own ``tools.benchmark``.
+results are compared. The other version is called by its own benchmark.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from tools.benchmark.profiles import Case, cases, prepared, say
 #: reads log directories, one in a line; answers with the seconds of a run and the processor time of its driver
 _SERVE = """
 import os, sys, time
+from importlib import import_module
 from pathlib import Path
-from tools.benchmark.__main__ import Sides, cases
+# versions before 0.9 have it among the tests
+benchmark = import_module(("tools" if Path("tools").is_dir() else "tests") + ".benchmark.__main__")
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
-case, sides = cases(float(sys.argv[2]))[sys.argv[1]], Sides(Path(sys.argv[3]), with_kafka=False)
+case, sides = benchmark.cases(float(sys.argv[2]))[sys.argv[1]], benchmark.Sides(Path(sys.argv[3]), with_kafka=False)
 for line in sys.stdin:
     begun = time.process_time()
     seconds = sides._ours(case, Path(line.strip()))
@@ -93,7 +95,7 @@ def measure(case: Case, scale: float, runs: int, other: Path, root: Path) -> str
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m tools.benchmark.against", description=__doc__)
-    parser.add_argument("checkout", type=Path, help="of the other version; its tools.benchmark must have these cases")
+    parser.add_argument("checkout", type=Path, help="of the other version; its benchmark must have these cases")
     parser.add_argument("--cases", default="a,f,j", help="comma-separated (default: %(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies sizes and keys")
     parser.add_argument("--runs", type=int, default=5)
