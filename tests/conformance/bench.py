@@ -10,70 +10,29 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from compaction.certifier.certificate import LogCertificate
-from compaction.certifier.find_pairs import VerifyRequest
-from compaction.config.resolver import Resolver
-from compaction.config.sources import read_toml
-from tests.certifier.certify import certify
 from tests.conformance.compare import differences
-from tests.conformance.ours import clean_in_process, clean_ours, topics_file
+from tests.conformance.ours import clean_in_process, topics_file
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.log import KafkaLog, Opening
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-#: the producer's timestamp of offset 0 in every scenario
-T = 1_700_000_000_000
-HOUR, DAY = 3_600_000, 86_400_000
-#: the times of the rounds
-ROUNDS = (T + 30 * DAY, T + 31 * DAY - 1, T + 31 * DAY)
-#: the modification time of segment files for which the scenario sets no other
-MTIME = T + 29 * DAY
-
-Segments = Sequence[Sequence[bytes]]
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """One log, its appends and its settings.
-
-    ``rounds`` has for each round the segments appended before it, possibly none; the last of them is the active one until more
-    are appended. ``config`` adds topic-level settings to compaction of everything dirty. ``mtimes`` are modification times of
-    segments by base offset. ``high_watermark`` and ``checkpoint`` are entries of the directory's files before the first round.
-    ``damage`` may change the partition directory before the first round, and Kafka's, too, if ``damages_kafkas``.
-    """
-
-    rounds: Sequence[Segments]
-    config: Mapping[str, str] = field(default_factory=dict)
-    mtimes: Mapping[int, int] = field(default_factory=dict)
-    checkpoint: int | None = None
-    high_watermark: int | None = None
-    log_start_offset: int = 0
-    damage: Callable[[Path], None] | None = None
-    damages_kafkas: bool = True
-
-    @property
-    def topic_config(self) -> dict[str, str]:
-        """All topic-level settings."""
-        return {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", **self.config}
+from tests.scenarios.answers import answer_of
+from tests.scenarios.language import MTIME, ROUNDS, Scenario
 
 
 @dataclass(frozen=True)
 class Round:
     """The outcome of one round of one scenario: the job's report entry, Kafka's outcome, the differences between the
-    directories, and the certificate of the job's result."""
+    directories, and what Kafka leaves."""
 
     ours: Mapping[str, Any]
     kafkas: CleanResult | None
     differences: Sequence[str]
-    certificate: LogCertificate
+    answer: Sequence[str]
 
     def problems(self) -> list[str]:
         """Every difference: files, end offset, figures."""
@@ -111,8 +70,8 @@ class Bench:
         self.ours.mkdir()
         self.kafkas.mkdir()
 
-    def run(self, spark: SparkSession | None) -> dict[tuple[str, int], Round]:
-        """Every round of every scenario, by name and number of the round; without a session the job runs in this process."""
+    def run(self) -> dict[tuple[str, int], Round]:
+        """Every round of every scenario, by name and number of the round."""
         found: dict[tuple[str, int], Round] = {}
         for number, now_ms in enumerate(ROUNDS):
             names = [name for name, scenario in self._scenarios.items() if number < len(scenario.rounds)]
@@ -121,24 +80,16 @@ class Bench:
             if number == 0:
                 self._write_checkpoints()
             options = ("--config", str(self._config), "--kafka-version", self._gateway.version)
-            if spark is None:
-                reports = clean_in_process(self.ours, now_ms, *options)
-            else:
-                reports = clean_ours(spark, self.ours, now_ms, *options)
-            certificates = self._certify(now_ms)
+            reports = clean_in_process(self.ours, now_ms, *options)
             for name in names:
                 kafkas = self._clean_with_kafka(name, now_ms)
                 interval = int(self._scenarios[name].config.get("index.interval.bytes", "4096"))
                 differ = differences(self._gateway, self.ours / f"{name}-0", self.kafkas / f"{name}-0", interval)
-                found[name, number] = Round(reports[f"{name}-0"], kafkas, differ, certificates[name])
+                found[name, number] = Round(
+                    reports[f"{name}-0"], kafkas, differ,
+                    answer_of(self.kafkas / f"{name}-0", None if kafkas is None else kafkas.end_offset),
+                )  # fmt: skip
         return found
-
-    def _certify(self, now_ms: int) -> dict[str, LogCertificate]:
-        """Certifies the job's logs against the ``.deleted`` sources of the round."""
-        resolver = Resolver(tomls=(read_toml(self._config.read_text(encoding="utf-8"), str(self._config)),))
-        version = self._gateway.version
-        request = VerifyRequest((), (str(self.ours),), now_ms, exact=True, resolver=resolver, kafka_version=version)
-        return {log.topic: log for log in certify(request).logs}
 
     def _append(self, name: str, number: int) -> None:
         scenario = self._scenarios[name]

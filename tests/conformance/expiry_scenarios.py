@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.conformance.scenario_tools import Writer
 from tests.kafka.encode import Batch, Legacy, Producer, Record
+from tests.scenarios.writer import Writer
 
 #: the time of offset 0, and "now" of every scenario
 T = 1_700_000_000_000

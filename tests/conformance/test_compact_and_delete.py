@@ -12,12 +12,12 @@ import pytest
 
 from compaction.report import LogReport, LogStatus
 from tests.conformance.compare import differences
-from tests.conformance.scenario_tools import Writer
 from tests.kafka.cleaner import CleanResult, Selected, clean_partition_if_due
 from tests.kafka.encode import Producer
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import Expired, KafkaLog, Opening, expire_partition
 from tests.local_job import clean_locally, read_offsets, write_offsets
+from tests.scenarios.writer import Writer
 
 pytestmark = pytest.mark.kafka
 

@@ -19,7 +19,6 @@ import pytest
 from compaction.config.sources import read_sets
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
-from tests.conformance.scenario_tools import Writer
 from tests.conformance.segment_bytes import RawBatch, batches_of
 from tests.kafka.cleaner import clean_partition
 from tests.kafka.gateway import Gateway
@@ -33,6 +32,7 @@ from tests.oracle.random_logs import Flavour, random_log
 from tests.oracle.records import NaiveBatch
 from tests.oracle.segments import NaiveSegment
 from tests.passes.random_cases import NOW_MS
+from tests.scenarios.writer import Writer
 
 pytestmark = pytest.mark.kafka
 

@@ -8,21 +8,14 @@ from pathlib import Path
 import pytest
 
 from compaction import count
-from compaction.certifier.certificate import Status
 from compaction.counting.byte_usage import STORED
 from tests.conformance.bench import Bench, Round
-from tests.conformance.cleaning_scenarios import cleaning_scenarios
-from tests.conformance.planning_scenarios import planning_scenarios
-from tests.conformance.transaction_scenarios import transaction_scenarios
 from tests.kafka.gateway import Gateway
+from tests.scenarios.language import files, scenarios
 
 pytestmark = pytest.mark.kafka
 
-GROUPS = {
-    "cleaning": cleaning_scenarios(),
-    "transactions": transaction_scenarios(),
-    "planning": planning_scenarios(),
-}
+GROUPS = {name: scenarios(name) for name in files()}
 CASES = [
     pytest.param(group, name, number, id=f"{name}-{number + 1}")
     for group, scenarios in GROUPS.items()
@@ -49,7 +42,7 @@ def outcomes(gateway: Gateway, roots: Mapping[str, Path]) -> Callable[[str], Out
     def run(group: str) -> Outcomes:
         if group not in done:
             try:
-                done[group] = Bench(gateway, roots[group], GROUPS[group]).run(None)
+                done[group] = Bench(gateway, roots[group], GROUPS[group]).run()
             except Exception as error:
                 done[group] = error
         found = done[group]
@@ -65,20 +58,12 @@ def test_the_log_equals_kafkas(outcomes: Callable[[str], Outcomes], group: str, 
     assert outcomes(group)[name, number].problems() == []
 
 
-@pytest.mark.parametrize(("group", "name", "number"), CASES)
-def test_the_certifier_says_that_the_log_holds(outcomes: Callable[[str], Outcomes], group: str, name: str, number: int) -> None:
-    certificate = outcomes(group)[name, number].certificate
-    assert certificate.status is Status.HOLDS, certificate.lines()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
-def test_the_logs_of_a_group_equal_kafkas_on_spark(
-    request: pytest.FixtureRequest, gateway: Gateway, tmp_path: Path, group: str
-) -> None:
-    rounds = Bench(gateway, tmp_path, GROUPS[group]).run(request.getfixturevalue("spark"))
-    assert {case: found.problems() for case, found in rounds.items() if found.problems()} == {}
-    assert len(rounds) == sum(len(scenario.rounds) for scenario in GROUPS[group].values())
+def test_the_answers_in_the_file_are_kafkas(outcomes: Callable[[str], Outcomes], group: str) -> None:
+    """Otherwise: ``python -m tests.scenarios``."""
+    for name, scenario in GROUPS[group].items():
+        found = [list(outcomes(group)[name, number].answer) for number in range(len(scenario.rounds))]
+        assert [list(answer) for answer in scenario.answers] == found, name
 
 
 @pytest.mark.parametrize("group", GROUPS)

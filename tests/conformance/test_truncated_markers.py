@@ -15,14 +15,14 @@ from compaction.certifier.certificate import Status
 from compaction.names import CLEAN_SHUTDOWN
 from compaction.report import LogStatus
 from tests.certifier.certify import certify_copy
-from tests.conformance.bench import DAY, ROUNDS, T
 from tests.conformance.compare import differences
-from tests.conformance.scenario_tools import Writer
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.encode import Producer
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.local_job import clean_locally
+from tests.scenarios.language import ROUNDS
+from tests.scenarios.writer import DAY, T, Writer
 
 pytestmark = pytest.mark.kafka
 

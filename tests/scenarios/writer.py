@@ -1,11 +1,14 @@
-"""A compact notation for scenarios: a log written as text."""
+"""Writes the batches of scenarios."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tests.conformance.bench import T
 from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, Record, marker
+
+#: the producer's timestamp of offset 0
+T = 1_700_000_000_000
+HOUR, DAY = 3_600_000, 86_400_000
 
 
 class Writer:
@@ -18,19 +21,19 @@ class Writer:
 
     def __init__(self, offset: int = 0, size: int = 20, time_ms: int = T) -> None:
         self.offset = offset
-        self._size = size
-        self._time_ms = time_ms
+        self.size = size
+        self.time_ms = time_ms
         self._sequences: dict[int, int] = {}
 
     def records(self, keys: str | Sequence[bytes | None]) -> list[Record]:
         """One record per key, each an offset and a second after the previous one."""
         made = []
         for key in keys:
-            value: bytes | None = (b"%d:" % self.offset).ljust(self._size, b"v")
+            value: bytes | None = (b"%d:" % self.offset).ljust(self.size, b"v")
             if isinstance(key, str):
                 value = None if key.isupper() else value
                 key = None if key == "." else key.lower().encode()
-            made.append(Record(self.offset, self._time_ms + self.offset * 1000, key, value))
+            made.append(Record(self.offset, self.time_ms + self.offset * 1000, key, value))
             self.offset += 1
         return made
 
@@ -69,7 +72,7 @@ class Writer:
 
     def _end(self, producer: Producer, kind: int) -> bytes:
         self.offset += 1
-        return marker(self.offset - 1, self._time_ms + (self.offset - 1) * 1000, producer, kind)
+        return marker(self.offset - 1, self.time_ms + (self.offset - 1) * 1000, producer, kind)
 
     def gap(self, offsets: int) -> bytes:
         """Skips offsets; returns empty bytes, which can be used among batches."""

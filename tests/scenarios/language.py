@@ -1,0 +1,289 @@
+"""The language of scenarios: a log as text, its settings, when it is cleaned, and what Kafka leaves.
+
+A file has scenarios; each begins with ``scenario NAME`` and has these lines, in the order in which things happen. ``#``
+begins a comment. Times are relative to the record at offset 0 (``3d``, ``-4h``, ``29d20h``); each offset is a second later.
+
+| line | meaning |
+| --- | --- |
+| ``set KEY VALUE`` | a topic-level setting, beside compaction of everything dirty |
+| ``writer [size=N] [time=TIME] [offset=N]`` | bytes of a value, the time of offset 0, the next offset |
+| ``checkpoint N``, ``high-watermark N``, ``log-start N`` | the broker's state before the first cleaning |
+| ``mtime BASE TIME`` | the modification time of a segment, otherwise 29d |
+| ``only-kafka`` | only Kafka itself can write this log: its indexes depend on how the batches were appended |
+| ``without SUFFIX [ours]`` | the log lacks its first file with this suffix (``ours``: not Kafka's copy) |
+| ``segment [LINE | LINE ...]`` | a new segment, perhaps with its batches; the last one is the active one |
+| ``batch KEYS [codec=C] [append-time=T] [max-time=T] [base=N] [last=N]`` | a record for each key |
+| ``record KEY [offset=N] [time=T] [header:NAME=VALUE ...]`` | a record more, in the batch above |
+| ``v0 KEYS [codec=C]``, ``v1 ...`` | a message set |
+| ``sent P KEYS [codec=C]``, ``plain P KEYS`` | a batch of producer P (``P.EPOCH``), in a transaction and not |
+| ``commit P``, ``abort P`` | the marker that ends its transaction |
+| ``gap N`` | skips offsets |
+| ``clean`` | what is above is appended, and the log is cleaned: first at 30d, then a millisecond before 31d, then at 31d |
+
+``KEYS`` are letters: a capital letter is a tombstone of its key, a dot a record without a key, an apostrophe none at all. Other
+keys are separated by commas: ``0x00ff``, ``""``, and ``k*70000``, which repeats a letter.
+
+After ``clean`` come the lines of the answer, which begin with ``>`` and are written from Kafka's files by ``python -m
+tests.scenarios``: ``skipped``, or the offset that is cleaned up to; then each segment with the batches that remain, and a
+digest of its files. ``a3`` is key ``a`` at offset 3, ``c4,d5`` are one batch, ``commit.1@7`` is a marker, ``(9)`` a batch
+without records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tests.kafka.encode import Batch, Producer
+from tests.scenarios.writer import DAY, HOUR, T, Writer
+
+#: the times of the rounds
+ROUNDS = (T + 30 * DAY, T + 31 * DAY - 1, T + 31 * DAY)
+#: the modification time of segment files for which the scenario sets no other
+MTIME = T + 29 * DAY
+HERE = Path(__file__).resolve().parent
+_UNITS = {"d": DAY, "h": HOUR, "m": 60_000, "s": 1_000, "ms": 1}
+
+Segments = Sequence[Sequence[bytes]]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One log, its appends and its settings.
+
+    ``rounds`` has for each round the segments appended before it, possibly none; the last of them is the active one until more
+    are appended. ``config`` adds topic-level settings to compaction of everything dirty. ``mtimes`` are modification times of
+    segments by base offset. ``high_watermark`` and ``checkpoint`` are entries of the directory's files before the first round.
+    ``damage`` may change the partition directory before the first round, and Kafka's, too, if ``damages_kafkas``.
+    ``only_kafka``: its files cannot be made without Kafka. ``answers`` has for each round the lines of Kafka's answer.
+    """
+
+    rounds: Sequence[Segments]
+    config: Mapping[str, str] = field(default_factory=dict)
+    mtimes: Mapping[int, int] = field(default_factory=dict)
+    checkpoint: int | None = None
+    high_watermark: int | None = None
+    log_start_offset: int = 0
+    damage: Callable[[Path], None] | None = None
+    damages_kafkas: bool = True
+    only_kafka: bool = False
+    answers: Sequence[Sequence[str]] = ()
+
+    @property
+    def topic_config(self) -> dict[str, str]:
+        """All topic-level settings."""
+        return {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", **self.config}
+
+
+def scenarios(name: str) -> dict[str, Scenario]:
+    """Those of the file ``NAME.txt``, by their names."""
+    return {scenario: parse(lines) for scenario, lines in sections((HERE / f"{name}.txt").read_text(encoding="utf-8"))}
+
+
+def files() -> list[str]:
+    """The names of all files."""
+    return sorted(path.stem for path in HERE.glob("*.txt"))
+
+
+def sections(text: str) -> Iterator[tuple[str, list[str]]]:
+    """The lines of each scenario of a file."""
+    for section in re.split(r"^scenario ", text, flags=re.MULTILINE)[1:]:
+        name, *lines = section.splitlines()
+        yield name.partition("#")[0].strip(), lines
+
+
+def with_answers(text: str, answers: Mapping[str, Sequence[Sequence[str]]]) -> str:
+    """A file's text with other answers, by scenario and round."""
+    lines, name, number = [], "", 0
+    for line in text.splitlines():
+        if line.startswith(">"):
+            continue
+        lines.append(line)
+        if line.startswith("scenario "):
+            name, number = line.partition("#")[0].split()[1], 0
+        elif line.split()[:1] == ["clean"]:
+            lines += [f"> {each}" for each in answers[name][number]]
+            number += 1
+    return "\n".join(lines) + "\n"
+
+
+def time_of(text: str) -> int:
+    """Milliseconds after the record at offset 0."""
+    match = re.fullmatch(r"(-?)((?:\d+(?:ms|d|h|m|s))+)", text)
+    if match is None:
+        raise ValueError(f"no time: {text!r}")
+    parts = re.findall(r"(\d+)(ms|d|h|m|s)", match[2])
+    return (-1 if match[1] else 1) * sum(int(number) * _UNITS[unit] for number, unit in parts)
+
+
+def keys_of(text: str) -> str | list[bytes | None]:
+    """The keys of a line."""
+    if text == "'":
+        return []
+    if re.fullmatch(r"[A-Za-z.]+", text):
+        return text
+    return [_key(each) for each in text.split(",")]
+
+
+def _key(text: str) -> bytes | None:
+    if text == '""':
+        return b""
+    if text.startswith("0x"):
+        return bytes.fromhex(text[2:])
+    letter, _, times = text.partition("*")
+    return letter.encode() * int(times or 1)
+
+
+class _Parser:
+    """The state of a scenario while its lines are read."""
+
+    def __init__(self) -> None:
+        self.scenario, self.writer = Scenario(()), Writer()
+        self.rounds: list[list[list[bytes | Batch]]] = []
+        self.segments: list[list[bytes | Batch]] = []
+        self.answers: list[list[str]] = []
+        self.config: dict[str, str] = {}
+        self.mtimes: dict[int, int] = {}
+
+    def line(self, line: str) -> None:
+        if line.startswith(">"):
+            self.answers[-1].append(line[1:].strip())
+            return
+        line = line.partition("#")[0].strip()
+        if line.startswith("segment "):
+            self._segment()
+            for batch in line.removeprefix("segment ").split(" | "):
+                self.line(batch)
+            return
+        words = line.split()
+        if not words:
+            return
+        headers = [word.removeprefix("header:") for word in words if word.startswith("header:")]
+        words = [word for word in words if not word.startswith("header:")]
+        named = {match[1].replace("-", "_"): match[2] for word in words[1:] if (match := re.fullmatch(r"([a-z-]+)=(.*)", word))}
+        plain = [word for word in words[1:] if not re.match(r"[a-z-]+=", word)]
+        if words[0] in _STATE:
+            state: dict[str, Any] = {_STATE[words[0]]: int(plain[0])}
+            self.scenario = replace(self.scenario, **state)
+        elif words[0] == "only-kafka":
+            self.scenario = replace(self.scenario, only_kafka=True)
+        elif words[0] == "record":
+            self._record(headers, *plain, **named)
+        else:
+            getattr(self, f"_{words[0]}")(*plain, **named)
+
+    def _set(self, name: str, *value: str) -> None:
+        self.config[name] = " ".join(value)
+
+    def _writer(self, size: str = "", time: str = "", offset: str = "") -> None:
+        if size:
+            self.writer.size = int(size)
+        if time:
+            self.writer.time_ms = T + time_of(time)
+        if offset:
+            self.writer.offset = int(offset)
+
+    def _mtime(self, base: str, time: str) -> None:
+        self.mtimes[int(base)] = T + time_of(time)
+
+    def _without(self, suffix: str, whose: str = "") -> None:
+        def remove(partition: Path) -> None:
+            for file in sorted(partition.glob(f"*{suffix}"))[:1]:
+                file.unlink()
+
+        self.scenario = replace(self.scenario, damage=remove, damages_kafkas=whose != "ours")
+
+    def _segment(self) -> None:
+        self.segments.append([])
+
+    def _batch(self, keys: str = "'", **named: str) -> None:
+        fields: dict[str, Any] = {_FIELDS[name]: _VALUES[name](text) for name, text in named.items()}
+        self.segments[-1].append(Batch(self.writer.records(keys_of(keys)), **fields))
+
+    def _record(self, headers: Sequence[str], key: str, offset: str = "", time: str = "", value: str = "") -> None:
+        batch = self.segments[-1][-1]
+        assert isinstance(batch, Batch)
+        if offset:
+            self.writer.offset = int(offset)
+        (record,) = self.writer.records(keys_of(key))
+        if time:
+            record = record._replace(timestamp=T + time_of(time))
+        if value:
+            record = record._replace(value=value.encode())
+        pairs = [header.partition("=")[::2] for header in headers]
+        found = tuple((name.encode(), None if text == "null" else text.encode()) for name, text in pairs)
+        record = record._replace(headers=found)
+        self.segments[-1][-1] = replace(batch, records=[*batch.records, record])
+
+    def _v0(self, keys: str, codec: str = "none", magic: int = 0) -> None:
+        self.segments[-1].append(self.writer.legacy(keys_of(keys), magic, codec))
+
+    def _v1(self, keys: str, codec: str = "none") -> None:
+        self._v0(keys, codec, 1)
+
+    def _sent(self, producer: str, keys: str, codec: str = "none") -> None:
+        self.segments[-1].append(self.writer.sent(_producer(producer), keys, codec=codec))
+
+    def _plain(self, producer: str, keys: str) -> None:
+        self.segments[-1].append(self.writer.sent(_producer(producer), keys, transactional=False))
+
+    def _commit(self, producer: str) -> None:
+        self.segments[-1].append(self.writer.commit(_producer(producer)))
+
+    def _abort(self, producer: str) -> None:
+        self.segments[-1].append(self.writer.abort(_producer(producer)))
+
+    def _gap(self, offsets: str) -> None:
+        self.writer.offset += int(offsets)
+
+    def _clean(self) -> None:
+        self.rounds.append(self.segments)
+        self.segments = []
+        self.answers.append([])
+
+    def result(self) -> Scenario:
+        rounds = [[[_encoded(batch) for batch in segment] for segment in segments] for segments in self.rounds]
+        return replace(self.scenario, rounds=rounds, config=self.config, mtimes=self.mtimes, answers=self.answers)
+
+
+_STATE = {"checkpoint": "checkpoint", "high-watermark": "high_watermark", "log-start": "log_start_offset"}
+_FIELDS = {
+    "codec": "codec",
+    "append_time": "log_append_time",
+    "max_time": "max_timestamp",
+    "base": "base_offset",
+    "last": "last_offset",
+}
+_VALUES: Mapping[str, Callable[[str], object]] = {
+    "codec": str,
+    "append_time": lambda text: T + time_of(text),
+    "max_time": lambda text: T + time_of(text),
+    "base": int,
+    "last": int,
+}
+
+
+def _producer(text: str) -> Producer:
+    number, _, epoch = text.partition(".")
+    return Producer(int(number), int(epoch or 0))
+
+
+def _encoded(batch: bytes | Batch) -> bytes:
+    return batch.encode() if isinstance(batch, Batch) else batch
+
+
+def parse(lines: Sequence[str]) -> Scenario:
+    """A scenario's lines, without the first.
+
+    :raises ValueError: a line is not of the language
+    """
+    parser = _Parser()
+    for number, line in enumerate(lines, 2):
+        try:
+            parser.line(line)
+        except (ValueError, TypeError, AttributeError, KeyError, IndexError, AssertionError) as error:
+            raise ValueError(f"line {number} of the scenario, {line.strip()!r}: {error}") from error
+    return parser.result()

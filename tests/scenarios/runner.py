@@ -1,0 +1,121 @@
+"""Lays the logs of scenarios out as plain segment files, and cleans them without Kafka: its answers are in the files.
+
+A ``Way`` is how a round is carried out: the reports by topic, and the directory that the next round continues.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compaction.engine import Engine
+from compaction.report import LogReport, LogStatus
+from compaction.run.compact import clean_logs
+from compaction.run.run import Environment
+from compaction.run.sizing import Sizes
+from tests.local_job import TopicConfigs, clean_locally, request_for, write_offsets
+from tests.local_passes import LocalPasses
+from tests.oracle.records import decode
+from tests.scenarios.answers import answer_of
+from tests.scenarios.language import MTIME, ROUNDS, Scenario
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Reports = Mapping[str, LogReport]
+Way = Callable[[Path, int, TopicConfigs], tuple[Reports, Path]]
+
+
+def in_place(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Reports, Path]:
+    """In this process."""
+    return clean_locally(log_dir, now_ms, topics), log_dir
+
+
+def in_many_tasks(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Reports, Path]:
+    """With shards, slices and parts so small that most logs need several of each."""
+    return clean_locally(log_dir, now_ms, topics, Sizes(600, 2_000, 5)), log_dir
+
+
+def after_a_dry_run(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Reports, Path]:
+    """A dry run first, which changes nothing and reports what the run then does."""
+    before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
+    promised = clean_locally(log_dir, now_ms, topics, dry_run=True)
+    assert {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()} == before
+    done = clean_locally(log_dir, now_ms, topics)
+    assert {name: _figures(each) for name, each in promised.items()} == {name: _figures(each) for name, each in done.items()}
+    return done, log_dir
+
+
+def _figures(report: LogReport) -> tuple[object, ...]:
+    records = report.records_before, report.records_after
+    return report.status, report.end_offset, *records, report.bytes_before, report.bytes_after
+
+
+def in_copies(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Reports, Path]:
+    """Each round makes a copy, and the next one continues that."""
+    copy = log_dir.with_name(f"{log_dir.name}-copy")
+    request = replace(request_for(log_dir, now_ms, topics), output_dir=str(copy))
+    return {log.topic: log for log in clean_logs(LocalPasses, request).logs}, copy
+
+
+def by(start: Callable[[], Engine], sizes: Sizes | None = None) -> Way:
+    """By an engine."""
+
+    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Reports, Path]:
+        report = clean_logs(start, request_for(log_dir, now_ms, topics), Environment(sizes=sizes))
+        return {log.topic: log for log in report.logs}, log_dir
+
+    return clean
+
+
+def on_spark(session: SparkSession) -> Way:
+    """As Spark jobs."""
+    from compaction.engines.spark import SparkEngine
+
+    return by(lambda: SparkEngine(session.sparkContext))
+
+
+def rounds_of(log_dir: Path, found: Mapping[str, Scenario], way: Way) -> Iterator[tuple[str, int, list[str]]]:
+    """The name, the number of the round and the answer of each round, of logs in one directory."""
+    for number, now_ms in enumerate(ROUNDS):
+        alive = {name: scenario for name, scenario in found.items() if number < len(scenario.rounds)}
+        for name, scenario in alive.items():
+            append(log_dir / f"{name}-0", scenario, number)
+        if number == 0:
+            write_offsets(
+                log_dir,
+                log_starts={name: scenario.log_start_offset or None for name, scenario in alive.items()},
+                high_watermarks={name: scenario.high_watermark for name, scenario in alive.items()},
+                cleaner_offsets={name: scenario.checkpoint for name, scenario in alive.items()},
+            )
+        reports, log_dir = way(log_dir, now_ms, {name: scenario.topic_config for name, scenario in alive.items()})
+        for name in alive:
+            yield name, number, _answer(log_dir / f"{name}-0", reports[name])
+
+
+def _answer(partition: Path, report: LogReport) -> list[str]:
+    if report.status is LogStatus.FAILED:
+        return [f"failed: {report.reason}"]
+    return answer_of(partition, None if report.status is LogStatus.SKIPPED else report.end_offset)
+
+
+def append(partition: Path, scenario: Scenario, number: int) -> None:
+    """The segments that are appended before a round: the first offset of each is the end of the log."""
+    partition.mkdir(parents=True, exist_ok=True)
+    for segment in scenario.rounds[number]:
+        base = end_of(partition)
+        file = partition / f"{base:020d}.log"
+        file.write_bytes(b"".join(segment))
+        mtime_ms = scenario.mtimes.get(base, MTIME)
+        os.utime(file, ns=(mtime_ms * 10**6,) * 2)
+
+
+def end_of(partition: Path) -> int:
+    """The offset after the last batch; that of an empty log is 0."""
+    last = max(partition.glob("*.log"), default=None)
+    if last is None:
+        return 0
+    return max((batch.next_offset for batch in decode(last.read_bytes())), default=int(last.stem))

@@ -1,0 +1,93 @@
+"""Each scenario leaves what Kafka left, however it is cleaned; ``tests/conformance`` compares the answers with Kafka's."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from compaction.certifier.certificate import Status
+from compaction.certifier.find_pairs import VerifyRequest
+from compaction.engines.local import LocalEngine
+from tests.certifier.certify import certify
+from tests.local_job import KAFKA, TopicConfigs, clean_locally, resolver_of
+from tests.memory import scratch
+from tests.scenarios.language import files, parse, scenarios, with_answers
+from tests.scenarios.runner import Reports, Way, after_a_dry_run, by, in_copies, in_many_tasks, in_place, on_spark, rounds_of
+
+FOUND = {file: {name: one for name, one in scenarios(file).items() if not one.only_kafka} for file in files()}
+#: a version of each set of rules
+OLDER = "2.8", "3.0", "3.3", "3.9", "4.0"
+ANSWERS = {name: list(map(list, one.answers)) for found in FOUND.values() for name, one in found.items()}
+
+
+def certified(version: str) -> Way:
+    """By the rules of a version of Kafka: the certifier says that the result holds."""
+
+    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Reports, Path]:
+        reports = clean_locally(log_dir, now_ms, topics, kafka_version=version)
+        request = VerifyRequest((), (str(log_dir),), now_ms, exact=True, resolver=resolver_of(topics), kafka_version=version)
+        found = [log for log in certify(request).logs if log.topic in topics]
+        assert {log.topic: log.lines() for log in found if log.status is not Status.HOLDS} == {}
+        return reports, log_dir
+
+    return clean
+
+
+def answers(way: Way) -> Mapping[str, list[list[str]]]:
+    """What each scenario leaves after each round."""
+    left: dict[str, list[list[str]]] = defaultdict(list)
+    with scratch() as root:
+        for file, found in FOUND.items():
+            for name, _, answer in rounds_of(root / file, found, way):
+                left[name].append(answer)
+    return left
+
+
+@pytest.fixture(scope="module")
+def left() -> Mapping[str, list[list[str]]]:
+    return answers(in_place)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_scenario_leaves_what_kafka_left(left: Mapping[str, list[list[str]]], name: str) -> None:
+    assert left[name] == ANSWERS[name]
+
+
+@pytest.mark.parametrize("way", [in_many_tasks, after_a_dry_run, in_copies], ids=lambda way: way.__name__)
+def test_it_does_not_matter_how(way: Way) -> None:
+    assert answers(way) == ANSWERS
+
+
+@pytest.mark.parametrize("version", [KAFKA, *(pytest.param(each, marks=pytest.mark.slow) for each in OLDER)])
+def test_the_result_is_certified(version: str) -> None:
+    left = answers(certified(version))
+    assert version != KAFKA or left == ANSWERS
+
+
+def test_worker_processes_leave_the_same() -> None:
+    engine = LocalEngine(2, inline_bytes=0)
+    try:
+        assert answers(by(lambda: engine)) == ANSWERS
+    finally:
+        engine.close()
+
+
+@pytest.mark.spark
+def test_spark_leaves_the_same(request: pytest.FixtureRequest) -> None:
+    assert answers(on_spark(request.getfixturevalue("spark"))) == ANSWERS
+
+
+def test_answers_are_written_below_their_rounds() -> None:
+    text = "# a comment\n\nscenario one\nsegment batch a\nclean\n> old\nclean\n\nscenario two\nclean\n> old\n> old\n"
+    new = with_answers(text, {"one": [["x", "y"], ["z"]], "two": [["w"]]})
+    assert new == "# a comment\n\nscenario one\nsegment batch a\nclean\n> x\n> y\nclean\n> z\n\nscenario two\nclean\n> w\n"
+
+
+@pytest.mark.parametrize("line", ["batch ab", "set", "fly 3", "writer time=3x", "segment batch a | record"])
+def test_a_line_that_is_not_of_the_language_is_named(line: str) -> None:
+    lines = ["segment batch a", line] if line != "batch ab" else [line]
+    with pytest.raises(ValueError, match=rf"line {len(lines) + 1} of the scenario, '{line.replace('|', '.')}'"):
+        parse(lines)
