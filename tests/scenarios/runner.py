@@ -1,12 +1,13 @@
 """Lays the logs of scenarios out as plain segment files, and cleans them without Kafka: its answers are in the files.
 
-A ``Way`` is how a round is carried out: the reports by topic, and the directory that the next round continues.
+A ``Way`` is how a round is carried out: the offset up to which each topic was cleaned (``None``: skipped), and the directory
+that the next round continues.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,28 +26,35 @@ from tests.scenarios.language import MTIME, ROUNDS, Scenario
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Reports = Mapping[str, LogReport]
-Way = Callable[[Path, int, TopicConfigs], tuple[Reports, Path]]
+Ends = Mapping[str, int | None]
+Way = Callable[[Path, int, TopicConfigs], tuple[Ends, Path]]
 
 
-def in_place(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Reports, Path]:
+def ends(reports: Iterable[LogReport]) -> Ends:
+    """Of the logs of a run."""
+    found = list(reports)
+    assert {log.topic: log.reason for log in found if log.status is LogStatus.FAILED} == {}
+    return {log.topic: None if log.status is LogStatus.SKIPPED else log.end_offset for log in found}
+
+
+def in_place(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Ends, Path]:
     """In this process."""
-    return clean_locally(log_dir, now_ms, topics), log_dir
+    return ends(clean_locally(log_dir, now_ms, topics).values()), log_dir
 
 
-def in_many_tasks(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Reports, Path]:
+def in_many_tasks(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Ends, Path]:
     """With shards, slices and parts so small that most logs need several of each."""
-    return clean_locally(log_dir, now_ms, topics, Sizes(600, 2_000, 5)), log_dir
+    return ends(clean_locally(log_dir, now_ms, topics, Sizes(600, 2_000, 5)).values()), log_dir
 
 
-def after_a_dry_run(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Reports, Path]:
+def after_a_dry_run(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Ends, Path]:
     """A dry run first, which changes nothing and reports what the run then does."""
     before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
     promised = clean_locally(log_dir, now_ms, topics, dry_run=True)
     assert {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()} == before
     done = clean_locally(log_dir, now_ms, topics)
     assert {name: _figures(each) for name, each in promised.items()} == {name: _figures(each) for name, each in done.items()}
-    return done, log_dir
+    return ends(done.values()), log_dir
 
 
 def _figures(report: LogReport) -> tuple[object, ...]:
@@ -54,19 +62,18 @@ def _figures(report: LogReport) -> tuple[object, ...]:
     return report.status, report.end_offset, *records, report.bytes_before, report.bytes_after
 
 
-def in_copies(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Reports, Path]:
+def in_copies(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Ends, Path]:
     """Each round makes a copy, and the next one continues that."""
     copy = log_dir.with_name(f"{log_dir.name}-copy")
     request = replace(request_for(log_dir, now_ms, topics), output_dir=str(copy))
-    return {log.topic: log for log in clean_logs(LocalPasses, request).logs}, copy
+    return ends(clean_logs(LocalPasses, request).logs), copy
 
 
 def by(start: Callable[[], Engine], sizes: Sizes | None = None) -> Way:
     """By an engine."""
 
-    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Reports, Path]:
-        report = clean_logs(start, request_for(log_dir, now_ms, topics), Environment(sizes=sizes))
-        return {log.topic: log for log in report.logs}, log_dir
+    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Ends, Path]:
+        return ends(clean_logs(start, request_for(log_dir, now_ms, topics), Environment(sizes=sizes)).logs), log_dir
 
     return clean
 
@@ -91,15 +98,9 @@ def rounds_of(log_dir: Path, found: Mapping[str, Scenario], way: Way) -> Iterato
                 high_watermarks={name: scenario.high_watermark for name, scenario in alive.items()},
                 cleaner_offsets={name: scenario.checkpoint for name, scenario in alive.items()},
             )
-        reports, log_dir = way(log_dir, now_ms, {name: scenario.topic_config for name, scenario in alive.items()})
+        cleaned, log_dir = way(log_dir, now_ms, {name: scenario.topic_config for name, scenario in alive.items()})
         for name in alive:
-            yield name, number, _answer(log_dir / f"{name}-0", reports[name])
-
-
-def _answer(partition: Path, report: LogReport) -> list[str]:
-    if report.status is LogStatus.FAILED:
-        return [f"failed: {report.reason}"]
-    return answer_of(partition, None if report.status is LogStatus.SKIPPED else report.end_offset)
+            yield name, number, answer_of(log_dir / f"{name}-0", cleaned[name])
 
 
 def append(partition: Path, scenario: Scenario, number: int) -> None:

@@ -15,7 +15,8 @@ from tests.certifier.certify import certify
 from tests.local_job import KAFKA, TopicConfigs, clean_locally, resolver_of
 from tests.memory import scratch
 from tests.scenarios.language import files, parse, scenarios, with_answers
-from tests.scenarios.runner import Reports, Way, after_a_dry_run, by, in_copies, in_many_tasks, in_place, on_spark, rounds_of
+from tests.scenarios.plain import plainly
+from tests.scenarios.runner import Ends, Way, after_a_dry_run, by, ends, in_copies, in_many_tasks, in_place, on_spark, rounds_of
 
 FOUND = {file: {name: one for name, one in scenarios(file).items() if not one.only_kafka} for file in files()}
 #: a version of each set of rules
@@ -26,12 +27,12 @@ ANSWERS = {name: list(map(list, one.answers)) for found in FOUND.values() for na
 def certified(version: str) -> Way:
     """By the rules of a version of Kafka: the certifier says that the result holds."""
 
-    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Reports, Path]:
+    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Ends, Path]:
         reports = clean_locally(log_dir, now_ms, topics, kafka_version=version)
         request = VerifyRequest((), (str(log_dir),), now_ms, exact=True, resolver=resolver_of(topics), kafka_version=version)
         found = [log for log in certify(request).logs if log.topic in topics]
         assert {log.topic: log.lines() for log in found if log.status is not Status.HOLDS} == {}
-        return reports, log_dir
+        return ends(reports.values()), log_dir
 
     return clean
 
@@ -65,6 +66,11 @@ def test_it_does_not_matter_how(way: Way) -> None:
 def test_the_result_is_certified(version: str) -> None:
     left = answers(certified(version))
     assert version != KAFKA or left == ANSWERS
+
+
+def test_the_plain_cleaner_leaves_the_same() -> None:
+    """So random logs, which only it judges, are judged as by Kafka."""
+    assert answers(plainly({name: one for found in FOUND.values() for name, one in found.items()})) == ANSWERS
 
 
 def test_worker_processes_leave_the_same() -> None:
