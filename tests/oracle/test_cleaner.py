@@ -1,4 +1,5 @@
-"""The oracle against known facts; ``test_against_kafka`` compares it with Kafka itself."""
+"""The oracle against facts that no scenario shows; ``tests/scenarios`` compares it with Kafka's answers, ``test_against_kafka``
+with Kafka."""
 
 from __future__ import annotations
 
@@ -16,7 +17,6 @@ from tests.oracle.records import KafkaRefuses, NaiveRecord
 from tests.oracle.rules import rules_in
 from tests.oracle.segments import NaiveSegment, SegmentOverflows, write_segment
 
-CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 RETENTION_MS = 1_000
 
 
@@ -31,48 +31,6 @@ def clean(
 
 def records(segments: Sequence[NaiveSegment]) -> list[NaiveRecord]:
     return [record for segment in segments for batch in segment.batches for record in batch.records()]
-
-
-@pytest.mark.parametrize("codec", CODECS.values(), ids=list(CODECS))
-@pytest.mark.parametrize("seed", range(5))
-def test_the_last_value_of_each_key_survives(seed: int, codec: int) -> None:
-    magics = (2,) if codec == 4 else (0, 1, 2)
-    log = random_log(seed, Flavour(transactions=False, codecs=(codec,), magics=magics)).segments
-    dirty = [record for record in records(log[:-1]) if record.key is not None]
-    last = {record.key: record for record in dirty}
-    cleaned = after_round(log, clean(log))[:-1]
-    assert records(cleaned) == sorted(last.values(), key=lambda record: record.offset)
-
-
-def test_a_second_run_changes_nothing_until_time_passes_a_horizon() -> None:
-    log = random_log(3, Flavour(transactions=False)).segments
-    once = after_round(log, clean(log, now_ms=10_000))
-    assert after_round(once, clean(once, now_ms=10_000 + RETENTION_MS - 1)) == once
-    assert after_round(once, clean(once, now_ms=10_000 + RETENTION_MS)) != once
-
-
-def test_a_tombstone_gets_a_horizon_and_keeps_its_timestamps() -> None:
-    log = LogBuilder()
-    log.batch([Sent(b"a", b"1", 500), Sent(b"a", None, 700), Sent(b"b", b"2", 400)])
-    log.roll(1)
-    first = after_round(segments := log.build(1), clean(segments, now_ms=10_000))
-    (batch,) = first[0].batches
-    assert batch.delete_horizon_ms == 11_000
-    assert (batch.base_offset, batch.last_offset, batch.count, batch.max_timestamp) == (0, 2, 2, 700)
-    assert [(r.offset, r.timestamp, r.value) for r in batch.records()] == [(1, 700, None), (2, 400, b"2")]
-    second = after_round(first, clean(first, now_ms=11_000))
-    (batch,) = second[0].batches
-    assert [r.offset for r in batch.records()] == [2]
-    assert batch.delete_horizon_ms == 11_000
-    assert batch.max_timestamp == 400
-
-
-def test_log_append_time_stays_the_time_of_every_record() -> None:
-    log = LogBuilder()
-    log.batch([Sent(b"a", b"1", 1), Sent(b"a", b"2", 2)], Batching(log_append_ms=900))
-    log.roll(1)
-    (batch,) = after_round(segments := log.build(1), clean(segments))[0].batches
-    assert (batch.base_timestamp, batch.max_timestamp, batch.log_append_time) == (900, 900, True)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -93,33 +51,6 @@ def test_message_sets_become_batches_since_4_0_that_begin_at_their_first_kept_re
     before = after_round(segments, clean(segments, release="3.9.2"))[0].batches
     assert {batch.magic for batch in before} == {magic}
     assert [batch.records() for batch in before] == [batch.records() for batch in batches]
-
-
-def test_tombstones_of_message_sets_in_old_segments_are_dropped() -> None:
-    log = LogBuilder()
-    log.legacy([Sent(b"a", None)], 1)
-    log.roll(1_000)
-    log.batch([Sent(b"z", b"")])
-    log.roll(1_000 + RETENTION_MS)
-    log.batch([Sent(b"y", b"")])
-    log.roll(9_000)
-    segments = log.build()
-
-    def survives(first_dirty: int) -> bool:
-        return any(r.key == b"a" for r in records(after_round(segments, clean(segments, first_dirty=first_dirty))))
-
-    assert survives(0)
-    assert survives(1)
-    assert not survives(2)
-
-
-def test_records_without_a_key_are_dropped_and_counted() -> None:
-    log = LogBuilder()
-    log.batch([Sent(None, b"1"), Sent(b"", b"2")])
-    log.roll(1)
-    result = clean(segments := log.build(1))
-    assert [r.key for r in records(after_round(segments, result))] == [b""]
-    assert result.stats.invalid_messages_read == 1
 
 
 @pytest.mark.parametrize(
@@ -147,21 +78,6 @@ def test_a_full_map_ends_the_round_at_the_last_record_it_took() -> None:
     result = clean_log_naively(segments := log.build(1), NaiveConfig(max_keys=2), NaiveRound(0, 5, 0))
     assert result.end_offset == 2
     assert [r.offset for r in records(after_round(segments, result))] == [0, 1, 2, 3, 4]
-
-
-def test_an_index_entry_comes_before_a_batch_once_more_than_the_interval_was_written() -> None:
-    raws = []
-    log = LogBuilder()
-    for time in (5, 9, 7, 9, 12):
-        log.batch([Sent(b"k", b"v", time)])
-    raws = [batch.raw for batch in log.build()[0].batches]
-    size = len(raws[0])
-    segment = write_segment(0, raws, 2 * size - 1, mtime_ms=1)
-    assert list(struct.iter_unpack(">ii", segment.index)) == [(2, 2 * size), (4, 4 * size)]
-    assert list(struct.iter_unpack(">qi", segment.time_index)) == [(9, 1), (12, 4)]
-    rarer = write_segment(0, raws, 2 * size, mtime_ms=1)
-    assert list(struct.iter_unpack(">ii", rarer.index)) == [(3, 3 * size)]
-    assert list(struct.iter_unpack(">qi", rarer.time_index)) == [(9, 1), (12, 4)]
 
 
 def test_an_offset_out_of_the_segments_range_is_an_error() -> None:
