@@ -11,17 +11,20 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.compare import differences
-from tests.conformance.ours import clean_in_process, topics_file
+from tests.conformance.compare import differences, state_differences
+from tests.conformance.ours import clean_in_process, expire_ours, topics_file
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.gateway import Gateway, shared_gateway
-from tests.kafka.log import KafkaLog, Opening
-from tests.scenarios.answers import answer_of
+from tests.kafka.log import KafkaLog, Opening, expire_partition
+from tests.scenarios.answers import Outcome, answer_of
 from tests.scenarios.language import MTIME, ROUNDS, Scenario
+
+#: as high as that of any batch: a follower ignores batches of a later epoch than its leader's
+_NEWEST_EPOCH = 9
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Round:
         if self.ours["status"] == "failed":
             return [f"we failed: {self.ours['reason']}"]
         if self.kafkas is None:
+            if self.answer[0].startswith("deleted"):
+                return list(self.differences)
             cleaned = [] if self.ours["status"] == "skipped" else [f"we cleaned, Kafka would not: {self.ours['reason']}"]
             return [*cleaned, *self.differences]
         if self.ours["status"] == "skipped":
@@ -65,6 +70,8 @@ class Bench:
         self._scenarios = scenarios
         self.ours, self.kafkas = root / "ours", root / "kafkas"
         self._checkpoints = {name: scenario.checkpoint for name, scenario in scenarios.items()}
+        self._starts = {name: scenario.log_start_offset for name, scenario in scenarios.items()}
+        self._deleted = dict.fromkeys(scenarios, 0)
         self._ends: dict[str, int] = {}
         self._config = topics_file(root / "topics.toml", {name: one.topic_config for name, one in scenarios.items()})
         self.ours.mkdir()
@@ -80,14 +87,18 @@ class Bench:
             if number == 0:
                 self._write_checkpoints()
             options = ("--config", str(self._config), "--kafka-version", self._gateway.version)
-            reports = clean_in_process(self.ours, now_ms, *options)
+            ours = expire_ours if all(self._scenarios[name].expires for name in names) else clean_in_process
+            reports = ours(self.ours, now_ms, *(options[:2] if ours is expire_ours else options))
             for name in names:
                 kafkas = self._clean_with_kafka(name, now_ms)
+                outcome = Outcome(None if kafkas is None else kafkas.end_offset, self._deleted[name])
                 interval = int(self._scenarios[name].config.get("index.interval.bytes", "4096"))
                 differ = differences(self._gateway, self.ours / f"{name}-0", self.kafkas / f"{name}-0", interval)
+                if self._scenarios[name].deletes:
+                    differ += state_differences(self.ours / f"{name}-0", self.kafkas / f"{name}-0")
                 found[name, number] = Round(
                     reports[f"{name}-0"], kafkas, differ,
-                    answer_of(self.kafkas / f"{name}-0", None if kafkas is None else kafkas.end_offset),
+                    answer_of(self.kafkas / f"{name}-0", outcome, self._starts[name]),
                 )  # fmt: skip
         return found
 
@@ -100,7 +111,7 @@ class Bench:
             with KafkaLog(self._writer, path, Opening(ROUNDS[number], scenario.topic_config)) as log:
                 if number:
                     log.roll()
-                log.write(scenario.rounds[number])
+                log.write(scenario.rounds[number], leader_epoch=_NEWEST_EPOCH)
                 self._ends[name] = log.end_offset
             for file in path.glob("*.log"):
                 mtime_ms = scenario.mtimes.get(int(file.stem), MTIME)
@@ -115,7 +126,13 @@ class Bench:
     def _clean_with_kafka(self, name: str, now_ms: int) -> CleanResult | None:
         path = self.kafkas / f"{name}-0"
         one = self._scenarios[name]
-        opening = Opening(now_ms, one.topic_config, one.log_start_offset, one.high_watermark)
+        opening = Opening(now_ms, one.topic_config, self._starts[name], one.high_watermark)
+        if one.deletes:
+            expired = expire_partition(self._gateway, path, opening)
+            self._starts[name], self._deleted[name] = expired.log_start_offset, expired.segments_deleted
+            opening = replace(opening, log_start_offset=self._starts[name])
+        if one.expires:
+            return None
         outcome = clean_partition_if_due(self._gateway, path, opening, self._checkpoints[name])
         if not isinstance(outcome, CleanResult):
             return None

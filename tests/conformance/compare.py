@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from compaction.formats.producer_snapshot import read_snapshot
+from compaction.names import LEADER_EPOCHS
 from tests.conformance.segment_bytes import RawBatch, batches_of, expected_indexes, segments_of
 from tests.conformance.stories import has_sparse_indexes
 from tests.kafka.gateway import Gateway
@@ -33,6 +35,16 @@ def differences(gateway: Gateway, ours: Path, kafkas: Path, index_interval_bytes
     return found
 
 
+def state_differences(ours: Path, kafkas: Path) -> Iterator[str]:
+    """Of the leader epochs, and of the producers in snapshots."""
+    epochs = [(side / LEADER_EPOCHS).read_text() if (side / LEADER_EPOCHS).exists() else "none" for side in (ours, kafkas)]
+    if epochs[0] != epochs[1]:
+        yield f"{ours.name}: leader epochs {epochs[0]!r}, Kafka's {epochs[1]!r}"
+    for snapshot in sorted({path.name for path in ours.glob("*.snapshot")} & {path.name for path in kafkas.glob("*.snapshot")}):
+        if read_snapshot((ours / snapshot).read_bytes()) != read_snapshot((kafkas / snapshot).read_bytes()):
+            yield f"{ours.name}: the producers in {snapshot} differ"
+
+
 def _names(ours: Path, kafkas: Path) -> Iterator[str]:
     mine, theirs = (_files_of(side) for side in (ours, kafkas))
     for name in sorted(mine - theirs):
@@ -53,7 +65,9 @@ def _files_of(partition: Path) -> set[str]:
 
 
 def _segment(gateway: Gateway, base: int, mine: Path, theirs: Path, interval: int) -> Iterator[str]:
-    if mine.stat().st_mtime_ns // 10**6 != theirs.stat().st_mtime_ns // 10**6:
+    # a new segment has the time at which the program ran
+    written = mine.stat().st_size or theirs.stat().st_size
+    if written and mine.stat().st_mtime_ns // 10**6 != theirs.stat().st_mtime_ns // 10**6:
         yield f"mtime {mine.stat().st_mtime_ns // 10**6}, Kafka's {theirs.stat().st_mtime_ns // 10**6}"
     yield from _same_file(mine, theirs, ".txnindex")
     ours, kafkas = batches_of(mine.read_bytes()), batches_of(theirs.read_bytes())

@@ -6,26 +6,34 @@ import struct
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.oracle.records import NaiveBatch, NaiveRecord, decode
 
 _INDEXES = (".index", ".timeindex", ".txnindex")
 
 
-def answer_of(partition: Path, end_offset: int | None) -> list[str]:
-    """A partition directory after a round.
+class Outcome(NamedTuple):
+    """The offset up to which a log was cleaned, ``None`` if it was not; the number of segments that were deleted."""
 
-    :param end_offset: the offset up to which it was cleaned; ``None`` if it was skipped, whose files are not repeated
-    """
-    if end_offset is None:
-        return ["skipped"]
-    return [f"cleaned to {end_offset}", *(_segment(path) for path in sorted(partition.glob("*.log")))]
+    end_offset: int | None
+    deleted: int = 0
+
+
+def answer_of(partition: Path, outcome: Outcome, log_start: int) -> list[str]:
+    """A partition directory after a round. The segments of a log that was left as it is are not repeated."""
+    end, deleted = outcome
+    lines = [f"deleted {deleted}, log start {log_start}"] if deleted else []
+    lines.append("skipped" if end is None else f"cleaned to {end}")
+    segments = (_segment(path) for path in sorted(partition.glob("*.log")))
+    return [*lines, *(segments if deleted or end is not None else ())]
 
 
 def _segment(path: Path) -> str:
     batches = list(decode(path.read_bytes()))
-    shown = " ".join(map(_batch, batches)) or "empty"
-    return f"{int(path.stem)}: {shown} | {_digest(path, batches)}"
+    # a new segment has the time at which the program ran
+    shown = f"{' '.join(map(_batch, batches))} | {_digest(path, batches)}" if batches else "empty"
+    return f"{int(path.stem)}: {shown}"
 
 
 def _batch(batch: NaiveBatch) -> str:
@@ -57,6 +65,7 @@ def _digest(path: Path, batches: list[NaiveBatch]) -> str:
             digest.update(part)
     for suffix in (".txnindex",) if compressed else _INDEXES:
         file = path.with_suffix(suffix)
+        # Kafka creates an index of an active segment when it first needs it
         digest.update(suffix.encode() + (file.read_bytes() if file.exists() else b""))
     return digest.hexdigest()[:8]
 

@@ -12,21 +12,24 @@ begins a comment. Times are relative to the record at offset 0 (``3d``, ``-4h``,
 | ``only-kafka`` | only Kafka itself can write this log: its indexes depend on how the batches were appended |
 | ``without SUFFIX [ours]`` | the log lacks its first file with this suffix (``ours``: not Kafka's copy) |
 | ``segment [LINE | LINE ...]`` | a new segment, perhaps with its batches; the last one is the active one |
-| ``batch KEYS [codec=C] [append-time=T] [max-time=T] [base=N] [last=N]`` | a record for each key |
+| ``batch KEYS [time=T] [codec=C] [epoch=N] [append-time=T] [max-time=T] [base=N] [last=N]`` | a record for each key |
 | ``record KEY [offset=N] [time=T] [header:NAME=VALUE ...]`` | a record more, in the batch above |
 | ``v0 KEYS [codec=C]``, ``v1 ...`` | a message set |
 | ``sent P KEYS [codec=C]``, ``plain P KEYS`` | a batch of producer P (``P.EPOCH``), in a transaction and not |
 | ``commit P``, ``abort P`` | the marker that ends its transaction |
 | ``gap N`` | skips offsets |
 | ``clean`` | what is above is appended, and the log is cleaned: first at 30d, then a millisecond before 31d, then at 31d |
+| ``expire`` | the same, but only segments are deleted by retention |
 
 ``KEYS`` are letters: a capital letter is a tombstone of its key, a dot a record without a key, an apostrophe none at all. Other
 keys are separated by commas: ``0x00ff``, ``""``, and ``k*70000``, which repeats a letter.
 
+The ``time`` of a batch is that of its first record; ``none``: its records have no time.
+
 After ``clean`` come the lines of the answer, which begin with ``>`` and are written from Kafka's files by ``python -m
-tests.scenarios``: ``skipped``, or the offset that is cleaned up to; then each segment with the batches that remain, and a
-digest of its files. ``a3`` is key ``a`` at offset 3, ``c4,d5`` are one batch, ``commit.1@7`` is a marker, ``(9)`` a batch
-without records.
+tests.scenarios``: ``deleted N, log start N`` if segments were deleted; ``skipped``, or the offset that is cleaned up to; then
+each segment with the batches that remain, and a digest of its files. ``a3`` is key ``a`` at offset 3, ``c4,d5`` are one batch,
+``commit.1@7`` is a marker, ``(9)`` a batch without records.
 """
 
 from __future__ import annotations
@@ -58,7 +61,8 @@ class Scenario:
     are appended. ``config`` adds topic-level settings to compaction of everything dirty. ``mtimes`` are modification times of
     segments by base offset. ``high_watermark`` and ``checkpoint`` are entries of the directory's files before the first round.
     ``damage`` may change the partition directory before the first round, and Kafka's, too, if ``damages_kafkas``.
-    ``only_kafka``: its files cannot be made without Kafka. ``answers`` has for each round the lines of Kafka's answer.
+    ``only_kafka``: its files cannot be made without Kafka. ``expires``: its rounds are ``expire``. ``answers`` has for each
+    round the lines of Kafka's answer.
     """
 
     rounds: Sequence[Segments]
@@ -70,12 +74,19 @@ class Scenario:
     damage: Callable[[Path], None] | None = None
     damages_kafkas: bool = True
     only_kafka: bool = False
+    expires: bool = False
     answers: Sequence[Sequence[str]] = ()
 
     @property
     def topic_config(self) -> dict[str, str]:
         """All topic-level settings."""
-        return {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", **self.config}
+        policy = {"cleanup.policy": "delete", "retention.ms": "-1"} if self.expires else {"cleanup.policy": "compact"}
+        return {**policy, "min.cleanable.dirty.ratio": "0", **self.config}
+
+    @property
+    def deletes(self) -> bool:
+        """Whether segments are deleted by retention, or below the log start."""
+        return self.expires or "delete" in self.config.get("cleanup.policy", "")
 
 
 def scenarios(name: str) -> dict[str, Scenario]:
@@ -104,7 +115,7 @@ def with_answers(text: str, answers: Mapping[str, Sequence[Sequence[str]]]) -> s
         lines.append(line)
         if line.startswith("scenario "):
             name, number = line.partition("#")[0].split()[1], 0
-        elif line.split()[:1] == ["clean"]:
+        elif line.split()[:1] in (["clean"], ["expire"]):
             lines += [f"> {each}" for each in answers[name][number]]
             number += 1
     return "\n".join(lines) + "\n"
@@ -199,9 +210,13 @@ class _Parser:
     def _segment(self) -> None:
         self.segments.append([])
 
-    def _batch(self, keys: str = "'", **named: str) -> None:
+    def _batch(self, keys: str = "'", time: str = "", **named: str) -> None:
+        records = self.writer.records(keys_of(keys))
+        if time:
+            times = [-1] * len(records) if time == "none" else range(T + time_of(time), 2**62, 1000)
+            records = [record._replace(timestamp=each) for record, each in zip(records, times, strict=False)]
         fields: dict[str, Any] = {_FIELDS[name]: _VALUES[name](text) for name, text in named.items()}
-        self.segments[-1].append(Batch(self.writer.records(keys_of(keys)), **fields))
+        self.segments[-1].append(Batch(records, **fields))
 
     def _record(self, headers: Sequence[str], key: str, offset: str = "", time: str = "", value: str = "") -> None:
         batch = self.segments[-1][-1]
@@ -244,6 +259,10 @@ class _Parser:
         self.segments = []
         self.answers.append([])
 
+    def _expire(self) -> None:
+        self._clean()
+        self.scenario = replace(self.scenario, expires=True)
+
     def result(self) -> Scenario:
         rounds = [[[_encoded(batch) for batch in segment] for segment in segments] for segments in self.rounds]
         return replace(self.scenario, rounds=rounds, config=self.config, mtimes=self.mtimes, answers=self.answers)
@@ -252,6 +271,7 @@ class _Parser:
 _STATE = {"checkpoint": "checkpoint", "high-watermark": "high_watermark", "log-start": "log_start_offset"}
 _FIELDS = {
     "codec": "codec",
+    "epoch": "leader_epoch",
     "append_time": "log_append_time",
     "max_time": "max_timestamp",
     "base": "base_offset",
@@ -259,6 +279,7 @@ _FIELDS = {
 }
 _VALUES: Mapping[str, Callable[[str], object]] = {
     "codec": str,
+    "epoch": int,
     "append_time": lambda text: T + time_of(text),
     "max_time": lambda text: T + time_of(text),
     "base": int,

@@ -15,8 +15,9 @@ from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log
 from tests.oracle.disk import write_partition
 from tests.oracle.records import NaiveBatch, decode
 from tests.oracle.segments import NaiveSegment, write_segment
+from tests.scenarios.answers import Outcome
 from tests.scenarios.language import MTIME, ROUNDS, Scenario
-from tests.scenarios.runner import Ends, Way
+from tests.scenarios.runner import Outcomes, Way
 from tests.scenarios.writer import DAY
 
 _INT_MAX = 2**31 - 1
@@ -99,16 +100,17 @@ def plainly(found: Mapping[str, Scenario]) -> Way:
     """By the plain cleaner."""
     logs = {name: PlainLog(scenario, scenario.checkpoint) for name, scenario in found.items()}
 
-    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Ends, Path]:
-        number, ends = ROUNDS.index(now_ms), dict[str, int | None]()
+    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
+        number, cleaned = ROUNDS.index(now_ms), dict[str, Outcome]()
         for name in topics:
             log, (state, *_) = logs[name], found[name].answers[number]
             log.append(number)
-            ends[name] = None if state == "skipped" else int(state.rpartition(" ")[2])
-            if (end := ends[name]) is not None:
+            end = None if state == "skipped" else int(state.rpartition(" ")[2])
+            cleaned[name] = Outcome(end)
+            if end is not None:
                 log.clean(end, now_ms)
             shutil.rmtree(log_dir / f"{name}-0")
             write_partition(log_dir / f"{name}-0", log.segments)
-        return ends, log_dir
+        return cleaned, log_dir
 
     return clean

@@ -14,34 +14,51 @@ from compaction.engines.local import LocalEngine
 from tests.certifier.certify import certify
 from tests.local_job import KAFKA, TopicConfigs, clean_locally, resolver_of
 from tests.memory import scratch
-from tests.scenarios.language import files, parse, scenarios, with_answers
+from tests.scenarios.language import Scenario, files, parse, scenarios, with_answers
 from tests.scenarios.plain import plainly
-from tests.scenarios.runner import Ends, Way, after_a_dry_run, by, ends, in_copies, in_many_tasks, in_place, on_spark, rounds_of
+from tests.scenarios.runner import (
+    Outcomes,
+    Way,
+    after_a_dry_run,
+    by,
+    expire_in_copies,
+    expire_in_place,
+    in_copies,
+    in_many_tasks,
+    in_place,
+    on_spark,
+    outcomes,
+    rounds_of,
+)
 
-FOUND = {file: {name: one for name, one in scenarios(file).items() if not one.only_kafka} for file in files()}
+READ = {file: {name: one for name, one in scenarios(file).items() if not one.only_kafka} for file in files()}
+#: a file is cleaned, or its segments are deleted
+FOUND = {file: found for file, found in READ.items() if not any(one.expires for one in found.values())}
+EXPIRED = {file: found for file, found in READ.items() if file not in FOUND}
 #: a version of each set of rules
 OLDER = "2.8", "3.0", "3.3", "3.9", "4.0"
 ANSWERS = {name: list(map(list, one.answers)) for found in FOUND.values() for name, one in found.items()}
+DELETIONS = {name: list(map(list, one.answers)) for found in EXPIRED.values() for name, one in found.items()}
 
 
 def certified(version: str) -> Way:
     """By the rules of a version of Kafka: the certifier says that the result holds."""
 
-    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Ends, Path]:
+    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
         reports = clean_locally(log_dir, now_ms, topics, kafka_version=version)
         request = VerifyRequest((), (str(log_dir),), now_ms, exact=True, resolver=resolver_of(topics), kafka_version=version)
         found = [log for log in certify(request).logs if log.topic in topics]
         assert {log.topic: log.lines() for log in found if log.status is not Status.HOLDS} == {}
-        return ends(reports.values()), log_dir
+        return outcomes(reports.values()), log_dir
 
     return clean
 
 
-def answers(way: Way) -> Mapping[str, list[list[str]]]:
+def answers(way: Way, read: Mapping[str, Mapping[str, Scenario]] = FOUND) -> Mapping[str, list[list[str]]]:
     """What each scenario leaves after each round."""
     left: dict[str, list[list[str]]] = defaultdict(list)
     with scratch() as root:
-        for file, found in FOUND.items():
+        for file, found in ((file, found) for file, found in read.items() if found):
             for name, _, answer in rounds_of(root / file, found, way):
                 left[name].append(answer)
     return left
@@ -68,9 +85,16 @@ def test_the_result_is_certified(version: str) -> None:
     assert version != KAFKA or left == ANSWERS
 
 
+@pytest.mark.parametrize("way", [expire_in_place, expire_in_copies], ids=lambda way: way.__name__)
+def test_segments_are_deleted_as_by_kafka(way: Way) -> None:
+    assert answers(way, EXPIRED) == DELETIONS
+
+
 def test_the_plain_cleaner_leaves_the_same() -> None:
     """So random logs, which only it judges, are judged as by Kafka."""
-    assert answers(plainly({name: one for found in FOUND.values() for name, one in found.items()})) == ANSWERS
+    compacted = {file: {name: one for name, one in found.items() if not one.deletes} for file, found in FOUND.items()}
+    left = answers(plainly({name: one for found in compacted.values() for name, one in found.items()}), compacted)
+    assert left == {name: ANSWERS[name] for name in left}
 
 
 def test_worker_processes_leave_the_same() -> None:
