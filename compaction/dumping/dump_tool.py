@@ -20,11 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.dumping.batch_reader import RESTORE_HINT, BatchReader, LocatedBatch
-from compaction.dumping.findings import Findings
+from compaction.dumping.findings import Findings, PairSpool, Row
 from compaction.dumping.index_dump import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
-from compaction.dumping.json_lines import JsonSegmentDump, Row
-from compaction.dumping.segment_dump import SegmentDump, SegmentView
-from compaction.dumping.spool import PairSpool
+from compaction.dumping.segment_dump import JsonSegmentDump, SegmentDump, SegmentView
 from compaction.dumping.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, partition_files
 from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.files.filesystem import FileSystem
@@ -269,10 +267,8 @@ class Dump:
         if view is None:
             return
         spool = PairSpool()
-        if self._request.jsonl:
-            dump: SegmentDump = JsonSegmentDump(target.absolute, self._fs, target.path, view, spool.append)
-        else:
-            dump = SegmentDump(self._fs, target.path, view, spool.append)
+        args = self._fs, target.path, view, spool.append
+        dump = JsonSegmentDump(target.absolute, *args) if self._request.jsonl else SegmentDump(*args)
         try:
             self._texts(dump)
         finally:

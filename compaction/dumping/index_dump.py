@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.dumping.batch_reader import BatchReader, LocatedBatch
-from compaction.dumping.findings import Findings
-from compaction.dumping.json_lines import Row
+from compaction.dumping.findings import Findings, Row
 from compaction.dumping.segment_dump import optional_long
 from compaction.dumping.targets import Target
 from compaction.errors import CorruptLogError

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from compaction.dumping import message_schemas
-from compaction.dumping.generated_messages import Message, MessageError, Values, read_table
+from compaction.dumping.message_schemas import Message, MessageError, Values, read_table
 from compaction.formats.java_text import Json, java_text, json_text
 from compaction.formats.primitives import FormatError, decode_unsigned
 from compaction.formats.record_batch import ABORT, COMMIT
