@@ -266,16 +266,12 @@ class Dump:
         view = self._view(target)
         if view is None:
             return
-        spool = PairSpool()
-        args = self._fs, target.path, view, spool.append
+        gaps = self._findings.gaps.setdefault(target.absolute, PairSpool())
+        args = self._fs, target.path, view, gaps.append
         dump = JsonSegmentDump(target.absolute, *args) if self._request.jsonl else SegmentDump(*args)
         try:
             self._texts(dump)
         finally:
-            if spool.empty:
-                spool.close()
-            else:
-                self._findings.gaps[target.absolute] = spool
             self._note_invalid(target, dump)
         if view.complete and dump.position < dump.size:
             invalid = dump.size - dump.position

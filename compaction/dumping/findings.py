@@ -83,8 +83,9 @@ class Findings:
         """All findings but ``errors`` with their path; texts and order are those that Kafka's tool writes to standard error.
         A heading, which only the text has, has no type."""
         mismatches = {path: sorted(offsets.items(), reverse=True) for path, offsets in self.mismatches.items()}
+        gaps = {path: spool for path, spool in self.gaps.items() if not spool.empty}
         findings_of_kinds: tuple[Mapping[str, Iterable[tuple[int, int]]], ...] = (
-            mismatches, self.timestamps, self.out_of_order, self.not_found, self.gaps,
+            mismatches, self.timestamps, self.out_of_order, self.not_found, gaps,
         )  # fmt: skip
         for (kind, heading, text, names), by_path in zip(_KINDS, findings_of_kinds, strict=True):
             for path, pairs in java_order(by_path):
