@@ -42,8 +42,7 @@ from compaction.kernels.columns import HEADERS, KEYS, VALUES, Columns
 from compaction.names import TopicPartition
 from compaction.screen.amounts import counted
 from compaction.source.read_columns import read_columns
-from compaction.source.read_plan import ReadEnd, ReadRequest, ReadTask, plan_read, read_ends
-from compaction.source.view_options import READ_COMMITTED
+from compaction.source.read_plan import READ_COMMITTED, ReadEnd, ReadRequest, ReadTask, plan_read, read_ends
 
 #: properties of a log that a set does not have, for a sentence with "no"
 LOST = (
