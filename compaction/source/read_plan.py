@@ -49,11 +49,10 @@ from compaction.rules.log_to_clean import open_transaction
 from compaction.rules.log_view import LogView, Segment
 from compaction.rules.transactions import aborted_of
 from compaction.source.latest import SliceRange
-from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
+from compaction.source.read_columns import MAX_LONG, MIN_LONG, READ_COMMITTED, READ_UNCOMMITTED, Bounds, ReadSpec
 
 SLICE_BYTES = 64 << 20
 LATEST, CHANGES = "latest", "changes"
-READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 _EARLIEST_OFFSET, _LATEST_OFFSET = -2, -1
 _NO_VIEW_OPTIONS = ("startingtimestamp", "endingtimestamp", "includecontrol")
 
@@ -399,11 +398,7 @@ def _is_partition(fs: FileSystem, path: str) -> bool:
 
 def first_offset_since(fs: FileSystem, log_path: str, segment: Segment, timestamp_ms: int) -> int:
     """An offset below which all records of the segment are older than ``timestamp_ms``."""
-    try:
-        data = fs.read_bytes(join(log_path, segment_file(segment.base_offset, TIMEINDEX)))
-        entries = read_time_index(data, segment.base_offset)
-    except (StorageError, ValueError):
-        return segment.base_offset
+    entries = _entries(fs, log_path, segment, TIMEINDEX)
     older = int(np.searchsorted(entries["timestamp"], timestamp_ms))
     return segment.base_offset if older == 0 else int(entries["offset"][older - 1]) + 1
 
@@ -413,11 +408,7 @@ def positions_of(fs: FileSystem, log_path: str, segment: Segment, first_offset: 
     full_range = 0, segment.size_bytes
     if first_offset <= segment.base_offset and last_offset >= segment.next_offset - 1:
         return full_range
-    try:
-        data = fs.read_bytes(join(log_path, segment_file(segment.base_offset, INDEX)))
-        entries = read_offset_index(data, segment.base_offset)
-    except (StorageError, ValueError):
-        return full_range
+    entries = _entries(fs, log_path, segment, INDEX)
     # an entry has its batch's last offset: start at the last entry below the range, end at the second entry past it
     before = int(np.searchsorted(entries["offset"], first_offset, side="right")) - 1
     after = int(np.searchsorted(entries["offset"], last_offset, side="left")) + 1
@@ -426,6 +417,15 @@ def positions_of(fs: FileSystem, log_path: str, segment: Segment, first_offset: 
     if start is None or end is None:
         return full_range
     return start, end
+
+
+def _entries(fs: FileSystem, log_path: str, segment: Segment, kind: str) -> NDArray[np.void]:
+    """The entries of an index; none if it cannot be read."""
+    base, read = segment.base_offset, read_offset_index if kind == INDEX else read_time_index
+    try:
+        return read(fs.read_bytes(join(log_path, segment_file(base, kind))), base)
+    except (StorageError, ValueError):
+        return read(b"", base)
 
 
 def _batch_at(fs: FileSystem, log_path: str, segment: Segment, entries: NDArray[np.void], index: int) -> int | None:
