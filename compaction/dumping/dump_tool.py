@@ -298,18 +298,17 @@ class Dump:
 
     def _note_invalid(self, target: Target, dump: SegmentDump) -> None:
         if dump.invalid:
-            message = (
-                "1 batch fails its CRC" if dump.invalid == 1 else f"{dump.invalid} batches fail their CRC; this is the first"
-            )
-            error = CorruptLogError(message, path=target.path, position=dump.first_invalid, hint=RESTORE_HINT)
-            self._findings.errors.append(error)
+            several = f"{dump.invalid} batches fail their CRC; this is the first"
+            self._note_error(target, dump.first_invalid, several if dump.invalid > 1 else "1 batch fails its CRC")
 
     def _note_damage(self, target: Target, position: int) -> None:
         """Reports an incomplete batch as damage if valid batches follow after its start; else the log has only a torn tail."""
         damage = SegmentFile(self._fs, target.path).scan(position).finish().damage()
         if damage is not None:
-            error = CorruptLogError(damage, path=target.path, position=position, hint=RESTORE_HINT)
-            self._findings.errors.append(error)
+            self._note_error(target, position, damage)
+
+    def _note_error(self, target: Target, position: int, message: str) -> None:
+        self._findings.errors.append(CorruptLogError(message, path=target.path, position=position, hint=RESTORE_HINT))
 
     def _rows(self, target: Target, rows: Iterable[Row]) -> None:
         self._texts(self._line(target, row) for row in rows)

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quote
 
 from compaction.dumping.batch_reader import (
-    NOT_WELL_FORMED,
     BatchReader,
     LocatedBatch,
     Longs,
     Message,
+    field_bytes,
     is_valid,
     java_long,
     messages,
@@ -161,8 +161,7 @@ class SegmentDump:
                     f" sequence: {sequence_of(batch, offset)} headerKeys: [{names}]"
                 )
             if view.contents or header.attributes & CONTROL:
-                key = None if key_size < 0 else records[key_at : key_at + key_size]
-                value = None if value_size < 0 else records[value_at : value_at + value_size]
+                key, value = field_bytes(records, key_at, key_size), field_bytes(records, value_at, value_size)
                 if not header.attributes & CONTROL:
                     texts.append(self._contents(key, value, offset))
                 elif not view.skip_metadata:
@@ -181,7 +180,7 @@ class SegmentDump:
             self._follow(offset)
             yield "\n"
             return
-        key_at, key_size, value_at, value_size = message.fields
+        _, key_size, _, value_size = message.fields
         self._follow(offset)
         if not view.skip_metadata:
             stored, computed = message.crcs
@@ -190,11 +189,7 @@ class SegmentDump:
                 f" isValid: {_java_bool(stored == computed)} crc: {stored}"
             )
         if view.contents:
-            if value_at + max(value_size, 0) > len(message.data):
-                raise FormatError(NOT_WELL_FORMED)
-            key = None if key_size < 0 else bytes(message.data[key_at : key_at + key_size])
-            value = None if value_size < 0 else bytes(message.data[value_at : value_at + value_size])
-            yield self._contents(key, value, offset)
+            yield self._contents(*message.contents, offset)
         yield "\n"
 
     def _decoded(self, key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
@@ -332,8 +327,7 @@ class JsonSegmentDump(SegmentDump):
                 if view.contents:
                     members.append(f'"headerValues":[{",".join(_bytes(value) for _, value in headers)}]')
             if view.contents or control:
-                key = None if key_size < 0 else records[key_at : key_at + key_size]
-                value = None if value_size < 0 else records[value_at : value_at + value_size]
+                key, value = field_bytes(records, key_at, key_size), field_bytes(records, value_at, value_size)
                 members.append(_control(key, value) if control else self._pair(key, value, offset))
             texts.append(f"{before}{','.join(members)}}}\n")
 
@@ -342,7 +336,7 @@ class JsonSegmentDump(SegmentDump):
         if view.skip_metadata and not view.contents:
             self._follow(offset)
             return
-        key_at, key_size, value_at, value_size = message.fields
+        _, key_size, _, value_size = message.fields
         self._follow(offset)
         fields: dict[str, object] = {}
         if not view.skip_metadata:
@@ -353,11 +347,7 @@ class JsonSegmentDump(SegmentDump):
             }  # fmt: skip
         line = Row("record", fields).json(self._file)
         if view.contents:
-            if value_at + max(value_size, 0) > len(message.data):
-                raise FormatError(NOT_WELL_FORMED)
-            key = None if key_size < 0 else bytes(message.data[key_at : key_at + key_size])
-            value = None if value_size < 0 else bytes(message.data[value_at : value_at + value_size])
-            line = f"{line[:-1]},{self._pair(key, value, offset)}}}"
+            line = f"{line[:-1]},{self._pair(*message.contents, offset)}}}"
         yield f"{line}\n"
 
     def _pair(self, key: bytes | None, value: bytes | None, offset: int) -> str:
