@@ -17,7 +17,7 @@ from compaction.printable import printable
 from compaction.results import PageResult
 from compaction.screen.amounts import counted, size
 from compaction.screen.text_table import Column, Line, Row, Style, table
-from compaction.source.view_options import READ_COMMITTED, READ_UNCOMMITTED
+from compaction.source.read_columns import READ_COMMITTED, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
     from compaction.counting.count_logs import CountPlan, LogCount, RecordCounts, TopicCount

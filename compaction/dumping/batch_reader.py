@@ -96,6 +96,17 @@ class Message(NamedTuple):
         key_at, key_size = self.field(self.key_at)
         return key_at, key_size, *self.field(key_at + max(key_size, 0))
 
+    @property
+    def contents(self) -> tuple[bytes | None, bytes | None]:
+        """The key and the value.
+
+        :raises FormatError: the message ends before or within one of them
+        """
+        key_at, key_size, value_at, value_size = self.fields
+        if value_at + max(value_size, 0) > len(self.data):
+            raise FormatError(NOT_WELL_FORMED)
+        return field_bytes(self.data, key_at, key_size), field_bytes(self.data, value_at, value_size)
+
     def field(self, position: int) -> tuple[int, int]:
         """Start and size of the field whose size is at ``position``; a negative size means null.
 
@@ -191,6 +202,11 @@ class BatchReader:
 
     def error(self, message: str, position: int, hint: str = RESTORE_HINT) -> CorruptLogError:
         return CorruptLogError(message, path=self._path, position=position, hint=hint)
+
+
+def field_bytes(data: bytes | memoryview, start: int, size: int) -> bytes | None:
+    """A key or a value; a negative size means null."""
+    return None if size < 0 else bytes(data[start : start + size])
 
 
 def is_valid(batch: LocatedBatch, data: memoryview) -> bool:

@@ -20,11 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.dumping.batch_reader import RESTORE_HINT, BatchReader, LocatedBatch
-from compaction.dumping.findings import Findings
+from compaction.dumping.findings import Findings, PairSpool, Row
 from compaction.dumping.index_dump import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
-from compaction.dumping.json_lines import JsonSegmentDump, Row
-from compaction.dumping.segment_dump import SegmentDump, SegmentView
-from compaction.dumping.spool import PairSpool
+from compaction.dumping.segment_dump import JsonSegmentDump, SegmentDump, SegmentView
 from compaction.dumping.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, partition_files
 from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.files.filesystem import FileSystem
@@ -268,18 +266,12 @@ class Dump:
         view = self._view(target)
         if view is None:
             return
-        spool = PairSpool()
-        if self._request.jsonl:
-            dump: SegmentDump = JsonSegmentDump(target.absolute, self._fs, target.path, view, spool.append)
-        else:
-            dump = SegmentDump(self._fs, target.path, view, spool.append)
+        gaps = self._findings.gaps.setdefault(target.absolute, PairSpool())
+        args = self._fs, target.path, view, gaps.append
+        dump = JsonSegmentDump(target.absolute, *args) if self._request.jsonl else SegmentDump(*args)
         try:
             self._texts(dump)
         finally:
-            if spool.empty:
-                spool.close()
-            else:
-                self._findings.gaps[target.absolute] = spool
             self._note_invalid(target, dump)
         if view.complete and dump.position < dump.size:
             invalid = dump.size - dump.position
@@ -306,18 +298,17 @@ class Dump:
 
     def _note_invalid(self, target: Target, dump: SegmentDump) -> None:
         if dump.invalid:
-            message = (
-                "1 batch fails its CRC" if dump.invalid == 1 else f"{dump.invalid} batches fail their CRC; this is the first"
-            )
-            error = CorruptLogError(message, path=target.path, position=dump.first_invalid, hint=RESTORE_HINT)
-            self._findings.errors.append(error)
+            several = f"{dump.invalid} batches fail their CRC; this is the first"
+            self._note_error(target, dump.first_invalid, several if dump.invalid > 1 else "1 batch fails its CRC")
 
     def _note_damage(self, target: Target, position: int) -> None:
         """Reports an incomplete batch as damage if valid batches follow after its start; else the log has only a torn tail."""
         damage = SegmentFile(self._fs, target.path).scan(position).finish().damage()
         if damage is not None:
-            error = CorruptLogError(damage, path=target.path, position=position, hint=RESTORE_HINT)
-            self._findings.errors.append(error)
+            self._note_error(target, position, damage)
+
+    def _note_error(self, target: Target, position: int, message: str) -> None:
+        self._findings.errors.append(CorruptLogError(message, path=target.path, position=position, hint=RESTORE_HINT))
 
     def _rows(self, target: Target, rows: Iterable[Row]) -> None:
         self._texts(self._line(target, row) for row in rows)

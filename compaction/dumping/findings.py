@@ -1,4 +1,4 @@
-"""Findings of a dump, printed at its end in the wording of Kafka's dump tool.
+"""The rows of a dump, and its findings, which are printed at its end in the wording of Kafka's dump tool.
 
 Mirrors the maps of ``DumpLogSegments`` and ``TimeIndexDumpErrors`` (Kafka 4.3.1), including the order of a Java ``HashMap``.
 Invalid data is also reported as an error with a position. Gaps between offsets are not errors: cleaning leaves gaps.
@@ -6,12 +6,15 @@ Invalid data is also reported as an error with a position. Gaps between offsets 
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from compaction.dumping.json_lines import Row
-from compaction.dumping.spool import PairSpool
+import numpy as np
+
 from compaction.errors import CompactionError
+from compaction.files.filesystem import storage_errors
 
 _SMALLEST_MAP = 16
 _INT = 1 << 32
@@ -33,7 +36,31 @@ _KINDS = (
     ("gap", "Non-consecutive offsets in {}", "  {} is followed by {}", ("offset", "nextOffset")),
 )  # fmt: skip
 
+#: number of pairs in memory before they are written to a file
+MEMORY_PAIRS = 1 << 20
+_CHUNK_PAIRS = 1 << 16
+_PAIR_BYTES = 16
 T = TypeVar("T")
+
+#: the fields of a line with their values
+Fields = Mapping[str, object]
+
+
+class Row(NamedTuple):
+    """One line of a dump: the type and fields of its JSON object, and the text, ``None`` if it consists of the fields."""
+
+    type: str
+    fields: Fields
+    wording: str | None = None
+
+    @property
+    def text(self) -> str:
+        """As Kafka's tool prints it."""
+        return " ".join(f"{name}: {value}" for name, value in self.fields.items()) if self.wording is None else self.wording
+
+    def json(self, path: str) -> str:
+        """As a JSON object without its line end, of the file at the absolute ``path``."""
+        return json.dumps({"type": self.type, "file": path, **self.fields}, separators=(",", ":"))
 
 
 class Findings:
@@ -56,8 +83,9 @@ class Findings:
         """All findings but ``errors`` with their path; texts and order are those that Kafka's tool writes to standard error.
         A heading, which only the text has, has no type."""
         mismatches = {path: sorted(offsets.items(), reverse=True) for path, offsets in self.mismatches.items()}
+        gaps = {path: spool for path, spool in self.gaps.items() if not spool.empty}
         findings_of_kinds: tuple[Mapping[str, Iterable[tuple[int, int]]], ...] = (
-            mismatches, self.timestamps, self.out_of_order, self.not_found, self.gaps,
+            mismatches, self.timestamps, self.out_of_order, self.not_found, gaps,
         )  # fmt: skip
         for (kind, heading, text, names), by_path in zip(_KINDS, findings_of_kinds, strict=True):
             for path, pairs in java_order(by_path):
@@ -89,3 +117,53 @@ def _spread(text: str) -> int:
     for position in range(0, len(raw), 2):
         code = (31 * code + int.from_bytes(raw[position : position + 2], "big")) % _INT
     return code ^ (code >> 16)
+
+
+class PairSpool:
+    """Pairs of int64, in a temporary file if they need too much memory. Iterates in the order of the first numbers; the last
+    pair with a first number wins."""
+
+    def __init__(self, memory_pairs: int = MEMORY_PAIRS) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=memory_pairs * _PAIR_BYTES)
+        self._pairs: list[tuple[int, int]] = []
+        self._sorted = True
+        self._last: int | None = None
+
+    def append(self, first: int, second: int) -> None:
+        """Appends a pair.
+
+        :raises StorageError: the temporary directory is full
+        """
+        self._sorted = self._sorted and (self._last is None or first > self._last)
+        self._last = first
+        self._pairs.append((first, second))
+        if len(self._pairs) == _CHUNK_PAIRS:
+            self._flush()
+
+    def _flush(self) -> None:
+        with storage_errors(tempfile.gettempdir(), "hold intermediate results"):
+            self._file.write(np.array(self._pairs, np.int64).tobytes())
+        self._pairs.clear()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was appended."""
+        return self._last is None
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        self._flush()
+        self._file.seek(0)
+        if not self._sorted:
+            latest = dict(_pairs(self._file.read()))
+            yield from sorted(latest.items())
+            return
+        while data := self._file.read(_CHUNK_PAIRS * _PAIR_BYTES):
+            yield from _pairs(data)
+
+    def close(self) -> None:
+        """Deletes the temporary file."""
+        self._file.close()
+
+
+def _pairs(data: bytes) -> Iterator[tuple[int, int]]:
+    return ((first, second) for first, second in np.frombuffer(data, np.int64).reshape(-1, 2).tolist())

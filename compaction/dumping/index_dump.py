@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.dumping.batch_reader import BatchReader, LocatedBatch
-from compaction.dumping.findings import Findings
-from compaction.dumping.json_lines import Row
+from compaction.dumping.findings import Findings, Row
 from compaction.dumping.segment_dump import optional_long
 from compaction.dumping.targets import Target
 from compaction.errors import CorruptLogError
@@ -65,8 +64,7 @@ def dump_offset_index(fs: FileSystem, target: Target, view: IndexView, findings:
         yield Row("empty", {}, f"{target.shown} is empty.")
         return
     if view.sanity_check:
-        _check(fs, target, OFFSET_ENTRY.size, "" if entries["relative_offset"][-1] >= 0 else _LOW_OFFSET)
-        yield Row("sanityCheck", {"passed": True}, f"{target.shown} passed sanity check.")
+        yield _sanity_check(fs, target, OFFSET_ENTRY.size, "" if entries["relative_offset"][-1] >= 0 else _LOW_OFFSET)
         return
     wrong: list[int] = []
     unused = _is_unused(entries)
@@ -93,8 +91,7 @@ def dump_time_index(fs: FileSystem, target: Target, view: IndexView, findings: F
     positions = _Positions(batches, _read(fs, target.sibling(INDEX)), target.sibling(INDEX))
     entries = TIME_ENTRY.array(_read(fs, target.path))
     if view.sanity_check:
-        _check(fs, target, TIME_ENTRY.size, _time_problem(entries))
-        yield Row("sanityCheck", {"passed": True}, f"{target.shown} passed sanity check.")
+        yield _sanity_check(fs, target, TIME_ENTRY.size, _time_problem(entries))
         return
     wrong: list[int] = []
     before = _NO_TIMESTAMP
@@ -257,13 +254,15 @@ def _time_problem(entries: NDArray[np.void]) -> str:
     return _LOW_OFFSET if len(entries) and entries["relative_offset"][-1] < 0 else ""
 
 
-def _check(fs: FileSystem, target: Target, entry_bytes: int, problem: str) -> None:
+def _sanity_check(fs: FileSystem, target: Target, entry_bytes: int, problem: str) -> Row:
+    """:raises CorruptLogError: there is a ``problem``, or the file ends within an entry"""
     status = fs.stat(target.path)
     size = 0 if status is None else status.size
     if not problem and size % entry_bytes:
         problem = f"its size of {size} bytes is not a multiple of {entry_bytes}"
     if problem:
         raise CorruptLogError(f"fails the sanity check: {problem}", path=target.path, hint=REBUILD_HINT)
+    return Row("sanityCheck", {"passed": True}, f"{target.shown} passed sanity check.")
 
 
 def _is_unused(entries: NDArray[np.void]) -> bool:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from compaction.dumping import message_schemas
-from compaction.dumping.generated_messages import Message, MessageError, Values, read_table
+from compaction.dumping.message_schemas import Message, MessageError, Values, read_table
 from compaction.formats.java_text import Json, java_text, json_text
 from compaction.formats.primitives import FormatError, decode_unsigned
 from compaction.formats.record_batch import ABORT, COMMIT
@@ -80,18 +80,6 @@ def control_record(key: bytes | None, value: bytes | None) -> tuple[str, dict[st
     return message.name, message.to_json(values, version if isinstance(version, int) else 0)
 
 
-def decode_offsets(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
-    return _coordinator_record(message_schemas.GROUP_RECORDS, key, value, offset)
-
-
-def decode_transactions(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
-    return _coordinator_record(message_schemas.TRANSACTION_RECORDS, key, value, offset)
-
-
-def decode_share_state(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
-    return _coordinator_record(message_schemas.SHARE_RECORDS, key, value, offset)
-
-
 def decode_metadata(_key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
     """Records of ``__cluster_metadata``, which have no keys."""
     try:
@@ -109,10 +97,6 @@ def decode_remote_log(_key: bytes | None, value: bytes | None, offset: int) -> t
         return None, f"Error at offset {offset}, skipping. {error.message}"
     fields = message_schemas.REMOTE_LOG_TEXTS[message.name].split()
     return None, f"{message.name}{{{', '.join(f'{name}={shown[name]}' for name in fields)}}}"
-
-
-#: the decoders whose messages are JSON
-MESSAGE_DECODERS = (decode_offsets, decode_transactions, decode_share_state, decode_metadata)
 
 
 def _remote_log_values(name: str, values: Values) -> Values:
@@ -246,6 +230,13 @@ def _coordinator_record(table: str, key: bytes | None, value: bytes | None, offs
         return f"Unknown record type {kind} at offset {offset}, skipping.", None
     except FormatError as error:
         return f"Error at offset {offset}, skipping. {error.message}", None
+
+
+decode_offsets: Decoder = partial(_coordinator_record, message_schemas.GROUP_RECORDS)
+decode_transactions: Decoder = partial(_coordinator_record, message_schemas.TRANSACTION_RECORDS)
+decode_share_state: Decoder = partial(_coordinator_record, message_schemas.SHARE_RECORDS)
+#: the decoders whose messages are JSON
+MESSAGE_DECODERS = (decode_offsets, decode_transactions, decode_share_state, decode_metadata)
 
 
 def _coordinator_value(table: str, kind: int, value: bytes) -> str:

@@ -41,9 +41,8 @@ from compaction.kernels.backup_records import BACKUP_ERRORS, COMPLETE, NO_SPACE,
 from compaction.kernels.columns import HEADERS, KEYS, VALUES, Columns
 from compaction.names import TopicPartition
 from compaction.screen.amounts import counted
-from compaction.source.read_columns import read_columns
+from compaction.source.read_columns import READ_COMMITTED, read_columns
 from compaction.source.read_plan import ReadEnd, ReadRequest, ReadTask, plan_read, read_ends
-from compaction.source.view_options import READ_COMMITTED
 
 #: properties of a log that a set does not have, for a sentence with "no"
 LOST = (

@@ -219,9 +219,7 @@ def _whole(found: Sequence[_Part], task: _Task | None) -> Arrivals | str:
     if errors:
         # tasks end in any order: of several errors always the same one is reported
         return min(errors)
-    numbers = np.concatenate([np.empty(0, np.int64), *(part.numbers for part in found)])
-    tables = np.concatenate([np.empty((0, COLUMNS), np.int64), *(part.table for part in found)])
-    numbers, parts = _joined_parts(numbers, tables)
+    numbers, parts = _joined_parts([(part.numbers, part.table) for part in found])
     cells = joined_cells([part.cells for part in found])
     # a batch can be larger than a bucket, so some buckets are empty
     present, buckets = np.unique(numbers // (1 if task is None else task.parts), return_inverse=True)
@@ -233,8 +231,10 @@ def _whole(found: Sequence[_Part], task: _Task | None) -> Arrivals | str:
     return Arrivals(parts, buckets.astype(np.int64), Cells(renumbered, cells.numbers), exact, compressed)
 
 
-def _joined_parts(numbers: Int64s, tables: Int64s) -> tuple[Int64s, Int64s]:
-    """One row for each of ``numbers``, ascending."""
+def _joined_parts(found: Sequence[tuple[Int64s, Int64s]]) -> tuple[Int64s, Int64s]:
+    """Of numbers of parts with their rows: one row for each number, ascending."""
+    numbers = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in found)])
+    tables = np.concatenate([np.empty((0, COLUMNS), np.int64), *(table for _, table in found)])
     ascending = np.argsort(numbers, kind="stable")
     distinct, starts = np.unique(numbers[ascending], return_index=True)
     joined = np.empty((len(distinct), COLUMNS), np.int64)
@@ -326,14 +326,9 @@ class _Arrivals:
         return selected
 
     def _add(self, numbers: Int64s, table: Int64s) -> None:
-        self._parts.append(_joined_parts(numbers, table))
+        self._parts.append(_joined_parts([(numbers, table)]))
         if sum(len(numbers) for numbers, _ in self._parts) > _MOST_ROWS:
-            self._parts = [self._all_parts()]
-
-    def _all_parts(self) -> tuple[Int64s, Int64s]:
-        numbers = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in self._parts)])
-        tables = np.concatenate([np.empty((0, COLUMNS), np.int64), *(table for _, table in self._parts)])
-        return _joined_parts(numbers, tables)
+            self._parts = [_joined_parts(self._parts)]
 
     def take(self, decoded: Decoded) -> Iterator[Emitted]:
         rows, first = decoded.rows, decoded.first_row
@@ -381,7 +376,7 @@ class _Arrivals:
 
     def result(self, reading: Reading) -> _Part:
         compressed = np.array(self._compressed, np.int64).reshape(-1, 2)
-        return _Part(*self._all_parts(), joined_cells(self._cells), compressed, reading)
+        return _Part(*_joined_parts(self._parts), joined_cells(self._cells), compressed, reading)
 
 
 def _compressed_parts(decoded: Decoded, index: int) -> Iterator[tuple[int, int]]:

@@ -37,8 +37,7 @@ from compaction.policies.comparison import (
     OutcomeStatus,
     RepetitionRange,
 )
-from compaction.policies.measure import AGE_BOUNDS_MS, Repetition, Source, Tally
-from compaction.policies.shared_passes import LogCounts, SharedMaps
+from compaction.policies.shared_passes import AGE_BOUNDS_MS, LogCounts, Repetition, SharedMaps, Source, Tally
 from compaction.report import LogReport, LogStatus
 from compaction.rules.kafka_rules import KafkaRules
 from compaction.rules.log_to_clean import Verdict

@@ -1,27 +1,42 @@
-"""The passes of a run whose "logs" are several policies' plans for the same logs. Common work is done once.
+"""The passes of a run whose "logs" are several policies' plans for the same logs. Each slice is read once for all of them.
 
 ``Cleaner`` numbers its plans and runs passes over their slices. Here slices of the same bytes are merged, plans that build the
-same map share a variant (see ``compaction.policies.measure``), and results are returned under each plan's number. Nothing is
-written: both kinds of pass 2 measure.
+same map share a variant, and results are returned under each plan's number. Nothing is written: both kinds of pass 2 measure.
+
+A *source* is a log as it is on disk; pass 1 describes it while it is read. A *variant* is one way to build the map of a log,
+determined by its first dirty offset, its slices and its aborted data; policies that agree in these share a variant. A *case* is
+one way to clean a log with the map of a variant; pass 2 counts its output without writing it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from compaction.engine import Engine, Job, pack, size_of
-from compaction.errors import LogError
+from compaction.engine import Emission, Engine, Job, Reading, pack, size_of
+from compaction.errors import LogError, as_log_error
 from compaction.files.filesystem import ReadableFileSystem
+from compaction.files.segment_file import Block
 from compaction.kernels.keys import KeyFilter
-from compaction.passes.merge import CleanedParts, MapParts
+from compaction.kernels.retention import COLUMNS, Limits, LogRange, tally
+from compaction.kernels.slot_table import COUNTS, Arena, SlotTable
+from compaction.kernels.tables import COPY, DROP
+from compaction.log.throttle import Throttle
+from compaction.passes.build_map import OffsetMapSink, dirty_records, spilled
+from compaction.passes.clean_into import Decided, Rewriter
+from compaction.passes.decoder import Decoded, corrupt_record
+from compaction.passes.merge import CleanedParts, MapParts, PartsToClean, Survivors, accepted_entries, accepted_survivors
+from compaction.passes.scan import Emitted, Emitting, Entries, ShardReadings, finish, scan, scan_records_of
 from compaction.passes.tasks import (
     CleanContext,
     CleanStats,
+    Key,
     MapContext,
     MapSettings,
     OutputPart,
@@ -30,28 +45,320 @@ from compaction.passes.tasks import (
     SliceId,
     SliceSummary,
 )
-from compaction.policies.measure import (
-    MeasureContext,
-    Measured,
-    Repetition,
-    SharedSummary,
-    Source,
-    Tally,
-    count_rounds,
-    counts_of,
-    measure_shared,
-    resolve_counts,
-    scan_shared,
-)
 from compaction.rules.plan import LogPlan
 from compaction.run.offset_maps import OffsetMaps
 from compaction.run.sizing import Sizes
+
+_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
+#: lower bounds of the age buckets, ms
+AGE_BOUNDS_MS = (0, _HOUR_MS, _DAY_MS, 7 * _DAY_MS, 30 * _DAY_MS, 90 * _DAY_MS, 365 * _DAY_MS)
+#: load of a table of key counts
+COUNT_LOAD = 0.7
+#: number of equal parts of a log's offset range
+POSITIONS = 50
+#: keys that occur more than 2^(i-1) and at most 2^i times are counted under i
+REPETITIONS = 64
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Counts of records: ``positions`` int64[50, 4] by part of the log, ``ages`` int64[9, 4] by ``age_bucket``; columns as in
+    ``compaction.kernels.retention``."""
+
+    positions: NDArray[np.int64]
+    ages: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls) -> Tally:
+        """All zero."""
+        ages = np.zeros((len(AGE_BOUNDS_MS) + 2, COLUMNS), np.int64)
+        return cls(np.zeros((POSITIONS, COLUMNS), np.int64), ages)
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.positions + other.positions, self.ages + other.ages)
+
+    def __sub__(self, other: Tally) -> Tally:
+        return Tally(self.positions - other.positions, self.ages - other.ages)
+
+    @property
+    def totals(self) -> NDArray[np.int64]:
+        """int64[4]: the sums."""
+        total: NDArray[np.int64] = self.ages.sum(axis=0)
+        return total
+
+    def add(self, decoded: Decoded, decided: Decided, survivors: NDArray[np.uint64], frame: LogRange) -> None:
+        """Count the dropped records of decoded batches.
+
+        :param decided: of all batches of the block
+        :param survivors: survivor entries from the first of these batches on
+        :param frame: see ``Source``
+        :raises CorruptLogError: a record is not well-formed
+        """
+        rows, first = decoded.rows, decoded.first_row
+        actions, verdicts = (column[first : first + len(rows)] for column in decided[:2])
+        row, error = tally(
+            decoded.block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, survivors, decided.limits, frame,
+            np.array(AGE_BOUNDS_MS, np.int64), self.positions, self.ages,
+        )  # fmt: skip
+        if error:
+            raise corrupt_record(error, rows[row], decoded.block.path)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A log to be described, with the offsets ``[first_offset, end_offset)``; ``shards``: number of shards of its key
+    counts."""
+
+    first_offset: int
+    end_offset: int
+    shards: int
+    now_ms: int
+
+    @property
+    def frame(self) -> LogRange:
+        """The ``frame`` of ``tally``."""
+        return LogRange(self.first_offset, max(self.end_offset, self.first_offset + 1), self.now_ms)
+
+
+@dataclass(frozen=True)
+class SharedSummary:
+    """Pass 1's summary of a slice; ``tally`` counts all of its records."""
+
+    summary: SliceSummary
+    tally: Tally
+
+
+def counts_of(source: int) -> int:
+    """The number of the map that holds the key counts of a source; negative, unlike the numbers of variants."""
+    return -1 - source
+
+
+def scan_shared(
+    slices: Iterable[Slice], contexts: tuple[Mapping[int, MapContext], Mapping[int, Source]], settings: MapSettings
+) -> Iterator[Emission]:
+    """Packed map entries by variant and shard, packed key counts by source and shard, each shard with the ``Reading`` of this
+    task, and for the driver one ``SharedSummary`` per slice.
+
+    The summary of an unreadable slice has an error.
+
+    :param slices: ``maps`` are the key counts of the source, and the variants
+    :param contexts: the variants, and the sources
+    """
+    variants, sources = contexts
+    for source, group in groupby(slices, key=lambda slice_: slice_.log):
+        of_source = list(group)
+        numbers = sorted({number for slice_ in of_source for number in slice_.maps})
+        shared = replace(settings, map_bytes=settings.map_bytes // len(numbers))
+        sinks: dict[int, OffsetMapSink | _KeyCountSink] = {}
+        for number in numbers:
+            slices_of_map = [slice_ for slice_ in of_source if number in slice_.maps]
+            if number < 0:
+                sinks[number] = _KeyCountSink(number, sources[source].shards, shared, dirty_records(slices_of_map, 0))
+            else:
+                records = dirty_records(slices_of_map, variants[number].first_dirty_offset)
+                sinks[number] = OffsetMapSink(number, variants[number], shared, records, Arena())
+        throttle = Throttle(settings.bytes_per_second)
+        shards = {number: sources[source].shards if number < 0 else variants[number].shards for number in numbers}
+        sent, summaries = ShardReadings(shards), []
+        for slice_ in of_source:
+            tallies = _TallySink(sources[source].frame)
+            scanning = scan_records_of(slice_, [sinks[number] for number in slice_.maps], [tallies], settings, throttle)
+            summary = yield from sent.counted(scanning)
+            summaries.append(summary)
+            tally_of_slice = tallies.tally if summary.error is None else Tally.empty()
+            yield None, SharedSummary(summary, tally_of_slice)
+        for sink in sinks.values():
+            yield from sent.counted(sink.result())
+        yield from sent.result(of_source, summaries)
+
+
+class _KeyCountSink:
+    """Counts keys; it spills slots of hashes and counts."""
+
+    def __init__(self, number: int, shards: int, settings: MapSettings, max_records: int) -> None:
+        self.number, self._shards, self._source = number, shards, Entries(MapContext(0, shards), settings.secret)
+        self.begin, self.counts = self._source.begin, self._source.counts
+        self._table = SlotTable(COUNTS, settings.map_bytes, COUNT_LOAD, max_records, Arena())
+
+    def take(self, decoded: Decoded) -> Iterator[Emitted]:
+        for entries, _ in self._source.of(decoded):
+            position = self._table.put(entries)
+            while position < len(entries):
+                yield from spilled(self.number, self._table.slots, self._shards)
+                self._table.clear()
+                position = self._table.put(entries, position)
+
+    def result(self) -> Emitting[None]:
+        """All remaining counts, by shard."""
+        yield from spilled(self.number, self._table.slots, self._shards)
+
+
+class _TallySink:
+    """Counts all records, including markers, by age and position."""
+
+    def __init__(self, frame: LogRange) -> None:
+        self._frame, self.tally = frame, Tally.empty()
+
+    def begin(self, block: Block) -> NDArray[np.bool_]:
+        return np.ones(len(block.rows), np.bool_)
+
+    def take(self, decoded: Decoded) -> Iterable[Emitted]:
+        rows = len(decoded.block.rows)
+        all_dropped = Decided(np.full(rows, DROP, np.uint8), np.zeros(rows, np.uint8), Limits(0, 0, 0, False))
+        self.tally.add(decoded, all_dropped, np.empty(0, np.uint64), self._frame)
+        return ()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The result of cleaning one slice in one case; ``dropped`` counts the records that are not in the output."""
+
+    case: int
+    slice_id: SliceId
+    stats: CleanStats
+    dropped: Tally
+    error: str | None = None
+
+
+class _CaseSink:
+    """Cleans the batches of a slice for one case, and counts the records that it drops. An error of a record fails this case
+    only."""
+
+    def __init__(self, number: int, rewriter: Rewriter, slice_: Slice, frame: LogRange, error: LogError | None) -> None:
+        self.number, self._rewriter, self._frame = number, rewriter, frame
+        self._limits = rewriter.limits(slice_)
+        self._decided: Decided | None = None
+        self.dropped = Tally.empty()
+        self.error = error
+
+    def begin(self, block: Block) -> NDArray[np.bool_]:
+        decided = self._decided = self._rewriter.decide(block, self._limits)
+        batches: NDArray[np.bool_] = (decided.actions != COPY) | self._rewriter.selected(block, decided)
+        return batches
+
+    def take(self, decoded: Decoded) -> Iterable[Emitted]:
+        if self.error is None and self._decided is not None:
+            try:
+                self._rewriter.check_sizes(decoded, self._decided)
+                for _ in self._rewriter.rewrite(decoded, self._decided):
+                    pass
+                survivors = self._rewriter.survivors_from(int(decoded.rows["base_offset"][0]))
+                self.dropped.add(decoded, self._decided, survivors, self._frame)
+            except Exception as error:
+                self.error = as_log_error(error, decoded.block.path, decoded.block.position)
+        return ()
+
+    def result(self, slice_id: SliceId) -> Measured:
+        error = None if self.error is None else str(self.error)
+        return Measured(self.number, slice_id, self._rewriter.stats(), self.dropped, error)
+
+
+class MeasureContext(NamedTuple):
+    """The data that all tasks of pass 2 share: numbered cases by variant, sources by number."""
+
+    cases: Mapping[int, Sequence[tuple[int, CleanContext]]]
+    sources: Mapping[int, Source]
+
+
+def measure_shared(slices: PartsToClean, context: MeasureContext) -> list[Measured]:
+    """Measure some slices; see ``_measure_slice``."""
+    return [measured for slice_, survivors in slices for measured in _measure_slice(slice_, survivors, context)]
+
+
+def _measure_slice(slice_: Slice, survivors: Mapping[int, Sequence[Survivors]], context: MeasureContext) -> list[Measured]:
+    """Measure a slice in each case.
+
+    :param survivors: by variant, survivor entries from any number of shards, uint64[n] in no order
+    """
+    logs = [(variant, number, log) for variant in slice_.maps for number, log in context.cases.get(variant, ())]
+    frame = context.sources[slice_.log].frame
+    cases = []
+    for variant, number, log in logs:
+        packed = accepted_survivors(survivors.get(variant, ()))
+        refused = packed if isinstance(packed, LogError) else None
+        cases.append(_CaseSink(number, Rewriter(log, () if isinstance(packed, LogError) else packed), slice_, frame, refused))
+    throttle = Throttle(min(log.bytes_per_second for _, _, log in logs))
+    try:
+        finish(scan(slice_, cases, logs[0][2].files, throttle, check_crc=False))
+    except LogError as error:
+        for case in cases:
+            case.error = case.error or error
+    return [case.result(slice_.id) for case in cases]
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """Numbers of keys and of their records, int64[64] each, by records per key in powers of two (see ``REPETITIONS``)."""
+
+    keys: NDArray[np.int64]
+    records: NDArray[np.int64]
+    most: int
+
+    def __add__(self, other: Repetition) -> Repetition:
+        return Repetition(self.keys + other.keys, self.records + other.records, max(self.most, other.most))
+
+
+def resolve_counts(key: Key, values: Iterable[Any], accepted: Mapping[int, Reading]) -> list[tuple[int, Repetition | LogError]]:
+    """Merge one shard's key counts, or why it was refused; nothing for shards of other maps.
+
+    :param accepted: what was read for each map
+    """
+    number, _ = key
+    if number >= 0:
+        return []
+    try:
+        packed = accepted_entries(values, accepted[number])
+    except LogError as error:
+        return [(number, error)]
+    expected = sum(map(len, packed))
+    total = SlotTable.of_keys(COUNTS, expected)
+    for packed_counts in packed:
+        total.put(packed_counts, of_records=False)
+    counts = total.slots[:, 2]
+    counts = counts[counts != 0].astype(np.int64)
+    powers = np.ceil(np.log2(counts)).astype(np.int64)
+    keys = np.bincount(powers, minlength=REPETITIONS)
+    records = np.zeros(REPETITIONS, np.int64)
+    np.add.at(records, powers, counts)
+    return [(number, Repetition(keys.astype(np.int64), records, int(counts.max(initial=0))))]
+
+
+class _RoundSink:
+    """Counts the rounds that a map of ``most_keys`` keys takes."""
+
+    def __init__(self, log: MapContext, settings: MapSettings, most_keys: int) -> None:
+        self._source = Entries(log, settings.secret)
+        self.begin = self._source.begin
+        self._table = SlotTable.of_keys(COUNTS, most_keys)
+        self.rounds = 1
+
+    def take(self, decoded: Decoded) -> Iterable[Emitted]:
+        for entries, _ in self._source.of(decoded):
+            position = self._table.put(entries)
+            while position < len(entries):
+                self._table.clear()
+                self.rounds += 1
+                position = self._table.put(entries, position)
+        return ()
+
+
+def count_rounds(work: tuple[Sequence[Slice], MapContext], settings: MapSettings, most_keys: int) -> int:
+    """The number of rounds that Kafka's cleaner needs for a log if its map holds ``most_keys``.
+
+    :param work: all slices of a variant, in the order of offsets
+    :raises LogError: a slice cannot be read
+    """
+    slices, log = work
+    sink, throttle = _RoundSink(log, settings, most_keys), Throttle(settings.bytes_per_second)
+    for slice_ in slices:
+        finish(scan(slice_, [sink], settings.files, throttle))
+    return sink.rounds
 
 
 class Variant(NamedTuple):
     """One way to build a log's map: its slices, and the numbers of the plans that share it."""
 
-    scan: MapContext
+    context: MapContext
     slices: tuple[Slice, ...]
     logs: tuple[int, ...]
 
@@ -115,13 +422,13 @@ class SharedMaps(OffsetMaps):
             for slice_ in variant.slices:
                 members[slice_.id].append(number)
         self._slices = {key: replace(slice_, maps=tuple(members[slice_.id])) for key, slice_ in self._slices.items()}
-        scans = {number: variant.scan for number, variant in self._variants.items()}
-        shards = {number: scan.shards for number, scan in scans.items()}
+        contexts = {number: variant.context for number, variant in self._variants.items()}
+        shards = {number: context.shards for number, context in contexts.items()}
         shards |= {counts_of(number): source.shards for number, source in self._sources.items()}
         bounds = {number: (count, count * self._sizes.shard_entries) for number, count in shards.items()}
         tasks = pack(list(self._slices.values()), size_of, self._sizes.scan_bytes)
-        description = f"pass 1: scan {len(self._slices)} slices for {len(scans)} maps"
-        known = (scans, self._sources)
+        description = f"pass 1: scan {len(self._slices)} slices for {len(contexts)} maps"
+        known = (contexts, self._sources)
         shared_summaries = self.scan_into_maps(
             description, tasks, scan_shared, known, settings, bounds, lambda shared: shared.summary
         )
@@ -141,7 +448,7 @@ class SharedMaps(OffsetMaps):
         }
         slices = [part for part in self._slices.values() if any(number in cases for number in part.maps)]
         maps = {
-            number: MapParts.of(self._variants[number].scan.first_dirty_offset, self._variants[number].slices)
+            number: MapParts.of(self._variants[number].context.first_dirty_offset, self._variants[number].slices)
             for number in cases
         }
         tasks = pack(slices, size_of, self._sizes.slice_bytes)
@@ -170,7 +477,7 @@ class SharedMaps(OffsetMaps):
                 for variant in self._variants.values()
                 if any((log, most_keys) in rounds and keys.get(log, 0) >= most_keys for log in variant.logs)
             ]
-            works = [(variant.slices, variant.scan) for variant in variants]
+            works = [(variant.slices, variant.context) for variant in variants]
             job = Job.reading("rounds", f"count a broker's rounds over {len(works)} logs", [slices for slices, _ in works])
             count = partial(count_rounds, settings=self._settings, most_keys=most_keys)
             for variant, round_count in zip(variants, self._engine.run(job, works, count), strict=True):
@@ -182,8 +489,8 @@ class SharedMaps(OffsetMaps):
         for part in slices:
             read[part.log].append(self._shared(part))
         plans_by_map: dict[object, list[int]] = {}
-        for log, scan in logs.items():
-            plans_by_map.setdefault((tuple(slice_.id for slice_ in read[log]), _map_identity(scan)), []).append(log)
+        for log, context in logs.items():
+            plans_by_map.setdefault((tuple(slice_.id for slice_ in read[log]), _map_identity(context)), []).append(log)
         return {
             number: Variant(logs[plans[0]], tuple(read[plans[0]]), tuple(plans))
             for number, plans in enumerate(plans_by_map.values())
@@ -229,10 +536,10 @@ def _byte_range(slice_: Slice) -> tuple[str, int, int]:
     return slice_.path, slice_.start, slice_.end
 
 
-def _map_identity(scan: MapContext) -> object:
-    aborted = scan.aborted
+def _map_identity(context: MapContext) -> object:
+    aborted = context.aborted
     ranges = b"" if aborted is None else np.stack([aborted.producer_id, aborted.first_offset, aborted.last_offset]).tobytes()
-    return scan.first_dirty_offset, scan.shards, ranges
+    return context.first_dirty_offset, context.shards, ranges
 
 
 def _for_plan(slice_: Slice, shared: Slice, summary: SliceSummary) -> SliceSummary:

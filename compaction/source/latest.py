@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple
 
@@ -35,13 +35,6 @@ _MAX_SHARDS = 4096
 _SURVIVOR_WORDS = 2
 
 
-@dataclass(frozen=True)
-class Latest:
-    """The records of the view to read: without ``tombstones``, only those that have a value."""
-
-    tombstones: bool = True
-
-
 class SliceRange(NamedTuple):
     """The batches in bytes ``[start, end)`` of a file, all with offsets in ``[first_offset, end_offset)``; ``segment`` is the
     segment's base offset."""
@@ -64,16 +57,17 @@ class LatestRecords(NamedTuple):
     segment: int
 
 
-def read_latest(slices: Sequence[SliceRange], spec: ReadSpec, latest: Latest) -> Iterator[LatestRecords]:
+def read_latest(slices: Sequence[SliceRange], spec: ReadSpec, *, tombstones: bool) -> Iterator[LatestRecords]:
     """The newest record of each key of one log, in the order of offsets.
 
     :param slices: all of the log's that the bounds of ``spec`` select, in order
+    :param tombstones: whether to read those without a value, too
     :raises CorruptLogError: a batch or record is malformed
     """
     if not slices:
         return
     with PartSpool(_SURVIVOR_WORDS, len(slices), TABLE_BYTES) as survivors:
-        _find_survivors(slices, spec, latest, survivors)
+        _find_survivors(slices, spec, survivors, tombstones=tombstones)
         for number, byte_range in enumerate(slices):
             rows = survivors.read(number)
             if not len(rows):
@@ -87,7 +81,7 @@ def read_latest(slices: Sequence[SliceRange], spec: ReadSpec, latest: Latest) ->
                 yield LatestRecords(records, newest, counts[index] - 1, byte_range.segment)
 
 
-def _find_survivors(slices: Sequence[SliceRange], spec: ReadSpec, latest: Latest, survivors: PartSpool) -> None:
+def _find_survivors(slices: Sequence[SliceRange], spec: ReadSpec, survivors: PartSpool, *, tombstones: bool) -> None:
     """Pass 1: adds offsets and numbers of records of the newest records, by slice."""
     first = max(spec.bounds.first_offset, slices[0].first_offset)
     span = max(1, min(spec.bounds.last_offset + 1, slices[-1].end_offset) - first)
@@ -102,7 +96,7 @@ def _find_survivors(slices: Sequence[SliceRange], spec: ReadSpec, latest: Latest
             except LogError as error:
                 raise CorruptLogError(str(error)) from error
         for slots in sink.result():
-            if not latest.tombstones:
+            if not tombstones:
                 slots = slots[(slots[:, 2] & np.uint64(TOMBSTONE)) == 0]
             offsets = (slots[:, 2] >> np.uint64(OFFSET_SHIFT)).astype(np.int64) - 1
             rows = np.stack([offsets.astype(np.uint64), slots[:, 3]], axis=1)

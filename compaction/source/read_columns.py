@@ -24,6 +24,8 @@ from compaction.kernels.records import OK, RECORD_ERRORS
 from compaction.passes.decoder import Decoded, Decoder
 from compaction.rules.transactions import AbortedRanges
 
+#: isolation levels
+READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 MIN_LONG, MAX_LONG = -(2**63), 2**63 - 1
 
 

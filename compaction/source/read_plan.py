@@ -12,8 +12,9 @@ points to its batch. Without a usable entry the whole segment is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -47,11 +48,13 @@ from compaction.recovery.recover import recover_log
 from compaction.rules.log_to_clean import open_transaction
 from compaction.rules.log_view import LogView, Segment
 from compaction.rules.transactions import aborted_of
-from compaction.source.latest import Latest, SliceRange
-from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
-from compaction.source.view_options import READ_COMMITTED, READ_UNCOMMITTED, ViewOptions, flag, number
+from compaction.source.latest import SliceRange
+from compaction.source.read_columns import MAX_LONG, MIN_LONG, READ_COMMITTED, READ_UNCOMMITTED, Bounds, ReadSpec
 
 SLICE_BYTES = 64 << 20
+LATEST, CHANGES = "latest", "changes"
+_EARLIEST_OFFSET, _LATEST_OFFSET = -2, -1
+_NO_VIEW_OPTIONS = ("startingtimestamp", "endingtimestamp", "includecontrol")
 
 #: option (Spark ignores case) -> meaning
 OPTIONS: Mapping[str, str] = {
@@ -77,6 +80,82 @@ OPTIONS: Mapping[str, str] = {
     "check.crcs": "false: do not check the CRCs of batches",
     "slicebytes": "bytes that one task reads, approximately",
 }
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """The view, if any, whether it has tombstones, and the offsets ``[starting, ending)`` of single partitions."""
+
+    view: str | None = None
+    tombstones: bool = True
+    starting: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ending: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ViewOptions:
+        """From the options of a read, with names in lower case.
+
+        :raises UsageError: a value is not valid, or options contradict each other
+        """
+        view = options.get("view")
+        if view not in (None, LATEST, CHANGES):
+            raise UsageError(f"view {view!r} is neither {LATEST} nor {CHANGES}")
+        tombstones = options.get("tombstones", "keep")
+        if tombstones not in ("keep", "drop"):
+            raise UsageError(f"tombstones {tombstones!r} is neither keep nor drop")
+        if "tombstones" in options and view != LATEST:
+            raise UsageError(f"tombstones is an option of view={LATEST}", hint=f"in view={CHANGES} they are the deletes")
+        for single, plural in (("startingoffset", "startingoffsets"), ("endingoffset", "endingoffsets")):
+            if single in options and plural in options:
+                raise UsageError(f"{single} and {plural} are both given", hint="give one of them")
+        if view is not None:
+            _check_view(options)
+        return cls(
+            view,
+            tombstones == "keep",
+            _offsets(options, "startingoffsets", "earliest"),
+            _offsets(options, "endingoffsets", "latest"),
+        )
+
+    def bounds_of(self, name: TopicPartition) -> Bounds:
+        """The offsets of a partition; one that the options do not name is read from its start, and to its end."""
+        first, end = self.starting.get(name, _EARLIEST_OFFSET), self.ending.get(name, _LATEST_OFFSET)
+        return Bounds(MIN_LONG if first < 0 else first, MAX_LONG if end < 0 else end - 1)
+
+    def require_partitions(self, selected: Collection[TopicPartition]) -> None:
+        """:raises UsageError: an offset is of a partition that is not ``selected``"""
+        for option, offsets in (("startingoffsets", self.starting), ("endingoffsets", self.ending)):
+            missing = sorted(offsets.keys() - selected)
+            if missing:
+                raise UsageError(f"{option}: {missing[0]} is not among the selected logs", hint="leave it out, or select it")
+
+
+def _check_view(options: Mapping[str, str]) -> None:
+    refused = [name for name in _NO_VIEW_OPTIONS if name in options]
+    if refused:
+        raise UsageError(f"{refused[0]} cannot be combined with a view", hint="filter the rows of the view")
+    if options.get("isolation.level", READ_COMMITTED) != READ_COMMITTED:
+        raise UsageError("a view has no aborted data: its isolation.level is read_committed")
+
+
+def _offsets(options: Mapping[str, str], option: str, word: str) -> dict[TopicPartition, int]:
+    """``{"orders": {"0": 23, "1": -2}}``; ``word`` stands for all partitions, as does -2 (start) or -1 (end) for one."""
+    text = options.get(option, word)
+    if text == word:
+        return {}
+    special = _EARLIEST_OFFSET if word == "earliest" else _LATEST_OFFSET
+    try:
+        offsets = {
+            TopicPartition(topic, int(partition)): offset
+            for topic, partitions in json.loads(text).items()
+            for partition, offset in partitions.items()
+        }
+    except (ValueError, AttributeError, RecursionError):
+        offsets = {TopicPartition("", 0): None}
+    if any(type(offset) is not int or (offset < 0 and offset != special) for offset in offsets.values()):
+        hint = f'e.g. {{"orders": {{"0": 23, "1": {special}}}}}, or {word}'
+        raise UsageError(f"{option} {text!r} has no offsets of partitions", hint=hint)
+    return offsets
 
 
 @dataclass(frozen=True)
@@ -141,8 +220,8 @@ class ReadTask:
     topic_partition: TopicPartition
     slices: tuple[SliceRange, ...]
     spec: ReadSpec
-    #: the task reads only the newest records of a complete log
-    latest: Latest | None = None
+    #: of a view: the task reads only the newest records of a complete log
+    view: ViewOptions | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -170,7 +249,7 @@ def plan_log(fs: FileSystem, location: LogLocation, request: ReadRequest, reques
     spec = _read_spec(view, request, request.bounds.within(request.view.bounds_of(view.topic_partition)), requested)
     if request.view.view is not None:
         slices = tuple(_slices(fs, view, spec.bounds, request.slice_bytes))
-        return [ReadTask(view.topic_partition, slices, spec, Latest(request.view.tombstones))] if slices else []
+        return [ReadTask(view.topic_partition, slices, spec, request.view)] if slices else []
     parts = pack(list(_slices(fs, view, spec.bounds, request.slice_bytes)), _size, request.slice_bytes)
     return [ReadTask(view.topic_partition, tuple(part), spec) for part in parts]
 
@@ -190,15 +269,6 @@ def plan_stored(
     return view, tasks, file_bytes - view.size_bytes
 
 
-def end_offsets(request: ReadRequest) -> dict[TopicPartition, int]:
-    """The offsets (exclusive) to which the selected logs would be read.
-
-    :raises UsageError: see ``plan_read``
-    :raises LogError: a selected log cannot be read
-    """
-    return {name: end.offset for name, end in read_ends(request).items()}
-
-
 class ReadEnd(NamedTuple):
     """The end of a log's read (exclusive), its log end offset, the reason for a difference, and the remedy."""
 
@@ -209,7 +279,11 @@ class ReadEnd(NamedTuple):
 
 
 def read_ends(request: ReadRequest) -> dict[TopicPartition, ReadEnd]:
-    """The ends of the reads of the selected logs. Errors are those of ``end_offsets``."""
+    """The ends of the reads of the selected logs.
+
+    :raises UsageError: see ``plan_read``
+    :raises LogError: a selected log cannot be read
+    """
     fs = OverlayFileSystem(file_system(request.paths))
     logs = _locations(fs, request)
     return {location.topic_partition: _read_end(_view(fs, location, request), request) for location in logs}
@@ -324,11 +398,7 @@ def _is_partition(fs: FileSystem, path: str) -> bool:
 
 def first_offset_since(fs: FileSystem, log_path: str, segment: Segment, timestamp_ms: int) -> int:
     """An offset below which all records of the segment are older than ``timestamp_ms``."""
-    try:
-        data = fs.read_bytes(join(log_path, segment_file(segment.base_offset, TIMEINDEX)))
-        entries = read_time_index(data, segment.base_offset)
-    except (StorageError, ValueError):
-        return segment.base_offset
+    entries = _entries(fs, log_path, segment, TIMEINDEX)
     older = int(np.searchsorted(entries["timestamp"], timestamp_ms))
     return segment.base_offset if older == 0 else int(entries["offset"][older - 1]) + 1
 
@@ -338,11 +408,7 @@ def positions_of(fs: FileSystem, log_path: str, segment: Segment, first_offset: 
     full_range = 0, segment.size_bytes
     if first_offset <= segment.base_offset and last_offset >= segment.next_offset - 1:
         return full_range
-    try:
-        data = fs.read_bytes(join(log_path, segment_file(segment.base_offset, INDEX)))
-        entries = read_offset_index(data, segment.base_offset)
-    except (StorageError, ValueError):
-        return full_range
+    entries = _entries(fs, log_path, segment, INDEX)
     # an entry has its batch's last offset: start at the last entry below the range, end at the second entry past it
     before = int(np.searchsorted(entries["offset"], first_offset, side="right")) - 1
     after = int(np.searchsorted(entries["offset"], last_offset, side="left")) + 1
@@ -353,7 +419,49 @@ def positions_of(fs: FileSystem, log_path: str, segment: Segment, first_offset: 
     return start, end
 
 
+def _entries(fs: FileSystem, log_path: str, segment: Segment, kind: str) -> NDArray[np.void]:
+    """The entries of an index; none if it cannot be read."""
+    base, read = segment.base_offset, read_offset_index if kind == INDEX else read_time_index
+    try:
+        return read(fs.read_bytes(join(log_path, segment_file(base, kind))), base)
+    except (StorageError, ValueError):
+        return read(b"", base)
+
+
 def _batch_at(fs: FileSystem, log_path: str, segment: Segment, entries: NDArray[np.void], index: int) -> int | None:
     """The position of an index entry, ``None`` if it does not point to a batch with its last offset."""
     position = int(entries["position"][index])
     return position if SegmentFile.of(fs, log_path, segment).ends_with(position, int(entries["offset"][index])) else None
+
+
+def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """A boolean option; ``name`` is in lower case.
+
+    :raises UsageError: the value is not a boolean
+    """
+    value = next((value for key, value in options.items() if key.lower() == name), str(default)).lower()
+    if value not in ("true", "false"):
+        raise UsageError(f"option {name} is {value!r}, expected true or false")
+    return value == "true"
+
+
+def number(options: Mapping[str, str], name: str, default: int, *, minimum: int) -> int:
+    """A whole number from ``minimum`` to the largest of 64 bits.
+
+    :raises UsageError: the value is none
+    """
+    value = options.get(name)
+    if value is None:
+        return default
+    if not re.fullmatch(r"-?[0-9]{1,19}", value):
+        raise UsageError(f"option {name} is {value!r}, expected a whole number")
+    if not minimum <= int(value) <= MAX_LONG:
+        raise UsageError(f"option {name} is {value}, expected a number from {minimum} to {MAX_LONG}")
+    return int(value)
+
+
+def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
+    topics: dict[str, dict[str, int]] = {}
+    for name, offset in sorted(offsets.items()):
+        topics.setdefault(name.topic, {})[str(name.partition)] = offset
+    return json.dumps(topics)

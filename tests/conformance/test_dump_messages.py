@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from compaction.dumping import message_schemas
-from compaction.dumping.generated_messages import Field, Message, Versions, read_table
+from compaction.dumping.message_schemas import Field, Message, Versions, read_table
 from compaction.formats.java_text import Json
 from tests.conformance.dump_files import T0, write_segments
 from tests.conformance.dump_tool import KafkaDump, our_dump

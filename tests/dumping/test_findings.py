@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from compaction.dumping.findings import Findings, java_order
-from compaction.dumping.spool import PairSpool
+from compaction.dumping.findings import Findings, PairSpool, java_order
 
 
 def test_paths_are_in_the_order_of_a_java_map() -> None:

@@ -6,7 +6,6 @@ import struct
 
 import pytest
 
-from compaction.dumping.generated_messages import Field, MessageError, Versions, read_table
 from compaction.dumping.message_schemas import (
     CONSUMER_PROTOCOL,
     CONTROL_RECORDS,
@@ -15,6 +14,10 @@ from compaction.dumping.message_schemas import (
     REMOTE_LOG_RECORDS,
     SHARE_RECORDS,
     TRANSACTION_RECORDS,
+    Field,
+    MessageError,
+    Versions,
+    read_table,
 )
 from compaction.dumping.record_decoders import decode_remote_log
 from compaction.formats.java_text import json_text

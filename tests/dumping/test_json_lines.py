@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from compaction.commands import dump_log
-from compaction.dumping.json_lines import JsonSegmentDump, Row
+from compaction.dumping.findings import Row
 from compaction.dumping.record_decoders import decode_offsets, decode_with, text_decoder
-from compaction.dumping.segment_dump import SegmentDump, SegmentView
+from compaction.dumping.segment_dump import JsonSegmentDump, SegmentDump, SegmentView
 from compaction.errors import CorruptLogError, LogError
 from compaction.files.local import LocalFileSystem
 from compaction.formats.java_text import java_text, json_text

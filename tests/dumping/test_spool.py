@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from compaction.dumping.spool import PairSpool
+from compaction.dumping.findings import PairSpool
 
 
 @pytest.fixture(params=[1 << 20, 4], ids=["in memory", "in a file"])

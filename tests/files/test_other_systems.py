@@ -20,8 +20,7 @@ from compaction.files import system_calls
 from compaction.files.local import LocalFileSystem
 from compaction.files.local_output import LocalOutput
 from compaction.run.compact import clean_logs
-from compaction.source.arrow_columns import source_schema
-from compaction.source.data_source import KafkaLogReader
+from compaction.source.data_source import KafkaLogReader, source_schema
 from tests.golden import unpack_sample
 from tests.local_passes import LocalPasses
 

@@ -238,8 +238,7 @@ def test_sparks_workers_reach_the_store(any_bucket: Bucket, sample: Path, on_dis
 
 
 def test_a_data_source_reads_the_store(any_bucket: Bucket, sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compaction.source.arrow_columns import source_schema
-    from compaction.source.data_source import KafkaLogReader
+    from compaction.source.data_source import KafkaLogReader, source_schema
 
     any_bucket.put_tree(sample, "in")
     found = []

@@ -14,7 +14,7 @@ from compaction.policies.comparison import (
     OutcomeStatus,
     RepetitionRange,
 )
-from compaction.policies.measure import AGE_BOUNDS_MS, POSITIONS
+from compaction.policies.shared_passes import AGE_BOUNDS_MS, POSITIONS
 from compaction.report import LogReport, LogStatus
 
 #: 2025-11-18T08:53:20Z

@@ -27,7 +27,7 @@ from compaction.formats.producer_snapshot import write_snapshot
 from compaction.passes.tasks import MapContext, Slice
 from compaction.policies.compare_policies import compare_with, explain
 from compaction.policies.comparison import ComparedLog, Comparison, LogTotals, Outcome, OutcomeStatus
-from compaction.policies.measure import AGE_BOUNDS_MS, POSITIONS
+from compaction.policies.shared_passes import AGE_BOUNDS_MS, POSITIONS
 from compaction.report import LogReport
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from compaction.names import TopicPartition
-from compaction.source.arrow_columns import ArrowColumns, source_schema
+from compaction.source.data_source import ArrowColumns, source_schema
 
 LIMIT_MS = (2**63 - 1) // 1000
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import LockedError, StorageError, UsageError
-from compaction.source.arrow_columns import source_schema
-from compaction.source.data_source import KafkaLogReader, KafkaLogSource, end_offsets
+from compaction.source.data_source import KafkaLogReader, KafkaLogSource, end_offsets, source_schema
 from compaction.source.read_plan import OPTIONS
 from tests.exports.test_local_tiered import tail
 from tests.files.layouts.exports import local_tiered, upload
