@@ -16,18 +16,17 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from compaction.cli import interrupts, log_lines, standard_streams
 from compaction.cli.parser import Parser
-from compaction.engine_choice import Surroundings, in_command
+from compaction.engine_choice import in_command
 from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.files.calls import call
 from compaction.files.text_files import NEW_FILE, PRIVATE, check_writable, write_text
 from compaction.metrics import open_metrics, with_last_success
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON
-from compaction.printable import printable
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
 from compaction.screen.text_table import Screen
@@ -40,6 +39,12 @@ FAILED = 1
 USAGE = 2
 _TRACE = "run again with --verbose for the stack trace"
 _JSON_OPTION = f"--log-format={log_lines.JSON}"
+
+
+class Main(Protocol):
+    """Runs a command with these arguments, by default those of the process; returns its exit code."""
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int: ...
 
 
 def run_command(options: CommandOptions[Any], argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
@@ -72,6 +77,15 @@ def run_command(options: CommandOptions[Any], argv: Sequence[str] | None, body: 
         log_lines.close()
 
 
+def main_of(options: CommandOptions[Any], body: Callable[[argparse.Namespace], int]) -> Main:
+    """The ``main`` of a command."""
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        return run_command(options, argv, body)
+
+    return main
+
+
 def _run(options: CommandOptions[Any], argv: Sequence[str], body: Callable[[argparse.Namespace], int]) -> int:
     parser = Parser(options)
     arguments = parser.parse_args(argv)
@@ -83,7 +97,16 @@ def _run(options: CommandOptions[Any], argv: Sequence[str], body: Callable[[argp
     if not getattr(arguments, "dry_run", True):
         interrupts.may_change_logs()
     on_wave = partial(_write_metrics, getattr(arguments, "metrics", None))
-    with call(), in_command(Surroundings(progress, interrupts.deferred, True, parser.in_report(arguments), on_wave)):
+    with (
+        call(),
+        in_command(
+            progress=progress,
+            starting=interrupts.deferred,
+            ends_with_process=True,
+            options=parser.in_report(arguments),
+            on_wave=on_wave,
+        ),
+    ):
         try:
             return body(arguments)
         except SystemExit as end:
@@ -200,17 +223,3 @@ def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
         has_report = arguments.report and f'"as_of_ms": {report.as_of_ms},' in _text_of(arguments.report)
         files = [] if has_report else files[:1]
     return finish(files, show, report.exit_code, mode)
-
-
-def run_and_write(
-    run: Callable[[Callable[[RunReport], None]], RunReport], arguments: argparse.Namespace
-) -> tuple[RunReport, int]:
-    """Runs a command that has a report, and writes it when its logs are done; returns the final report and the exit code.
-
-    :param run: calls its argument with the report, before it writes the output in another layout or verifies it
-    """
-    codes: list[int] = []
-    report = run(lambda partial_report: codes.append(write_report(partial_report, arguments)))
-    if report.written and arguments.output != JSON:
-        print(printable(report.written))
-    return report, max(codes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 import shtab
@@ -61,11 +60,9 @@ def _all_commands() -> argparse.ArgumentParser:
     return program
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code. ``argv``: by default those of the process."""
+def _body(arguments: argparse.Namespace) -> int:
+    print(script(arguments.shell))
+    return 0
 
-    def body(arguments: argparse.Namespace) -> int:
-        print(script(arguments.shell))
-        return 0
 
-    return execution.run_command(OPTIONS, argv, body)
+main = execution.main_of(OPTIONS, _body)

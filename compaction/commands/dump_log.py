@@ -266,10 +266,8 @@ def _print(request: DumpRequest) -> int:
     return 0 if valid else execution.FAILED
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code. ``argv``: by default those of the process."""
+def _body(arguments: argparse.Namespace) -> int:
+    return _print(read_request(arguments.files, OPTIONS.complete(vars(arguments))))
 
-    def body(arguments: argparse.Namespace) -> int:
-        return _print(read_request(arguments.files, OPTIONS.complete(vars(arguments))))
 
-    return execution.run_command(OPTIONS, argv, body)
+main = execution.main_of(OPTIONS, _body)

@@ -20,14 +20,14 @@ from typing import Any
 from compaction import __version__
 from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.resolver import BROKER_ATTRIBUTES, TOPIC_ATTRIBUTES
-from compaction.engine_choice import EngineChoice, command_options
+from compaction.engine_choice import EngineChoice, surroundings
 from compaction.options.inputs import Inputs, read_resolver
 from compaction.options.option import with_source
 
 
 def provenance(inputs: Inputs, engine: EngineChoice | None = None) -> dict[str, Any]:
     """The fields of the table."""
-    pyspark, options = sys.modules.get("pyspark"), command_options()
+    pyspark, options = sys.modules.get("pyspark"), surroundings().options
     return {
         "tool": {
             "name": "kafka-log-compaction",
@@ -44,7 +44,7 @@ def provenance(inputs: Inputs, engine: EngineChoice | None = None) -> dict[str, 
 
 
 def _options(inputs: Inputs) -> dict[str, dict[str, Any]]:
-    given = ((inputs.command.rows[name], value) for name, value in inputs.values.items())
+    given = ((inputs.command.rows[name], value) for name, value in inputs.given.items())
     return {row.flag: with_source(row.shown(value), row.default) for row, value in given if row.flag}
 
 

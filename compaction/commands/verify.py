@@ -14,7 +14,7 @@ from compaction.certifier.certificate import Status, VerifyReport, error_line
 from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cli import execution, log_lines
 from compaction.commands.provenance import provenance
-from compaction.engine_choice import ENCRYPTED, EngineChoice, chosen, progress
+from compaction.engine_choice import ENCRYPTED, EngineChoice, chosen, surroundings
 from compaction.errors import UsageError
 from compaction.files.mixed import file_system
 from compaction.files.remote import require_finished
@@ -112,12 +112,7 @@ def verify(before: Texts = (), after: Texts = (), *, in_place: Texts = (), **opt
     :raises UsageError: an argument is invalid, or there is nothing to compare
     :raises CompactionError: a directory cannot be read; a log that cannot be verified is in the report
     """
-    return run(Sides(before=before, after=after, in_place=in_place), options)
-
-
-def run(sides: Sides, options: VerifyOptions) -> VerifyReport:
-    """Runs the command."""
-    call, inputs = read_call(sides, options)
+    call, inputs = read_call(Sides(before=before, after=after, in_place=in_place), options)
     with chosen(inputs, ENCRYPTED) as engine:
         return replace(_verify(engine, call), origin=provenance(inputs, engine))
 
@@ -128,7 +123,7 @@ def _verify(engine: EngineChoice, call: VerifyInputs) -> VerifyReport:
     from compaction.certifier.erasure_certificate import certify_erasure, compare
 
     request = call.request
-    with _shared_locks(request), progress() as progress_display:
+    with _shared_locks(request), surroundings().progress() as progress_display:
         certified_logs = certify_erasure(engine.passes(progress_display), request, call.erased)
     report = compare(call.certificate, certified_logs, request.logs or frozenset(), with_before=bool(request.before))
     return replace(report, certificate=call.certificate_path)
@@ -138,7 +133,7 @@ def certified(engine: EngineChoice, request: VerifyRequest) -> VerifyReport:
     """Certifies the logs. The kernels are imported only here, so that a wrong call fails at once."""
     from compaction.certifier.certify import certify
 
-    with _shared_locks(request), progress() as progress_display:
+    with _shared_locks(request), surroundings().progress() as progress_display:
         return certify(engine.passes(progress_display), request)
 
 
@@ -146,7 +141,7 @@ def _explained(engine: EngineChoice, request: VerifyRequest, offset: int) -> lis
     """The fate of one record of the requested log, as lines of text."""
     from compaction.certifier import explain_record
 
-    with _shared_locks(request), progress() as progress_display:
+    with _shared_locks(request), surroundings().progress() as progress_display:
         return explain_record.explain(engine.passes(progress_display), request, offset)
 
 
@@ -157,8 +152,7 @@ def read_call(sides: Sides, options: VerifyOptions, why: str | None = None) -> t
     :raises UsageError: the call is wrong
     """
     before, after, in_place = texts(sides["before"]), texts(sides["after"]), texts(sides["in_place"])
-    inputs = Inputs.of(OPTIONS, (), options)
-    inputs = replace(inputs, values={"before": before, "after": after, "in_place": in_place, **inputs.values})
+    inputs = Inputs.of(OPTIONS, options, before=before, after=after, in_place=in_place)
     if bool(in_place) in (bool(after), bool(before)):
         raise UsageError("give --before and --after, or only --in-place", hint="see --help")
     resolver, selector, record = read_resolver(inputs), read_selector(inputs), _read_why(why)
@@ -166,13 +160,13 @@ def read_call(sides: Sides, options: VerifyOptions, why: str | None = None) -> t
         selector = Selector(partitions=frozenset({record[0]}), option="--why")
     before_dirs = _log_dirs(inputs, before, "--before")
     after_dirs = _log_dirs(inputs, in_place or after, "--in-place" if in_place else "--after")
-    if not inputs.allow_empty:
+    if not inputs["allow_empty"]:
         _require_logs(before_dirs or after_dirs, selector)
     request = VerifyRequest(
         before=before_dirs,
         after=after_dirs,
         now_ms=inputs.now_ms,
-        exact=inputs.as_of is not None,
+        exact=inputs["as_of"] is not None,
         selector=selector,
         resolver=resolver,
         metadata_dirs=read_metadata_dirs(inputs),
@@ -213,7 +207,7 @@ def _with_certificate(
 def _log_dirs(inputs: Inputs, paths: Sequence[str], option: str) -> tuple[str, ...]:
     uris = [parse_uri(path, option) for path in paths]
     if option == "--before":
-        join_tail(inputs.tail, uris)
+        join_tail(inputs["tail"], uris)
     with usage_errors():
         result = check_log_dirs(file_system(uris), uris)
         for path in result:
@@ -268,18 +262,15 @@ def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
     return execution.finish([(arguments.report, report.to_json), (arguments.html, report.to_html)], print_it, report.exit_code)
 
 
-def main(argv: Sequence[str] | None = None, engine: EngineChoice | None = None) -> int:
-    """Runs the command; returns its exit code, see ``compact``."""
+def _body(arguments: argparse.Namespace) -> int:
+    if arguments.why is None:
+        return _finish(OPTIONS.run(vars(arguments)), arguments)
+    sides = Sides(before=arguments.before, after=arguments.after, in_place=arguments.in_place)
+    call, inputs = read_call(sides, OPTIONS.complete(vars(arguments)), arguments.why)
+    if call.why is not None:
+        with chosen(inputs, ENCRYPTED) as engine:
+            print("\n".join(_explained(engine, call.request, call.why[1])))
+    return 0
 
-    def body(arguments: argparse.Namespace) -> int:
-        options = OPTIONS.complete(vars(arguments) | ({} if engine is None else {"engine": engine}))
-        sides = Sides(before=arguments.before, after=arguments.after, in_place=arguments.in_place)
-        if arguments.why is None:
-            return _finish(run(sides, options), arguments)
-        call, inputs = read_call(sides, options, arguments.why)
-        if call.why is not None:
-            with chosen(inputs, ENCRYPTED) as tasks:
-                print("\n".join(_explained(tasks, call.request, call.why[1])))
-        return 0
 
-    return execution.run_command(OPTIONS, argv, body)
+main = execution.main_of(OPTIONS, _body)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,12 +81,10 @@ def _size(path: Path) -> str:
     return f"{sum(file.stat().st_size for file in path.glob('*') if file.is_file()) / 1e6:.1f} MB"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code. ``argv``: by default those of the process."""
+def _body(arguments: argparse.Namespace) -> int:
+    if not arguments.status:
+        warm_up()
+    return show_status(execution.screen(arguments))
 
-    def body(arguments: argparse.Namespace) -> int:
-        if not arguments.status:
-            warm_up()
-        return show_status(execution.screen(arguments))
 
-    return execution.run_command(OPTIONS, argv, body)
+main = execution.main_of(OPTIONS, _body)

@@ -103,9 +103,10 @@ class CommandOptions(Generic[Values]):
 
     def __init__(self, name: str, keywords: type[Values], *command_line: type, description: str, epilog: str) -> None:
         self.name, self._function = name, name
+        self._run: Callable[..., Any] | None = None
         self.description, self.epilog = description, epilog
-        self.keywords = _rows(keywords)
-        self.rows: Mapping[str, Option] = {keyword: row for rows in map(_rows, command_line) for keyword, row in rows.items()}
+        self.keywords = rows_of(keywords)
+        self.rows: Mapping[str, Option] = {keyword: row for rows in map(rows_of, command_line) for keyword, row in rows.items()}
         self.rows = {**self.rows, **self.keywords}
         self._combinations = [each for each in COMBINATIONS if each.applies(name, self.rows)]
         self._hints = keywords.__annotations__
@@ -142,7 +143,7 @@ class CommandOptions(Generic[Values]):
 
     def function(self, function: Callable[P, R]) -> Callable[P, R]:
         """Makes a function of the Python API from one that takes the values of all keywords. Its errors name keywords."""
-        self._function = function.__name__
+        self._function, self._run = function.__name__, function
         own = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
 
         @wraps(function)
@@ -168,6 +169,13 @@ class CommandOptions(Generic[Values]):
         signature = inspect.signature(function)
         call.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
         return call
+
+    def run(self, given: Mapping[str, Any]) -> Any:
+        """Calls the function of the Python API with the values of a command line. Its errors name flags."""
+        if self._run is None:
+            raise TypeError(f"{self.name} has no function")
+        own = [each.name for each in inspect.signature(self._run).parameters.values() if each.kind is not each.VAR_KEYWORD]
+        return self._run(**{name: given[name] for name in own}, **cast("Mapping[str, Any]", self.complete(given)))
 
     @cached_property
     def _keyword_of(self) -> Mapping[str, str]:
@@ -198,7 +206,7 @@ def _without_passwords(value: object) -> object:
     return value if match is None else f"{match.string[: match.end()]}{HIDDEN}"
 
 
-def _rows(table: type) -> dict[str, Option]:
+def rows_of(table: type) -> dict[str, Option]:
     return {
         keyword: next(row for row in get_args(hint) if isinstance(row, Option))
         for keyword, hint in table.__annotations__.items()

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
-
-    from compaction.engine_choice import EngineChoice
-
 AUTO, LOCAL, SPARK, CONNECT = "auto", "local", "spark", "connect"
 TEXT, JSON, JSONL = "text", "json", "jsonl"
 #: encodings of keys in files, see ``compaction.formats.keys``
@@ -167,7 +164,7 @@ class Rules(TypedDict, total=False):
 class Tasks(TypedDict, total=False):
     """What runs the tasks."""
 
-    engine: Annotated["str | EngineChoice", _value(_RUN, "--engine", None, "run tasks in processes on this machine (local,"
+    engine: Annotated[str, _value(_RUN, "--engine", None, "run tasks in processes on this machine (local,"
         " needs no Java), as Spark jobs (spark), or on a Spark Connect server (connect); the result is the same (default: auto,"
         " which is connect with SPARK_REMOTE, spark under spark-submit, and local otherwise)", default=AUTO,
         choices=(AUTO, LOCAL, SPARK, CONNECT), usual=True)]
@@ -227,12 +224,17 @@ class Copy(TypedDict, total=False):
         " complete, unchanged result of the same request; needs --as-of, for erase also --certificate", choices=("skip",))]
 
 
-class Cleaning(TypedDict, total=False):
-    """Only compact has these."""
+class Since(TypedDict, total=False):
+    """Incremental copies."""
 
     since: Annotated[str | os.PathLike[str] | None, _value(_RUN, "--since", "DIR",
         "continue this previous copy of the same logs: take unchanged segments from it, and read only new ones from the"
         " source; it must have been written with --if-done, --replace or --since, or to an object store", usual=True)]
+
+
+class Cleaning(Since, total=False):
+    """Only compact has these."""
+
     release_early: Annotated[bool, _switch(_RUN, "--release-early", "remove replaced segments as soon as the swaps of their"
         " wave have ended, without regard to file.delete.delay.ms")]
     verify: Annotated[bool, _switch(_RUN, "--verify", "verify the result afterwards, as the command verify does; exit with 1"

@@ -21,4 +21,4 @@ def verify_request(options: Sequence[str]) -> VerifyRequest:
 def compact_inputs(options: Sequence[str]) -> Inputs:
     """The inputs of ``compact`` with these options."""
     given = Parser(compact.OPTIONS).parse_args(options)
-    return Inputs.of(compact.OPTIONS, given.log_dirs, compact.OPTIONS.complete(vars(given)))
+    return Inputs.of(compact.OPTIONS, compact.OPTIONS.complete(vars(given)), log_dirs=given.log_dirs)

@@ -206,8 +206,6 @@ def test_a_call_ends_what_it_started(log_dir: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(type(engine), "passes", lambda self, progress=None: LocalPasses)
     compaction.compact(log_dir, settings=_COMPACT, dry_run=True)
     assert closed == ["compact"]
-    compaction.compact(log_dir, settings=_COMPACT, dry_run=True, engine=engine)
-    assert closed == ["compact"]
     assert compact_command.main(["--log-dir", str(log_dir), "--dry-run", "--quiet"]) == 0
     assert closed == ["compact"]
 
