@@ -20,7 +20,7 @@ from typing import IO, Any, TextIO
 from compaction.cli import standard_streams
 from compaction.printable import printable, printable_json, printable_lines
 from compaction.screen.amounts import elapsed
-from compaction.screen.status_line import StatusLine
+from compaction.screen.progress import StatusLine
 from compaction.screen.steps import FOREIGN, STEPS, WAVE, WaveProgress
 
 TEXT, JSON = "text", "json"

@@ -17,8 +17,7 @@ from compaction.engines.spark_session import ship_package
 from compaction.files import read_counter
 from compaction.files.local import LocalFileSystem
 from compaction.files.segment_file import SegmentReader
-from compaction.screen.progress import LINE_INTERVAL_S, Progress
-from compaction.screen.status_line import StatusLine
+from compaction.screen.progress import LINE_INTERVAL_S, Progress, StatusLine
 from tests.dumping.segments import write_segment
 
 if TYPE_CHECKING:
