@@ -22,7 +22,7 @@ import pytest
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport, Violation
 from compaction.cli.parser import Parser
 from compaction.commands import compact, dry_run
-from compaction.commands.provenance import provenance
+from compaction.commands.runs import provenance
 from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES
 from compaction.engine_choice import choose
 from compaction.erasure.erasure_report import erasure_document

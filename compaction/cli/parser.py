@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
-from compaction.cli.help_text import HelpFormatter
-from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
+from compaction.cli.console import COMMANDS
+from compaction.cli.help_text import PROGRAM, SUBMIT, HelpFormatter
 from compaction.errors import UsageError
 from compaction.names import REFERENCE_VERSION
 from compaction.options.option import CommandOptions, Option, with_source

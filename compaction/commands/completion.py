@@ -8,10 +8,11 @@ from typing import Any
 import shtab
 
 from compaction.cli import execution
+from compaction.cli.console import COMMANDS
+from compaction.cli.help_text import PROGRAM
 from compaction.cli.parser import Parser
-from compaction.cli.table import COMMANDS, PROGRAM
 from compaction.options.option import CommandOptions
-from compaction.options.table import Messages, NoOptions, Shell
+from compaction.options.table import MESSAGES, SHELL, NoOptions
 
 _DESCRIPTION = """\
 Print a script for a shell that completes the commands of kafka-log-compaction, their options, and
@@ -34,7 +35,7 @@ examples:
 """
 
 
-OPTIONS = CommandOptions("completion", NoOptions, Shell, Messages, description=_DESCRIPTION, epilog=_EPILOG)
+OPTIONS = CommandOptions("completion", NoOptions, SHELL, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 def script(shell: str) -> str:

@@ -13,7 +13,7 @@ from compaction.files.mixed import file_system
 from compaction.log.access import Purpose, access
 from compaction.options.inputs import Inputs, find_logs, read_selector
 from compaction.options.option import CommandOptions
-from compaction.options.table import JSON, CountOptions, Html, LogDirs, Messages, Output
+from compaction.options.table import HTML, JSON, LOG_DIRS, MESSAGES, OUTPUT, CountOptions
 from compaction.options.values import Texts
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
@@ -68,7 +68,7 @@ examples:
 #: headers, producers and groups of keys that are named, if --top is not larger
 _NAMED = 10
 
-OPTIONS = CommandOptions("count", CountOptions, LogDirs, Html, Output, Messages, description=_DESCRIPTION, epilog=_EPILOG)
+OPTIONS = CommandOptions("count", CountOptions, LOG_DIRS, HTML, OUTPUT, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 @OPTIONS.function

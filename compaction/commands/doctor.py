@@ -15,7 +15,7 @@ from compaction.commands import warm_up
 from compaction.errors import UsageError
 from compaction.options.inputs import Inputs, read_request
 from compaction.options.option import CommandOptions
-from compaction.options.table import TEXT, DoctorOptions, Messages, OptionalLogDirs, Output
+from compaction.options.table import MESSAGES, OPTIONAL_LOG_DIRS, OUTPUT, TEXT, DoctorOptions
 from compaction.options.values import Texts, texts
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ examples:
 _WARM_UP = "kafka-log-compaction warm-up"
 
 
-OPTIONS = CommandOptions("doctor", DoctorOptions, OptionalLogDirs, Output, Messages, description=_DESCRIPTION, epilog=_EPILOG)
+OPTIONS = CommandOptions("doctor", DoctorOptions, OPTIONAL_LOG_DIRS, OUTPUT, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 @OPTIONS.function

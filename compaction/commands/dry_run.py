@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from compaction.cli import execution, log_lines
-from compaction.commands.provenance import provenance
+from compaction.commands.runs import provenance
 from compaction.config.request import ComparisonRequest, Span
 from compaction.config.sources import CONFIGURED, Policy
 from compaction.engine_choice import EngineChoice, chosen, surroundings
@@ -17,17 +17,17 @@ from compaction.errors import UsageError
 from compaction.options.inputs import Inputs, read_request, read_selector
 from compaction.options.option import CommandOptions
 from compaction.options.table import (
+    ALL_ROWS,
+    EXPLAIN,
+    HTML,
     JSON,
-    AllRows,
+    LOG_DIRS,
+    MESSAGES,
+    METRICS,
+    OUTPUT,
+    QUIET,
+    REPORT,
     DryRunOptions,
-    Explain,
-    Html,
-    LogDirs,
-    Messages,
-    Metrics,
-    Output,
-    Quiet,
-    Report,
 )
 from compaction.options.values import Texts, as_of_ms, read_duration, read_size, texts_of_policies
 from compaction.policies.comparison import Comparison, OutcomeStatus, explanation_lines, explanations_to_json
@@ -80,21 +80,8 @@ examples:
 """
 
 
-OPTIONS = CommandOptions(
-    "dry-run",
-    DryRunOptions,
-    LogDirs,
-    Explain,
-    Report,
-    Metrics,
-    Html,
-    AllRows,
-    Quiet,
-    Output,
-    Messages,
-    description=_DESCRIPTION,
-    epilog=_EPILOG,
-)
+_LINE = (LOG_DIRS, EXPLAIN, REPORT, METRICS, HTML, ALL_ROWS, QUIET, OUTPUT, MESSAGES)
+OPTIONS = CommandOptions("dry-run", DryRunOptions, *_LINE, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 @OPTIONS.function

@@ -1,4 +1,4 @@
-"""The frame of ``compact``, ``expire`` and ``erase``, and runs with nothing to do.
+"""The frame of ``compact``, ``expire`` and ``erase``, runs with nothing to do, and the origin of a result (``provenance``).
 
 With ``--output-layout`` the copy is written in another layout than a log directory's. The command writes and verifies its copy
 in a temporary directory: beside a target on a disk, else where the segments of its source are converted. If no log failed, the
@@ -8,6 +8,8 @@ copy's logs are then written in the layout, complete or not at all.
 from __future__ import annotations
 
 import argparse
+import platform
+import sys
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -17,17 +19,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from compaction import __version__
 from compaction.cli import execution
-from compaction.commands.provenance import provenance
+from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.request import CompactionRequest
+from compaction.config.resolver import BROKER_ATTRIBUTES, TOPIC_ATTRIBUTES
 from compaction.engine_choice import EngineChoice, chosen, in_command, surroundings
 from compaction.errors import UsageError
 from compaction.exports import FORMAT, LAYOUTS, ExportTarget, TargetOptions
 from compaction.files.filesystem import storage_of
 from compaction.files.local import LocalFileSystem
 from compaction.files.uri import SPOOL, layout_of, options_of, parse_uri
-from compaction.options.inputs import Inputs, check_output_dir, join_tail, read_selector
-from compaction.options.option import CommandOptions
+from compaction.options.inputs import Inputs, check_output_dir, join_tail, read_resolver, read_selector
+from compaction.options.option import CommandOptions, with_source
 from compaction.options.table import JSON
 from compaction.printable import printable
 from compaction.run_report import RunReport
@@ -79,6 +83,53 @@ def _target(inputs: Inputs) -> ExportTarget:
     accepted = inputs["accept_loss"] or (FORMAT if inputs["dry_run"] else None)
     options = TargetOptions(path, source, read_selector(inputs).matches, accepted, inputs["dry_run"])
     return LAYOUTS[inputs["output_layout"] or ""].target(options)
+
+
+def provenance(inputs: Inputs, engine: EngineChoice | None = None) -> dict[str, Any]:
+    """The call and the environment of a run, for its report: versions, options, settings, each with its source.
+
+    | field | meaning |
+    | --- | --- |
+    | ``tool`` | versions: of this package, of Python, of Spark if it was started |
+    | ``engine`` | the engine that ran the tasks, ``local`` or ``spark``, and the ``reason`` |
+    | ``command`` | the command's name |
+    | ``options`` | each option with its ``value`` and its ``source``: ``command line``, ``call`` (the Python API) or
+        ``default``; passwords are hidden |
+    | ``settings`` | the broker-level settings of the call, each with its ``value``, null for no limit, and its ``source`` |
+    | ``default_settings`` | Kafka's defaults of the topic-level settings; ``settings`` of a log has those that differ |
+    """
+    pyspark, options = sys.modules.get("pyspark"), surroundings().options
+    return {
+        "tool": {
+            "name": "kafka-log-compaction",
+            "version": __version__,
+            "python": platform.python_version(),
+            "spark": None if pyspark is None else pyspark.__version__,
+        },
+        **({} if engine is None else {"engine": engine.document()}),
+        "command": inputs.command.name,
+        "options": _options(inputs) if options is None else options,
+        "settings": _broker_settings(inputs),
+        "default_settings": {name: TOPIC_ENTRIES[name].default for name in ("cleanup.policy", *TOPIC_ATTRIBUTES)},
+    }
+
+
+def _options(inputs: Inputs) -> dict[str, dict[str, Any]]:
+    given = ((inputs.command.rows[name], value) for name, value in inputs.given.items())
+    return {row.flag: with_source(row.shown(value), row.default) for row, value in given if row.flag}
+
+
+def _broker_settings(inputs: Inputs) -> dict[str, Any]:
+    config = read_resolver(inputs).broker()
+    return {
+        name: {"value": _limit(getattr(config, attribute)), "source": str(config.source(name))}
+        for name, attribute in BROKER_ATTRIBUTES.items()
+    }
+
+
+def _limit(value: object) -> object:
+    """``None`` for the largest number of a double, which means no limit in Kafka."""
+    return None if value == sys.float_info.max else value
 
 
 def run_on_engine(

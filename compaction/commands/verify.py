@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compaction.certifier.certificate import Status, VerifyReport, error_line
 from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cli import execution, log_lines
-from compaction.commands.provenance import provenance
+from compaction.commands.runs import provenance
 from compaction.engine_choice import ENCRYPTED, EngineChoice, chosen, surroundings
 from compaction.errors import UsageError
 from compaction.files.mixed import file_system
@@ -33,8 +33,8 @@ from compaction.options.inputs import (
 )
 from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
-from compaction.options.table import JSON, Html, Messages, Output, Quiet, Report, Sides, VerifyOptions, Why
-from compaction.options.values import Texts, texts
+from compaction.options.table import HTML, JSON, MESSAGES, OUTPUT, QUIET, REPORT, SIDES, WHY, VerifyOptions
+from compaction.options.values import Texts
 from compaction.screen.text_table import Screen
 
 if TYPE_CHECKING:
@@ -74,17 +74,7 @@ examples:
 
 
 OPTIONS = CommandOptions(
-    "verify",
-    VerifyOptions,
-    Sides,
-    Why,
-    Report,
-    Html,
-    Quiet,
-    Output,
-    Messages,
-    description=_DESCRIPTION,
-    epilog=_EPILOG,
+    "verify", VerifyOptions, SIDES, WHY, REPORT, HTML, QUIET, OUTPUT, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG
 )
 
 
@@ -112,7 +102,7 @@ def verify(before: Texts = (), after: Texts = (), *, in_place: Texts = (), **opt
     :raises UsageError: an argument is invalid, or there is nothing to compare
     :raises CompactionError: a directory cannot be read; a log that cannot be verified is in the report
     """
-    call, inputs = read_call(Sides(before=before, after=after, in_place=in_place), options)
+    call, inputs = read_call(options, before=before, after=after, in_place=in_place)
     with chosen(inputs, ENCRYPTED) as engine:
         return replace(_verify(engine, call), origin=provenance(inputs, engine))
 
@@ -145,14 +135,15 @@ def _explained(engine: EngineChoice, request: VerifyRequest, offset: int) -> lis
         return explain_record.explain(engine.passes(progress_display), request, offset)
 
 
-def read_call(sides: Sides, options: VerifyOptions, why: str | None = None) -> tuple[VerifyInputs, Inputs]:
+def read_call(options: VerifyOptions, why: str | None = None, **sides: Texts) -> tuple[VerifyInputs, Inputs]:
     """The checked call, and the inputs that all commands have in common.
 
     :param why: the record of ``--why``
+    :param sides: ``before``, ``after`` and ``in_place``
     :raises UsageError: the call is wrong
     """
-    before, after, in_place = texts(sides["before"]), texts(sides["after"]), texts(sides["in_place"])
-    inputs = Inputs.of(OPTIONS, options, before=before, after=after, in_place=in_place)
+    inputs = Inputs.of(OPTIONS, options, **sides)
+    before, after, in_place = (inputs.given[name] for name in SIDES)
     if bool(in_place) in (bool(after), bool(before)):
         raise UsageError("give --before and --after, or only --in-place", hint="see --help")
     resolver, selector, record = read_resolver(inputs), read_selector(inputs), _read_why(why)
@@ -265,8 +256,8 @@ def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
 def _body(arguments: argparse.Namespace) -> int:
     if arguments.why is None:
         return _finish(OPTIONS.run(vars(arguments)), arguments)
-    sides = Sides(before=arguments.before, after=arguments.after, in_place=arguments.in_place)
-    call, inputs = read_call(sides, OPTIONS.complete(vars(arguments)), arguments.why)
+    sides = {name: vars(arguments)[name] for name in SIDES}
+    call, inputs = read_call(OPTIONS.complete(vars(arguments)), arguments.why, **sides)
     if call.why is not None:
         with chosen(inputs, ENCRYPTED) as engine:
             print("\n".join(_explained(engine, call.request, call.why[1])))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from compaction.cli import execution
 from compaction.errors import CompactionError
 from compaction.options.option import CommandOptions
-from compaction.options.table import Messages, NoOptions, Status
+from compaction.options.table import MESSAGES, STATUS, NoOptions
 from compaction.screen.text_table import Screen, wrapped
 
 _DESCRIPTION = """\
@@ -32,7 +32,7 @@ environment:
 _NO_DIRECTORY = "no directory of this user is protected from other writers: set NUMBA_CACHE_DIR to one"
 
 
-OPTIONS = CommandOptions("warm-up", NoOptions, Status, Messages, description=_DESCRIPTION, epilog=_EPILOG)
+OPTIONS = CommandOptions("warm-up", NoOptions, STATUS, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 def warm_up() -> None:

@@ -25,7 +25,7 @@ from compaction.log.discover import Selector, check_log_dirs, discover, require_
 from compaction.log.metadata_logs import require_metadata_log
 from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
 from compaction.options.option import CommandOptions, rows_of
-from compaction.options.table import AUTO, Configuration, Copy, DryRun, LogDirs, PrivateKeys, Rules, Selection, Since
+from compaction.options.table import AUTO, LOG_DIRS, Configuration, Copy, DryRun, PrivateKeys, Rules, Selection, Since
 from compaction.options.values import Texts, texts
 from compaction.rules.kafka_rules import rules_of
 from compaction.screen.steps import step
@@ -33,7 +33,7 @@ from compaction.screen.steps import step
 V = TypeVar("V")
 
 
-class _Common(LogDirs, Selection, PrivateKeys, Configuration, Rules, DryRun, Copy, Since, total=False):
+class _Common(Selection, PrivateKeys, Configuration, Rules, DryRun, Copy, Since, total=False):
     """The options that this module reads."""
 
 
@@ -65,7 +65,7 @@ class Inputs:
         """
         given = {**{name: texts(value) for name, value in log_dirs.items()}, **cast("Mapping[str, Any]", options)}
         now_ms = given.get("as_of")
-        common = {name: given.get(name, row.default) for name, row in rows_of(_Common).items()}
+        common = {name: given.get(name, row.default) for name, row in {**LOG_DIRS, **rows_of(_Common)}.items()}
         return cls(command, given, common, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
 
     def having(self, **changes: object) -> Inputs:

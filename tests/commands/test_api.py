@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 import compaction
-from compaction.cli.console import main
+from compaction.cli.console import COMMANDS, main
 from compaction.cli.parser import Parser
-from compaction.cli.table import COMMANDS
 from compaction.commands import compact as compact_command
 from compaction.engine_choice import choose
 from compaction.options import inputs

@@ -6,6 +6,7 @@ import json
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 
@@ -93,6 +94,12 @@ def test_a_last_record_far_before_now_is_a_hint_at_the_time_of_the_logs(
     last = datetime.fromtimestamp((NOW_MS - DAY_MS // 8) / 1000, timezone.utc)
     hint = f" before --as-of: if this is an old copy, give --as-of {last:%Y-%m-%dT%H:%MZ}"
     assert (hint in caplog.text) is warned
+
+
+def test_the_hint_names_a_keyword_in_the_python_api(logs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with patch.object(dry_run, "execute", run):
+        compaction.dry_run(logs, as_of=NOW_MS + 4 * DAY_MS, assume_default_policy=True, over_time=True)
+    assert " before as_of: if this is an old copy, give as_of " in caplog.text
 
 
 def test_a_log_that_is_much_shorter_than_the_others_has_no_figures_ahead(
