@@ -101,11 +101,6 @@ class EngineChoice:
     _workers: LocalEngine | None = None
     _closing: list[SparkEngine | ConnectEngine] = field(default_factory=list)
 
-    def require(self) -> None:
-        """:raises UsageError: the engine is Spark, and there is no suitable Java"""
-        if self.name == SPARK and self.session is None:
-            require_java()
-
     def spark(self) -> Session:
         """The session; the first call starts it, unless the caller has given one.
 
@@ -120,6 +115,17 @@ class EngineChoice:
     def passes(self, progress: Progress | None = None) -> Callable[[], engine.Engine]:
         """A function that starts the engine; calls without work import neither Spark nor kernels."""
         return partial(_ENGINES[self.name], self, progress)
+
+    @contextmanager
+    def running(self) -> Iterator[Callable[[], engine.Engine]]:
+        """A function that starts the engine, which shows the progress of its passes in the block if this process shows any.
+
+        :raises UsageError: the engine is Spark, and there is no suitable Java
+        """
+        if self.name == SPARK and self.session is None:
+            require_java()
+        with surroundings().progress() as progress:
+            yield self.passes(progress)
 
     def _local(self, progress: Progress | None) -> LocalEngine:
         from compaction.engines.limits import usable_cores

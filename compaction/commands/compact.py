@@ -122,11 +122,10 @@ def execute(engine: EngineChoice, request: CompactionRequest) -> RunReport:
     """Runs the cleaner. It is imported only here, so that a run without logs, or with a usage error, is quick."""
     if (report := report_without_logs(request)) is not None:
         return report
-    engine.require()
-    from compaction.run.compact import clean_logs
+    with engine.running() as start:
+        from compaction.run.compact import clean_logs
 
-    with surroundings().progress() as progress_display:
-        return clean_logs(engine.passes(progress_display), request, on_wave=surroundings().on_wave)
+        return clean_logs(start, request, on_wave=surroundings().on_wave)
 
 
 def _require_sources(request: CompactionRequest) -> None:
@@ -169,14 +168,19 @@ def _check_of(engine: EngineChoice, request: CompactionRequest, verified: list[V
 def _ending(report: RunReport, arguments: argparse.Namespace) -> int:
     """Prints the certificates of ``--verify``."""
     from compaction.certifier.certificate import VerifyReport
-    from compaction.commands.verify import show
+    from compaction.commands.verify import print_errors
 
     verifications = [verification for verification in report.verified if isinstance(verification, VerifyReport)]
-    # standard output may have a document
-    screen = None if arguments.output == JSON else execution.screen(arguments)
-    for line in (str(each) for each in verifications if screen is None):
-        log_lines.print_line(line)
-    return max([0, *(show(verification, screen) for verification in verifications)])
+    for verification in verifications:
+        # standard output may have a document
+        if arguments.output == JSON:
+            log_lines.print_line(str(verification))
+    for verification in verifications:
+        log_lines.end_steps()
+        if arguments.output != JSON:
+            verification.print_on(execution.screen(arguments))
+        print_errors(verification)
+    return max([0, *(verification.exit_code for verification in verifications)])
 
 
 main = main_of(OPTIONS, _ending)

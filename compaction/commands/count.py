@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from compaction.cli import execution, log_lines
 from compaction.counting.count_report import CountReport
-from compaction.engine_choice import ENCRYPTED, chosen, surroundings
+from compaction.engine_choice import ENCRYPTED, chosen
 from compaction.files.mixed import file_system
 from compaction.log.access import Purpose, access
 from compaction.options.inputs import Inputs, find_logs, read_selector
 from compaction.options.option import CommandOptions
-from compaction.options.table import HTML, JSON, LOG_DIRS, MESSAGES, OUTPUT, CountOptions
+from compaction.options.table import HTML, LOG_DIRS, MESSAGES, OUTPUT, CountOptions
 from compaction.options.values import Texts
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
@@ -100,26 +100,22 @@ def count(log_dirs: Texts, **options: Unpack[CountOptions]) -> CountReport:
     with (
         chosen(inputs, ENCRYPTED) as engine,
         access(file_system(directories), directories, Purpose.READ) as held,
-        surroundings().progress() as progress_display,
+        engine.running() as start,
     ):
         step(f"counting {counted(len(logs), 'log')}")
         plan = plan_count(logs, request, StoredRequest(inputs.now_ms, groups) if stored else None)
-        count_logs(engine.passes(progress_display)(), plan, largest)
+        count_logs(start(), plan, largest)
     return CountReport(plan, isolation_level, options["by_partition"], stored, groups, inputs.now_ms, held.in_use)
-
-
-def _show(report: CountReport, arguments: argparse.Namespace) -> None:
-    if arguments.output == JSON:
-        print(report.to_json(), end="")
-    else:
-        report.print_on(execution.screen(arguments))
-    for log in report.failed:
-        log_lines.print_error(f"{log.location.topic_partition}: {log.error}")
 
 
 def _body(arguments: argparse.Namespace) -> int:
     report: CountReport = OPTIONS.run(vars(arguments))
-    return execution.finish([(arguments.html, report.to_html)], lambda: _show(report, arguments), report.exit_code)
+
+    def print_errors() -> None:
+        for log in report.failed:
+            log_lines.print_error(f"{log.location.topic_partition}: {log.error}")
+
+    return execution.finish(report, arguments, report.exit_code, print_errors)
 
 
 main = execution.main_of(OPTIONS, _body)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from compaction.cli import execution, log_lines
 from compaction.commands.runs import provenance
 from compaction.config.request import ComparisonRequest, Span
 from compaction.config.sources import CONFIGURED, Policy
-from compaction.engine_choice import EngineChoice, chosen, surroundings
+from compaction.engine_choice import EngineChoice, chosen
 from compaction.errors import UsageError
 from compaction.options.inputs import Inputs, read_request, read_selector
 from compaction.options.option import CommandOptions
@@ -20,7 +20,6 @@ from compaction.options.table import (
     ALL_ROWS,
     EXPLAIN,
     HTML,
-    JSON,
     LOG_DIRS,
     MESSAGES,
     METRICS,
@@ -30,9 +29,11 @@ from compaction.options.table import (
     DryRunOptions,
 )
 from compaction.options.values import Texts, as_of_ms, read_duration, read_size, texts_of_policies
-from compaction.policies.comparison import Comparison, OutcomeStatus, explanation_lines, explanations_to_json
+from compaction.policies.comparison import ComparedLog, Comparison, OutcomeStatus, explanation_lines, explanations_to_json
 from compaction.policies.comparison_metrics import comparison_metrics
 from compaction.policies.result import OverTime, simulation_metrics
+from compaction.results import Result
+from compaction.screen.text_table import Screen
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -108,12 +109,10 @@ def dry_run(log_dirs: Texts, **options: Unpack[DryRunOptions]) -> Comparison | O
 
 def execute(engine: EngineChoice, request: ComparisonRequest) -> Comparison | OverTime:
     """Runs the comparison, or the simulation. They are imported only here, so that a wrong call fails at once."""
-    engine.require()
-    from compaction.policies.compare_policies import compare_with
-    from compaction.policies.over_time import simulate
+    with engine.running() as start:
+        from compaction.policies.compare_policies import compare_with
+        from compaction.policies.over_time import simulate
 
-    with surroundings().progress() as progress_display:
-        start = engine.passes(progress_display)
         return compare_with(start, request) if request.over_time is None else simulate(start, request, request.over_time)
 
 
@@ -147,6 +146,21 @@ def _span(inputs: Inputs, options: DryRunOptions) -> Span:
     return Span(first_ms, last_ms, every_ms, ahead_ms or 0, read_size("--fit", options["fit"]))
 
 
+@dataclass(frozen=True)
+class _Explained(Result):
+    """The result of ``--explain``."""
+
+    logs: Sequence[ComparedLog]
+    as_of_ms: int
+    origin: Mapping[str, Any]
+
+    def to_json(self) -> str:
+        return explanations_to_json(self.logs, self.as_of_ms, self.origin)
+
+    def print_on(self, screen: Screen) -> None:
+        screen.print(explanation_lines(self.logs, screen.style))
+
+
 def _explain(arguments: argparse.Namespace) -> int:
     """Explains the logs in this process, from indexes and batch headers only."""
     from compaction.policies import compare_policies
@@ -155,17 +169,8 @@ def _explain(arguments: argparse.Namespace) -> int:
     inputs = Inputs.of(OPTIONS, options, log_dirs=arguments.log_dirs)
     request = comparison_request(inputs, options, arguments.explain)
     logs = compare_policies.explain(request)
-    document = explanations_to_json(logs, request.base.as_of_ms, provenance(inputs))
-
-    def show() -> None:
-        if arguments.output == JSON:
-            sys.stdout.write(document)
-        else:
-            screen = execution.screen(arguments)
-            screen.print(explanation_lines(logs, screen.style))
-
     code = execution.FAILED if any(log.error is not None for log in logs) else 0
-    return execution.finish([(arguments.report, lambda: document)], show, code)
+    return execution.finish(_Explained(logs, request.base.as_of_ms, provenance(inputs)), arguments, code)
 
 
 def _body(arguments: argparse.Namespace) -> int:
@@ -180,15 +185,10 @@ def _body(arguments: argparse.Namespace) -> int:
         text = simulation_metrics(result) if isinstance(result, OverTime) else comparison_metrics(result)
         return execution.metrics_text(arguments.metrics, text, success=code == 0)
 
-    files = ((arguments.report, result.to_json), (arguments.metrics, metrics), (arguments.html, result.to_html))
-    return execution.finish(files, lambda: _show(result, arguments), code)
+    return execution.finish(result, arguments, code, partial(_print_errors, result), metrics)
 
 
-def _show(result: Comparison | OverTime, arguments: argparse.Namespace) -> None:
-    if arguments.output == JSON:
-        sys.stdout.write(result.to_json())
-    else:
-        result.print_on(execution.screen(arguments))
+def _print_errors(result: Comparison | OverTime) -> None:
     for log in result.logs:
         if log.error is not None:
             log_lines.print_error(f"{log.name}: {log.error}")

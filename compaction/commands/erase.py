@@ -137,11 +137,10 @@ def _certified_salt(path: str, criteria: KeyCriteria) -> bytes | None:
 
 def execute(engine: EngineChoice, request: ErasureRequest) -> RunReport:
     """Erases the keys."""
-    engine.require()
-    from compaction.erasure.erase_keys import erase_keys
+    with engine.running() as start:
+        from compaction.erasure.erase_keys import erase_keys
 
-    with surroundings().progress() as progress_display:
-        return erase_keys(engine.passes(progress_display), request, on_wave=surroundings().on_wave)
+        return erase_keys(start, request, on_wave=surroundings().on_wave)
 
 
 def _ending(report: RunReport, _: argparse.Namespace) -> int:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compaction.certifier.certificate import Status, VerifyReport, error_line
 from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cli import execution, log_lines
 from compaction.commands.runs import provenance
-from compaction.engine_choice import ENCRYPTED, EngineChoice, chosen, surroundings
+from compaction.engine_choice import ENCRYPTED, EngineChoice, chosen
 from compaction.errors import UsageError
 from compaction.files.mixed import file_system
 from compaction.files.remote import require_finished
@@ -33,9 +33,8 @@ from compaction.options.inputs import (
 )
 from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
-from compaction.options.table import HTML, JSON, MESSAGES, OUTPUT, QUIET, REPORT, SIDES, WHY, VerifyOptions
+from compaction.options.table import HTML, MESSAGES, OUTPUT, QUIET, REPORT, SIDES, WHY, VerifyOptions
 from compaction.options.values import Texts
-from compaction.screen.text_table import Screen
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -113,8 +112,8 @@ def _verify(engine: EngineChoice, call: VerifyInputs) -> VerifyReport:
     from compaction.certifier.erasure_certificate import certify_erasure, compare
 
     request = call.request
-    with _shared_locks(request), surroundings().progress() as progress_display:
-        certified_logs = certify_erasure(engine.passes(progress_display), request, call.erased)
+    with _shared_locks(request), engine.running() as start:
+        certified_logs = certify_erasure(start, request, call.erased)
     report = compare(call.certificate, certified_logs, request.logs or frozenset(), with_before=bool(request.before))
     return replace(report, certificate=call.certificate_path)
 
@@ -123,16 +122,16 @@ def certified(engine: EngineChoice, request: VerifyRequest) -> VerifyReport:
     """Certifies the logs. The kernels are imported only here, so that a wrong call fails at once."""
     from compaction.certifier.certify import certify
 
-    with _shared_locks(request), surroundings().progress() as progress_display:
-        return certify(engine.passes(progress_display), request)
+    with _shared_locks(request), engine.running() as start:
+        return certify(start, request)
 
 
 def _explained(engine: EngineChoice, request: VerifyRequest, offset: int) -> list[str]:
     """The fate of one record of the requested log, as lines of text."""
     from compaction.certifier import explain_record
 
-    with _shared_locks(request), surroundings().progress() as progress_display:
-        return explain_record.explain(engine.passes(progress_display), request, offset)
+    with _shared_locks(request), engine.running() as start:
+        return explain_record.explain(start, request, offset)
 
 
 def read_call(options: VerifyOptions, why: str | None = None, **sides: Texts) -> tuple[VerifyInputs, Inputs]:
@@ -228,29 +227,18 @@ def _shared_locks(request: VerifyRequest) -> AbstractContextManager[object]:
     return access(file_system(log_dirs), log_dirs, Purpose.SHARE)
 
 
-def show(report: VerifyReport, screen: Screen | None) -> int:
-    """Prints the report, with a line for each log that does not hold on standard error, and returns the exit code."""
+def print_errors(report: VerifyReport) -> None:
+    """Prints a line for each log that does not hold."""
     log_lines.end_steps()
-    if screen is not None:
-        report.print_on(screen)
     for log in report.logs:
         if log.status in (Status.VIOLATED, Status.FAILED, Status.INCOMPLETE):
             log_lines.print_error(error_line(log))
     for directory in report.directories:
         log_lines.print_error(directory.lines()[0])
-    return report.exit_code
 
 
 def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
-    """Writes the requested files, prints the report in the form that the options ask for, and returns the exit code."""
-    as_json = arguments.output == JSON
-
-    def print_it() -> None:
-        show(report, None if as_json else execution.screen(arguments))
-        if as_json:
-            sys.stdout.write(report.to_json())
-
-    return execution.finish([(arguments.report, report.to_json), (arguments.html, report.to_html)], print_it, report.exit_code)
+    return execution.finish(report, arguments, report.exit_code, partial(print_errors, report))
 
 
 def _body(arguments: argparse.Namespace) -> int:
