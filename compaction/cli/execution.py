@@ -153,7 +153,7 @@ def _error_text(error: Exception) -> str:
 def progress() -> Progress:
     from compaction.screen.progress import Progress
 
-    return Progress(log_lines.progress_stream(), status=log_lines.status_line())
+    return Progress(log_lines.show_progress, status=log_lines.status_line())
 
 
 def _text_of(file: str) -> str:

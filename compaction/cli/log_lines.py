@@ -15,7 +15,7 @@ import traceback
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 from compaction.cli import standard_streams
 from compaction.printable import printable, printable_json, printable_lines
@@ -209,11 +209,10 @@ def print_error(text: str, *, trace: bool = False) -> None:
     JOB.error(line, exc_info=trace and is_json())
 
 
-def progress_stream() -> IO[str]:
-    """The stream for progress: the log if that is JSON, else standard error."""
-    if _State.quiet:
-        return io.StringIO()
-    return _Lines()
+def show_progress(line: str) -> None:
+    """Shows a line of progress: in the log if that is JSON, else on standard error."""
+    if not _State.quiet:
+        JOB.info(line)
 
 
 def without_status() -> AbstractContextManager[None]:
@@ -225,17 +224,3 @@ def without_status() -> AbstractContextManager[None]:
 def status_line() -> StatusLine | None:
     """The status line, if standard error is a terminal that has one."""
     return _State.errors.status
-
-
-class _Lines(io.StringIO):
-    """A stream that logs each complete line."""
-
-    def write(self, text: str) -> int:
-        written = super().write(text)
-        *lines, incomplete_line = self.getvalue().split("\n")
-        self.seek(0)
-        self.truncate()
-        super().write(incomplete_line)
-        for line in lines:
-            JOB.info(line)
-        return written

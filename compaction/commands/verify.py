@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from compaction.certifier.certificate import Status, VerifyReport, error_line
 from compaction.certifier.find_pairs import VerifyRequest
@@ -77,16 +77,6 @@ OPTIONS = CommandOptions(
 )
 
 
-class VerifyInputs(NamedTuple):
-    """A checked call: the request, and the record of ``--why``, or the certificate of an erasure and its keys."""
-
-    request: VerifyRequest
-    why: tuple[TopicPartition, int] | None = None
-    certificate: Mapping[str, Any] | None = None
-    erased: ErasedKeys | None = None
-    certificate_path: str | None = None
-
-
 @OPTIONS.function
 def verify(before: Texts = (), after: Texts = (), *, in_place: Texts = (), **options: Unpack[VerifyOptions]) -> VerifyReport:
     """Proves that the logs of ``after`` are a valid result of cleaning those of ``before``; or those of ``in_place``, of
@@ -101,21 +91,20 @@ def verify(before: Texts = (), after: Texts = (), *, in_place: Texts = (), **opt
     :raises UsageError: an argument is invalid, or there is nothing to compare
     :raises CompactionError: a directory cannot be read; a log that cannot be verified is in the report
     """
-    call, inputs = read_call(options, before=before, after=after, in_place=in_place)
+    request, inputs = read_call(options, before=before, after=after, in_place=in_place)
     with chosen(inputs, ENCRYPTED) as engine:
-        return replace(_verify(engine, call), origin=provenance(inputs, engine))
+        report = certified(engine, request) if options["certificate"] is None else _erasure_certified(engine, options, request)
+        return replace(report, origin=provenance(inputs, engine))
 
 
-def _verify(engine: EngineChoice, call: VerifyInputs) -> VerifyReport:
-    if call.certificate is None or call.erased is None:
-        return certified(engine, call.request)
+def _erasure_certified(engine: EngineChoice, options: VerifyOptions, request: VerifyRequest) -> VerifyReport:
     from compaction.certifier.erasure_certificate import certify_erasure, compare
 
-    request = call.request
+    request, certificate, erased = _with_certificate(options, request)
     with _shared_locks(request), engine.running() as start:
-        certified_logs = certify_erasure(start, request, call.erased)
-    report = compare(call.certificate, certified_logs, request.logs or frozenset(), with_before=bool(request.before))
-    return replace(report, certificate=call.certificate_path)
+        certified_logs = certify_erasure(start, request, erased)
+    report = compare(certificate, certified_logs, request.logs or frozenset(), with_before=bool(request.before))
+    return replace(report, certificate=_certificate_path(options))
 
 
 def certified(engine: EngineChoice, request: VerifyRequest) -> VerifyReport:
@@ -134,10 +123,10 @@ def _explained(engine: EngineChoice, request: VerifyRequest, offset: int) -> lis
         return explain_record.explain(start, request, offset)
 
 
-def read_call(options: VerifyOptions, why: str | None = None, **sides: Texts) -> tuple[VerifyInputs, Inputs]:
-    """The checked call, and the inputs that all commands have in common.
+def read_call(options: VerifyOptions, explained: TopicPartition | None = None, **sides: Texts) -> tuple[VerifyRequest, Inputs]:
+    """The checked request, and the inputs that all commands have in common.
 
-    :param why: the record of ``--why``
+    :param explained: the log of ``--why``
     :param sides: ``before``, ``after`` and ``in_place``
     :raises UsageError: the call is wrong
     """
@@ -145,9 +134,9 @@ def read_call(options: VerifyOptions, why: str | None = None, **sides: Texts) ->
     before, after, in_place = (inputs.given[name] for name in SIDES)
     if bool(in_place) in (bool(after), bool(before)):
         raise UsageError("give --before and --after, or only --in-place", hint="see --help")
-    resolver, selector, record = read_resolver(inputs), read_selector(inputs), _read_why(why)
-    if record is not None:
-        selector = Selector(partitions=frozenset({record[0]}), option="--why")
+    resolver, selector = read_resolver(inputs), read_selector(inputs)
+    if explained is not None:
+        selector = Selector(partitions=frozenset({explained}), option="--why")
     before_dirs = _log_dirs(inputs, before, "--before")
     after_dirs = _log_dirs(inputs, in_place or after, "--in-place" if in_place else "--after")
     if not inputs["allow_empty"]:
@@ -165,16 +154,14 @@ def read_call(options: VerifyOptions, why: str | None = None, **sides: Texts) ->
         several_rounds=options["several_rounds"],
         strict=options["strict"],
     )
-    path = options["certificate"]
-    if path is None:
-        return VerifyInputs(request, record), inputs
-    request, certificate, erased = _with_certificate(os.fspath(path), options, request)
-    return VerifyInputs(request, record, certificate, erased, os.fspath(path)), inputs
+    return request, inputs
 
 
-def _with_certificate(
-    path: str, options: VerifyOptions, request: VerifyRequest
-) -> tuple[VerifyRequest, Mapping[str, Any], ErasedKeys]:
+def _certificate_path(options: VerifyOptions) -> str:
+    return os.fspath(options["certificate"] or "")
+
+
+def _with_certificate(options: VerifyOptions, request: VerifyRequest) -> tuple[VerifyRequest, Mapping[str, Any], ErasedKeys]:
     """The request for the selected logs of the certificate, the certificate, and its keys.
 
     :raises UsageError: the file is not a certificate, or other keys are given
@@ -183,7 +170,7 @@ def _with_certificate(
     from compaction.certifier.erasure_certificate import TOMBSTONE, refused_logs, selected_logs
 
     criteria, _ = read_keys(options)
-    certificate = read_sealed(path, criteria)
+    certificate = read_sealed(_certificate_path(options), criteria)
     request = replace(
         request,
         logs=selected_logs(certificate, request.selector),
@@ -211,9 +198,7 @@ def _require_logs(log_dirs: Sequence[str], selector: Selector) -> None:
         require_logs(files, discover(files, log_dirs, selector), log_dirs, selector)
 
 
-def _read_why(text: str | None) -> tuple[TopicPartition, int] | None:
-    if text is None:
-        return None
+def _read_why(text: str) -> tuple[TopicPartition, int]:
     name, _, offset = text.rpartition(":")
     log = parse_partition_dir(name)
     if log is None or not offset.isdecimal():
@@ -245,10 +230,12 @@ def _body(arguments: argparse.Namespace) -> int:
     if arguments.why is None:
         return _finish(OPTIONS.run(vars(arguments)), arguments)
     sides = {name: vars(arguments)[name] for name in SIDES}
-    call, inputs = read_call(OPTIONS.complete(vars(arguments)), arguments.why, **sides)
-    if call.why is not None:
-        with chosen(inputs, ENCRYPTED) as engine:
-            print("\n".join(_explained(engine, call.request, call.why[1])))
+    options, (log, offset) = OPTIONS.complete(vars(arguments)), _read_why(arguments.why)
+    request, inputs = read_call(options, log, **sides)
+    if options["certificate"] is not None:
+        request, *_ = _with_certificate(options, request)
+    with chosen(inputs, ENCRYPTED) as engine:
+        print("\n".join(_explained(engine, request, offset)))
     return 0
 
 

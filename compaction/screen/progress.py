@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, TextIO
+from typing import TextIO
 
 from rich.cells import set_cell_size
 
@@ -129,13 +129,15 @@ class Progress:
     ``start`` begins a pass, ``advance`` adds to the latest one, ``done`` ends it. Bytes beyond the total of a pass are ignored,
     because Spark may run a stage again.
 
-    :param stream: for lines
+    :param show: shows a line
     :param now: a clock in seconds
     :param status: the status line of a terminal, on which a bar is drawn
     """
 
-    def __init__(self, stream: IO[str], now: Callable[[], float] = time.monotonic, status: StatusLine | None = None) -> None:
-        self._stream, self._now, self._status = stream, now, status
+    def __init__(
+        self, show: Callable[[str], object], now: Callable[[], float] = time.monotonic, status: StatusLine | None = None
+    ) -> None:
+        self._show, self._now, self._status = show, now, status
         self._lock = threading.Lock()
         self._passes: dict[str, _Pass] = {}
         self._current: _Pass | None = None
@@ -147,7 +149,6 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with self._lock:
             self._clear()
-            self._stream.flush()
 
     def start(self, pass_name: str, total_bytes: int) -> None:
         """Begins a pass of ``total_bytes``."""
@@ -167,7 +168,7 @@ class Progress:
             if self._status is None and now_s >= self._next_line_s and running.done_bytes < running.total_bytes:
                 self._next_line_s = now_s + LINE_INTERVAL_S
                 amount = f"{size(running.done_bytes)} of {size(running.total_bytes)} ({running.share:.0%})"
-                self._print(f"{running.name}: {amount}, {running.speed(now_s)}")
+                self._show(f"{running.name}: {amount}, {running.speed(now_s)}")
 
     def done(self, pass_name: str) -> None:
         """Ends a pass, all of its bytes done.
@@ -180,7 +181,7 @@ class Progress:
             self._clear()
             elapsed_s = self._now() - ended.started_s
             rate = _rate(ended.total_bytes, elapsed_s)
-            self._print(f"{ended.name}: {size(ended.total_bytes)} in {elapsed(elapsed_s)}, {rate}")
+            self._show(f"{ended.name}: {size(ended.total_bytes)} in {elapsed(elapsed_s)}, {rate}")
             if self._current is ended:
                 self._current = None
 
@@ -192,9 +193,6 @@ class Progress:
     def _clear(self) -> None:
         if self._status is not None:
             self._status.clear()
-
-    def _print(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
 
 
 def _rate(done_bytes: int, elapsed_s: float) -> str:

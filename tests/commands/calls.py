@@ -15,7 +15,7 @@ def verify_request(options: Sequence[str]) -> VerifyRequest:
     """The request of ``verify`` with these options."""
     given = Parser(verify.OPTIONS).parse_args(options)
     sides = {name: vars(given)[name] for name in SIDES}
-    return verify.read_call(verify.OPTIONS.complete(vars(given)), **sides)[0].request
+    return verify.read_call(verify.OPTIONS.complete(vars(given)), **sides)[0]
 
 
 def compact_inputs(options: Sequence[str]) -> Inputs:
