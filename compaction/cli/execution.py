@@ -104,7 +104,7 @@ def _run(options: CommandOptions[Any], argv: Sequence[str], body: Callable[[argp
             progress=progress,
             starting=interrupts.deferred,
             ends_with_process=True,
-            options=parser.in_report(arguments),
+            options=options.in_report(vars(arguments), "command line"),
             on_wave=on_wave,
         ),
     ):

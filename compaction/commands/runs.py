@@ -31,7 +31,7 @@ from compaction.files.filesystem import storage_of
 from compaction.files.local import LocalFileSystem
 from compaction.files.uri import SPOOL, layout_of, options_of, parse_uri
 from compaction.options.inputs import Inputs, check_output_dir, join_tail, read_resolver, read_selector
-from compaction.options.option import CommandOptions, with_source
+from compaction.options.option import CommandOptions
 from compaction.options.table import JSON
 from compaction.printable import printable
 from compaction.run_report import RunReport
@@ -108,15 +108,10 @@ def provenance(inputs: Inputs, engine: EngineChoice | None = None) -> dict[str, 
         },
         **({} if engine is None else {"engine": engine.document()}),
         "command": inputs.command.name,
-        "options": _options(inputs) if options is None else options,
+        "options": inputs.command.in_report(inputs.given) if options is None else options,
         "settings": _broker_settings(inputs),
         "default_settings": {name: TOPIC_ENTRIES[name].default for name in ("cleanup.policy", *TOPIC_ATTRIBUTES)},
     }
-
-
-def _options(inputs: Inputs) -> dict[str, dict[str, Any]]:
-    given = ((inputs.command.rows[name], value) for name, value in inputs.given.items())
-    return {row.flag: with_source(row.shown(value), row.default) for row, value in given if row.flag}
 
 
 def _broker_settings(inputs: Inputs) -> dict[str, Any]:

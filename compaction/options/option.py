@@ -197,7 +197,7 @@ class CommandOptions(Generic[Values]):
     def __init__(
         self, name: str, keywords: type[Values], *command_line: Mapping[str, Option], description: str, epilog: str
     ) -> None:
-        self.name, self._function = name, name
+        self.name = name
         self._run: Callable[..., Any] | None = None
         self.description, self.epilog = description, epilog
         self.keywords = rows_of(keywords)
@@ -221,6 +221,22 @@ class CommandOptions(Generic[Values]):
         """The values that change an output, besides those of ``Inputs``."""
         return {name: row.shown(values[name]) for name, row in self.keywords.items() if row.recorded}
 
+    def in_report(self, values: Mapping[str, object], source: str = "call") -> dict[str, dict[str, object]]:
+        """Options with their values and sources, as reports have them; passwords, and values that may be keys, are hidden.
+
+        :param source: the source of values that are not the default
+        """
+        found = {}
+        for name, row in ((name, self.rows[name]) for name in values if name in self.rows):
+            value = row.shown(values[name])
+            is_default = value == row.default or (not value and not row.default)
+            shown = _without_passwords(value)
+            plain = isinstance(shown, (str, int, float, list, type(None)))
+            flags = [row.flag] if source == "call" else [each.flag for each in (row, *row.others)]
+            for flag in filter(None, flags):
+                found[flag] = {"value": shown if plain else str(shown), "source": "default" if is_default else source}
+        return found
+
     def check(self, values: Mapping[str, object]) -> None:
         """:raises UsageError: options contradict each other"""
 
@@ -237,42 +253,41 @@ class CommandOptions(Generic[Values]):
 
     def function(self, function: Callable[P, R]) -> Callable[P, R]:
         """Makes a function of the Python API from one that takes the values of all keywords. Its errors name keywords."""
-        self._function, self._run = function.__name__, function
-        own = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
-
-        @wraps(function)
-        def call(*args: P.args, **given: P.kwargs) -> R:
-            explicit = {each.name: given[each.name] for each in own if each.name in given}
-            options = {name: value for name, value in given.items() if name not in explicit}
-            unknown = next((name for name in options if name not in self.keywords), None)
-            if unknown is not None:
-                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {unknown!r}")
-            token = wording.set(self.in_keywords)
-            try:
-                values = cast("Mapping[str, object]", self.complete(options))
-                with storage_call():
-                    return function(*args, **explicit, **values)  # type: ignore[arg-type]
-            except UsageError as error:
-                error.reword(self.in_keywords)
-                raise
-            finally:
-                wording.reset(token)
-
+        self._run = function
         types = {name: get_args(hint)[0] for name, hint in self._hints.items()}
         keywords = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=row.default, annotation=_type_name(types[name]))
             for name, row in self.keywords.items()
         ]
         signature = inspect.signature(function)
-        call.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        signature = signature.replace(parameters=[*_own(signature), *keywords])
+
+        @wraps(function)
+        def call(*args: P.args, **given: P.kwargs) -> R:
+            try:
+                arguments = signature.bind(*args, **given).arguments
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            token = wording.set(self.in_keywords)
+            try:
+                with storage_call():
+                    result: R = self.run(arguments)
+                    return result
+            except UsageError as error:
+                error.reword(self.in_keywords)
+                raise
+            finally:
+                wording.reset(token)
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
         return call
 
     def run(self, given: Mapping[str, Any]) -> Any:
         """Calls the function of the Python API with the values of a command line. Its errors name flags."""
         if self._run is None:
             raise TypeError(f"{self.name} has no function")
-        own = [each.name for each in inspect.signature(self._run).parameters.values() if each.kind is not each.VAR_KEYWORD]
-        return self._run(**{name: given[name] for name in own}, **cast("Mapping[str, Any]", self.complete(given)))
+        own = {each.name: given[each.name] for each in _own(inspect.signature(self._run)) if each.name in given}
+        return self._run(**own, **cast("Mapping[str, Any]", self.complete(given)))
 
     @cached_property
     def _keyword_of(self) -> Mapping[str, str]:
@@ -281,19 +296,9 @@ class CommandOptions(Generic[Values]):
 
     def in_keywords(self, text: str) -> str:
         """A message with the names of keywords in place of flags."""
-        text = text.replace("see --help", f"see help(compaction.{self._function})")
+        name = self.name if self._run is None else self._run.__name__
+        text = text.replace("see --help", f"see help(compaction.{name})")
         return re.sub(r"--[a-z][a-z-]*[a-z]", lambda match: self._keyword_of.get(match[0], match[0]), text)
-
-
-def with_source(value: object, default: object, source: str = "call") -> dict[str, object]:
-    """An option in a report, with its source; passwords are hidden.
-
-    :param source: the source of a value that is not the default
-    """
-    shown = _without_passwords(value)
-    plain = isinstance(shown, (str, int, float, list, type(None)))
-    is_default = value == default or (not value and not default)
-    return {"value": shown if plain else str(shown), "source": "default" if is_default else source}
 
 
 def _without_passwords(value: object) -> object:
@@ -301,6 +306,11 @@ def _without_passwords(value: object) -> object:
         return [_without_passwords(element) for element in value]
     match = _PASSWORD.search(value) if isinstance(value, str) else None
     return value if match is None else f"{match.string[: match.end()]}{HIDDEN}"
+
+
+def _own(signature: inspect.Signature) -> list[inspect.Parameter]:
+    """The parameters of a function that are no options."""
+    return [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
 
 
 def rows_of(table: type) -> dict[str, Option]:
