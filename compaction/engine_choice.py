@@ -46,6 +46,7 @@ class Surroundings:
     :ivar ends_with_process: sessions and worker processes end with this process, not with the call
     :ivar options: the options of the command line in the form of reports; ``None``: those of the call
     :ivar on_wave: called with the report so far when one of several waves has ended
+    :ivar on_report: called with the report when the logs are done, before they are verified or written in another layout
     """
 
     progress: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
@@ -53,34 +54,25 @@ class Surroundings:
     ends_with_process: bool = False
     options: Mapping[str, Any] | None = None
     on_wave: Callable[[RunReport], None] = lambda report: None
+    on_report: Callable[[RunReport], None] = lambda report: None
 
 
 #: those of calls in this thread
 _surroundings: ContextVar[Surroundings] = ContextVar("surroundings of calls", default=Surroundings())  # noqa: B039 - frozen
 
 
+def surroundings() -> Surroundings:
+    return _surroundings.get()
+
+
 @contextmanager
-def in_command(surroundings: Surroundings) -> Iterator[None]:
-    token = _surroundings.set(surroundings)
+def in_command(**changes: Any) -> Iterator[None]:
+    """Changes fields of the surroundings in the block."""
+    token = _surroundings.set(replace(_surroundings.get(), **changes))
     try:
         yield
     finally:
         _surroundings.reset(token)
-
-
-def command_options() -> Mapping[str, Any] | None:
-    """The options of the command line, if this is the process of a command."""
-    return _surroundings.get().options
-
-
-def progress() -> AbstractContextManager[Progress | None]:
-    """Shows the progress of the passes in the block, if this process shows any."""
-    return _surroundings.get().progress()
-
-
-def wave_ended(report: RunReport) -> None:
-    """One of several waves has ended; ``report`` is that of the run so far."""
-    _surroundings.get().on_wave(report)
 
 
 @dataclass
@@ -109,11 +101,6 @@ class EngineChoice:
     _workers: LocalEngine | None = None
     _closing: list[SparkEngine | ConnectEngine] = field(default_factory=list)
 
-    def require(self) -> None:
-        """:raises UsageError: the engine is Spark, and there is no suitable Java"""
-        if self.name == SPARK and self.session is None:
-            require_java()
-
     def spark(self) -> Session:
         """The session; the first call starts it, unless the caller has given one.
 
@@ -128,6 +115,17 @@ class EngineChoice:
     def passes(self, progress: Progress | None = None) -> Callable[[], engine.Engine]:
         """A function that starts the engine; calls without work import neither Spark nor kernels."""
         return partial(_ENGINES[self.name], self, progress)
+
+    @contextmanager
+    def running(self) -> Iterator[Callable[[], engine.Engine]]:
+        """A function that starts the engine, which shows the progress of its passes in the block if this process shows any.
+
+        :raises UsageError: the engine is Spark, and there is no suitable Java
+        """
+        if self.name == SPARK and self.session is None:
+            require_java()
+        with surroundings().progress() as progress:
+            yield self.passes(progress)
 
     def _local(self, progress: Progress | None) -> LocalEngine:
         from compaction.engines.limits import usable_cores
@@ -177,7 +175,7 @@ _ENGINES: Mapping[str, Callable[[EngineChoice, Progress | None], engine.Engine]]
 
 
 def choose(
-    engine: str | EngineChoice,
+    engine: str,
     command: str,
     *,
     spark: Any = None,
@@ -195,8 +193,6 @@ def choose(
     :param to_store, cores: see ``EngineChoice``
     :raises UsageError: no such engine, a session for the local one, or a number of cores for Spark
     """
-    if isinstance(engine, EngineChoice):
-        return engine
     result = _choose(engine, command, spark, settings)
     if cores is not None and result.name != LOCAL:
         hint = "leave it out, or use --engine local; on Spark, set spark.master=local[N], or the cores of executors"
@@ -244,17 +240,16 @@ def chosen(
     inputs: Inputs, settings: Mapping[str, str] = MappingProxyType({}), *, to_store: bool = False
 ) -> Iterator[EngineChoice]:
     """The engine of a call, see ``choose``. It ends with the block, or with the process of a command."""
-    requested, spark, cores = (inputs.values[name] for name in ("engine", "spark", "cores"))
-    engine = choose(requested, inputs.command.name, spark=spark, settings=settings, to_store=to_store, cores=cores)
-    engine.paths = inputs.log_dirs
+    name, spark, cores = (inputs.given[keyword] for keyword in ("engine", "spark", "cores"))
+    engine = choose(name, inputs.command.name, spark=spark, settings=settings, to_store=to_store, cores=cores)
+    engine.paths = inputs["log_dirs"]
     try:
         yield engine
     finally:
-        if engine is not requested:
-            if _surroundings.get().ends_with_process:
-                atexit.register(engine.close)
-            else:
-                engine.close()
+        if surroundings().ends_with_process:
+            atexit.register(engine.close)
+        else:
+            engine.close()
 
 
 def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({})) -> PlainSession:
@@ -268,7 +263,7 @@ def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({}))
     from compaction.engines.spark_session import build_plain_session, warn_of_exposures
 
     step("starting Spark")
-    with _surroundings.get().starting():
+    with surroundings().starting():
         try:
             spark = build_plain_session(name, settings)
         except SPARK_ERRORS as error:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextvars import ContextVar
 
 from compaction.printable import printable
+
+#: puts a text with flags of options in the words of the caller: calls of the Python API have keywords
+wording: ContextVar[Callable[[str], str]] = ContextVar("wording", default=str)
 
 
 class CompactionError(Exception):

@@ -31,10 +31,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from compaction.printable import printable_lines
-from compaction.report import LogStatus
+from compaction.report import REASON, LogReport, LogStatus
 from compaction.run_report import RunReport, outcome
 
 _PREFIX = "kafka_log_compaction_"
@@ -91,10 +92,8 @@ _OF_CLEANED = (
                {state: f"{kind}_{state}" for state in _BEFORE_AFTER})
         for kind, unit in (("bytes", "bytes"), ("records", ""), ("stored_records", ""), ("segments", ""))
     ),
-    Family("log_removed_records", "Records removed, by reason.", "", "reason", {
-        "superseded": "superseded_records", "tombstone": "tombstones_removed", "keyless": "invalid_records",
-        "aborted": "aborted_records", "marker": "markers_removed", "erased": "erased_records", "expired": "expired_records",
-    }),
+    Family("log_removed_records", "Records removed, by reason.", "", REASON,
+           {each.metadata[REASON]: each.name for each in fields(LogReport) if REASON in each.metadata}),
     Family("log_expired_bytes", "Bytes of segments that the delete policy deleted.", "bytes", "", {"": "expired_bytes"}),
     Family("log_expired_segments", "Segments that the delete policy deleted.", "", "", {"": "expired_segments"}),
     Family("log_keys", "Distinct keys of the dirty section.", "", "", {"": "keys"}),

@@ -10,6 +10,9 @@ from typing import Any
 #: notes at the end of reasons, if another process was at work in the log directory
 CHANGED, IN_USE = "the log changed while it was read", "in use; figures are a snapshot"
 
+#: in the metadata of a field: why the records that it counts were removed, as metrics name it
+REASON = "reason"
+
 
 class LogStatus(str, enum.Enum):
     """The outcome of one log. In a run of the delete policy, a log that loses segments is ``CLEANED``."""
@@ -79,15 +82,15 @@ class LogReport:
     #: segments in the output
     segments_after: int = 0
     #: records dropped because a later one has their key
-    superseded_records: int = 0
+    superseded_records: int = field(default=0, metadata={REASON: "superseded"})
     #: tombstones dropped because their delete horizon has passed
-    tombstones_removed: int = 0
+    tombstones_removed: int = field(default=0, metadata={REASON: "tombstone"})
     #: records dropped because they have no key
-    invalid_records: int = 0
+    invalid_records: int = field(default=0, metadata={REASON: "keyless"})
     #: records dropped because their transaction was aborted
-    aborted_records: int = 0
+    aborted_records: int = field(default=0, metadata={REASON: "aborted"})
     #: transaction markers dropped
-    markers_removed: int = 0
+    markers_removed: int = field(default=0, metadata={REASON: "marker"})
     #: distinct keys of the dirty section
     keys: int = 0
     #: segments that the delete policy deleted, before the others were cleaned
@@ -112,7 +115,7 @@ class LogReport:
     #: the topic-level entries that are not Kafka's defaults, each with its ``value`` and its ``source``
     settings: Mapping[str, Any] = field(default_factory=dict)
     #: records that were dropped, or became tombstones, because their keys were to be erased
-    erased_records: int = 0
+    erased_records: int = field(default=0, metadata={REASON: "erased"})
     #: bytes that it was expected to free before it was read, of a log that was cleaned or deferred (see ``--order benefit``)
     estimated_freed_bytes: int = 0
     #: all records that the cleaned range has lost, whether their batches were read or not, with transaction markers
@@ -127,7 +130,7 @@ class LogReport:
     remaining_records: int = 0
     #: records of the expired segments, with transaction markers; ``null`` if there is none, if one of them is damaged, and in a
     #: run of the delete policy alone, which reads no segment
-    expired_records: int | None = None
+    expired_records: int | None = field(default=None, metadata={REASON: "expired"})
     #: ``unchanged``, ``grown`` or ``full``: how much of it is taken from the previous copy; empty without ``--since``
     since: str = ""
     #: why it was copied in full, although the run was given ``--since``

@@ -13,7 +13,7 @@ The JSON document has ``schema_version`` 1:
 | ``kafka_versions`` | the versions whose rules applied, with the number of logs: the fields of ``VersionUsed`` |
 | ``erasure`` | only of a run that erased keys: the given and found keys, by salted hashes |
 | ``logs`` | one object per log: the fields of ``LogReport`` |
-| ``tool``, ``command``, ``options``, ``settings`` | the call and its environment (``compaction.commands.provenance``) |
+| ``tool``, ``command``, ``options``, ``settings`` | the call and its environment (``compaction.commands.runs``) |
 
 There are two kinds of bytes and of records. ``disk_bytes_*`` are the bytes of all segments of a log, ``stored_records_*`` and
 ``removed_records`` the stored records of the cleaned range and those that it has lost; text output shows these. ``bytes_*`` and
@@ -66,7 +66,7 @@ class Verified(Protocol):
 class RunReport(PageResult):
     """The outcome of one run.
 
-    ``seconds`` is its elapsed time. ``origin`` has the call and its environment, see ``compaction.commands.provenance``.
+    ``seconds`` is its elapsed time. ``origin`` has the call and its environment, see ``compaction.commands.runs``.
     ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``.
     ``copied``: the result is, or would be, a copy beside the unchanged source.
     """

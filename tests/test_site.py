@@ -22,7 +22,7 @@ import pytest
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport, Violation
 from compaction.cli.parser import Parser
 from compaction.commands import compact, dry_run
-from compaction.commands.provenance import provenance
+from compaction.commands.runs import provenance
 from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES
 from compaction.engine_choice import choose
 from compaction.erasure.erasure_report import erasure_document
@@ -88,7 +88,7 @@ def test_each_field_of_a_report_has_a_meaning_on_its_page(reference: ModuleType)
     keys = KeyFigures(1, 1, (RepetitionRange(1, 1, 1, 1),))
     compared = ComparedLog("a", 0, "/data", keys=keys, outcomes=(outcome,))
     comparison = Comparison("r", 1, ("configured",), (compared,), (0,), 1.0, versions)
-    called = provenance(Inputs.of(dry_run.OPTIONS, "/data", dry_run.OPTIONS.complete({})), choose("local", "dry-run"))
+    called = provenance(Inputs.of(dry_run.OPTIONS, dry_run.OPTIONS.complete({}), log_dirs="/data"), choose("local", "dry-run"))
     names = _names(run.to_dict()) | _names(comparison.to_dict()) | set(called)
     rows = re.findall(r"^\| (.+?) \|(.+)\|$", reference.report_page(), re.MULTILINE)
     described = {name for row in rows if row[1].strip() for name in re.findall(r"`(\w+)`", " ".join(row))}

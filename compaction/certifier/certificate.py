@@ -12,7 +12,7 @@ The JSON document has ``schema_version`` 1:
 | ``directories`` | of the copied log directories with a violation, ``log_dir`` and ``violations`` (text) |
 | ``certificate`` | only with one of an erasure: its ``path``, and whether all logs match it (``matches``) |
 | ``elsewhere`` | only of an erasure: files that it did not reach, with the records of its keys (``find_remains``) |
-| ``tool``, ``command``, ``options``, ``settings`` | the call and its environment (``compaction.commands.provenance``) |
+| ``tool``, ``command``, ``options``, ``settings`` | the call and its environment (``compaction.commands.runs``) |
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Remains(NamedTuple):
 class VerifyReport(PageResult):
     """The results for all logs; ``elsewhere``: the files that an erasure did not reach; ``certificate``: the file with which
     its results were compared; ``kafka_versions``: the number of logs by version whose rules applied; ``origin``: see
-    ``compaction.commands.provenance``; ``directories``: the log directories with a violation."""
+    ``compaction.commands.runs``; ``directories``: the log directories with a violation."""
 
     page = "verify"
     not_on_page: ClassVar[frozenset[str]] = frozenset({"options"})

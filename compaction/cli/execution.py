@@ -12,23 +12,23 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from compaction.cli import interrupts, log_lines, standard_streams
 from compaction.cli.parser import Parser
-from compaction.engine_choice import Surroundings, in_command
+from compaction.engine_choice import in_command
 from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.files.calls import call
 from compaction.files.text_files import NEW_FILE, PRIVATE, check_writable, write_text
 from compaction.metrics import open_metrics, with_last_success
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON
-from compaction.printable import printable
 from compaction.report import LogStatus
+from compaction.results import PageResult, Result
 from compaction.run_report import RunReport
 from compaction.screen.text_table import Screen
 
@@ -40,6 +40,12 @@ FAILED = 1
 USAGE = 2
 _TRACE = "run again with --verbose for the stack trace"
 _JSON_OPTION = f"--log-format={log_lines.JSON}"
+
+
+class Main(Protocol):
+    """Runs a command with these arguments, by default those of the process; returns its exit code."""
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int: ...
 
 
 def run_command(options: CommandOptions[Any], argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
@@ -72,6 +78,15 @@ def run_command(options: CommandOptions[Any], argv: Sequence[str] | None, body: 
         log_lines.close()
 
 
+def main_of(options: CommandOptions[Any], body: Callable[[argparse.Namespace], int]) -> Main:
+    """The ``main`` of a command."""
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        return run_command(options, argv, body)
+
+    return main
+
+
 def _run(options: CommandOptions[Any], argv: Sequence[str], body: Callable[[argparse.Namespace], int]) -> int:
     parser = Parser(options)
     arguments = parser.parse_args(argv)
@@ -83,7 +98,16 @@ def _run(options: CommandOptions[Any], argv: Sequence[str], body: Callable[[argp
     if not getattr(arguments, "dry_run", True):
         interrupts.may_change_logs()
     on_wave = partial(_write_metrics, getattr(arguments, "metrics", None))
-    with call(), in_command(Surroundings(progress, interrupts.deferred, True, parser.in_report(arguments), on_wave)):
+    with (
+        call(),
+        in_command(
+            progress=progress,
+            starting=interrupts.deferred,
+            ends_with_process=True,
+            options=options.in_report(vars(arguments), "command line"),
+            on_wave=on_wave,
+        ),
+    ):
         try:
             return body(arguments)
         except SystemExit as end:
@@ -129,7 +153,7 @@ def _error_text(error: Exception) -> str:
 def progress() -> Progress:
     from compaction.screen.progress import Progress
 
-    return Progress(log_lines.progress_stream(), status=log_lines.status_line())
+    return Progress(log_lines.show_progress, status=log_lines.status_line())
 
 
 def _text_of(file: str) -> str:
@@ -152,37 +176,44 @@ def screen(arguments: argparse.Namespace) -> Screen:
 
 
 def finish(
-    files: Iterable[tuple[str | None, Callable[[], str]]], show: Callable[[], None], code: int, mode: int = NEW_FILE
+    result: Result,
+    arguments: argparse.Namespace,
+    code: int,
+    print_errors: Callable[[], object] = lambda: None,
+    metrics: Callable[[], str] | None = None,
+    mode: int = NEW_FILE,
+    files: Collection[str] = ("report", "metrics", "html"),
 ) -> int:
-    """Ends a command: writes its files, then prints; returns the exit code. A file that cannot be written is an
-    error, and the other files are still written.
+    """Ends a command: writes its files, then prints; returns the exit code. A file that cannot be written is an error, and the
+    other files are still written.
 
-    :param files: names, ``None`` for a file that is not requested, and functions that make their texts
     :param code: the exit code if all files are written
     :param mode: permissions of the files
+    :param files: the options whose files are written if they are given
     """
     log_lines.end_steps()
-    errors = []
-    for path, text in files:
+    texts = {"report": result.to_json, "metrics": metrics, "html": result.to_html if isinstance(result, PageResult) else None}
+    failures = []
+    for path, text in ((getattr(arguments, option, None), texts[option]) for option in files):
         try:
-            if path is not None:
+            if path is not None and text is not None:
                 write_text(path, text(), mode)
         except StorageError as error:
-            errors.append(error)
-    show()
-    for failure in errors:
+            failures.append(error)
+    if arguments.output == JSON:
+        sys.stdout.write(result.to_json())
+    else:
+        result.print_on(screen(arguments))
+    print_errors()
+    for failure in failures:
         log_lines.print_error(failure.describe())
-    return FAILED if errors else code
+    return FAILED if failures else code
 
 
 def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
     """Writes a report and its metrics to files and prints it; returns the exit code of the run."""
 
-    def show() -> None:
-        if arguments.output == JSON:
-            sys.stdout.write(report.to_json())
-        else:
-            report.print_on(screen(arguments))
+    def print_errors() -> None:
         failed: dict[str, list[str]] = {}
         for log in report.logs:
             if log.status is LogStatus.FAILED:
@@ -190,27 +221,14 @@ def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
         for reason, (name, *others) in failed.items():
             log_lines.print_error(f"{name}{f' and {len(others):,} more' if others else ''}: {reason}")
 
+    def metrics() -> str:
+        return metrics_text(arguments.metrics, open_metrics(report), success=report.exit_code == 0)
+
     # the report of an erasure has salted hashes of keys, and short keys can be guessed from them
     mode = PRIVATE if report.erasure else NEW_FILE
-    success = report.exit_code == 0
-    metrics = (arguments.metrics, lambda: metrics_text(arguments.metrics, open_metrics(report), success=success))
-    files = [(arguments.report, report.to_json), (arguments.html, report.to_html), metrics]
+    files = ["report", "html", "metrics"]
     if report.done_before:
         # the report of the run that made the output is kept
         has_report = arguments.report and f'"as_of_ms": {report.as_of_ms},' in _text_of(arguments.report)
-        files = [] if has_report else files[:1]
-    return finish(files, show, report.exit_code, mode)
-
-
-def run_and_write(
-    run: Callable[[Callable[[RunReport], None]], RunReport], arguments: argparse.Namespace
-) -> tuple[RunReport, int]:
-    """Runs a command that has a report, and writes it when its logs are done; returns the final report and the exit code.
-
-    :param run: calls its argument with the report, before it writes the output in another layout or verifies it
-    """
-    codes: list[int] = []
-    report = run(lambda partial_report: codes.append(write_report(partial_report, arguments)))
-    if report.written and arguments.output != JSON:
-        print(printable(report.written))
-    return report, max(codes)
+        files = [] if has_report else ["report"]
+    return finish(report, arguments, report.exit_code, print_errors, metrics, mode, files)

@@ -8,8 +8,9 @@ import shutil
 from collections.abc import Iterator
 from textwrap import wrap
 
-from compaction.cli.table import PROGRAM, SUBMIT
-
+#: the console command, and the launcher on clusters
+PROGRAM = "kafka-log-compaction"
+SUBMIT = "spark-submit"
 #: lines are not longer than this on a wider terminal
 _MOST_COLUMNS = 100
 #: a term and its explanation, or the number of an item

@@ -15,12 +15,12 @@ import traceback
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 from compaction.cli import standard_streams
 from compaction.printable import printable, printable_json, printable_lines
 from compaction.screen.amounts import elapsed
-from compaction.screen.status_line import StatusLine
+from compaction.screen.progress import StatusLine
 from compaction.screen.steps import FOREIGN, STEPS, WAVE, WaveProgress
 
 TEXT, JSON = "text", "json"
@@ -67,10 +67,11 @@ class TextFormatter(logging.Formatter):
         return printable_lines(text)
 
 
-class _ErrorStream:
-    """Standard error, and the status line at its end if it is a terminal."""
+class _Errors(logging.Handler):
+    """Writes lines to standard error, before the status line if it is a terminal that has one."""
 
     def __init__(self, stream: TextIO | None = None, *, shows_status: bool = False) -> None:
+        super().__init__()
         self._stream = stream
         width = standard_streams.terminal_width
         self.status = StatusLine(self.stream, lambda: width(self.stream) or 80) if shows_status else None
@@ -87,17 +88,9 @@ class _ErrorStream:
         with self.status.paused():
             print(text, file=self.stream, flush=True)
 
-
-class _Handler(logging.Handler):
-    """Writes lines to standard error."""
-
-    def __init__(self, errors: _ErrorStream) -> None:
-        super().__init__()
-        self._errors = errors
-
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._errors.print(self.format(record))
+            self.print(self.format(record))
         except Exception:
             self.handleError(record)
 
@@ -106,7 +99,7 @@ class _Steps(logging.Handler):
     """Shows steps on a terminal, or writes a line for each that lasts long. Waves are the beginning of the lines of a terminal,
     or lines."""
 
-    def __init__(self, errors: _ErrorStream) -> None:
+    def __init__(self, errors: _Errors) -> None:
         super().__init__()
         self._errors = errors
         self._timer: threading.Timer | None = None
@@ -138,7 +131,7 @@ class _Steps(logging.Handler):
 class _State:
     """The standard error of this process; ``configure`` sets it."""
 
-    errors = _ErrorStream()
+    errors = _Errors()
     steps: _Steps | None = None
     quiet = False
 
@@ -153,8 +146,8 @@ def configure(log_format: str, *, verbose: bool, quiet: bool = False) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     is_json, stream = log_format == JSON, standard_streams.error_stream()
     shows_status = not is_json and not quiet and not verbose and standard_streams.is_capable(stream or sys.stderr)
-    _State.errors, _State.quiet = _ErrorStream(stream, shows_status=shows_status), quiet
-    handler = _Handler(_State.errors)
+    handler = _Errors(stream, shows_status=shows_status)
+    _State.errors, _State.quiet = handler, quiet
     handler.setFormatter(JsonFormatter() if is_json else TextFormatter())
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=is_json)
     JOB.handlers, JOB.propagate = [handler], False
@@ -162,16 +155,11 @@ def configure(log_format: str, *, verbose: bool, quiet: bool = False) -> None:
     # details of py4j do not help users
     logging.getLogger("py4j").setLevel(logging.WARNING)
     JOB.setLevel(logging.INFO)
-    _configure_steps(handler if verbose and not quiet else None)
-
-
-def _configure_steps(lines: logging.Handler | None) -> None:
     close()
-    _State.steps = None if lines is not None or _State.quiet else _Steps(_State.errors)
-    handler = lines or _State.steps
-    if handler is not None:
+    _State.steps = None if quiet or verbose else _Steps(handler)
+    if not quiet:
         STEPS.setLevel(logging.INFO)
-        STEPS.addHandler(handler)
+        STEPS.addHandler(_State.steps or handler)
 
 
 def end_steps() -> None:
@@ -182,12 +170,12 @@ def end_steps() -> None:
 def close() -> None:
     end_steps()
     STEPS.setLevel(logging.WARNING)
-    for handler in [step_handler for step_handler in STEPS.handlers if isinstance(step_handler, (_Handler, _Steps))]:
+    for handler in [step_handler for step_handler in STEPS.handlers if isinstance(step_handler, (_Errors, _Steps))]:
         STEPS.removeHandler(handler)
 
 
 def is_json() -> bool:
-    return any(isinstance(handler.formatter, JsonFormatter) for handler in JOB.handlers)
+    return isinstance(_State.errors.formatter, JsonFormatter)
 
 
 def print_line(text: str) -> None:
@@ -209,11 +197,10 @@ def print_error(text: str, *, trace: bool = False) -> None:
     JOB.error(line, exc_info=trace and is_json())
 
 
-def progress_stream() -> IO[str]:
-    """The stream for progress: the log if that is JSON, else standard error."""
-    if _State.quiet:
-        return io.StringIO()
-    return _Lines()
+def show_progress(line: str) -> None:
+    """Shows a line of progress: in the log if that is JSON, else on standard error."""
+    if not _State.quiet:
+        JOB.info(line)
 
 
 def without_status() -> AbstractContextManager[None]:
@@ -225,17 +212,3 @@ def without_status() -> AbstractContextManager[None]:
 def status_line() -> StatusLine | None:
     """The status line, if standard error is a terminal that has one."""
     return _State.errors.status
-
-
-class _Lines(io.StringIO):
-    """A stream that logs each complete line."""
-
-    def write(self, text: str) -> int:
-        written = super().write(text)
-        *lines, incomplete_line = self.getvalue().split("\n")
-        self.seek(0)
-        self.truncate()
-        super().write(incomplete_line)
-        for line in lines:
-            JOB.info(line)
-        return written

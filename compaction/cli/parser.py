@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
-from compaction.cli.help_text import HelpFormatter
-from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
+from compaction.cli.console import COMMANDS
+from compaction.cli.help_text import PROGRAM, SUBMIT, HelpFormatter
 from compaction.errors import UsageError
 from compaction.names import REFERENCE_VERSION
-from compaction.options.option import CommandOptions, Option, with_source
+from compaction.options.option import CommandOptions, Option
 from compaction.options.table import GROUPS
 
 T = TypeVar("T")
@@ -135,15 +135,6 @@ class Parser(argparse.ArgumentParser):
         near = difflib.get_close_matches(option, self._option_string_actions, n=1)
         hint = f"did you mean {near[0]}? See {self.prog} --help" if near else f"see {self.prog} --help"
         raise UsageError(f"{_UNRECOGNIZED}{option}", hint=hint)
-
-    def in_report(self, arguments: argparse.Namespace) -> dict[str, dict[str, object]]:
-        """Each option with its value and its source, as reports have them; patterns of keys are never shown."""
-        results = {}
-        for action in self._actions:
-            if action.option_strings and action.dest not in ("help", "help_all"):
-                shown = self._command.rows[action.dest].shown(getattr(arguments, action.dest))
-                results[action.option_strings[-1]] = with_source(shown, self.get_default(action.dest), "command line")
-        return results
 
     def error(self, message: str) -> NoReturn:
         if self._hides:

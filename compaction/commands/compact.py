@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from compaction.cli import execution, log_lines
-from compaction.commands.runs import OnReport, done_before, report_without_logs, run_on_engine
+from compaction.commands.runs import done_before, logs_done, main_of, report_without_logs, run_on_engine
 from compaction.config.request import Budget, CheckCopy, CompactionRequest
-from compaction.engine_choice import ENCRYPTED, EngineChoice, progress, wave_ended
+from compaction.engine_choice import ENCRYPTED, EngineChoice, surroundings
 from compaction.errors import CompactionError
 from compaction.names import TopicPartition
 from compaction.options.inputs import Inputs, read_request, with_output
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from compaction.certifier.certificate import VerifyReport
-
-Execute = Callable[[EngineChoice, CompactionRequest], RunReport]
 
 _DESCRIPTION = """\
 Compact Kafka logs at rest: keep the latest record of each key, exactly as the log cleaner of
@@ -84,40 +81,32 @@ def compact(log_dirs: Texts, **options: Unpack[CompactOptions]) -> RunReport:
     :raises UsageError: an argument is invalid; nothing was changed
     :raises CompactionError: the run as a whole failed; a log that fails is in the report
     """
-    return run(log_dirs, options, lambda report: None, clean)
+    settings = ENCRYPTED if options["verify"] else {}
+    return run_on_engine(Inputs.of(OPTIONS, options, log_dirs=log_dirs), partial(_run, options, budget_of(options)), settings)
 
 
-def run(log_dirs: Texts, options: CompactOptions, on_report: OnReport, execute: Execute) -> RunReport:
-    """Runs the command.
-
-    :param execute: see ``clean``
-    """
-    budget = budget_of(options)
-
-    def work(engine: EngineChoice, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
-        request = replace(
-            with_output(inputs, read_request(inputs)),
-            include_active=options["include_active"],
-            allow_keyless=options["allow_keyless"],
-            release_early=options["release_early"],
-            retain_replaced=options["verify"],
-            order=options["order"],
-            budget=budget,
-        )
-        verified: list[VerifyReport] = []
-        report = done_before(request) if inputs.if_done else None
-        if report is None:
-            if options["verify"]:
-                _require_sources(request)
-            if options["verify"] and request.output_dir is not None:
-                request = replace(request, check_copy=_check_of(engine, request, verified))
-            report = execute(engine, request)
-        report = report_once(report)
-        if options["verify"] and request.check_copy is None:
-            verified = [*_verified(engine, request, report)]
-        return replace(report, verified=tuple(verified))
-
-    return run_on_engine(Inputs.of(OPTIONS, log_dirs, options), work, on_report, ENCRYPTED if options["verify"] else {})
+def _run(options: CompactOptions, budget: Budget, engine: EngineChoice, inputs: Inputs) -> RunReport:
+    request = replace(
+        with_output(inputs, read_request(inputs)),
+        include_active=options["include_active"],
+        allow_keyless=options["allow_keyless"],
+        release_early=options["release_early"],
+        retain_replaced=options["verify"],
+        order=options["order"],
+        budget=budget,
+    )
+    verified: list[VerifyReport] = []
+    report = done_before(inputs, request)
+    if report is None:
+        if options["verify"]:
+            _require_sources(request)
+        if options["verify"] and request.output_dir is not None:
+            request = replace(request, check_copy=_check_of(engine, request, verified))
+        report = execute(engine, request)
+    report = logs_done(engine, inputs, report)
+    if options["verify"] and request.check_copy is None:
+        verified = [*_verified(engine, request, report)]
+    return replace(report, verified=tuple(verified))
 
 
 def budget_of(options: CompactOptions) -> Budget:
@@ -129,15 +118,14 @@ def budget_of(options: CompactOptions) -> Budget:
     )
 
 
-def clean(engine: EngineChoice, request: CompactionRequest) -> RunReport:
+def execute(engine: EngineChoice, request: CompactionRequest) -> RunReport:
     """Runs the cleaner. It is imported only here, so that a run without logs, or with a usage error, is quick."""
     if (report := report_without_logs(request)) is not None:
         return report
-    engine.require()
-    from compaction.run.compact import clean_logs
+    with engine.running() as start:
+        from compaction.run.compact import clean_logs
 
-    with progress() as progress_display:
-        return clean_logs(engine.passes(progress_display), request, on_wave=wave_ended)
+        return clean_logs(start, request, on_wave=surroundings().on_wave)
 
 
 def _require_sources(request: CompactionRequest) -> None:
@@ -177,20 +165,22 @@ def _check_of(engine: EngineChoice, request: CompactionRequest, verified: list[V
     return check
 
 
-def main(argv: Sequence[str] | None = None, execute: Execute = clean) -> int:
-    """Runs the command; returns its exit code. ``argv``: by default those of the process; ``execute`` executes a request."""
+def _ending(report: RunReport, arguments: argparse.Namespace) -> int:
+    """Prints the certificates of ``--verify``."""
+    from compaction.certifier.certificate import VerifyReport
+    from compaction.commands.verify import print_errors
 
-    def body(arguments: argparse.Namespace) -> int:
-        from compaction.certifier.certificate import VerifyReport
-        from compaction.commands.verify import show
-
-        options = OPTIONS.complete(vars(arguments))
-        report, code = execution.run_and_write(partial(run, arguments.log_dirs, options, execute=execute), arguments)
-        verifications = [verification for verification in report.verified if isinstance(verification, VerifyReport)]
+    verifications = [verification for verification in report.verified if isinstance(verification, VerifyReport)]
+    for verification in verifications:
         # standard output may have a document
-        screen = None if arguments.output == JSON else execution.screen(arguments)
-        for line in (str(each) for each in verifications if screen is None):
-            log_lines.print_line(line)
-        return max([code, *(show(verification, screen) for verification in verifications)])
+        if arguments.output == JSON:
+            log_lines.print_line(str(verification))
+    for verification in verifications:
+        log_lines.end_steps()
+        if arguments.output != JSON:
+            verification.print_on(execution.screen(arguments))
+        print_errors(verification)
+    return max([0, *(verification.exit_code for verification in verifications)])
 
-    return execution.run_command(OPTIONS, argv, body)
+
+main = main_of(OPTIONS, _ending)

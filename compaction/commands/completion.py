@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 import shtab
 
 from compaction.cli import execution
+from compaction.cli.console import COMMANDS
+from compaction.cli.help_text import PROGRAM
 from compaction.cli.parser import Parser
-from compaction.cli.table import COMMANDS, PROGRAM
 from compaction.options.option import CommandOptions
-from compaction.options.table import Messages, NoOptions, Shell
+from compaction.options.table import MESSAGES, SHELL, NoOptions
 
 _DESCRIPTION = """\
 Print a script for a shell that completes the commands of kafka-log-compaction, their options, and
@@ -35,7 +35,7 @@ examples:
 """
 
 
-OPTIONS = CommandOptions("completion", NoOptions, Shell, Messages, description=_DESCRIPTION, epilog=_EPILOG)
+OPTIONS = CommandOptions("completion", NoOptions, SHELL, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 def script(shell: str) -> str:
@@ -61,11 +61,9 @@ def _all_commands() -> argparse.ArgumentParser:
     return program
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code. ``argv``: by default those of the process."""
+def _body(arguments: argparse.Namespace) -> int:
+    print(script(arguments.shell))
+    return 0
 
-    def body(arguments: argparse.Namespace) -> int:
-        print(script(arguments.shell))
-        return 0
 
-    return execution.run_command(OPTIONS, argv, body)
+main = execution.main_of(OPTIONS, _body)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from compaction.cli import execution, log_lines
 from compaction.counting.count_report import CountReport
-from compaction.engine_choice import ENCRYPTED, EngineChoice, chosen, progress
+from compaction.engine_choice import ENCRYPTED, chosen
 from compaction.files.mixed import file_system
 from compaction.log.access import Purpose, access
 from compaction.options.inputs import Inputs, find_logs, read_selector
 from compaction.options.option import CommandOptions
-from compaction.options.table import JSON, CountOptions, Html, LogDirs, Messages, Output
+from compaction.options.table import HTML, LOG_DIRS, MESSAGES, OUTPUT, CountOptions
 from compaction.options.values import Texts
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
@@ -69,7 +68,7 @@ examples:
 #: headers, producers and groups of keys that are named, if --top is not larger
 _NAMED = 10
 
-OPTIONS = CommandOptions("count", CountOptions, LogDirs, Html, Output, Messages, description=_DESCRIPTION, epilog=_EPILOG)
+OPTIONS = CommandOptions("count", CountOptions, LOG_DIRS, HTML, OUTPUT, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 @OPTIONS.function
@@ -86,16 +85,11 @@ def count(log_dirs: Texts, **options: Unpack[CountOptions]) -> CountReport:
     :param stored: count the bytes of ``.log`` files, too (``--bytes``): those of all stored records
     :raises UsageError: an argument is invalid
     """
-    return run(log_dirs, options)
-
-
-def run(log_dirs: Texts, options: CountOptions) -> CountReport:
-    """Runs the command."""
     from compaction.counting.count_logs import GROUPS, HEADER_NAMES, KEYS, PRODUCERS, StoredRequest, count_logs, plan_count
     from compaction.counting.key_totals import KeyGroups, Largest
     from compaction.source.read_plan import ReadRequest
 
-    inputs = Inputs.of(OPTIONS, log_dirs, options)
+    inputs = Inputs.of(OPTIONS, options, log_dirs=log_dirs)
     stored, isolation_level = options["stored"], options["isolation_level"]
     groups = None if options["group_by"] is None else KeyGroups.parse(options["group_by"])
     directories, logs = find_logs(inputs, read_selector(inputs))
@@ -106,28 +100,22 @@ def run(log_dirs: Texts, options: CountOptions) -> CountReport:
     with (
         chosen(inputs, ENCRYPTED) as engine,
         access(file_system(directories), directories, Purpose.READ) as held,
-        progress() as progress_display,
+        engine.running() as start,
     ):
         step(f"counting {counted(len(logs), 'log')}")
         plan = plan_count(logs, request, StoredRequest(inputs.now_ms, groups) if stored else None)
-        count_logs(engine.passes(progress_display)(), plan, largest)
+        count_logs(start(), plan, largest)
     return CountReport(plan, isolation_level, options["by_partition"], stored, groups, inputs.now_ms, held.in_use)
 
 
-def _show(report: CountReport, arguments: argparse.Namespace) -> None:
-    if arguments.output == JSON:
-        print(report.to_json(), end="")
-    else:
-        report.print_on(execution.screen(arguments))
-    for log in report.failed:
-        log_lines.print_error(f"{log.location.topic_partition}: {log.error}")
+def _body(arguments: argparse.Namespace) -> int:
+    report: CountReport = OPTIONS.run(vars(arguments))
+
+    def print_errors() -> None:
+        for log in report.failed:
+            log_lines.print_error(f"{log.location.topic_partition}: {log.error}")
+
+    return execution.finish(report, arguments, report.exit_code, print_errors)
 
 
-def main(argv: Sequence[str] | None = None, engine: EngineChoice | None = None) -> int:
-    """Runs the command; returns its exit code, see ``compact``."""
-
-    def body(arguments: argparse.Namespace) -> int:
-        report = run(arguments.log_dirs, OPTIONS.complete(vars(arguments) | ({} if engine is None else {"engine": engine})))
-        return execution.finish([(arguments.html, report.to_html)], lambda: _show(report, arguments), report.exit_code)
-
-    return execution.run_command(OPTIONS, argv, body)
+main = execution.main_of(OPTIONS, _body)

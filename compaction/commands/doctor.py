@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from compaction.commands import warm_up
 from compaction.errors import UsageError
 from compaction.options.inputs import Inputs, read_request
 from compaction.options.option import CommandOptions
-from compaction.options.table import TEXT, DoctorOptions, Messages, OptionalLogDirs, Output
+from compaction.options.table import MESSAGES, OPTIONAL_LOG_DIRS, OUTPUT, TEXT, DoctorOptions
 from compaction.options.values import Texts, texts
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ examples:
 _WARM_UP = "kafka-log-compaction warm-up"
 
 
-OPTIONS = CommandOptions("doctor", DoctorOptions, OptionalLogDirs, Output, Messages, description=_DESCRIPTION, epilog=_EPILOG)
+OPTIONS = CommandOptions("doctor", DoctorOptions, OPTIONAL_LOG_DIRS, OUTPUT, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 @OPTIONS.function
@@ -70,9 +69,9 @@ def doctor(log_dirs: Texts = (), **options: Unpack[DoctorOptions]) -> Checkup:
 
 def _checks(log_dirs: Texts, options: DoctorOptions) -> Iterator[Check]:
     """The checks, as they are made."""
-    inputs = replace(Inputs.of(OPTIONS, log_dirs, options), dry_run=True)
+    inputs = Inputs.of(OPTIONS, options, log_dirs=log_dirs).having(dry_run=True)
     cleaner = _cleaner_log(texts(options["broker_logs"]))
-    request = read_request(inputs) if inputs.log_dirs else None
+    request = read_request(inputs) if inputs["log_dirs"] else None
     yield from check_machine(inputs.now_ms, _spark_settings())
     for part in warm_up.status():
         state = State.OK if part.usable else State.NOTE
@@ -111,20 +110,18 @@ def _cleaner_log(paths: Sequence[str]) -> CleanerLog | None:
     return read_broker_log(lines())
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code. ``argv``: by default those of the process."""
+def _body(arguments: argparse.Namespace) -> int:
+    as_text, screen = arguments.output == TEXT, execution.screen(arguments)
+    checks: list[Check] = []
+    for check in _checks(arguments.log_dirs, OPTIONS.complete(vars(arguments))):
+        if as_text:
+            # some checks take a long time
+            screen.print(check_lines(check, checks[-1].area if checks else None, screen.style))
+            sys.stdout.flush()
+        checks.append(check)
+    checkup = Checkup(tuple(checks))
+    print(checkup.summary() if as_text else checkup.to_json().rstrip("\n"))
+    return checkup.exit_code
 
-    def body(arguments: argparse.Namespace) -> int:
-        as_text, screen = arguments.output == TEXT, execution.screen(arguments)
-        checks: list[Check] = []
-        for check in _checks(arguments.log_dirs, OPTIONS.complete(vars(arguments))):
-            if as_text:
-                # some checks take a long time
-                screen.print(check_lines(check, checks[-1].area if checks else None, screen.style))
-                sys.stdout.flush()
-            checks.append(check)
-        checkup = Checkup(tuple(checks))
-        print(checkup.summary() if as_text else checkup.to_json().rstrip("\n"))
-        return checkup.exit_code
 
-    return execution.run_command(OPTIONS, argv, body)
+main = execution.main_of(OPTIONS, _body)

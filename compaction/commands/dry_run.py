@@ -3,41 +3,40 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from compaction.cli import execution, log_lines
-from compaction.commands.provenance import provenance
+from compaction.commands.runs import provenance
 from compaction.config.request import ComparisonRequest, Span
 from compaction.config.sources import CONFIGURED, Policy
-from compaction.engine_choice import EngineChoice, chosen, progress
+from compaction.engine_choice import EngineChoice, chosen
 from compaction.errors import UsageError
 from compaction.options.inputs import Inputs, read_request, read_selector
 from compaction.options.option import CommandOptions
 from compaction.options.table import (
-    JSON,
-    AllRows,
+    ALL_ROWS,
+    EXPLAIN,
+    HTML,
+    LOG_DIRS,
+    MESSAGES,
+    METRICS,
+    OUTPUT,
+    QUIET,
+    REPORT,
     DryRunOptions,
-    Explain,
-    Html,
-    LogDirs,
-    Messages,
-    Metrics,
-    Output,
-    Quiet,
-    Report,
 )
 from compaction.options.values import Texts, as_of_ms, read_duration, read_size, texts_of_policies
-from compaction.policies.comparison import Comparison, OutcomeStatus, explanation_lines, explanations_to_json
+from compaction.policies.comparison import ComparedLog, Comparison, OutcomeStatus, explanation_lines, explanations_to_json
 from compaction.policies.comparison_metrics import comparison_metrics
 from compaction.policies.result import OverTime, simulation_metrics
+from compaction.results import Result
+from compaction.screen.text_table import Screen
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-Execute = Callable[[EngineChoice, ComparisonRequest], Comparison | OverTime]
 
 _DESCRIPTION = """\
 Compare policies on logs at rest without writing to them: bytes, records, segments and tombstones
@@ -82,21 +81,8 @@ examples:
 """
 
 
-OPTIONS = CommandOptions(
-    "dry-run",
-    DryRunOptions,
-    LogDirs,
-    Explain,
-    Report,
-    Metrics,
-    Html,
-    AllRows,
-    Quiet,
-    Output,
-    Messages,
-    description=_DESCRIPTION,
-    epilog=_EPILOG,
-)
+_LINE = (LOG_DIRS, EXPLAIN, REPORT, METRICS, HTML, ALL_ROWS, QUIET, OUTPUT, MESSAGES)
+OPTIONS = CommandOptions("dry-run", DryRunOptions, *_LINE, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 @OPTIONS.function
@@ -115,28 +101,18 @@ def dry_run(log_dirs: Texts, **options: Unpack[DryRunOptions]) -> Comparison | O
     :raises UsageError: an argument is invalid
     :raises CompactionError: a directory cannot be read; a log that fails is in the result
     """
-    return run(log_dirs, options, compare)
-
-
-def run(log_dirs: Texts, options: DryRunOptions, execute: Execute) -> Comparison | OverTime:
-    """Runs the command.
-
-    :param execute: see ``compare``
-    """
-    inputs = Inputs.of(OPTIONS, log_dirs, options)
+    inputs = Inputs.of(OPTIONS, options, log_dirs=log_dirs)
     request = comparison_request(inputs, options)
     with chosen(inputs) as engine:
         return replace(execute(engine, request), origin=provenance(inputs, engine))
 
 
-def compare(engine: EngineChoice, request: ComparisonRequest) -> Comparison | OverTime:
+def execute(engine: EngineChoice, request: ComparisonRequest) -> Comparison | OverTime:
     """Runs the comparison, or the simulation. They are imported only here, so that a wrong call fails at once."""
-    engine.require()
-    from compaction.policies.compare_policies import compare_with
-    from compaction.policies.over_time import simulate
+    with engine.running() as start:
+        from compaction.policies.compare_policies import compare_with
+        from compaction.policies.over_time import simulate
 
-    with progress() as progress_display:
-        start = engine.passes(progress_display)
         return compare_with(start, request) if request.over_time is None else simulate(start, request, request.over_time)
 
 
@@ -146,8 +122,8 @@ def comparison_request(inputs: Inputs, options: DryRunOptions, explained: Sequen
     :param explained: the partitions of ``--explain``
     :raises UsageError: the call is wrong
     """
-    selector = read_selector(replace(inputs, partitions=explained), "--explain") if explained else read_selector(inputs)
-    base = read_request(replace(inputs, dry_run=True), selector)
+    selector = read_selector(inputs.having(partitions=explained), "--explain") if explained else read_selector(inputs)
+    base = read_request(inputs.having(dry_run=True), selector)
     policies = tuple(map(Policy.read, texts_of_policies(options["policies"]) or [CONFIGURED]))
     names = [policy.name for policy in policies]
     repeated = next((name for name in names if names.count(name) > 1), None)
@@ -170,40 +146,38 @@ def _span(inputs: Inputs, options: DryRunOptions) -> Span:
     return Span(first_ms, last_ms, every_ms, ahead_ms or 0, read_size("--fit", options["fit"]))
 
 
-def main(argv: Sequence[str] | None = None, execute: Execute = compare) -> int:
-    """Runs the command; returns its exit code. ``argv``: by default those of the process; ``execute`` executes a request."""
+@dataclass(frozen=True)
+class _Explained(Result):
+    """The result of ``--explain``."""
 
-    def body(arguments: argparse.Namespace) -> int:
-        options = OPTIONS.complete(vars(arguments))
-        if arguments.explain:
-            return _explain(options, arguments)
-        return _finish(run(arguments.log_dirs, options, execute), arguments)
+    logs: Sequence[ComparedLog]
+    as_of_ms: int
+    origin: Mapping[str, Any]
 
-    return execution.run_command(OPTIONS, argv, body)
+    def to_json(self) -> str:
+        return explanations_to_json(self.logs, self.as_of_ms, self.origin)
+
+    def print_on(self, screen: Screen) -> None:
+        screen.print(explanation_lines(self.logs, screen.style))
 
 
-def _explain(options: DryRunOptions, arguments: argparse.Namespace) -> int:
+def _explain(arguments: argparse.Namespace) -> int:
     """Explains the logs in this process, from indexes and batch headers only."""
     from compaction.policies import compare_policies
 
-    inputs = Inputs.of(OPTIONS, arguments.log_dirs, options)
+    options = OPTIONS.complete(vars(arguments))
+    inputs = Inputs.of(OPTIONS, options, log_dirs=arguments.log_dirs)
     request = comparison_request(inputs, options, arguments.explain)
     logs = compare_policies.explain(request)
-    document = explanations_to_json(logs, request.base.as_of_ms, provenance(inputs))
-
-    def show() -> None:
-        if arguments.output == JSON:
-            sys.stdout.write(document)
-        else:
-            screen = execution.screen(arguments)
-            screen.print(explanation_lines(logs, screen.style))
-
     code = execution.FAILED if any(log.error is not None for log in logs) else 0
-    return execution.finish([(arguments.report, lambda: document)], show, code)
+    return execution.finish(_Explained(logs, request.base.as_of_ms, provenance(inputs)), arguments, code)
 
 
-def _finish(result: Comparison | OverTime, arguments: argparse.Namespace) -> int:
-    """Writes the requested files, prints a result, and returns the exit code."""
+def _body(arguments: argparse.Namespace) -> int:
+    """Writes the requested files, prints the result, and returns the exit code."""
+    if arguments.explain:
+        return _explain(arguments)
+    result: Comparison | OverTime = OPTIONS.run(vars(arguments))
     refuses = not isinstance(result, OverTime) and result.refused > 0
     code = result.exit_code or (execution.FAILED if arguments.strict and refuses else 0)
 
@@ -211,15 +185,10 @@ def _finish(result: Comparison | OverTime, arguments: argparse.Namespace) -> int
         text = simulation_metrics(result) if isinstance(result, OverTime) else comparison_metrics(result)
         return execution.metrics_text(arguments.metrics, text, success=code == 0)
 
-    files = ((arguments.report, result.to_json), (arguments.metrics, metrics), (arguments.html, result.to_html))
-    return execution.finish(files, lambda: _show(result, arguments), code)
+    return execution.finish(result, arguments, code, partial(_print_errors, result), metrics)
 
 
-def _show(result: Comparison | OverTime, arguments: argparse.Namespace) -> None:
-    if arguments.output == JSON:
-        sys.stdout.write(result.to_json())
-    else:
-        result.print_on(execution.screen(arguments))
+def _print_errors(result: Comparison | OverTime) -> None:
     for log in result.logs:
         if log.error is not None:
             log_lines.print_error(f"{log.name}: {log.error}")
@@ -229,3 +198,6 @@ def _show(result: Comparison | OverTime, arguments: argparse.Namespace) -> None:
                 log_lines.print_error(f"{log.name}, {outcome.policy}: {outcome.reason}")
             elif outcome.status is OutcomeStatus.REFUSED:
                 log_lines.print_line(f"refused: {log.name}, {outcome.policy}: {outcome.reason}")
+
+
+main = execution.main_of(OPTIONS, _body)

@@ -17,7 +17,7 @@ from compaction.errors import StorageError, UsageError
 from compaction.files.uri import parse_uri
 from compaction.options.inputs import read_private_keys
 from compaction.options.option import CommandOptions
-from compaction.options.table import JSONL, MAX_BYTES, STRING_DECODER, DumpOptions, Files, Messages
+from compaction.options.table import FILES, JSONL, MAX_BYTES, MESSAGES, STRING_DECODER, DumpOptions
 from compaction.options.values import Texts, texts
 from compaction.printable import TerminalOutput
 from compaction.results import Result
@@ -98,7 +98,7 @@ examples:
 
 _MAX_LONG = 2**63 - 1
 
-OPTIONS = CommandOptions("dump-log", DumpOptions, Files, Messages, description=_DESCRIPTION, epilog=_EPILOG)
+OPTIONS = CommandOptions("dump-log", DumpOptions, FILES, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 def _offsets(text: str) -> Offsets:
@@ -266,10 +266,8 @@ def _print(request: DumpRequest) -> int:
     return 0 if valid else execution.FAILED
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code. ``argv``: by default those of the process."""
+def _body(arguments: argparse.Namespace) -> int:
+    return _print(read_request(arguments.files, OPTIONS.complete(vars(arguments))))
 
-    def body(arguments: argparse.Namespace) -> int:
-        return _print(read_request(arguments.files, OPTIONS.complete(vars(arguments))))
 
-    return execution.run_command(OPTIONS, argv, body)
+main = execution.main_of(OPTIONS, _body)

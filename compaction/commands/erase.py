@@ -8,16 +8,15 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from compaction.certifier.certificate import Status
-from compaction.cli import execution, log_lines
-from compaction.commands.runs import OnReport, done_before, run_on_engine
+from compaction.cli import log_lines
+from compaction.commands.runs import done_before, logs_done, main_of, run_on_engine
 from compaction.config.request import CompactionRequest
-from compaction.engine_choice import ENCRYPTED, EngineChoice, progress, wave_ended
+from compaction.engine_choice import ENCRYPTED, EngineChoice, surroundings
 from compaction.errors import UsageError
 from compaction.files.text_files import check_writable
 from compaction.options.inputs import Inputs, read_request, read_selector, with_output
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
     from compaction.erasure.erase_keys import ErasureRequest
     from compaction.formats.keys import KeyCriteria
-
-Execute = Callable[[EngineChoice, "ErasureRequest"], RunReport]
 
 _DESCRIPTION = """\
 Erase all records of given keys from logs at rest, regardless of their cleanup.policy: from clean
@@ -84,34 +81,24 @@ def erase(log_dirs: Texts, **options: Unpack[EraseOptions]) -> RunReport:
     :param where: patterns of keys
     :param accept_remaining: ``exit_code`` is 0 even if records of the keys remain where the run does not erase
     :param certificate: the file for the certificate of the result
-    :param accept_remaining: ``exit_code`` is 0 even if records of the keys remain where the run does not erase
     :raises UsageError: an argument is invalid; nothing was changed
     :raises CompactionError: the run as a whole failed; a log that fails is in the report
     """
-    return run(log_dirs, options, lambda report: None, erase_records)
+    return run_on_engine(Inputs.of(OPTIONS, options, log_dirs=log_dirs), partial(_run, options), ENCRYPTED)
 
 
-def run(log_dirs: Texts, options: EraseOptions, on_report: OnReport, execute: Execute) -> RunReport:
-    """Runs the command.
-
-    :param execute: see ``erase_records``
-    """
-    path = None if options["certificate"] is None else os.fspath(options["certificate"])
-
-    def work(engine: EngineChoice, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
-        request = _request(inputs, options)
-        if inputs.if_done and path is not None:
-            salt = _certified_salt(path, request.erasure.criteria)
-            if (earlier_report := done_before(_with_salt(request.base, salt or request.erasure.salt))) is not None:
-                return report_once(earlier_report)
-        if path is not None:
-            check_writable(path)
-            # the certifier must support the patterns
-            erased_keys(request.erasure.criteria, tombstones=request.erasure.tombstones)
-            request = replace(request, certificate=path)
-        return report_once(execute(engine, request))
-
-    return run_on_engine(Inputs.of(OPTIONS, log_dirs, options), work, on_report, ENCRYPTED)
+def _run(options: EraseOptions, engine: EngineChoice, inputs: Inputs) -> RunReport:
+    request = _request(inputs, options)
+    if options["certificate"] is not None:
+        path = os.fspath(options["certificate"])
+        salt = _certified_salt(path, request.erasure.criteria) if inputs["if_done"] else None
+        if (earlier_report := done_before(inputs, _with_salt(request.base, salt or request.erasure.salt))) is not None:
+            return logs_done(engine, inputs, earlier_report)
+        check_writable(path)
+        # the certifier must support the patterns
+        erased_keys(request.erasure.criteria, tombstones=request.erasure.tombstones)
+        request = replace(request, certificate=path)
+    return logs_done(engine, inputs, execute(engine, request))
 
 
 def _request(inputs: Inputs, options: EraseOptions) -> ErasureRequest:
@@ -127,7 +114,7 @@ def _request(inputs: Inputs, options: EraseOptions) -> ErasureRequest:
     base = replace(_with_salt(base, salt), include_active=options["include_active"])
     erasure = Erasure(criteria, salt, options["on_match"] == "tombstone")
     partitions = read_selector(inputs).partitions
-    internal = frozenset((*inputs.topics, *(partition.topic for partition in partitions)))
+    internal = frozenset((*inputs["topics"], *(partition.topic for partition in partitions)))
     return ErasureRequest(base, erasure, internal, places=places, accepts_remaining=options["accept_remaining"])
 
 
@@ -148,26 +135,18 @@ def _certified_salt(path: str, criteria: KeyCriteria) -> bytes | None:
         return None
 
 
-def erase_records(engine: EngineChoice, request: ErasureRequest) -> RunReport:
+def execute(engine: EngineChoice, request: ErasureRequest) -> RunReport:
     """Erases the keys."""
-    engine.require()
-    from compaction.erasure.erase_keys import erase_keys
+    with engine.running() as start:
+        from compaction.erasure.erase_keys import erase_keys
 
-    with progress() as progress_display:
-        return erase_keys(engine.passes(progress_display), request, on_wave=wave_ended)
+        return erase_keys(start, request, on_wave=surroundings().on_wave)
 
 
-def main(argv: Sequence[str] | None = None, execute: Execute = erase_records) -> int:
-    """Runs the command; returns its exit code. ``argv``: by default those of the process; ``execute`` executes a request."""
-
-    def body(arguments: argparse.Namespace) -> int:
-        options = OPTIONS.complete(vars(arguments))
-        report, code = execution.run_and_write(partial(run, arguments.log_dirs, options, execute=execute), arguments)
-        if report.exit_code and (line := _remaining_line(report)):
-            log_lines.print_error(line)
-        return code
-
-    return execution.run_command(OPTIONS, argv, body)
+def _ending(report: RunReport, _: argparse.Namespace) -> int:
+    if report.exit_code and (line := _remaining_line(report)):
+        log_lines.print_error(line)
+    return 0
 
 
 def _remaining_line(report: RunReport) -> str:
@@ -181,3 +160,6 @@ def _remaining_line(report: RunReport) -> str:
     logs = sum(log.remaining_records > 0 for log in report.logs)
     records = f"{counted(remaining, 'record')} of these keys {'remains' if remaining == 1 else 'remain'}"
     return f"{records} in the last segment of {counted(logs, 'log')}; {hint}" if remaining else ""
+
+
+main = main_of(OPTIONS, _ending)

@@ -5,13 +5,9 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
-from compaction.cli import execution
-from compaction.commands.runs import OnReport, done_before, report_without_logs, run_on_engine
+from compaction.commands.runs import done_before, logs_done, main_of, report_without_logs, run_on_engine
 from compaction.config.request import CompactionRequest
 from compaction.engine_choice import EngineChoice
 from compaction.names import REFERENCE_VERSION
@@ -23,8 +19,6 @@ from compaction.run_report import RunReport
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-Execute = Callable[[EngineChoice, CompactionRequest], RunReport]
 
 _DESCRIPTION = f"""\
 Apply Kafka's delete policy to logs at rest: delete segments, oldest first, that end below the log
@@ -76,24 +70,15 @@ def expire(log_dirs: Texts, **options: Unpack[ExpireOptions]) -> RunReport:
     :raises UsageError: an argument is invalid; nothing was changed
     :raises CompactionError: the run as a whole failed; a log that fails is in the report
     """
-    return run(log_dirs, options, lambda report: None, delete)
+    return run_on_engine(Inputs.of(OPTIONS, options, log_dirs=log_dirs), _run)
 
 
-def run(log_dirs: Texts, options: ExpireOptions, on_report: OnReport, execute: Execute) -> RunReport:
-    """Runs the command.
-
-    :param execute: see ``delete``
-    """
-
-    def work(engine: EngineChoice, inputs: Inputs, report_once: Callable[[RunReport], RunReport]) -> RunReport:
-        request = with_output(inputs, read_request(inputs))
-        earlier_report = done_before(request) if inputs.if_done else None
-        return report_once(earlier_report or execute(engine, request))
-
-    return run_on_engine(Inputs.of(OPTIONS, log_dirs, options), work, on_report)
+def _run(engine: EngineChoice, inputs: Inputs) -> RunReport:
+    request = with_output(inputs, read_request(inputs))
+    return logs_done(engine, inputs, done_before(inputs, request) or execute(engine, request))
 
 
-def delete(engine: EngineChoice, request: CompactionRequest) -> RunReport:
+def execute(engine: EngineChoice, request: CompactionRequest) -> RunReport:
     """Applies the delete policy. Only very many segments are read by tasks, so the task runner is imported on demand."""
     if (report := report_without_logs(request)) is not None:
         return report
@@ -102,11 +87,4 @@ def delete(engine: EngineChoice, request: CompactionRequest) -> RunReport:
     return delete_old_segments(engine.passes(), request)
 
 
-def main(argv: Sequence[str] | None = None, execute: Execute = delete) -> int:
-    """Runs the command; returns its exit code. ``argv``: by default those of the process; ``execute`` executes a request."""
-
-    def body(arguments: argparse.Namespace) -> int:
-        options = OPTIONS.complete(vars(arguments))
-        return execution.run_and_write(partial(run, arguments.log_dirs, options, execute=execute), arguments)[1]
-
-    return execution.run_command(OPTIONS, argv, body)
+main = main_of(OPTIONS)

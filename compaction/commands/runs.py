@@ -1,4 +1,4 @@
-"""The frame of ``compact``, ``expire`` and ``erase``, and runs with nothing to do.
+"""The frame of ``compact``, ``expire`` and ``erase``, runs with nothing to do, and the origin of a result (``provenance``).
 
 With ``--output-layout`` the copy is written in another layout than a log directory's. The command writes and verifies its copy
 in a temporary directory: beside a target on a disk, else where the segments of its source are converted. If no log failed, the
@@ -7,47 +7,56 @@ copy's logs are then written in the layout, complete or not at all.
 
 from __future__ import annotations
 
+import argparse
+import platform
+import sys
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any
 
-from compaction.commands.provenance import provenance
+from compaction import __version__
+from compaction.cli import execution
+from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.request import CompactionRequest
-from compaction.engine_choice import EngineChoice, chosen
+from compaction.config.resolver import BROKER_ATTRIBUTES, TOPIC_ATTRIBUTES
+from compaction.engine_choice import EngineChoice, chosen, in_command, surroundings
 from compaction.errors import UsageError
 from compaction.exports import FORMAT, LAYOUTS, ExportTarget, TargetOptions
 from compaction.files.filesystem import storage_of
 from compaction.files.local import LocalFileSystem
 from compaction.files.uri import SPOOL, layout_of, options_of, parse_uri
-from compaction.options.inputs import Inputs, check_output_dir, join_tail, read_selector
+from compaction.options.inputs import Inputs, check_output_dir, join_tail, read_resolver, read_selector
+from compaction.options.option import CommandOptions
+from compaction.options.table import JSON
+from compaction.printable import printable
 from compaction.run_report import RunReport
 from compaction.screen.steps import step
 
-R = TypeVar("R", bound=RunReport)
 
-
-def in_layout(inputs: Inputs, run: Callable[[Inputs], R]) -> R:
+def in_layout(inputs: Inputs, run: Callable[[Inputs], RunReport]) -> RunReport:
     """Runs a command, and writes its copy in the requested layout if no log failed; the report has the result.
 
     :raises UsageError: options contradict each other, losses were not accepted, or the target is not empty
     """
-    if inputs.output_layout is None:
+    layout = inputs["output_layout"]
+    if layout is None:
         return run(inputs)
     target = _target(inputs)
-    if inputs.dry_run:
+    if inputs["dry_run"]:
         return run(inputs)
     with _scratch(inputs, target) as scratch:
         copy = str(Path(scratch) / "copy")
-        report = run(replace(inputs, output_dir=copy))
+        report = run(inputs.having(output_dir=copy))
         if report.exit_code:
             return report
-        step(f"writing the output in layout {inputs.output_layout}")
+        step(f"writing the output in layout {layout}")
         written = target.write(copy, inputs.now_ms)
-    return replace(report, written=f"{target.path}: {LAYOUTS[inputs.output_layout].title} of {written}")
+    return replace(report, written=f"{target.path}: {LAYOUTS[layout].title} of {written}")
 
 
 def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str]:
@@ -56,7 +65,7 @@ def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str
 
     if storage_of(target.path).renames:
         return staging_directory(LocalFileSystem(), f"{target.path}.copy")
-    source = parse_uri(inputs.log_dirs[0], "--log-dir")
+    source = parse_uri(inputs["log_dirs"][0], "--log-dir")
     spool = options_of(source).get(SPOOL)
     layout = layout_of(source)
     if spool is not None and layout is not None and layout.spools:
@@ -66,40 +75,95 @@ def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str
 
 
 def _target(inputs: Inputs) -> ExportTarget:
-    if len(inputs.log_dirs) != 1:
+    if len(inputs["log_dirs"]) != 1:
         raise UsageError("--output-layout takes only one --log-dir", hint="run once for each")
-    source = parse_uri(inputs.log_dirs[0], "--log-dir")
-    join_tail(inputs.tail, [source])
-    path = check_output_dir(inputs.output_dir, [source]) or ""
-    accepted = inputs.accept_loss or (FORMAT if inputs.dry_run else None)
-    options = TargetOptions(path, source, read_selector(inputs).matches, accepted, inputs.dry_run)
-    return LAYOUTS[inputs.output_layout or ""].target(options)
+    source = parse_uri(inputs["log_dirs"][0], "--log-dir")
+    join_tail(inputs["tail"], [source])
+    path = check_output_dir(inputs["output_dir"], [source]) or ""
+    accepted = inputs["accept_loss"] or (FORMAT if inputs["dry_run"] else None)
+    options = TargetOptions(path, source, read_selector(inputs).matches, accepted, inputs["dry_run"])
+    return LAYOUTS[inputs["output_layout"] or ""].target(options)
 
 
-#: the run itself: calls its last argument with the report of its logs, and returns the result
-Work = Callable[[EngineChoice, Inputs, Callable[[RunReport], RunReport]], RunReport]
-#: called with the report as soon as the logs are done, and before they are verified
-OnReport = Callable[[RunReport], None]
+def provenance(inputs: Inputs, engine: EngineChoice | None = None) -> dict[str, Any]:
+    """The call and the environment of a run, for its report: versions, options, settings, each with its source.
+
+    | field | meaning |
+    | --- | --- |
+    | ``tool`` | versions: of this package, of Python, of Spark if it was started |
+    | ``engine`` | the engine that ran the tasks, ``local`` or ``spark``, and the ``reason`` |
+    | ``command`` | the command's name |
+    | ``options`` | each option with its ``value`` and its ``source``: ``command line``, ``call`` (the Python API) or
+        ``default``; passwords are hidden |
+    | ``settings`` | the broker-level settings of the call, each with its ``value``, null for no limit, and its ``source`` |
+    | ``default_settings`` | Kafka's defaults of the topic-level settings; ``settings`` of a log has those that differ |
+    """
+    pyspark, options = sys.modules.get("pyspark"), surroundings().options
+    return {
+        "tool": {
+            "name": "kafka-log-compaction",
+            "version": __version__,
+            "python": platform.python_version(),
+            "spark": None if pyspark is None else pyspark.__version__,
+        },
+        **({} if engine is None else {"engine": engine.document()}),
+        "command": inputs.command.name,
+        "options": inputs.command.in_report(inputs.given) if options is None else options,
+        "settings": _broker_settings(inputs),
+        "default_settings": {name: TOPIC_ENTRIES[name].default for name in ("cleanup.policy", *TOPIC_ATTRIBUTES)},
+    }
+
+
+def _broker_settings(inputs: Inputs) -> dict[str, Any]:
+    config = read_resolver(inputs).broker()
+    return {
+        name: {"value": _limit(getattr(config, attribute)), "source": str(config.source(name))}
+        for name, attribute in BROKER_ATTRIBUTES.items()
+    }
+
+
+def _limit(value: object) -> object:
+    """``None`` for the largest number of a double, which means no limit in Kafka."""
+    return None if value == sys.float_info.max else value
 
 
 def run_on_engine(
-    inputs: Inputs, work: Work, on_report: OnReport, settings: Mapping[str, str] = MappingProxyType({})
+    inputs: Inputs,
+    work: Callable[[EngineChoice, Inputs], RunReport],
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> RunReport:
     """Runs a command on the requested engine, and writes its copy in the requested layout.
 
     :param settings: settings of a Spark session that is started
     """
     with chosen(inputs, settings, to_store=inputs.to_store) as engine:
+        return in_layout(inputs, partial(work, engine))
 
-        def run(inputs: Inputs) -> RunReport:
-            def report_once(report: RunReport) -> RunReport:
-                report = replace(report, origin=provenance(inputs, engine))
-                on_report(report)
-                return report
 
-            return work(engine, inputs, report_once)
+def logs_done(engine: EngineChoice, inputs: Inputs, report: RunReport) -> RunReport:
+    """The report with the call and its environment. A command writes it now, before the logs are verified."""
+    report = replace(report, origin=provenance(inputs, engine))
+    surroundings().on_report(report)
+    return report
 
-        return in_layout(inputs, run)
+
+def main_of(
+    options: CommandOptions[Any], ending: Callable[[RunReport, argparse.Namespace], int] = lambda report, arguments: 0
+) -> execution.Main:
+    """The ``main`` of a command whose function returns a ``RunReport``.
+
+    :param ending: called at the end with the report; returns an exit code
+    """
+
+    def body(arguments: argparse.Namespace) -> int:
+        codes: list[int] = []
+        with in_command(on_report=lambda report: codes.append(execution.write_report(report, arguments))):
+            report: RunReport = options.run(vars(arguments))
+        if report.written and arguments.output != JSON:
+            print(printable(report.written))
+        return max(*codes, ending(report, arguments))
+
+    return execution.main_of(options, body)
 
 
 def report_without_logs(request: CompactionRequest) -> RunReport | None:
@@ -111,14 +175,14 @@ def report_without_logs(request: CompactionRequest) -> RunReport | None:
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, logs=())
 
 
-def done_before(request: CompactionRequest) -> RunReport | None:
-    """The report of a run whose output directory already has the result of the same request, complete and unchanged.
+def done_before(inputs: Inputs, request: CompactionRequest) -> RunReport | None:
+    """With ``--if-done``, the report of a run whose output directory has the complete, unchanged result of the same request.
 
     :raises CompactionError: it has other contents
     """
     from compaction.output import finished, publish
 
-    if request.output_dir is None:
+    if not inputs["if_done"] or request.output_dir is None:
         return None
     publish.finish_interrupted(request.output_dir)
     if not finished.is_done(request):

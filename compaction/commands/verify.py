@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from compaction.certifier.certificate import Status, VerifyReport, error_line
 from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cli import execution, log_lines
-from compaction.commands.provenance import provenance
-from compaction.engine_choice import ENCRYPTED, EngineChoice, chosen, progress
+from compaction.commands.runs import provenance
+from compaction.engine_choice import ENCRYPTED, EngineChoice, chosen
 from compaction.errors import UsageError
 from compaction.files.mixed import file_system
 from compaction.files.remote import require_finished
@@ -33,9 +33,8 @@ from compaction.options.inputs import (
 )
 from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
-from compaction.options.table import JSON, Html, Messages, Output, Quiet, Report, Sides, VerifyOptions, Why
-from compaction.options.values import Texts, texts
-from compaction.screen.text_table import Screen
+from compaction.options.table import HTML, MESSAGES, OUTPUT, QUIET, REPORT, SIDES, WHY, VerifyOptions
+from compaction.options.values import Texts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -74,28 +73,8 @@ examples:
 
 
 OPTIONS = CommandOptions(
-    "verify",
-    VerifyOptions,
-    Sides,
-    Why,
-    Report,
-    Html,
-    Quiet,
-    Output,
-    Messages,
-    description=_DESCRIPTION,
-    epilog=_EPILOG,
+    "verify", VerifyOptions, SIDES, WHY, REPORT, HTML, QUIET, OUTPUT, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG
 )
-
-
-class VerifyInputs(NamedTuple):
-    """A checked call: the request, and the record of ``--why``, or the certificate of an erasure and its keys."""
-
-    request: VerifyRequest
-    why: tuple[TopicPartition, int] | None = None
-    certificate: Mapping[str, Any] | None = None
-    erased: ErasedKeys | None = None
-    certificate_path: str | None = None
 
 
 @OPTIONS.function
@@ -112,67 +91,61 @@ def verify(before: Texts = (), after: Texts = (), *, in_place: Texts = (), **opt
     :raises UsageError: an argument is invalid, or there is nothing to compare
     :raises CompactionError: a directory cannot be read; a log that cannot be verified is in the report
     """
-    return run(Sides(before=before, after=after, in_place=in_place), options)
-
-
-def run(sides: Sides, options: VerifyOptions) -> VerifyReport:
-    """Runs the command."""
-    call, inputs = read_call(sides, options)
+    request, inputs = read_call(options, before=before, after=after, in_place=in_place)
     with chosen(inputs, ENCRYPTED) as engine:
-        return replace(_verify(engine, call), origin=provenance(inputs, engine))
+        report = certified(engine, request) if options["certificate"] is None else _erasure_certified(engine, options, request)
+        return replace(report, origin=provenance(inputs, engine))
 
 
-def _verify(engine: EngineChoice, call: VerifyInputs) -> VerifyReport:
-    if call.certificate is None or call.erased is None:
-        return certified(engine, call.request)
+def _erasure_certified(engine: EngineChoice, options: VerifyOptions, request: VerifyRequest) -> VerifyReport:
     from compaction.certifier.erasure_certificate import certify_erasure, compare
 
-    request = call.request
-    with _shared_locks(request), progress() as progress_display:
-        certified_logs = certify_erasure(engine.passes(progress_display), request, call.erased)
-    report = compare(call.certificate, certified_logs, request.logs or frozenset(), with_before=bool(request.before))
-    return replace(report, certificate=call.certificate_path)
+    request, certificate, erased = _with_certificate(options, request)
+    with _shared_locks(request), engine.running() as start:
+        certified_logs = certify_erasure(start, request, erased)
+    report = compare(certificate, certified_logs, request.logs or frozenset(), with_before=bool(request.before))
+    return replace(report, certificate=_certificate_path(options))
 
 
 def certified(engine: EngineChoice, request: VerifyRequest) -> VerifyReport:
     """Certifies the logs. The kernels are imported only here, so that a wrong call fails at once."""
     from compaction.certifier.certify import certify
 
-    with _shared_locks(request), progress() as progress_display:
-        return certify(engine.passes(progress_display), request)
+    with _shared_locks(request), engine.running() as start:
+        return certify(start, request)
 
 
 def _explained(engine: EngineChoice, request: VerifyRequest, offset: int) -> list[str]:
     """The fate of one record of the requested log, as lines of text."""
     from compaction.certifier import explain_record
 
-    with _shared_locks(request), progress() as progress_display:
-        return explain_record.explain(engine.passes(progress_display), request, offset)
+    with _shared_locks(request), engine.running() as start:
+        return explain_record.explain(start, request, offset)
 
 
-def read_call(sides: Sides, options: VerifyOptions, why: str | None = None) -> tuple[VerifyInputs, Inputs]:
-    """The checked call, and the inputs that all commands have in common.
+def read_call(options: VerifyOptions, explained: TopicPartition | None = None, **sides: Texts) -> tuple[VerifyRequest, Inputs]:
+    """The checked request, and the inputs that all commands have in common.
 
-    :param why: the record of ``--why``
+    :param explained: the log of ``--why``
+    :param sides: ``before``, ``after`` and ``in_place``
     :raises UsageError: the call is wrong
     """
-    before, after, in_place = texts(sides["before"]), texts(sides["after"]), texts(sides["in_place"])
-    inputs = Inputs.of(OPTIONS, (), options)
-    inputs = replace(inputs, values={"before": before, "after": after, "in_place": in_place, **inputs.values})
+    inputs = Inputs.of(OPTIONS, options, **sides)
+    before, after, in_place = (inputs.given[name] for name in SIDES)
     if bool(in_place) in (bool(after), bool(before)):
         raise UsageError("give --before and --after, or only --in-place", hint="see --help")
-    resolver, selector, record = read_resolver(inputs), read_selector(inputs), _read_why(why)
-    if record is not None:
-        selector = Selector(partitions=frozenset({record[0]}), option="--why")
+    resolver, selector = read_resolver(inputs), read_selector(inputs)
+    if explained is not None:
+        selector = Selector(partitions=frozenset({explained}), option="--why")
     before_dirs = _log_dirs(inputs, before, "--before")
     after_dirs = _log_dirs(inputs, in_place or after, "--in-place" if in_place else "--after")
-    if not inputs.allow_empty:
+    if not inputs["allow_empty"]:
         _require_logs(before_dirs or after_dirs, selector)
     request = VerifyRequest(
         before=before_dirs,
         after=after_dirs,
         now_ms=inputs.now_ms,
-        exact=inputs.as_of is not None,
+        exact=inputs["as_of"] is not None,
         selector=selector,
         resolver=resolver,
         metadata_dirs=read_metadata_dirs(inputs),
@@ -181,16 +154,14 @@ def read_call(sides: Sides, options: VerifyOptions, why: str | None = None) -> t
         several_rounds=options["several_rounds"],
         strict=options["strict"],
     )
-    path = options["certificate"]
-    if path is None:
-        return VerifyInputs(request, record), inputs
-    request, certificate, erased = _with_certificate(os.fspath(path), options, request)
-    return VerifyInputs(request, record, certificate, erased, os.fspath(path)), inputs
+    return request, inputs
 
 
-def _with_certificate(
-    path: str, options: VerifyOptions, request: VerifyRequest
-) -> tuple[VerifyRequest, Mapping[str, Any], ErasedKeys]:
+def _certificate_path(options: VerifyOptions) -> str:
+    return os.fspath(options["certificate"] or "")
+
+
+def _with_certificate(options: VerifyOptions, request: VerifyRequest) -> tuple[VerifyRequest, Mapping[str, Any], ErasedKeys]:
     """The request for the selected logs of the certificate, the certificate, and its keys.
 
     :raises UsageError: the file is not a certificate, or other keys are given
@@ -199,7 +170,7 @@ def _with_certificate(
     from compaction.certifier.erasure_certificate import TOMBSTONE, refused_logs, selected_logs
 
     criteria, _ = read_keys(options)
-    certificate = read_sealed(path, criteria)
+    certificate = read_sealed(_certificate_path(options), criteria)
     request = replace(
         request,
         logs=selected_logs(certificate, request.selector),
@@ -213,7 +184,7 @@ def _with_certificate(
 def _log_dirs(inputs: Inputs, paths: Sequence[str], option: str) -> tuple[str, ...]:
     uris = [parse_uri(path, option) for path in paths]
     if option == "--before":
-        join_tail(inputs.tail, uris)
+        join_tail(inputs["tail"], uris)
     with usage_errors():
         result = check_log_dirs(file_system(uris), uris)
         for path in result:
@@ -227,9 +198,7 @@ def _require_logs(log_dirs: Sequence[str], selector: Selector) -> None:
         require_logs(files, discover(files, log_dirs, selector), log_dirs, selector)
 
 
-def _read_why(text: str | None) -> tuple[TopicPartition, int] | None:
-    if text is None:
-        return None
+def _read_why(text: str) -> tuple[TopicPartition, int]:
     name, _, offset = text.rpartition(":")
     log = parse_partition_dir(name)
     if log is None or not offset.isdecimal():
@@ -243,43 +212,31 @@ def _shared_locks(request: VerifyRequest) -> AbstractContextManager[object]:
     return access(file_system(log_dirs), log_dirs, Purpose.SHARE)
 
 
-def show(report: VerifyReport, screen: Screen | None) -> int:
-    """Prints the report, with a line for each log that does not hold on standard error, and returns the exit code."""
+def print_errors(report: VerifyReport) -> None:
+    """Prints a line for each log that does not hold."""
     log_lines.end_steps()
-    if screen is not None:
-        report.print_on(screen)
     for log in report.logs:
         if log.status in (Status.VIOLATED, Status.FAILED, Status.INCOMPLETE):
             log_lines.print_error(error_line(log))
     for directory in report.directories:
         log_lines.print_error(directory.lines()[0])
-    return report.exit_code
 
 
 def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
-    """Writes the requested files, prints the report in the form that the options ask for, and returns the exit code."""
-    as_json = arguments.output == JSON
-
-    def print_it() -> None:
-        show(report, None if as_json else execution.screen(arguments))
-        if as_json:
-            sys.stdout.write(report.to_json())
-
-    return execution.finish([(arguments.report, report.to_json), (arguments.html, report.to_html)], print_it, report.exit_code)
+    return execution.finish(report, arguments, report.exit_code, partial(print_errors, report))
 
 
-def main(argv: Sequence[str] | None = None, engine: EngineChoice | None = None) -> int:
-    """Runs the command; returns its exit code, see ``compact``."""
+def _body(arguments: argparse.Namespace) -> int:
+    if arguments.why is None:
+        return _finish(OPTIONS.run(vars(arguments)), arguments)
+    sides = {name: vars(arguments)[name] for name in SIDES}
+    options, (log, offset) = OPTIONS.complete(vars(arguments)), _read_why(arguments.why)
+    request, inputs = read_call(options, log, **sides)
+    if options["certificate"] is not None:
+        request, *_ = _with_certificate(options, request)
+    with chosen(inputs, ENCRYPTED) as engine:
+        print("\n".join(_explained(engine, request, offset)))
+    return 0
 
-    def body(arguments: argparse.Namespace) -> int:
-        options = OPTIONS.complete(vars(arguments) | ({} if engine is None else {"engine": engine}))
-        sides = Sides(before=arguments.before, after=arguments.after, in_place=arguments.in_place)
-        if arguments.why is None:
-            return _finish(run(sides, options), arguments)
-        call, inputs = read_call(sides, options, arguments.why)
-        if call.why is not None:
-            with chosen(inputs, ENCRYPTED) as tasks:
-                print("\n".join(_explained(tasks, call.request, call.why[1])))
-        return 0
 
-    return execution.run_command(OPTIONS, argv, body)
+main = execution.main_of(OPTIONS, _body)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from compaction.cli import execution
 from compaction.errors import CompactionError
 from compaction.options.option import CommandOptions
-from compaction.options.table import Messages, NoOptions, Status
+from compaction.options.table import MESSAGES, STATUS, NoOptions
 from compaction.screen.text_table import Screen, wrapped
 
 _DESCRIPTION = """\
@@ -33,7 +32,7 @@ environment:
 _NO_DIRECTORY = "no directory of this user is protected from other writers: set NUMBA_CACHE_DIR to one"
 
 
-OPTIONS = CommandOptions("warm-up", NoOptions, Status, Messages, description=_DESCRIPTION, epilog=_EPILOG)
+OPTIONS = CommandOptions("warm-up", NoOptions, STATUS, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 def warm_up() -> None:
@@ -82,12 +81,10 @@ def _size(path: Path) -> str:
     return f"{sum(file.stat().st_size for file in path.glob('*') if file.is_file()) / 1e6:.1f} MB"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code. ``argv``: by default those of the process."""
+def _body(arguments: argparse.Namespace) -> int:
+    if not arguments.status:
+        warm_up()
+    return show_status(execution.screen(arguments))
 
-    def body(arguments: argparse.Namespace) -> int:
-        if not arguments.status:
-            warm_up()
-        return show_status(execution.screen(arguments))
 
-    return execution.run_command(OPTIONS, argv, body)
+main = execution.main_of(OPTIONS, _body)

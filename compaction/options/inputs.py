@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from compaction.config.request import CompactionRequest
@@ -24,8 +24,8 @@ from compaction.formats.java_text import parse_properties
 from compaction.log.discover import Selector, check_log_dirs, discover, require_logs
 from compaction.log.metadata_logs import require_metadata_log
 from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
-from compaction.options.option import CommandOptions
-from compaction.options.table import AUTO
+from compaction.options.option import CommandOptions, rows_of
+from compaction.options.table import AUTO, LOG_DIRS, Configuration, Copy, DryRun, PrivateKeys, Rules, Selection, Since
 from compaction.options.values import Texts, texts
 from compaction.rules.kafka_rules import rules_of
 from compaction.screen.steps import step
@@ -33,55 +33,48 @@ from compaction.screen.steps import step
 V = TypeVar("V")
 
 
+class _Common(Selection, PrivateKeys, Configuration, Rules, DryRun, Copy, Since, total=False):
+    """The options that this module reads."""
+
+
 @dataclass(frozen=True)
 class Inputs:
-    """The values that commands have in common; the fields are named as the keywords of the Python API.
+    """A call of a command.
 
-    :ivar command: the options of the command
-    :ivar values: the values of all its keywords, for documents
+    ``inputs["topics"]`` is the value of a common option; if the command lacks it, the default.
+
+    :ivar given: the values of all options of the command, for documents
+    :ivar common: those of the common options
+    :ivar now_ms: the current time for every rule of the call: the only place that reads the clock
     """
 
     command: CommandOptions[Any]
-    log_dirs: Sequence[str]
-    topics: Sequence[str] = ()
-    partitions: Sequence[str] = ()
-    allow_empty: bool = False
-    tail: str | None = None
-    private_keys: Sequence[str] = ()
-    config: Sequence[str] = ()
-    settings: Sequence[str] = ()
-    metadata: Sequence[str] = ()
-    assume_default_policy: bool = False
-    as_of: int | None = None
-    #: the current time for every rule of the call, in milliseconds: the only place that reads the clock
-    now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
-    kafka_version: str = AUTO
-    dry_run: bool = False
-    output_dir: str | None = None
-    output_layout: str | None = None
-    accept_loss: str | None = None
-    replace: bool = False
-    if_done: str | None = None
-    since: str | None = None
-    values: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any]
+    common: Mapping[str, Any]
+    now_ms: int
+
+    def __getitem__(self, keyword: str) -> Any:
+        return self.common[keyword]
 
     @classmethod
-    def of(cls, command: CommandOptions[V], log_dirs: Texts, options: V) -> Inputs:
+    def of(cls, command: CommandOptions[V], options: V, **log_dirs: Texts) -> Inputs:
         """The inputs of a call.
 
         :param options: from ``CommandOptions.complete``
+        :param log_dirs: the log directories by their keywords
         """
-        values = cast("Mapping[str, Any]", options)
-        common = {name: value for name, value in values.items() if name in cls.__dataclass_fields__}
-        if (now_ms := common.get("as_of")) is not None:
-            common["now_ms"] = now_ms
-        dirs = texts(log_dirs)
-        shown = {"log_dirs": dirs, **values} if "log_dirs" in command.rows else values
-        return cls(command, dirs, values=shown, **common)
+        given = {**{name: texts(value) for name, value in log_dirs.items()}, **cast("Mapping[str, Any]", options)}
+        now_ms = given.get("as_of")
+        common = {name: given.get(name, row.default) for name, row in {**LOG_DIRS, **rows_of(_Common)}.items()}
+        return cls(command, given, common, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+
+    def having(self, **changes: object) -> Inputs:
+        """The same call with other values of common options; documents have those that were given."""
+        return replace(self, common={**self.common, **changes})
 
     @property
     def to_store(self) -> bool:
-        return self.output_dir is not None and storage_of(self.output_dir).round_trips
+        return self["output_dir"] is not None and storage_of(self["output_dir"]).round_trips
 
 
 def read_request(inputs: Inputs, selector: Selector | None = None) -> CompactionRequest:
@@ -99,7 +92,7 @@ def read_request(inputs: Inputs, selector: Selector | None = None) -> Compaction
         inputs.now_ms,
         resolver=resolver,
         metadata_dirs=read_metadata_dirs(inputs),
-        dry_run=inputs.dry_run,
+        dry_run=inputs["dry_run"],
         kafka_version=read_kafka_version(inputs),
     )
 
@@ -112,19 +105,19 @@ def read_resolver(inputs: Inputs) -> Resolver:
     """
     tomls: list[TomlSettings] = []
     settings: list[Setting] | None = None
-    for path in inputs.config:
+    for path in inputs["config"]:
         if path.lower().endswith(".toml"):
             tomls.append(read_toml(read_text(path), path))
         else:
             # a broker reads its properties as Latin-1, as java.util.Properties does
             properties = read_properties(parse_properties(read_text(path, "latin-1"), path), path)
             settings = [*(settings or []), *properties]
-    read_private_keys(inputs.private_keys, tomls)
+    read_private_keys(inputs["private_keys"], tomls)
     resolver = Resolver(
-        read_sets(inputs.settings, read_kafka_version(inputs)),
+        read_sets(inputs["settings"], read_kafka_version(inputs)),
         tuple(tomls),
         None if settings is None else tuple(settings),
-        assume_default_policy=inputs.assume_default_policy,
+        assume_default_policy=inputs["assume_default_policy"],
     )
     resolver.broker()
     return resolver
@@ -135,10 +128,11 @@ def read_kafka_version(inputs: Inputs) -> str | None:
 
     :raises UsageError: a version whose rules are not known
     """
-    if inputs.kafka_version == AUTO:
+    version: str = inputs["kafka_version"]
+    if version == AUTO:
         return None
-    rules_of(inputs.kafka_version)
-    return inputs.kafka_version
+    rules_of(version)
+    return version
 
 
 def read_selector(inputs: Inputs, option: str = "--partition") -> Selector:
@@ -147,8 +141,8 @@ def read_selector(inputs: Inputs, option: str = "--partition") -> Selector:
     :param option: the option that names partitions
     :raises UsageError: an invalid pattern or partition name, or the metadata log
     """
-    selector = Selector.parse(inputs.topics, inputs.partitions, option)
-    named = {option: [partition.topic for partition in selector.partitions], "--topic": inputs.topics}
+    selector = Selector.parse(inputs["topics"], inputs["partitions"], option)
+    named = {option: [partition.topic for partition in selector.partitions], "--topic": inputs["topics"]}
     for option, topics in named.items():
         if CLUSTER_METADATA_TOPIC in topics:
             raise UsageError(f"{option}: {CLUSTER_METADATA_TOPIC} is never touched", hint="a broker prunes it by snapshots")
@@ -163,9 +157,9 @@ def find_logs(inputs: Inputs, selector: Selector) -> tuple[tuple[str, ...], tupl
     :raises UsageError: a directory is missing, is not a directory, is a partition's, is inside another, is incomplete or cannot
         be accessed; a selected partition does not exist; or no log is selected, unless the call allows that
     """
-    paths = [parse_uri(path, "--log-dir") for path in inputs.log_dirs]
+    paths = [parse_uri(path, "--log-dir") for path in inputs["log_dirs"]]
     step(f"looking for logs in {paths[0] if len(paths) == 1 else f'{len(paths)} directories'}")
-    join_tail(inputs.tail, paths)
+    join_tail(inputs["tail"], paths)
     files = file_system(paths)
     with usage_errors():
         log_dirs = check_log_dirs(files, paths)
@@ -175,7 +169,7 @@ def find_logs(inputs: Inputs, selector: Selector) -> tuple[tuple[str, ...], tupl
                 raise UsageError(f"--log-dir: it is inside {outer}, which is also given", path=path, hint="give one of them")
             require_finished(path)
         logs = discover(files, log_dirs, selector)
-        if not inputs.allow_empty:
+        if not inputs["allow_empty"]:
             require_logs(files, logs, log_dirs, selector)
         return log_dirs, logs
 
@@ -185,7 +179,7 @@ def read_metadata_dirs(inputs: Inputs) -> tuple[str, ...]:
 
     :raises UsageError: one has no metadata log, or cannot be accessed
     """
-    paths = [parse_uri(path, "--metadata") for path in inputs.metadata]
+    paths = [parse_uri(path, "--metadata") for path in inputs["metadata"]]
     files = file_system(paths)
     with usage_errors():
         for path in paths:
@@ -208,10 +202,11 @@ def with_output(inputs: Inputs, request: CompactionRequest) -> CompactionRequest
 
     :raises UsageError: they contradict each other, or the output directory is, contains or is inside a log directory
     """
-    target = check_output_dir(inputs.output_dir, request.log_dirs)
-    request = replace(request, output_dir=target, replace=inputs.replace, since=_since(inputs, target, request.log_dirs))
+    target = check_output_dir(inputs["output_dir"], request.log_dirs)
+    request = replace(request, output_dir=target, replace=inputs["replace"], since=_since(inputs, target, request.log_dirs))
     # a manifest always records it
-    records = target is not None and (not storage_of(target).renames or inputs.replace or inputs.if_done or inputs.since)
+    recorded = inputs["replace"] or inputs["if_done"] or inputs["since"]
+    records = target is not None and (recorded or not storage_of(target).renames)
     return replace(request, call=_call(inputs, request) if records else None)
 
 
@@ -220,9 +215,9 @@ def _since(inputs: Inputs, target: str | None, log_dirs: Sequence[str]) -> str |
 
     :raises UsageError: nothing is copied, or to another kind of storage, or the two copies or a log directory overlap
     """
-    if inputs.since is None or target is None:
+    if inputs["since"] is None or target is None:
         return None
-    since = resolved(parse_uri(inputs.since, "--since"))
+    since = resolved(parse_uri(inputs["since"], "--since"))
     if storage_of(since) is not storage_of(target):
         hint = "begin with a copy without --since there"
         raise UsageError("--since and --output-dir must both be on disks, or both in stores", path=since, hint=hint)
@@ -237,17 +232,17 @@ def _since(inputs: Inputs, target: str | None, log_dirs: Sequence[str]) -> str |
 def _call(inputs: Inputs, request: CompactionRequest) -> dict[str, Any]:
     """The parameters of the run that change its output, as values of JSON. Names are those of the options in the first version
     that recorded them."""
-    resolver, recorded = request.resolver, inputs.command.recorded(inputs.values)
+    resolver, recorded = request.resolver, inputs.command.recorded(inputs.given)
     toml = [[settings.broker, *settings.topics.items()] for settings in resolver.tomls]
     return {
         **{name: sorted(value) if isinstance(value, list) else value for name, value in recorded.items()},
-        "topic": sorted(inputs.topics),
-        "partition": sorted(inputs.partitions),
+        "topic": sorted(inputs["topics"]),
+        "partition": sorted(inputs["partitions"]),
         # omitted by default, as in outputs of versions without these options
-        **({} if inputs.tail is None else {"tail": inputs.tail}),
+        **({} if inputs["tail"] is None else {"tail": inputs["tail"]}),
         **({} if request.since is None else {"since": request.since}),
-        "assume_default_policy": inputs.assume_default_policy,
-        "kafka_version": inputs.kafka_version,
+        "assume_default_policy": inputs["assume_default_policy"],
+        "kafka_version": inputs["kafka_version"],
         "command": inputs.command.name,
         "log_dirs": list(request.log_dirs),
         "metadata": list(request.metadata_dirs),

@@ -1,4 +1,4 @@
-"""An option: a row of ``compaction.options.table``, and the rows of one command.
+"""An option: a row of ``compaction.options.table``, the combinations that are errors, and the rows of one command.
 
 The parser, help, completion, signatures of the Python API, options in a report and the reference derive from the rows. A call
 has the values of all rows: those that were given, and defaults. Errors name options by their flags; the Python API puts its
@@ -10,14 +10,13 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
 
-from compaction.errors import UsageError
+from compaction.errors import UsageError, wording
 from compaction.files.calls import call as storage_call
-from compaction.options.combinations import COMBINATIONS
 from compaction.options.values import NamedSettings, Texts, Time, as_of_ms, iso_time_ms, texts
 
 Values = TypeVar("Values")
@@ -91,22 +90,118 @@ class Option:
             raise UsageError(f"{self.flag}: {value!r} is not one of {', '.join(self.choices)}", hint="see --help")
 
 
+@dataclass(frozen=True)
+class Combination:
+    """Options that contradict each other, or that need others: an error of each command that has the options.
+
+    :ivar given: an error if one of these keywords is given, with one of ``excluded``, or with none of ``needed``
+    :ivar of: commands; by default all that have the options
+    """
+
+    given: tuple[str, ...]
+    message: str
+    hint: str
+    excluded: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    of: tuple[str, ...] = ()
+
+    def applies(self, command: str, keywords: Container[str]) -> bool:
+        """Whether a command has the options."""
+        named = any(name in keywords for name in self.excluded or self.needed) and any(name in keywords for name in self.given)
+        return named and (not self.of or command in self.of)
+
+
+_DROP = "drop one of the two options"
+_LIMITS = ("max_duration", "max_rewrite", "min_freed")
+
+COMBINATIONS = (
+    Combination(("release_early",), "--release-early: a copy replaces no segments", _DROP, excluded=("output_dir",)),
+    Combination(
+        ("release_early",), "--release-early removes what --verify compares the result with", _DROP, excluded=("verify",)
+    ),
+    Combination(
+        _LIMITS, "--max-duration, --max-rewrite and --min-freed limit runs in place: a copy has all logs",
+        "drop --output-dir, or the limits", excluded=("output_dir",),
+    ),
+    Combination(
+        ("max_duration",), "--max-duration: a dry run cannot say how fast the run would be", _DROP, excluded=("dry_run",)
+    ),
+    Combination(("accept_loss",), "--accept-loss is an option of --output-layout", "see --help", needed=("output_layout",)),
+    Combination(
+        ("output_layout",), "--output-layout needs --output-dir", "name a new directory, or a URI", needed=("output_dir",)
+    ),
+    Combination(
+        ("output_layout",), "--output-layout cannot be combined with --replace and --if-done", "name a new directory",
+        excluded=("replace", "if_done"),
+    ),
+    Combination(("output_layout",), "--output-layout cannot be combined with --since", _DROP, excluded=("since",)),
+    Combination(
+        ("if_done",), "--if-done needs --certificate: only a certificate records which keys were erased",
+        "give the same --certificate FILE to each call of the slot", needed=("certificate",),
+    ),
+    Combination(("replace", "if_done"), "--replace and --if-done need --output-dir", "see --help", needed=("output_dir",)),
+    Combination(
+        ("if_done",), "--if-done needs --as-of: without it each run has another time", "e.g. --as-of 2026-11-22T02:00Z",
+        needed=("as_of",),
+    ),
+    Combination(
+        ("since",), "--since needs --output-dir, and no --dry-run", "see --help", excluded=("dry_run",), needed=("output_dir",)
+    ),
+    Combination(("certificate",), "--certificate: a dry run changes nothing to certify", _DROP, excluded=("dry_run",)),
+    Combination(
+        ("keys", "where"), "--keys and --where need --certificate", "see --help", needed=("certificate",), of=("verify",)
+    ),
+    Combination(
+        ("explain",), "--explain takes neither --topic, --partition, --html nor --metrics", "name the partitions to explain",
+        excluded=("topics", "partitions", "html", "metrics"),
+    ),
+    Combination(
+        ("over_time",), "--over-time takes neither --explain nor --include-active", "drop one of the options",
+        excluded=("explain", "include_active"),
+    ),
+    *(
+        Combination((name,), f"{flag} is an option of --over-time", "add --over-time", needed=("over_time",))
+        for name, flag in (
+            ("from_time", "--from"), ("to_time", "--to"), ("every", "--every"), ("ahead", "--ahead"), ("fit", "--fit"),
+        )
+    ),
+    Combination(
+        ("to_time",), "--to is a time up to --as-of, and not given with --ahead", "use --ahead for the time after it",
+        excluded=("ahead",),
+    ),
+    *(
+        Combination((name,), f"{flag} is an option of a count of bytes", "add --bytes", needed=("stored",))
+        for name, flag in (("group_by", "--group-by"), ("as_of", "--as-of"))
+    ),
+    Combination(
+        ("stored",), "with a count of bytes, records are those of read_committed", "omit --isolation-level",
+        excluded=("isolation_level",),
+    ),
+    Combination(
+        ("broker_logs",), "--broker-log needs --log-dir", "give the log directories of that broker", needed=("log_dirs",)
+    ),
+    Combination(("offsets",), "--offsets and --timestamp select different records", _DROP, excluded=("timestamp",)),
+)  # fmt: skip
+
+
 class CommandOptions(Generic[Values]):
     """The options of a command.
 
     :param name: its name in the console command
     :param keywords: the ``TypedDict`` of the options that its function takes
-    :param command_line: ``TypedDict`` of those that only its command line has
+    :param command_line: rows of those that only its command line has
     :param description: the paragraphs above them in its help
     :param epilog: the sections below them; it begins with the exit status if that is not the one of most commands
     """
 
-    def __init__(self, name: str, keywords: type[Values], *command_line: type, description: str, epilog: str) -> None:
-        self.name, self._function = name, name
+    def __init__(
+        self, name: str, keywords: type[Values], *command_line: Mapping[str, Option], description: str, epilog: str
+    ) -> None:
+        self.name = name
+        self._run: Callable[..., Any] | None = None
         self.description, self.epilog = description, epilog
-        self.keywords = _rows(keywords)
-        self.rows: Mapping[str, Option] = {keyword: row for rows in map(_rows, command_line) for keyword, row in rows.items()}
-        self.rows = {**self.rows, **self.keywords}
+        self.keywords = rows_of(keywords)
+        self.rows = {keyword: row for rows in (*command_line, self.keywords) for keyword, row in rows.items()}
         self._combinations = [each for each in COMBINATIONS if each.applies(name, self.rows)]
         self._hints = keywords.__annotations__
 
@@ -126,6 +221,22 @@ class CommandOptions(Generic[Values]):
         """The values that change an output, besides those of ``Inputs``."""
         return {name: row.shown(values[name]) for name, row in self.keywords.items() if row.recorded}
 
+    def in_report(self, values: Mapping[str, object], source: str = "call") -> dict[str, dict[str, object]]:
+        """Options with their values and sources, as reports have them; passwords, and values that may be keys, are hidden.
+
+        :param source: the source of values that are not the default
+        """
+        found = {}
+        for name, row in ((name, self.rows[name]) for name in values if name in self.rows):
+            value = row.shown(values[name])
+            is_default = value == row.default or (not value and not row.default)
+            shown = _without_passwords(value)
+            plain = isinstance(shown, (str, int, float, list, type(None)))
+            flags = [row.flag] if source == "call" else [each.flag for each in (row, *row.others)]
+            for flag in filter(None, flags):
+                found[flag] = {"value": shown if plain else str(shown), "source": "default" if is_default else source}
+        return found
+
     def check(self, values: Mapping[str, object]) -> None:
         """:raises UsageError: options contradict each other"""
 
@@ -142,32 +253,41 @@ class CommandOptions(Generic[Values]):
 
     def function(self, function: Callable[P, R]) -> Callable[P, R]:
         """Makes a function of the Python API from one that takes the values of all keywords. Its errors name keywords."""
-        self._function = function.__name__
-        own = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
-
-        @wraps(function)
-        def call(*args: P.args, **given: P.kwargs) -> R:
-            explicit = {each.name: given[each.name] for each in own if each.name in given}
-            options = {name: value for name, value in given.items() if name not in explicit}
-            unknown = next((name for name in options if name not in self.keywords), None)
-            if unknown is not None:
-                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {unknown!r}")
-            try:
-                values = cast("Mapping[str, object]", self.complete(options))
-                with storage_call():
-                    return function(*args, **explicit, **values)  # type: ignore[arg-type]
-            except UsageError as error:
-                error.reword(self.in_keywords)
-                raise
-
+        self._run = function
         types = {name: get_args(hint)[0] for name, hint in self._hints.items()}
         keywords = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=row.default, annotation=_type_name(types[name]))
             for name, row in self.keywords.items()
         ]
         signature = inspect.signature(function)
-        call.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        signature = signature.replace(parameters=[*_own(signature), *keywords])
+
+        @wraps(function)
+        def call(*args: P.args, **given: P.kwargs) -> R:
+            try:
+                arguments = signature.bind(*args, **given).arguments
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            token = wording.set(self.in_keywords)
+            try:
+                with storage_call():
+                    result: R = self.run(arguments)
+                    return result
+            except UsageError as error:
+                error.reword(self.in_keywords)
+                raise
+            finally:
+                wording.reset(token)
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
         return call
+
+    def run(self, given: Mapping[str, Any]) -> Any:
+        """Calls the function of the Python API with the values of a command line. Its errors name flags."""
+        if self._run is None:
+            raise TypeError(f"{self.name} has no function")
+        own = {each.name: given[each.name] for each in _own(inspect.signature(self._run)) if each.name in given}
+        return self._run(**own, **cast("Mapping[str, Any]", self.complete(given)))
 
     @cached_property
     def _keyword_of(self) -> Mapping[str, str]:
@@ -176,19 +296,9 @@ class CommandOptions(Generic[Values]):
 
     def in_keywords(self, text: str) -> str:
         """A message with the names of keywords in place of flags."""
-        text = text.replace("see --help", f"see help(compaction.{self._function})")
+        name = self.name if self._run is None else self._run.__name__
+        text = text.replace("see --help", f"see help(compaction.{name})")
         return re.sub(r"--[a-z][a-z-]*[a-z]", lambda match: self._keyword_of.get(match[0], match[0]), text)
-
-
-def with_source(value: object, default: object, source: str = "call") -> dict[str, object]:
-    """An option in a report, with its source; passwords are hidden.
-
-    :param source: the source of a value that is not the default
-    """
-    shown = _without_passwords(value)
-    plain = isinstance(shown, (str, int, float, list, type(None)))
-    is_default = value == default or (not value and not default)
-    return {"value": shown if plain else str(shown), "source": "default" if is_default else source}
 
 
 def _without_passwords(value: object) -> object:
@@ -198,7 +308,12 @@ def _without_passwords(value: object) -> object:
     return value if match is None else f"{match.string[: match.end()]}{HIDDEN}"
 
 
-def _rows(table: type) -> dict[str, Option]:
+def _own(signature: inspect.Signature) -> list[inspect.Parameter]:
+    """The parameters of a function that are no options."""
+    return [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+
+
+def rows_of(table: type) -> dict[str, Option]:
     return {
         keyword: next(row for row in get_args(hint) if isinstance(row, Option))
         for keyword, hint in table.__annotations__.items()

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
-
-    from compaction.engine_choice import EngineChoice
-
 AUTO, LOCAL, SPARK, CONNECT = "auto", "local", "spark", "connect"
 TEXT, JSON, JSONL = "text", "json", "jsonl"
 #: encodings of keys in files, see ``compaction.formats.keys``
@@ -68,13 +65,6 @@ def _many(group: str, flag: str, metavar: str, text: str, **more: Any) -> Option
 
 def _switch(group: str, flag: str, text: str, **more: Any) -> Option:
     return Option(group, flag, text, default=False, **more)
-
-
-class LogDirs(TypedDict, total=False):
-    """The log directories of most commands."""
-
-    log_dirs: Annotated[Texts, _many(_LOGS, "--log-dir", "DIR", "log directories at rest: a stopped broker's log.dirs, a"
-        " backup, an export", required=True, usual=True)]
 
 
 class Selection(TypedDict, total=False):
@@ -167,7 +157,7 @@ class Rules(TypedDict, total=False):
 class Tasks(TypedDict, total=False):
     """What runs the tasks."""
 
-    engine: Annotated["str | EngineChoice", _value(_RUN, "--engine", None, "run tasks in processes on this machine (local,"
+    engine: Annotated[str, _value(_RUN, "--engine", None, "run tasks in processes on this machine (local,"
         " needs no Java), as Spark jobs (spark), or on a Spark Connect server (connect); the result is the same (default: auto,"
         " which is connect with SPARK_REMOTE, spark under spark-submit, and local otherwise)", default=AUTO,
         choices=(AUTO, LOCAL, SPARK, CONNECT), usual=True)]
@@ -175,10 +165,7 @@ class Tasks(TypedDict, total=False):
         " which has settings for it (default: as many as the CPUs, the CPU quota and the memory of this process allow)",
         read=number(2**15))]
 
-
-class Session(TypedDict, total=False):
-    """The caller's Spark session; only the Python API has it."""
-
+    # only the Python API has it
     spark: Annotated["SparkSession | None", _value(_RUN, "", None, "the caller's session, which is neither stopped nor"
         " configured")]
 
@@ -227,12 +214,17 @@ class Copy(TypedDict, total=False):
         " complete, unchanged result of the same request; needs --as-of, for erase also --certificate", choices=("skip",))]
 
 
-class Cleaning(TypedDict, total=False):
-    """Only compact has these."""
+class Since(TypedDict, total=False):
+    """Incremental copies."""
 
     since: Annotated[str | os.PathLike[str] | None, _value(_RUN, "--since", "DIR",
         "continue this previous copy of the same logs: take unchanged segments from it, and read only new ones from the"
         " source; it must have been written with --if-done, --replace or --since, or to an object store", usual=True)]
+
+
+class Cleaning(Since, total=False):
+    """Only compact has these."""
+
     release_early: Annotated[bool, _switch(_RUN, "--release-early", "remove replaced segments as soon as the swaps of their"
         " wave have ended, without regard to file.delete.delay.ms")]
     verify: Annotated[bool, _switch(_RUN, "--verify", "verify the result afterwards, as the command verify does; exit with 1"
@@ -264,16 +256,6 @@ class Policies(TypedDict, total=False):
         " arrivals of the last 30 days")]
     fit: Annotated[str | int | None, _value(_OVER_TIME, "--fit", "SIZE", "find the settings that change least and keep all"
         " logs together within this size, e.g. 200GiB")]
-
-
-class Sides(TypedDict, total=False):
-    """The logs that a verification compares."""
-
-    before: Annotated[Texts, _many(_LOGS, "--before", "DIR", "log directories before cleaning", usual=True)]
-    after: Annotated[Texts, _many(_LOGS, "--after", "DIR", "log directories after cleaning; logs are paired by topic and"
-        " partition", usual=True)]
-    in_place: Annotated[Texts, _many(_LOGS, "--in-place", "DIR", "log directories that were cleaned in place; they are"
-        " compared with the .deleted files of the last run", usual=True)]
 
 
 class Proof(TypedDict, total=False):
@@ -355,34 +337,34 @@ class DumpOptions(PrivateKeys, total=False):
 
 
 class CompactOptions(
-    Selection, PrivateKeys, Configuration, Rules, DryRun, Active, Keyless, Cleaning, Copy, Tasks, Session, total=False
+    Selection, PrivateKeys, Configuration, Rules, DryRun, Active, Keyless, Cleaning, Copy, Tasks, total=False
 ):
     """The keywords of ``compaction.compact``."""
 
 
-class ExpireOptions(Selection, PrivateKeys, Configuration, DryRun, Copy, Tasks, Session, total=False):
+class ExpireOptions(Selection, PrivateKeys, Configuration, DryRun, Copy, Tasks, total=False):
     """The keywords of ``compaction.expire``."""
 
 
 class EraseOptions(
-    Selection, PrivateKeys, Keys, Erasing, Configuration, Rules, DryRun, Active, Certificate, Copy, Tasks, Session, total=False
+    Selection, PrivateKeys, Keys, Erasing, Configuration, Rules, DryRun, Active, Certificate, Copy, Tasks, total=False
 ):
     """The keywords of ``compaction.erase``."""
 
 
 class DryRunOptions(
-    Selection, PrivateKeys, Configuration, Rules, Policies, Active, Keyless, Tasks, Session, total=False
+    Selection, PrivateKeys, Configuration, Rules, Policies, Active, Keyless, Tasks, total=False
 ):
     """The keywords of ``compaction.dry_run``."""
 
 
 class VerifyOptions(
-    Selection, PrivateKeys, Certificate, Keys, Configuration, Rules, Active, Proof, Tasks, Session, total=False
+    Selection, PrivateKeys, Certificate, Keys, Configuration, Rules, Active, Proof, Tasks, total=False
 ):
     """The keywords of ``compaction.verify``."""
 
 
-class CountOptions(Selection, PrivateKeys, Counts, Now, Tasks, Session, total=False):
+class CountOptions(Selection, PrivateKeys, Counts, Now, Tasks, total=False):
     """The keywords of ``compaction.count``."""
 
 
@@ -395,98 +377,44 @@ class NoOptions(TypedDict):
 
 
 # options of command lines only
-
-
-class Report(TypedDict, total=False):
-    """The report as a file."""
-
-    report: Annotated[str, _file(_RUN, "--report", "write a report in JSON (schema_version 1)", usual=True)]
-
-
-class Metrics(TypedDict, total=False):
-    """The metrics of a run."""
-
-    metrics: Annotated[str, _file(_RUN, "--metrics", "write the figures as OpenMetrics text, for a collector that reads"
-        " files")]
-
-
-class AllRows(TypedDict, total=False):
-    """Long results."""
-
-    all: Annotated[bool, _switch(_RUN, "--all", "print every log, not only the topics with the largest effect")]
-
-
-class Quiet(TypedDict, total=False):
-    """Short results."""
-
-    quiet: Annotated[bool, _switch(_RUN, "--quiet", "print only the last line of the result, and no progress")]
-
-
-class Output(TypedDict, total=False):
-    """The form of standard output."""
-
-    output: Annotated[str, _value(_RUN, "--output", None, "format of standard output: text, or the report as a JSON document"
-        " (default: text)", default=TEXT, choices=(TEXT, JSON))]
-
-
-class Html(TypedDict, total=False):
-    """A page."""
-
-    html: Annotated[str, _file(_RUN, "--html", "write the result as a self-contained HTML page", usual=True, texts={
+LOG_DIRS = {"log_dirs": _many(_LOGS, "--log-dir", "DIR", "log directories at rest: a stopped broker's log.dirs, a"
+        " backup, an export", required=True, usual=True)}
+OPTIONAL_LOG_DIRS = {"log_dirs": _many(_LOGS, "--log-dir", "DIR", "log directories at rest, or of a running broker (default:"
+        " check only the machine)", usual=True)}
+SIDES = {
+    "before": _many(_LOGS, "--before", "DIR", "log directories before cleaning", usual=True),
+    "after": _many(_LOGS, "--after", "DIR", "log directories after cleaning; logs are paired by topic and"
+        " partition", usual=True),
+    "in_place": _many(_LOGS, "--in-place", "DIR", "log directories that were cleaned in place; they are"
+        " compared with the .deleted files of the last run", usual=True),
+}
+FILES = {"files": _many(_FILES, "--files", "F", "files or partition directories, separated by spaces or commas",
+        required=True, usual=True)}
+EXPLAIN = {
+    "explain": _many(_COMPARISON, "--explain", "TOPIC-N", "do not compare; explain why these partitions are"
+        " or are not cleaned under each policy", usual=True),
+    "strict": _switch(_COMPARISON, "--strict", "exit with 1 if a run would refuse a log under any policy"
+        f" (default: only under {CONFIGURED})"),
+}
+WHY = {"why": _value(_RUN, "--why", "TOPIC-N:OFFSET", "explain only the fate of this record of --before", usual=True)}
+REPORT = {"report": _file(_RUN, "--report", "write a report in JSON (schema_version 1)", usual=True)}
+HTML = {"html": _file(_RUN, "--html", "write the result as a self-contained HTML page", usual=True, texts={
             "count": "write a self-contained HTML page; with --bytes, of where the bytes are",
-        })]
-
-
-class Messages(TypedDict, total=False):
-    """Standard error."""
-
-    log_format: Annotated[str, _value(_RUN, "--log-format", None, "format of errors, progress and log lines on standard"
-        " error (default: text)", default=TEXT, choices=(TEXT, JSON))]
-    verbose: Annotated[bool, _switch(_RUN, "--verbose", "print each step with its time, details of each log, and stack"
-        " traces with errors")]
-
-
-class Explain(TypedDict, total=False):
-    """The command line of ``dry-run``."""
-
-    explain: Annotated[Texts, _many(_COMPARISON, "--explain", "TOPIC-N", "do not compare; explain why these partitions are"
-        " or are not cleaned under each policy", usual=True)]
-    strict: Annotated[bool, _switch(_COMPARISON, "--strict", "exit with 1 if a run would refuse a log under any policy"
-        f" (default: only under {CONFIGURED})")]
-
-
-class Why(TypedDict, total=False):
-    """The command line of ``verify``."""
-
-    why: Annotated[str, _value(_RUN, "--why", "TOPIC-N:OFFSET", "explain only the fate of this record of --before", usual=True)]
-
-
-class OptionalLogDirs(TypedDict, total=False):
-    """The command line of ``doctor``."""
-
-    log_dirs: Annotated[Texts, _many(_LOGS, "--log-dir", "DIR", "log directories at rest, or of a running broker (default:"
-        " check only the machine)", usual=True)]
-
-
-class Files(TypedDict, total=False):
-    """The command line of ``dump-log``."""
-
-    files: Annotated[Texts, _many(_FILES, "--files", "F", "files or partition directories, separated by spaces or commas",
-        required=True, usual=True)]
-
-
-class Status(TypedDict, total=False):
-    """The command line of ``warm-up``."""
-
-    status: Annotated[bool, _switch(_RUN, "--status", "compile nothing; show the cached kernels and their directory",
-        usual=True)]
-
-
-class Shell(TypedDict, total=False):
-    """The command line of ``completion``."""
-
-    shell: Annotated[str, _value(_RUN, "shell", None, "the shell", choices=("bash", "fish", "tcsh", "zsh"), usual=True)]
-
-
+        })}
+METRICS = {"metrics": _file(_RUN, "--metrics", "write the figures as OpenMetrics text, for a collector that reads"
+        " files")}
+ALL_ROWS = {"all": _switch(_RUN, "--all", "print every log, not only the topics with the largest effect")}
+QUIET = {"quiet": _switch(_RUN, "--quiet", "print only the last line of the result, and no progress")}
+OUTPUT = {"output": _value(_RUN, "--output", None, "format of standard output: text, or the report as a JSON document"
+        " (default: text)", default=TEXT, choices=(TEXT, JSON))}
+MESSAGES = {
+    "log_format": _value(_RUN, "--log-format", None, "format of errors, progress and log lines on standard"
+        " error (default: text)", default=TEXT, choices=(TEXT, JSON)),
+    "verbose": _switch(_RUN, "--verbose", "print each step with its time, details of each log, and stack"
+        " traces with errors"),
+}
+STATUS = {"status": _switch(_RUN, "--status", "compile nothing; show the cached kernels and their directory",
+        usual=True)}
+SHELL = {"shell": _value(_RUN, "shell", None, "the shell", choices=("bash", "fish", "tcsh", "zsh"), usual=True)}
 #: the command line of a command that writes a report
-REPORTED = (LogDirs, Report, Html, Metrics, AllRows, Quiet, Output, Messages)
+REPORTED = (LOG_DIRS, REPORT, HTML, METRICS, ALL_ROWS, QUIET, OUTPUT, MESSAGES)

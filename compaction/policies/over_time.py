@@ -28,7 +28,7 @@ from compaction.config.entries import DAY_MS
 from compaction.config.request import CompactionRequest, ComparisonRequest, Span
 from compaction.config.sources import CONFIGURED, Policy
 from compaction.engine import Engine
-from compaction.errors import CompactionError, UnsupportedLogError, UsageError
+from compaction.errors import CompactionError, UnsupportedLogError, UsageError, wording
 from compaction.files.mixed import file_system
 from compaction.files.overlay import OverlayFileSystem
 from compaction.formats.record_batch import HEADER_SIZE
@@ -323,7 +323,7 @@ def _warn_if_past(logs: Sequence[_Log], now_ms: int) -> None:
     if now_ms - last_ms > max(DAY_MS, (last_ms - first_ms) // 10):
         last = datetime.fromtimestamp(-(-last_ms // _MINUTE_MS) * 60, timezone.utc)
         message = "the last record arrived %s before --as-of: if this is an old copy, give --as-of %s"
-        _LOG.warning(message, duration(now_ms - last_ms), f"{last:%Y-%m-%dT%H:%MZ}")
+        _LOG.warning(wording.get()(message), duration(now_ms - last_ms), f"{last:%Y-%m-%dT%H:%MZ}")
 
 
 def _ahead_ms(logs: Sequence[_Log], now_ms: int, ahead_ms: int) -> int:
@@ -332,7 +332,7 @@ def _ahead_ms(logs: Sequence[_Log], now_ms: int, ahead_ms: int) -> int:
     if not window or ahead_ms <= MOST_COPIES * window:
         return ahead_ms
     message = "--ahead: the logs have arrivals of %s to repeat, at most %d times: simulated is what comes in %s, not in %s"
-    _LOG.warning(message, duration(window), MOST_COPIES, duration(MOST_COPIES * window), duration(ahead_ms))
+    _LOG.warning(wording.get()(message), duration(window), MOST_COPIES, duration(MOST_COPIES * window), duration(ahead_ms))
     return MOST_COPIES * window
 
 

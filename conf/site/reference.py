@@ -17,9 +17,10 @@ from types import MappingProxyType, ModuleType
 import compaction
 from compaction import metrics, report, run_report
 from compaction.certifier import certificate
+from compaction.cli.console import COMMANDS
+from compaction.cli.help_text import PROGRAM
 from compaction.cli.parser import Parser
-from compaction.cli.table import COMMANDS, PROGRAM
-from compaction.commands import provenance
+from compaction.commands.runs import provenance
 from compaction.config import entries
 from compaction.config.entries import Entry
 from compaction.erasure import erasure_report
@@ -185,9 +186,9 @@ def members(module: ModuleType, found: type) -> dict[str, str]:
     return comments
 
 
-def markdown(module: ModuleType) -> str:
-    """A module's docstring, with each row of its tables on one line."""
-    text = plain(inspect.getdoc(module) or "")
+def markdown(found: ModuleType | Callable[..., object]) -> str:
+    """A docstring, with each row of its tables on one line."""
+    text = plain(inspect.getdoc(found) or "")
     lines: list[str] = []
     for line in text.splitlines():
         if lines and lines[-1].startswith("| ") and not lines[-1].endswith(" |"):

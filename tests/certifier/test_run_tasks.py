@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ ENGINES = ["processes", pytest.param("spark", marks=pytest.mark.spark)]
 @contextmanager
 def engine(name: str, request: pytest.FixtureRequest, told: io.StringIO | None = None) -> Iterator[Engine]:
     """What runs tasks elsewhere than in this process."""
-    shown = Progress(told or io.StringIO())
+    shown = Progress(partial(print, file=told or io.StringIO()))
     if name == "spark":
         from compaction.engines.spark import SparkEngine
 

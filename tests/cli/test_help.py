@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from compaction.cli.console import COMMANDS
+from compaction.cli.help_text import PROGRAM, SUBMIT
 from compaction.cli.parser import APPLICATIONS, Parser
-from compaction.cli.table import COMMANDS, PROGRAM, SUBMIT
 
 ROOT = Path(__file__).resolve().parents[2]
 PARSERS = {name: f"compaction.commands.{module}" for name, module, _ in COMMANDS}

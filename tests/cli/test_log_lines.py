@@ -17,6 +17,7 @@ from compaction.commands import compact, dry_run
 from compaction.policies.compare_policies import compare_with
 from compaction.run import waves
 from compaction.screen.steps import WaveProgress, begin_wave, step
+from tests.executed import executed
 from tests.golden import unpack_sample
 from tests.kafka.jars import spark_home
 from tests.local_passes import LocalPasses
@@ -173,7 +174,7 @@ def test_a_comparison_writes_metrics(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.txt"
     policies = ("--policy", "configured", "cleanup.policy=compact")
     arguments = ["--log-dir", str(log_dir), "--topic", "orders", "--metrics", str(metrics), *policies]
-    assert dry_run.main(arguments, lambda _, request: compare_with(LocalPasses, request)) == 0
+    assert executed(dry_run, arguments, lambda _, request: compare_with(LocalPasses, request)) == 0
     samples = [sample for family in text_string_to_metric_families(metrics.read_text()) for sample in family.samples]
     found = {sample.labels["policy"] for sample in samples if sample.name.endswith("policy_log_records")}
     assert found == {"configured", "cleanup.policy=compact"}

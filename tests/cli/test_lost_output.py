@@ -26,6 +26,7 @@ from compaction.erasure.erase_keys import erase_keys
 from compaction.certifier.certificate import VerifyReport
 from compaction.cli import console, execution
 from compaction.commands import compact, dry_run, erase, verify
+from tests.executed import executed
 from tests.local_passes import LocalPasses
 
 def verified(argv):
@@ -34,9 +35,9 @@ def verified(argv):
 
 name, *argv = sys.argv[1:]
 found = {
-    "compact": lambda: compact.main(argv, lambda _, request: clean_logs(LocalPasses, request)),
-    "dry-run": lambda: dry_run.main(argv, lambda _, request: compare_with(LocalPasses, request)),
-    "erase": lambda: erase.main(argv, lambda _, request: erase_keys(LocalPasses, request)),
+    "compact": lambda: executed(compact, argv, lambda _, request: clean_logs(LocalPasses, request)),
+    "dry-run": lambda: executed(dry_run, argv, lambda _, request: compare_with(LocalPasses, request)),
+    "erase": lambda: executed(erase, argv, lambda _, request: erase_keys(LocalPasses, request)),
     "verify": lambda: verified(argv),
 }
 sys.exit(found.get(name, lambda: console.main([name, *argv]))())

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 import compaction
-from compaction.cli.console import main
+from compaction.cli.console import COMMANDS, main
 from compaction.cli.parser import Parser
-from compaction.cli.table import COMMANDS
 from compaction.commands import compact as compact_command
 from compaction.engine_choice import choose
 from compaction.options import inputs
@@ -205,8 +204,6 @@ def test_a_call_ends_what_it_started(log_dir: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(type(engine), "close", lambda self: closed.append(self.command))
     monkeypatch.setattr(type(engine), "passes", lambda self, progress=None: LocalPasses)
     compaction.compact(log_dir, settings=_COMPACT, dry_run=True)
-    assert closed == ["compact"]
-    compaction.compact(log_dir, settings=_COMPACT, dry_run=True, engine=engine)
     assert closed == ["compact"]
     assert compact_command.main(["--log-dir", str(log_dir), "--dry-run", "--quiet"]) == 0
     assert closed == ["compact"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +23,7 @@ from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from tests.certifier.certify import certify
 from tests.commands.calls import compact_inputs, verify_request
+from tests.executed import executed
 from tests.files.layouts.exports import no_exports_known
 from tests.golden import unpack_backup_sets
 from tests.local_passes import LocalPasses
@@ -106,11 +108,11 @@ def test_a_set_is_read_by_the_data_source(spark: SparkSession, sets: Path, consu
     )
 
 
-def job(main: Any, *options: object) -> int:
+def job(command: ModuleType, *options: object) -> int:
     """A command without Spark, as of a fixed time; its exit code."""
     request = partial(clean_logs, LocalPasses)
     given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
-    return int(main(given, lambda _, each: request(each)))
+    return executed(command, given, lambda _, each: request(each))
 
 
 @pytest.mark.parametrize("source", ["none", "zstd", "lz4"])
@@ -119,10 +121,10 @@ def test_a_compacted_set_is_written_as_a_set(
 ) -> None:
     target = tmp_path / "sets" / "compacted"
     options = ("--log-dir", f"backup+file://{sets}/{source}", "--output-dir", target, "--output-layout", "backup")
-    assert job(compact.main, *options) == 2
+    assert job(compact, *options) == 2
     assert "a backup set has no producer ids and sequence numbers, transactions" in capsys.readouterr().err
     assert not target.exists()
-    assert job(compact.main, *options, "--accept-loss") == 0
+    assert job(compact, *options, "--accept-loss") == 0
     assert capsys.readouterr().out.endswith(f"{target}: backup set of 14 records in 1 segment\n")
     assert records(parse_uri(f"backup+file://{target}", "--log-dir")) == newest(consumed)
     old, new = (json.loads((place / "manifest.json").read_text()) for place in (sets / source, target))
@@ -132,7 +134,7 @@ def test_a_compacted_set_is_written_as_a_set(
     assert new["compression"] == source
     through = [document["topics"][0]["partitions"][0]["covered_through"] for document in (old, new)]
     assert through[0] == through[1] >= max(row[1] for row in consumed)
-    assert job(compact.main, *options, "--accept-loss") == 2
+    assert job(compact, *options, "--accept-loss") == 2
     assert "--output-dir exists and is not empty" in capsys.readouterr().err
 
 
@@ -145,11 +147,11 @@ def test_what_is_not_committed_is_left_out_only_if_that_is_accepted(
     high = rows[7][1]
     (logs / "replication-offset-checkpoint").write_text(f"0\n1\norders 0 {high}\n")
     options = ("--log-dir", logs, "--output-dir", tmp_path / "new", "--output-layout", "backup", "--accept-loss")
-    assert job(compact.main, *options) == 1
+    assert job(compact, *options) == 1
     assert f"are not committed: the high watermark is {high}; take the log after a clean shutdown" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
     told = f"7 records in 1 segment, without {370 - high} offsets not committed"
-    assert job(compact.main, *options, "uncommitted") == 0
+    assert job(compact, *options, "uncommitted") == 0
     assert capsys.readouterr().out.endswith(f"{tmp_path}/new: backup set of {told}\n")
     assert records(parse_uri(f"backup+file://{tmp_path}/new", "--log-dir")) == rows[:7]
 
@@ -159,7 +161,7 @@ def test_the_copy_is_beside_the_target_or_where_segments_are_converted(sets: Pat
     copies: list[str] = []
 
     def body(given: Inputs) -> RunReport:
-        copies.append(str(given.output_dir))
+        copies.append(str(given["output_dir"]))
         assert Path(copies[0]).parent.stat().st_mode & 0o777 == 0o700
         return RunReport("r", 1, False, (LogReport("orders", 0, source, LogStatus.FAILED, "damaged"),))
 
@@ -185,9 +187,9 @@ def test_the_options_of_a_set_are_checked(sets: Path, tmp_path: Path, capsys: py
         ((*source, *output, "--accept-loss"), "--accept-loss is an option of --output-layout"),
         ((*source, "--output-dir", f"{sets}/zstd/new", *layout), "--output-dir overlaps the log directory"),
     ):
-        assert job(compact.main, *options) == 2
+        assert job(compact, *options) == 2
         assert told in capsys.readouterr().err
-    assert job(compact.main, *source, *output, *layout, "--dry-run") == 0
+    assert job(compact, *source, *output, *layout, "--dry-run") == 0
     assert list(tmp_path.iterdir()) == []
 
 

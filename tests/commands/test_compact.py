@@ -20,6 +20,7 @@ from compaction.errors import CorruptLogError, LockedError
 from compaction.files import object_store
 from compaction.report import LogReport, LogStatus
 from compaction.run_report import RunReport
+from tests.executed import executed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,7 +51,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 def requested(*argv: object) -> CompactionRequest:
     run = Run()
-    assert compact.main([str(each) for each in argv], run) == 0
+    assert executed(compact, [str(each) for each in argv], run) == 0
     assert run.request is not None
     return run.request
 
@@ -77,7 +78,7 @@ def test_limits_that_contradict_other_options_are_usage_errors(
     log_dir: Path, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run()
-    assert compact.main(["--log-dir", str(log_dir), *options], run) == 2
+    assert executed(compact, ["--log-dir", str(log_dir), *options], run) == 2
     assert message in capsys.readouterr().err
     assert run.request is None
 
@@ -89,7 +90,7 @@ def selected(request: CompactionRequest) -> list[str]:
 def refused(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
     """The error line of a call with a usage error."""
     run = Run()
-    assert compact.main([str(each) for each in argv], run) == 2
+    assert executed(compact, [str(each) for each in argv], run) == 2
     assert run.request is None
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -303,13 +304,13 @@ def log_report(status: LogStatus, reason: str = "ratio 0.9") -> LogReport:
 def test_exit_code_and_errors_of_each_outcome(
     log_dir: Path, capsys: pytest.CaptureFixture[str], run: Run, code: int, errors: str
 ) -> None:
-    assert compact.main(["--log-dir", str(log_dir)], run) == code
+    assert executed(compact, ["--log-dir", str(log_dir)], run) == code
     assert capsys.readouterr().err == errors
 
 
 def test_verbose_shows_the_stack_trace(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run(error=RuntimeError("boom"))
-    assert compact.main(["--log-dir", str(log_dir), "--verbose"], run) == 1
+    assert executed(compact, ["--log-dir", str(log_dir), "--verbose"], run) == 1
     captured = capsys.readouterr().err
     assert "Traceback (most recent call last)" in captured
     assert captured.splitlines()[-1].startswith("error: RuntimeError: boom")
@@ -320,7 +321,7 @@ def test_the_report_is_written_to_its_file_and_printed(
 ) -> None:
     file = tmp_path / "r.json"
     run = Run(log_report(LogStatus.SKIPPED), log_report(LogStatus.FAILED, "broken"))
-    assert compact.main(["--log-dir", str(log_dir), "--as-of-ms", "1700000000005", "--report", str(file)], run) == 1
+    assert executed(compact, ["--log-dir", str(log_dir), "--as-of-ms", "1700000000005", "--report", str(file)], run) == 1
     document = json.loads(file.read_text())
     assert (document["as_of_ms"], document["status"], len(document["logs"])) == (1_700_000_000_005, "failed", 2)
     last = capsys.readouterr().out.splitlines()[-1]
@@ -373,18 +374,18 @@ def test_the_metrics_of_a_failed_run_have_the_time_of_the_last_success(log_dir: 
     metrics = tmp_path / "metrics"
     argv = ["--log-dir", str(log_dir), "--set", "cleanup.policy=compact", "--metrics", str(metrics)]
     began = time.time()
-    assert compact.main(argv, Run()) == 0
+    assert executed(compact, argv, Run()) == 0
     (first,) = last_success()
     assert began <= float(first) + 0.001 and float(first) <= time.time() + 0.001
-    assert compact.main(argv, Run(LogReport("orders", 0, str(log_dir), LogStatus.FAILED, "damaged"))) == 1
+    assert executed(compact, argv, Run(LogReport("orders", 0, str(log_dir), LogStatus.FAILED, "damaged"))) == 1
     assert last_success() == [first]
 
 
 def test_an_interrupted_dry_run_does_not_speak_of_changes(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also after a run in the same process that could have changed logs."""
-    assert compact.main(["--log-dir", str(log_dir)], Run()) == 0
+    assert executed(compact, ["--log-dir", str(log_dir)], Run()) == 0
     capsys.readouterr()
-    assert compact.main(["--log-dir", str(log_dir), "--dry-run"], Run(error=KeyboardInterrupt())) == 130
+    assert executed(compact, ["--log-dir", str(log_dir), "--dry-run"], Run(error=KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == "error: interrupted; no log was changed\n"
 
 
@@ -400,7 +401,7 @@ def test_an_interrupted_dry_run_does_not_speak_of_changes(log_dir: Path, capsys:
 def test_a_word_without_an_option_and_an_empty_value_are_named(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compact.main(argv, Run()) == 2
+    assert executed(compact, argv, Run()) == 2
     assert capsys.readouterr().err.startswith(message)
 
 

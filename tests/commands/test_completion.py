@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cli.table import COMMANDS
+from compaction.cli.console import COMMANDS
 from compaction.commands import completion
 
 if sys.version_info >= (3, 11):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import compaction
 from compaction.checkup import check as machine
 from compaction.checkup import log_health
 from compaction.commands import doctor, warm_up
@@ -197,6 +198,8 @@ def test_partitions_that_the_brokers_log_names_are_problems(
     broker_log.write_text("INFO all is well\n")
     code, checks = examine("--log-dir", tmp_log_dir, *COMPACT, "--broker-log", broker_log)
     assert (code, checks["broker log", "cleaner"]["state"]) == (0, "ok")
+    checkup = compaction.doctor(tmp_log_dir, broker_logs=broker_log)
+    assert ("broker log", "cleaner") in [(check.area, check.name) for check in checkup.checks]
     assert logs
 
 

@@ -14,6 +14,7 @@ from compaction.engine_choice import EngineChoice
 from compaction.options.inputs import Inputs
 from compaction.policies.compare_policies import compare_with
 from compaction.policies.comparison import Comparison
+from tests.executed import executed
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
@@ -40,7 +41,7 @@ class Run:
 def requested(logs: Path, *argv: str) -> ComparisonRequest:
     run = Run()
     given = ["--log-dir", str(logs), "--as-of-ms", str(NOW_MS), "--topic", "never-written", *argv]
-    assert dry_run.main(given, run) == 0
+    assert executed(dry_run, given, run) == 0
     assert run.request is not None
     return run.request
 
@@ -80,7 +81,7 @@ def test_policies_are_compared_in_the_order_given(logs: Path) -> None:
 def test_a_wrong_call_is_one_line_on_standard_error(
     logs: Path, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert dry_run.main(["--log-dir", str(logs), *argv], Run()) == 2
+    assert executed(dry_run, ["--log-dir", str(logs), *argv], Run()) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.startswith("error: ")
@@ -92,7 +93,7 @@ def test_text_report_and_page_are_written(logs: Path, tmp_path: Path, capsys: py
     report, page = tmp_path / "r.json", tmp_path / "p.html"
     argv = ["--log-dir", str(logs), "--as-of-ms", str(NOW_MS), "--topic", "orders"]
     argv += ["--report", str(report), "--html", str(page)]
-    assert dry_run.main([*argv, "--policy", "configured", "cleanup.policy=delete,retention.bytes=9000"], Run()) == 0
+    assert executed(dry_run, [*argv, "--policy", "configured", "cleanup.policy=delete,retention.bytes=9000"], Run()) == 0
     document = json.loads(report.read_text(encoding="utf-8"))
     assert [(each["version"], each["logs"]) for each in document["kafka_versions"]] == [("4.3", len(document["logs"]))]
     assert [log["partition"] for log in document["logs"]] == [0, 1, 2]
@@ -107,7 +108,7 @@ def test_a_log_that_fails_makes_exit_code_1_and_one_line(logs: Path, capsys: pyt
     segment = min((logs / "orders-1").glob("*.log"))
     segment.write_bytes(segment.read_bytes()[:-9])
     argv = ["--log-dir", str(logs), "--as-of-ms", str(NOW_MS), "--topic", "orders"]
-    assert dry_run.main(argv, Run()) == 1
+    assert executed(dry_run, argv, Run()) == 1
     told = capsys.readouterr()
     assert told.err.startswith("error: orders-1: ")
     assert told.err.count("\n") == 1
@@ -133,7 +134,7 @@ def test_a_refusal_under_a_policy_that_is_only_considered_is_an_answer(
         records = [Record(base + at, NOW_MS - 5, None, b"v") for at in range(30)]
         (log / f"{base:020d}.log").write_bytes(Batch(records).encode())
     argv = ["--log-dir", str(tmp_path), "--as-of-ms", str(NOW_MS)]
-    assert dry_run.main([*argv, *options, "--policy", *policies], Run()) == code
+    assert executed(dry_run, [*argv, *options, "--policy", *policies], Run()) == code
     told = capsys.readouterr()
     if options[:1] == ("--set",):
         assert told.err.startswith("error: keyless-0, configured: ")
@@ -195,7 +196,7 @@ def test_explanations_are_written_to_a_report(logs: Path, tmp_path: Path, capsys
 
 def test_only_the_partitions_to_explain_are_selected(logs: Path) -> None:
     options = dry_run.OPTIONS.complete({})
-    inputs = Inputs.of(dry_run.OPTIONS, logs, options)
+    inputs = Inputs.of(dry_run.OPTIONS, options, log_dirs=logs)
     chosen = dry_run.comparison_request(inputs, options, ["orders-0", "ledger-0"]).base
     assert [str(log.topic_partition) for log in chosen.logs] == ["ledger-0", "orders-0"]
 

@@ -29,6 +29,7 @@ from compaction.run.log import Log
 from compaction.run.run import Run
 from compaction.run_report import RunReport
 from tests.erasure.test_erase_keys import records_in, write_odd
+from tests.executed import executed
 from tests.files.test_lock import held_elsewhere
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
@@ -64,7 +65,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 def keys_read(log_dir: Path, *options: object) -> list[bytes]:
     asked = Asked()
-    assert erase.main(["--log-dir", str(log_dir), *map(str, options)], asked) == 0
+    assert executed(erase, ["--log-dir", str(log_dir), *map(str, options)], asked) == 0
     found: list[bytes] = asked.request.erasure.criteria.keys.to_pylist()
     return found
 
@@ -91,7 +92,7 @@ def test_patterns_are_read_from_the_call_and_from_files(log_dir: Path) -> None:
     patterns = log_dir.parent / "patterns"
     patterns.write_text("prefix=user-1:\n\nregex=a+\n", encoding="utf-8")
     asked = Asked()
-    assert erase.main(["--log-dir", str(log_dir), "--where", f"@{patterns}", "prefix=x"], asked) == 0
+    assert executed(erase, ["--log-dir", str(log_dir), "--where", f"@{patterns}", "prefix=x"], asked) == 0
     found = [(each.kind, each.text) for each in asked.request.erasure.criteria.patterns]
     assert found == [("prefix", "user-1:"), ("regex", "a+"), ("prefix", "x")]
 
@@ -101,7 +102,7 @@ def test_only_a_line_feed_ends_a_pattern_of_a_file(log_dir: Path, odd: str) -> N
     patterns = log_dir.parent / "patterns"
     patterns.write_bytes(f"prefix=tenant1{odd}\nprefix=a{odd}b\r\n\r\n".encode())
     asked = Asked()
-    assert erase.main(["--log-dir", str(log_dir), "--where", f"@{patterns}"], asked) == 0
+    assert executed(erase, ["--log-dir", str(log_dir), "--where", f"@{patterns}"], asked) == 0
     found = [each.text for each in asked.request.erasure.criteria.patterns]
     assert found == [f"tenant1{odd}" if odd != "\r" else "tenant1", f"a{odd}b"]
 
@@ -139,7 +140,7 @@ def test_a_wrong_call_is_one_line_without_a_key(
     given = [f"@{paths[each[1:]]}" if each.startswith("@") else str(paths.get(each, each)) for each in options]
     for name, path in paths.items():
         message = message.replace(f"{name}: ", f"{path}: ")
-    assert erase.main(["--log-dir", str(log_dir), *given], Asked()) == 2
+    assert executed(erase, ["--log-dir", str(log_dir), *given], Asked()) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and error.count("\n") == 1
     assert "secret" not in error
@@ -151,7 +152,7 @@ def test_an_internal_topic_is_erased_from_only_if_it_is_named(log_dir: Path) -> 
     keys.write_bytes(b"k")
     for option, value, status in (("--topic", "__.*", "skipped"), ("--partition", "__odd-0", "cleaned")):
         call = ["--log-dir", str(log_dir), "--keys", str(keys), "--report", str(report), "--include-active", option, value]
-        assert erase.main(call, locally) == 0
+        assert executed(erase, call, locally) == 0
         (log,) = json.loads(report.read_text())["logs"]
         assert (log["status"], log["reason_code"]) == (status, "refused" if status == "skipped" else "")
 
@@ -159,8 +160,7 @@ def test_an_internal_topic_is_erased_from_only_if_it_is_named(log_dir: Path) -> 
 def test_neither_keys_nor_patterns_are_in_any_output(log_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     keys, report, metrics = (log_dir.parent / name for name in ("keys", "report.json", "metrics"))
     keys.write_bytes("ключ\n".encode())
-    code = erase.main(
-        [
+    code = executed(erase, [
             "--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--where", "prefix=kkk",
             "--report", str(report), "--metrics", str(metrics), "--verbose", "--output", "json",
         ],
@@ -184,7 +184,7 @@ def test_a_directory_that_is_in_use_is_refused(log_dir: Path, capsys: pytest.Cap
     keys.write_bytes(b"k")
     before = records_in(log_dir)
     with held_elsewhere(log_dir):
-        assert erase.main(["--log-dir", str(log_dir), "--keys", str(keys), "--include-active"], locally) == 2
+        assert executed(erase, ["--log-dir", str(log_dir), "--keys", str(keys), "--include-active"], locally) == 2
     assert f"error: {log_dir}: log directory is in use" in capsys.readouterr().err
     assert records_in(log_dir) == before
 
@@ -200,14 +200,14 @@ def test_a_finished_copy_of_the_same_keys_is_skipped_and_of_others_refused(
         "--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--output-dir", str(target),
         "--as-of-ms", "1700000000000",
     ]  # fmt: skip
-    assert erase.main([*call, "--if-done", "skip"], locally) == 2
+    assert executed(erase, [*call, "--if-done", "skip"], locally) == 2
     assert "--if-done needs --certificate" in capsys.readouterr().err
     call += ["--certificate", str(file)]
-    assert erase.main([*call, "--replace"], locally) == 0
-    assert erase.main([*call, "--if-done", "skip"], locally) == 0
+    assert executed(erase, [*call, "--replace"], locally) == 0
+    assert executed(erase, [*call, "--if-done", "skip"], locally) == 0
     assert "done already by the same request" in capsys.readouterr().out
     keys.write_bytes(b"kk")
-    assert erase.main([*call, "--if-done", "skip"], locally) == 2
+    assert executed(erase, [*call, "--if-done", "skip"], locally) == 2
     assert "the output of another request: it differs in keys" in capsys.readouterr().err
 
 
@@ -220,7 +220,7 @@ def test_a_pattern_of_letters_outside_ascii_erases_what_it_names_and_nothing_els
     for pattern, left in ((accented, names[:6]), (any_case, names[3:]), (of_bytes, names[1:])):
         write_partition(log_dir / "odd-0", [write_segment(0, [Batch(records).encode()], INTERVAL_BYTES, NOW_MS)])
         call = ["--log-dir", str(log_dir), "--include-active", "--where", pattern, "--certificate", str(file)]
-        assert erase.main(call, locally) == 0
+        assert executed(erase, call, locally) == 0
         assert [each.key.decode() for each in records_in(log_dir) if each.key is not None] == left
         assert verify.main(["--in-place", str(log_dir), "--certificate", str(file), "--where", pattern]) == 0
         shutil.rmtree(log_dir)
@@ -230,11 +230,11 @@ def test_a_pattern_that_the_certifier_cannot_judge_is_refused_before_the_run(
     log_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call = ["--log-dir", str(log_dir), "--where", r"regex=\p{Greek}secret"]
-    assert erase.main([*call, "--certificate", str(log_dir.parent / "certificate.json")], Asked()) == 2
+    assert executed(erase, [*call, "--certificate", str(log_dir.parent / "certificate.json")], Asked()) == 2
     error = capsys.readouterr().err
     assert r"--certificate: a pattern has \p, which the certifier does not read; change it, or erase without" in error
     assert "secret" not in error
-    assert erase.main(call, Asked()) == 0
+    assert executed(erase, call, Asked()) == 0
 
 
 def test_what_a_copy_records_of_its_request_does_not_let_keys_be_guessed(log_dir: Path) -> None:
@@ -243,7 +243,9 @@ def test_what_a_copy_records_of_its_request_does_not_let_keys_be_guessed(log_dir
     options = ["--include-active", "--where", "prefix=kkk", "--as-of-ms", "1700000000000", "--replace"]
     recorded = []
     for copy in copies:
-        assert erase.main(["--log-dir", str(log_dir), "--keys", str(keys), "--output-dir", str(copy), *options], locally) == 0
+        assert (
+            executed(erase, ["--log-dir", str(log_dir), "--keys", str(keys), "--output-dir", str(copy), *options], locally) == 0
+        )
         recorded.append(json.loads((copy / "_finished.json").read_text())["request"])
     # a salt of each run, and nothing else that depends on the keys
     assert recorded[0].pop("keys") != recorded[1].pop("keys")
@@ -254,7 +256,7 @@ def test_a_certificate_is_written_and_verified(log_dir: Path, capsys: pytest.Cap
     keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
     keys.write_bytes(b"k\n")
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
-    assert erase.main(call, locally) == 0
+    assert executed(erase, call, locally) == 0
     assert f"certificate: holds, {file}\n" in capsys.readouterr().out
     assert file.stat().st_mode & 0o777 == 0o600
     assert not list(log_dir.rglob("*.deleted"))
@@ -294,7 +296,7 @@ def test_no_field_of_a_certificate_can_be_changed_unnoticed(
     keys.write_bytes(b"k\n")
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
     monkeypatch.setattr(KeyCriteria, "secret", lambda self, salt: salt + self.keys[0].as_py())
-    assert erase.main(call, locally) == 0
+    assert executed(erase, call, locally) == 0
     document = json.loads(file.read_text())
     again = ["--in-place", str(log_dir), "--certificate", str(file), "--keys", str(keys)]
     file.write_text(json.dumps(document, sort_keys=True))
@@ -317,7 +319,7 @@ def test_a_result_that_is_not_certified_fails_and_its_sources_remain(
     keys.write_bytes(b"k\n")
     monkeypatch.setattr(erased_keys, "matching", lambda criteria, keys: np.zeros(len(keys), np.bool_))
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
-    assert erase.main(call, locally) == 1
+    assert executed(erase, call, locally) == 1
     error = capsys.readouterr().err
     assert "odd-0:4: batch without an erased key is missing, or differs from its source" in error
     copy_away = "copy them away before the next run or a broker's start, which remove them\n"
@@ -334,7 +336,7 @@ def test_a_run_that_moves_the_cleaner_checkpoint_is_not_certified(
     checkpoint = log_dir / "cleaner-offset-checkpoint"
     checkpoint.write_text("0\n1\nodd 0 5\n")
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
-    assert erase.main(call, locally) == 0
+    assert executed(erase, call, locally) == 0
     finish = Run._finish
 
     def moving(run: Run, log: Log) -> DurableSteps[LogReport]:
@@ -342,7 +344,7 @@ def test_a_run_that_moves_the_cleaner_checkpoint_is_not_certified(
         return finish(run, log)
 
     monkeypatch.setattr(Run, "_finish", moving)
-    assert erase.main(call, locally) == 1
+    assert executed(erase, call, locally) == 1
     assert "cleaner-offset-checkpoint has offset 16, it had offset 5" in capsys.readouterr().err
 
 
@@ -353,12 +355,12 @@ def test_a_log_that_fails_is_in_the_certificate_also_if_no_other_is(log_dir: Pat
     log = log_dir / "odd-1" / "00000000000000000010.log"
     log.write_bytes(log.read_bytes()[:30] + b"?" + log.read_bytes()[31:])
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
-    assert erase.main(call, locally) == 1
+    assert executed(erase, call, locally) == 1
     found = json.loads(file.read_text())
     assert found["status"] == "failed"
     assert [(each["partition"], each["status"]) for each in found["logs"]] == [(0, "holds"), (1, "failed")]
     assert "00000000000000000010.log" in found["logs"][1]["reason"]
-    assert erase.main([*call, "--partition", "odd-1"], locally) == 1
+    assert executed(erase, [*call, "--partition", "odd-1"], locally) == 1
     found = json.loads(file.read_text())
     assert (found["status"], [each["partition"] for each in found["logs"]]) == ("failed", [1])
 
@@ -367,7 +369,7 @@ def test_a_directory_without_the_logs_of_a_certificate_is_no_proof(log_dir: Path
     keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
     keys.write_bytes(b"k\n")
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
-    assert erase.main(call, locally) == 0
+    assert executed(erase, call, locally) == 0
     shutil.copytree(log_dir / "odd-0", log_dir / "odd-1")
     shutil.rmtree(log_dir / "odd-0")
     again = ["--in-place", str(log_dir), "--certificate", str(file), "--keys", str(keys)]

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +20,7 @@ from compaction.policies.compare_policies import compare_with
 from compaction.run.compact import clean_logs
 from tests.certifier.certify import certify
 from tests.commands.calls import verify_request
+from tests.executed import executed
 from tests.exports.test_local_tiered import put_segments
 from tests.files.layouts.aiven_objects import KEY_ID, AivenWriter, end_offset, new_key
 from tests.files.layouts.exchanged_uploads import Export, exchange
@@ -59,17 +60,20 @@ class Place:
         self.names = sorted(path.name for path in (scratch / "logs").iterdir() if path.name != ".lock")
         self.segments = sorted(path.relative_to(scratch / "logs") for path in (scratch / "logs").rglob("*.log"))
 
-    def run(self, main: Any, *options: object, work: Callable[[Any], Any] | None = None, log_dir: str = "--log-dir") -> Any:
+    def run(
+        self, command: ModuleType, *options: object, work: Callable[[Any], Any] | None = None, log_dir: str = "--log-dir"
+    ) -> Any:
         """A command's exit code, its report, its errors, and the files of its copy."""
         report = self.scratch / "report.json"
         given = [log_dir, self.address, "--as-of-ms", NOW_MS, "--report", report, *options]
-        code = main(list(map(str, given)), *([] if work is None else [lambda _, request: work(request)]))
+        execute = None if work is None else lambda _, request: work(request)
+        code = executed(command, list(map(str, given)), execute)
         errors = self._shown(self._capsys.readouterr().err)
         return code, _scrubbed(json.loads(self._shown(report.read_text()))), errors, files(self.output)
 
-    def printed(self, main: Any, *options: object) -> Any:
+    def printed(self, command: ModuleType, *options: object) -> Any:
         """A command's exit code, and what it prints."""
-        code = main(list(map(str, options)))
+        code = executed(command, list(map(str, options)))
         told = self._capsys.readouterr()
         assert told.out or told.err
         # the order of what is wrong with files depends on their paths
@@ -91,18 +95,18 @@ def _scrubbed(document: Any) -> Any:
 
 def _compared(place: Place, *options: object) -> Any:
     policies = [word for policy in POLICIES for word in ("--policy", policy)]
-    return place.run(dry_run.main, *policies, *options, work=partial(compare_with, LocalPasses))
+    return place.run(dry_run, *policies, *options, work=partial(compare_with, LocalPasses))
 
 
 def _compacted(place: Place, *options: object) -> Any:
-    found = place.run(compact.main, *COMPACT, "--include-active", *options, work=partial(clean_logs, LocalPasses))
+    found = place.run(compact, *COMPACT, "--include-active", *options, work=partial(clean_logs, LocalPasses))
     assert found[1]["totals"]["cleaned"], found[2]
     return found
 
 
 def _erased(place: Place) -> Any:
     keys = ("--where", "prefix=payment-4", "prefix=user-1", "prefix=k", "--include-active")
-    found = place.run(erase.main, *keys, *COMPACT, "--output-dir", place.output, work=partial(erase_keys, LocalPasses))
+    found = place.run(erase, *keys, *COMPACT, "--output-dir", place.output, work=partial(erase_keys, LocalPasses))
     assert found[1]["erasure"]["keys_found"], found[2]
     return found
 
@@ -110,8 +114,7 @@ def _erased(place: Place) -> Any:
 def _verified(place: Place) -> Any:
     """The copy of the log directory against the place, and the same without a segment."""
     copy = place.scratch / "copy"
-    code = compact.main(
-        ["--log-dir", str(place.scratch / "logs"), "--output-dir", str(copy), "--include-active", *COMPACT,
+    code = executed(compact, ["--log-dir", str(place.scratch / "logs"), "--output-dir", str(copy), "--include-active", *COMPACT,
         "--as-of-ms", str(NOW_MS), "--quiet"], lambda _, request: clean_logs(LocalPasses, request),
     )  # fmt: skip
     assert code == 0
@@ -131,26 +134,26 @@ COMMANDS: Mapping[str, Callable[[Place], Any]] = MappingProxyType({
     "dry-run": _compared,
     "dry-run --include-active": lambda place: _compared(place, "--include-active", "--assume-default-policy"),
     "dry-run --explain": lambda place: place.run(
-        dry_run.main, "--explain", *place.names, "--policy", POLICIES[1], "--policy", POLICIES[2]
+        dry_run, "--explain", *place.names, "--policy", POLICIES[1], "--policy", POLICIES[2]
     ),
     "compact --dry-run": lambda place: _compacted(place, "--dry-run"),
     "compact": lambda place: _compacted(place, "--output-dir", place.output),
-    "expire --dry-run": lambda place: place.run(expire.main, *BY_SIZE, "--dry-run"),
-    "expire by size": lambda place: place.run(expire.main, *BY_SIZE, "--output-dir", place.output),
-    "expire by time": lambda place: place.run(expire.main, *BY_TIME, "--output-dir", place.output),
-    "expire without a policy": lambda place: place.run(expire.main, "--dry-run"),
+    "expire --dry-run": lambda place: place.run(expire, *BY_SIZE, "--dry-run"),
+    "expire by size": lambda place: place.run(expire, *BY_SIZE, "--output-dir", place.output),
+    "expire by time": lambda place: place.run(expire, *BY_TIME, "--output-dir", place.output),
+    "expire without a policy": lambda place: place.run(expire, "--dry-run"),
     "erase": _erased,
     "verify": _verified,
     "dump-log of logs": lambda place: place.printed(
-        dump_log.main, "--files", *(f"{place.address}/{name}" for name in place.names), "--print-data-log"
+        dump_log, "--files", *(f"{place.address}/{name}" for name in place.names), "--print-data-log"
     ),
     "dump-log of segments": lambda place: place.printed(
-        dump_log.main, "--files", *(f"{place.address}/{name}" for name in place.segments), "--deep-iteration"
+        dump_log, "--files", *(f"{place.address}/{name}" for name in place.segments), "--deep-iteration"
     ),
-    "count": lambda place: place.printed(count.main, "--log-dir", place.address, "--partitions"),
-    "count bytes": lambda place: place.printed(count.main, "--log-dir", place.address, "--bytes", "--partitions"),
+    "count": lambda place: place.printed(count, "--log-dir", place.address, "--partitions"),
+    "count bytes": lambda place: place.printed(count, "--log-dir", place.address, "--bytes", "--partitions"),
     "count committed": lambda place: place.printed(
-        count.main, "--log-dir", place.address, "--output", "json", "--isolation-level", "read_committed"
+        count, "--log-dir", place.address, "--output", "json", "--isolation-level", "read_committed"
     ),
 })  # fmt: skip
 
@@ -230,12 +233,12 @@ def test_a_command_on_an_export_reports_what_it_does_of_the_log_directory(
 
 #: options of each command, and the work of those that clean
 READERS: Mapping[str, tuple[Any, tuple[str, ...], Callable[..., Any] | None]] = MappingProxyType({
-    "compact": (compact.main, ("--output-dir", "OUT", "--include-active", "--verify", *COMPACT), clean_logs),
-    "compact --dry-run": (compact.main, ("--dry-run", "--include-active", *COMPACT), clean_logs),
-    "dry-run": (dry_run.main, ("--policy", POLICIES[1], "--include-active"), compare_with),
-    "expire": (expire.main, ("--output-dir", "OUT", *BY_SIZE), None),
-    "erase": (erase.main, ("--where", "prefix=key-1", "--output-dir", "OUT", "--include-active", *COMPACT), erase_keys),
-    "count": (count.main, (), None),
+    "compact": (compact, ("--output-dir", "OUT", "--include-active", "--verify", *COMPACT), clean_logs),
+    "compact --dry-run": (compact, ("--dry-run", "--include-active", *COMPACT), clean_logs),
+    "dry-run": (dry_run, ("--policy", POLICIES[1], "--include-active"), compare_with),
+    "expire": (expire, ("--output-dir", "OUT", *BY_SIZE), None),
+    "erase": (erase, ("--where", "prefix=key-1", "--output-dir", "OUT", "--include-active", *COMPACT), erase_keys),
+    "count": (count, (), None),
 })  # fmt: skip
 
 
@@ -256,10 +259,9 @@ def impossible(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Pat
 def test_a_command_fails_on_an_upload_with_records_that_it_cannot_have(
     command: str, impossible: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main, options, work = READERS[command]
+    module, options, work = READERS[command]
     given = ["--log-dir", impossible[0], *(option.replace("OUT", f"{tmp_path}/copy") for option in options)]
-    works = () if work is None else (lambda _, request: work(LocalPasses, request),)
-    code = main(given, *works)
+    code = executed(module, given, None if work is None else lambda _, request: work(LocalPasses, request))
     told = capsys.readouterr()
     assert code == 1
     assert str(impossible[1]) in told.out + told.err

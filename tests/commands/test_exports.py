@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -56,8 +57,8 @@ def test_keys_are_erased_from_a_copy_of_an_export(objects: Path, log_dir: Path, 
     def erased(place: object, output: Path) -> dict[str, bytes]:
         options = ["--log-dir", str(place), "--keys", str(tmp_path / "keys.txt"), "--output-dir", str(output)]
         options += ["--include-active", "--as-of-ms", "1798761600000", *COMPACT]
-        given = erase.OPTIONS.complete(vars(Parser(erase.OPTIONS).parse_args(options)))
-        report = erase.run(str(place), given, lambda report: None, lambda _, request: erase_keys(LocalPasses, request))
+        with patch.object(erase, "execute", lambda _, request: erase_keys(LocalPasses, request)):
+            report = erase.OPTIONS.run(vars(Parser(erase.OPTIONS).parse_args(options)))
         assert [log.status.value for log in report.logs] == ["cleaned"]
         return files(output)
 

@@ -15,6 +15,7 @@ from compaction.commands import compact, dry_run
 from compaction.policies.compare_policies import compare_with
 from compaction.run.compact import clean_logs
 from tests.damage.valid_logs import NOW_MS, valid_log, write_log
+from tests.executed import executed
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 
@@ -77,7 +78,7 @@ def test_report_and_metrics_of_a_run_have_all_names(
     log_dir: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     arguments = ["--log-dir", str(log_dir), *CLEANING, *outputs(tmp_path, "report", "metrics")]
-    assert compact.main(arguments, lambda _, request: clean_logs(LocalPasses, request)) == 1
+    assert executed(compact, arguments, lambda _, request: clean_logs(LocalPasses, request)) == 1
     printed = capsysbinary.readouterr()
     for data in (printed.out, printed.err, *((tmp_path / name).read_bytes() for name in ("report", "metrics"))):
         assert harmless(data)
@@ -108,7 +109,7 @@ def test_the_page_of_a_comparison_has_all_names(
 ) -> None:
     files = outputs(tmp_path, "report", "metrics", "html")
     arguments = ["--log-dir", str(log_dir), "--policy", "cleanup.policy=compact", *files]
-    assert dry_run.main(arguments, lambda _, request: compare_with(LocalPasses, request)) == 1
+    assert executed(dry_run, arguments, lambda _, request: compare_with(LocalPasses, request)) == 1
     assert all(harmless((tmp_path / name).read_bytes()) for name in ("report", "metrics", "html"))
     assert SHOWN.replace("\\", "\\\\").encode() in (tmp_path / "html").read_bytes()
     printed = capsysbinary.readouterr()

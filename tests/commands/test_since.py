@@ -17,6 +17,7 @@ from compaction.output import segment_writer
 from compaction.output.publish import LocalTarget
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
+from tests.executed import executed
 from tests.golden import unpack_sample
 from tests.local_passes import LocalPasses
 
@@ -36,7 +37,7 @@ def run(logs: Path, target: Path, day: int, *options: object) -> int:
         return clean_logs(LocalPasses, request)
 
     argv = ["--log-dir", logs, "--output-dir", target, "--as-of", f"2027-01-{day:02}T00:00Z", *OPTIONS, *options]
-    return compact.main([str(each) for each in argv], cleaned)
+    return executed(compact, [str(each) for each in argv], cleaned)
 
 
 def tree(path: Path) -> dict[str, bytes]:

@@ -18,6 +18,7 @@ from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import RecordBatch
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
+from tests.executed import executed
 from tests.files.layouts.exports import CODINGS, LOG_NAME, aiven, no_exports_known, objects, require_cryptography, upload
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
@@ -29,7 +30,7 @@ __all__ = ["no_exports_known", "objects"]
 def job(*options: object) -> int:
     """Compaction without Spark, as of a fixed time; its exit code."""
     given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
-    return int(compact.main(given, lambda _, request: partial(clean_logs, LocalPasses)(request)))
+    return int(executed(compact, given, lambda _, request: partial(clean_logs, LocalPasses)(request)))
 
 
 def batches(log_dir: str) -> list[bytes]:
@@ -90,7 +91,7 @@ def test_keys_are_erased_from_uploads(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("key-3\nkey-19\n")
     options = ["--log-dir", f"local-tiered+file://{tmp_path}/in", "--output-dir", f"{tmp_path}/new"]
     options += ["--output-layout", "local-tiered", "--keys", f"{tmp_path}/keys", "--include-active"]
-    assert erase.main(options, lambda _, request: erase_keys(LocalPasses, request)) == 0
+    assert executed(erase, options, lambda _, request: erase_keys(LocalPasses, request)) == 0
     data = b"".join(path.read_bytes() for path in (tmp_path / "new").rglob("*.log"))
     assert [at for at in range(20) if b"value-%d" % at not in data] == [3, 19]
 
@@ -123,7 +124,7 @@ def test_what_is_uploaded_during_a_run_is_not_written(tmp_path: Path) -> None:
 
     options = ["--log-dir", f"local-tiered+file://{tmp_path}/in", "--output-dir", f"{tmp_path}/new"]
     options += ["--output-layout", "local-tiered", "--include-active", *COMPACT]
-    assert compact.main(options, run_meanwhile) == 0
+    assert executed(compact, options, run_meanwhile) == 0
     assert sorted(int(path.name.partition("-")[0]) for path in (tmp_path / "new").rglob("*.log")) == [0, 10]
 
 

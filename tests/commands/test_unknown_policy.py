@@ -12,6 +12,7 @@ import pytest
 from compaction.commands import compact, dry_run, expire
 from compaction.policies.compare_policies import compare_with
 from compaction.run.compact import clean_logs
+from tests.executed import executed
 from tests.golden.make_sample import HOUR_MS, START_MS
 from tests.local_passes import LocalPasses
 from tests.log.settings.guesses import METADATA, SECOND, identify, jbod
@@ -51,9 +52,9 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
         if job == "expire":
             code = expire.main(argv)
         elif job == "compact":
-            code = compact.main(argv, lambda _, request: clean_logs(LocalPasses, request))
+            code = executed(compact, argv, lambda _, request: clean_logs(LocalPasses, request))
         else:
-            code = dry_run.main(argv, lambda _, request: compare_with(LocalPasses, request))
+            code = executed(dry_run, argv, lambda _, request: compare_with(LocalPasses, request))
         return Ended(code, report, capsys)
 
     return call

@@ -16,6 +16,7 @@ from compaction.engine_choice import EngineChoice
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from tests.certifier.story import CONFIG, NOW_MS, Story, build, records
+from tests.executed import executed
 from tests.local_passes import LocalPasses
 
 SETS = ["--set", *(f"{name}={value}" for name, value in CONFIG.items())]
@@ -174,7 +175,7 @@ def compacted(log_dir: Path, *options: object, during: Callable[[], None] = lamb
         return report
 
     given = ["--log-dir", log_dir, "--as-of-ms", NOW_MS, "--allow-keyless", "--verify", *SETS, *options]
-    return compact.main([str(each) for each in given], run)
+    return executed(compact, [str(each) for each in given], run)
 
 
 @pytest.mark.parametrize("in_place", [True, False])

@@ -11,6 +11,7 @@ from compaction.commands import compact, expire
 from compaction.engine_choice import EngineChoice
 from compaction.options.table import LOCAL, SPARK
 from compaction.run.compact import clean_logs
+from tests.executed import executed
 from tests.local_job import KAFKA
 from tests.local_passes import LocalPasses
 
@@ -25,8 +26,8 @@ def clean_ours(spark: SparkSession, log_dir: Path, as_of_ms: int, *options: str)
     """
 
     def run(argv: list[str]) -> int:
-        engine = EngineChoice(SPARK, "", "compact", session=spark)
-        return compact.main(argv, execute=lambda _, request: compact.clean(engine, request))
+        engine, execute = EngineChoice(SPARK, "", "compact", session=spark), compact.execute
+        return executed(compact, argv, lambda _, request: execute(engine, request))
 
     version = () if "--kafka-version" in options else ("--kafka-version", KAFKA)
     return run_job(run, log_dir, as_of_ms, "--allow-keyless", *version, *options)
@@ -36,7 +37,7 @@ def clean_in_process(log_dir: Path, as_of_ms: int, *options: str) -> dict[str, d
     """The same without Spark."""
 
     def run(argv: list[str]) -> int:
-        return compact.main(argv, execute=lambda _, request: clean_logs(LocalPasses, request))
+        return executed(compact, argv, lambda _, request: clean_logs(LocalPasses, request))
 
     return run_job(run, log_dir, as_of_ms, "--allow-keyless", *options)
 
@@ -45,7 +46,8 @@ def expire_ours(log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[s
     """Runs ``jobs/expire.py`` over a log directory; so few logs need no session."""
 
     def run(argv: list[str]) -> int:
-        return expire.main(argv, execute=lambda _, request: expire.delete(EngineChoice(LOCAL, "", "expire"), request))
+        engine, execute = EngineChoice(LOCAL, "", "expire"), expire.execute
+        return executed(expire, argv, lambda _, request: execute(engine, request))
 
     return run_job(run, log_dir, as_of_ms, *options)
 

@@ -13,6 +13,7 @@ import pytest
 from compaction.commands import compact
 from compaction.run.compact import clean_logs
 from tests.conformance.ours import expire_ours, run_job
+from tests.executed import executed
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway
@@ -101,7 +102,7 @@ def test_with_the_first_directory_each_log_has_its_policy_and_the_broker_serves_
     assert expired(reports) == {f"{topic}-0" for topic in DELETED} - directories.logs(DELETED)
 
     def run(argv: list[str]) -> int:
-        return compact.main(argv, lambda _, request: clean_logs(LocalPasses, request))
+        return executed(compact, argv, lambda _, request: clean_logs(LocalPasses, request))
 
     ratio = ("--set", "min.cleanable.dirty.ratio=0")
     reports = run_job(run, directories.second, NOW_MS, "--log-dir", str(directories.first), *ratio)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -143,7 +142,7 @@ def test_records_below_the_log_start_and_batches_without_records_are_stored(
 def test_engines_and_divisions_of_the_work_count_the_same(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = [location(path) for path in sorted(sample.glob("*-[0-9]"))]
     found = []
-    with LocalEngine(2, Progress(io.StringIO()), inline_bytes=0) as workers:
+    with LocalEngine(2, Progress(str), inline_bytes=0) as workers:
         for runner, slice_bytes in ((LocalPasses(), 1 << 30), (workers, 20_000)):
             monkeypatch.setattr(count_logs, "PARTITION_BYTES", slice_bytes)
             found.append(count(runner, logs, sample, slice_bytes))

@@ -7,6 +7,7 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,8 +161,8 @@ def test_both_engines_count_what_plain_calls_count(
     wanted = ReadRequest.parse({"path": str(sample), "slicebytes": "20000"})
     found: list[CountPlan] = []
     told = io.StringIO()
-    with LocalEngine(2, Progress(told), inline_bytes=0) as workers:
-        for runner in (LocalPasses(), on_spark(request, Progress(told)) if engine == "spark" else workers):
+    with LocalEngine(2, Progress(partial(print, file=told)), inline_bytes=0) as workers:
+        for runner in (LocalPasses(), on_spark(request, Progress(partial(print, file=told))) if engine == "spark" else workers):
             plan = plan_count(logs, wanted)
             assert {task.partitions for task in plan.tasks} > {1}
             count_logs.count_logs(runner, plan, {KEYS: Largest(3, "records")})

@@ -23,6 +23,7 @@ from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from tests.damage.valid_logs import NOW_MS
+from tests.executed import executed
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 
@@ -76,7 +77,7 @@ def run(
 
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = compact.main(["--log-dir", str(log_dir), *OPTIONS, *map(str, options)], carried_out)
+        code = executed(compact, ["--log-dir", str(log_dir), *OPTIONS, *map(str, options)], carried_out)
     return Ended(code, out.getvalue(), err.getvalue())
 
 

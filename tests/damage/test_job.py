@@ -15,6 +15,7 @@ from compaction.engine_choice import EngineChoice
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from compaction.run.compact import clean_logs
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
+from tests.executed import executed
 from tests.local_passes import LocalPasses
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _damage(log_dir: Path, name: str, change: Callable[[bytes], bytes]) -> Path:
 def _run(log_dir: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The standard error lines of a run that does not change the damaged log and cleans the others."""
     before = {topic: look_at(log_dir / f"{topic}-0") for topic in TOPICS}
-    assert compact.main(["--log-dir", str(log_dir), *OPTIONS], run) == 1
+    assert executed(compact, ["--log-dir", str(log_dir), *OPTIONS], run) == 1
     after = {topic: look_at(log_dir / f"{topic}-0") for topic in TOPICS}
     assert after["damaged"] == before["damaged"]
     assert after["aside"] == after["zeta"] != before["aside"]
@@ -90,7 +91,7 @@ def test_a_malformed_checkpoint_fails_the_logs_of_its_directory(
 ) -> None:
     (log_dir / name).write_text("0\n3\ndamaged 0 seven\n")
     before = {topic: look_at(log_dir / f"{topic}-0") for topic in TOPICS}
-    assert compact.main(["--log-dir", str(log_dir), *OPTIONS], _locally) == 1
+    assert executed(compact, ["--log-dir", str(log_dir), *OPTIONS], _locally) == 1
     assert {topic: look_at(log_dir / f"{topic}-0") for topic in TOPICS} == before
     (line,) = capsys.readouterr().err.splitlines()
     assert " and 2 more: " in line and str(log_dir / name) in line and "line" in line
@@ -103,7 +104,7 @@ def test_a_huge_checkpoint_is_one_line_for_each_log_of_its_directory_and_the_oth
     write_log(other / "elsewhere-0", valid_log("zstd").files)
     with (other / HIGH_WATERMARKS).open("wb") as file:
         file.truncate(1 << 40)
-    assert compact.main(["--log-dir", str(log_dir), str(other), *OPTIONS], _locally) == 1
+    assert executed(compact, ["--log-dir", str(log_dir), str(other), *OPTIONS], _locally) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: elsewhere-0: {other / HIGH_WATERMARKS}: is larger than 64 MiB, the limit for such files")
     assert (log_dir / CLEANER_OFFSETS).read_text().splitlines()[1] == "3"
@@ -114,7 +115,7 @@ def test_huge_snapshots_and_indexes_are_rebuilt(log_dir: Path, capsys: pytest.Ca
     for suffix in (".snapshot", ".txnindex"):
         with (log_dir / "damaged-0" / log.log(1)).with_suffix(suffix).open("wb") as file:
             file.truncate(1 << 40)
-    assert compact.main(["--log-dir", str(log_dir), *OPTIONS], _locally) == 0
+    assert executed(compact, ["--log-dir", str(log_dir), *OPTIONS], _locally) == 0
     assert capsys.readouterr().err == ""
     assert (log_dir / CLEANER_OFFSETS).read_text().splitlines()[1] == "3"
 

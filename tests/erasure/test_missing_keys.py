@@ -13,6 +13,7 @@ from compaction.engine_choice import EngineChoice
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.run_report import RunReport
 from tests.erasure.test_erase_keys import write_odd
+from tests.executed import executed
 from tests.local_passes import LocalPasses
 
 
@@ -23,7 +24,7 @@ def run(tmp_path: Path, *options: object) -> dict[str, Any]:
     write_odd(tmp_path / "data")
     report = tmp_path / "report.json"
     call = ["--log-dir", tmp_path / "data", "--include-active", "--report", report, *options]
-    assert erase.main(list(map(str, call)), locally) == 0
+    assert executed(erase, list(map(str, call)), locally) == 0
     found: dict[str, Any] = json.loads(report.read_text())["erasure"]
     return found
 

@@ -15,6 +15,7 @@ from compaction.erasure import certify_result
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.run_report import RunReport
 from tests.erasure.test_erase_keys import records_in, write_odd
+from tests.executed import executed
 from tests.local_passes import LocalPasses
 
 FIRST = "00000000000000000000.log"
@@ -36,7 +37,7 @@ class Directory:
 
         files = ["--keys", str(self.keys), "--report", str(self.report)]
         certificate = ["--certificate", str(self.certificate)] if certified else []
-        return erase.main(["--log-dir", str(self.path), *files, *certificate, *options], locally)
+        return executed(erase, ["--log-dir", str(self.path), *files, *certificate, *options], locally)
 
     def verify(self) -> int:
         files = ["--keys", str(self.keys), "--certificate", str(self.certificate)]
@@ -106,8 +107,8 @@ def test_keys_that_are_in_the_last_segment_alone_are_not_called_absent(
 
 def test_an_erasure_of_a_part_of_the_keys_does_not_end_like_a_complete_one(directory: Directory) -> None:
     call = ["--log-dir", str(directory.path), "--keys", str(directory.keys)]
-    assert erase.main(call, lambda _, request: erase_keys(LocalPasses, request)) == 1
-    assert erase.main([*call, "--include-active"], lambda _, request: erase_keys(LocalPasses, request)) == 0
+    assert executed(erase, call, lambda _, request: erase_keys(LocalPasses, request)) == 1
+    assert executed(erase, [*call, "--include-active"], lambda _, request: erase_keys(LocalPasses, request)) == 0
 
 
 def test_remote_segments_of_a_tiered_topic_are_named_as_out_of_reach(
@@ -131,7 +132,7 @@ def test_a_last_segment_without_the_keys_lets_the_certificate_hold(directory: Di
 
 def test_a_dry_run_says_what_would_remain(directory: Directory, capsys: pytest.CaptureFixture[str]) -> None:
     call = ["--log-dir", str(directory.path), "--keys", str(directory.keys), "--dry-run"]
-    assert erase.main(call, lambda _, request: erase_keys(LocalPasses, request)) == 0
+    assert executed(erase, call, lambda _, request: erase_keys(LocalPasses, request)) == 0
     assert "1 record of these keys remains in the last segment of 1 log" in capsys.readouterr().out
 
 

@@ -17,6 +17,7 @@ from compaction.errors import StorageError
 from compaction.run_report import RunReport
 from tests.crash.stops import end_process
 from tests.erasure.test_erase_keys import write_odd
+from tests.executed import executed
 from tests.files.faults import Stopped
 from tests.local_passes import LocalPasses
 from tests.passes.random_cases import NOW_MS
@@ -42,7 +43,7 @@ def run(call: list[str]) -> int:
     def locally(_: EngineChoice, request: ErasureRequest) -> RunReport:
         return erase_keys(LocalPasses, request)
 
-    return erase.main(call, locally)
+    return executed(erase, call, locally)
 
 
 def written(log_dir: Path, name: str) -> dict[str, object]:

@@ -21,6 +21,7 @@ from compaction.files.local import LocalFileSystem
 from compaction.files.local_output import LocalOutput
 from compaction.run.compact import clean_logs
 from compaction.source.data_source import KafkaLogReader, source_schema
+from tests.executed import executed
 from tests.golden import unpack_sample
 from tests.local_passes import LocalPasses
 
@@ -127,7 +128,7 @@ def test_a_dry_run_and_the_data_source_have_the_results_of_linux(tmp_path: Path)
     options = ["--log-dir", str(log_dir), "--dry-run", "--include-active", "--as-of-ms", "1798761600000"]
     run("-m", "jobs", "compact", *options, "--report", str(tmp_path / "other.json"))
     on_linux = [*options, "--report", str(tmp_path / "linux.json")]
-    assert compact.main(on_linux, lambda _, request: clean_logs(LocalPasses, request)) == 0
+    assert executed(compact, on_linux, lambda _, request: clean_logs(LocalPasses, request)) == 0
     reports = [figures(tmp_path / name) for name in ("linux.json", "other.json")]
     assert reports[0] == reports[1]
     assert reports[0]["totals"]["cleaned"] > 3

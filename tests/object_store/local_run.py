@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from unittest.mock import patch
 
 from compaction.cli.parser import Parser
 from compaction.commands import compact as job
@@ -23,10 +24,10 @@ def run(*options: object, sizes: Sizes | None = None, include_active: bool = Tru
     """The job with these options, as of a fixed time."""
     given = [*map(str, options), "--as-of-ms", str(NOW_MS), *(["--include-active"] if include_active else [])]
     arguments = Parser(job.OPTIONS).parse_args(given)
-    called = job.OPTIONS.complete(vars(arguments))
-    with call():
-        execute = partial(clean_logs, LocalPasses, environment=Environment(sizes=sizes))
-        return job.run(arguments.log_dirs, called, lambda report: None, lambda _, request: execute(request))
+    execute = partial(clean_logs, LocalPasses, environment=Environment(sizes=sizes))
+    with call(), patch.object(job, "execute", lambda _, request: execute(request)):
+        report: RunReport = job.OPTIONS.run(vars(arguments))
+        return report
 
 
 def figures(report: RunReport) -> list[tuple[object, ...]]:

@@ -29,6 +29,7 @@ from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from tests.conftest import ROOT
+from tests.executed import executed
 from tests.local_passes import LocalPasses
 from tests.log.logs import data_segment
 from tests.object_store.fixtures import Bucket, any_bucket, files, on_one_store, published
@@ -268,7 +269,7 @@ def test_a_finished_output_is_skipped_or_replaced(
 ) -> None:
     def task(*options: str) -> int:
         given = ["--log-dir", str(sample), "--output-dir", any_bucket.address("out"), "--as-of-ms", str(NOW_MS)]
-        return job.main([*given, "--include-active", *options], lambda _, request: clean_logs(LocalPasses, request))
+        return executed(job, [*given, "--include-active", *options], lambda _, request: clean_logs(LocalPasses, request))
 
     assert task("--if-done", "skip") == 0
     first = any_bucket.get(f"out/{MANIFEST}")
@@ -298,12 +299,12 @@ def test_keys_are_erased_on_the_way_from_store_to_store_and_that_is_certified(
     def locally(_: EngineChoice, request: ErasureRequest) -> RunReport:
         return erase_keys(LocalPasses, request)
 
-    assert erase.main(["--log-dir", str(sample), "--output-dir", str(tmp_path / "out"), *call], locally) == 0
+    assert executed(erase, ["--log-dir", str(sample), "--output-dir", str(tmp_path / "out"), *call], locally) == 0
     before, after = ((path / CLEANER_OFFSETS).read_text().splitlines() for path in (sample, tmp_path / "out"))
     assert after[2:] == [line for line in before if line.startswith("orders ")]
     addresses = any_bucket.address("in"), any_bucket.address("out")
     written = ["--certificate", str(tmp_path / "certificate"), "--report", str(tmp_path / "report")]
-    assert erase.main(["--log-dir", addresses[0], "--output-dir", addresses[1], *call, *written], locally) == 0
+    assert executed(erase, ["--log-dir", addresses[0], "--output-dir", addresses[1], *call, *written], locally) == 0
     assert erase.main(["--log-dir", addresses[0], "--output-dir", addresses[1], *call, *written[:2], "--if-done", "skip"]) == 0
     assert published(any_bucket) == files(tmp_path / "out")
     report = json.loads((tmp_path / "report").read_text())

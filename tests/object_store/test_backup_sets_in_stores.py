@@ -9,6 +9,7 @@ import pytest
 
 from compaction.commands import compact
 from compaction.run.compact import clean_logs
+from tests.executed import executed
 from tests.golden import unpack_backup_sets
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import Bucket, S3Bucket, files
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.s3, pytest.mark.filterwarnings("default")]
 def job(*options: object) -> int:
     given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
     layout = ["--output-layout", "backup", "--accept-loss"]
-    return compact.main([*given, *layout], lambda _, request: clean_logs(LocalPasses, request))
+    return executed(compact, [*given, *layout], lambda _, request: clean_logs(LocalPasses, request))
 
 
 @pytest.fixture

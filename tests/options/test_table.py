@@ -6,11 +6,10 @@ from itertools import product
 
 import pytest
 
+from compaction.cli.console import COMMANDS
 from compaction.cli.parser import Parser
-from compaction.cli.table import COMMANDS
 from compaction.errors import UsageError
-from compaction.options.combinations import COMBINATIONS
-from compaction.options.option import CommandOptions, Option
+from compaction.options.option import COMBINATIONS, CommandOptions, Option
 from compaction.options.table import GROUPS
 
 OPTIONS: dict[str, CommandOptions[object]] = {each.name: each.load().OPTIONS for each in COMMANDS}

@@ -14,6 +14,7 @@ from compaction.config.request import CompactionRequest
 from compaction.output.finished import FINISHED, differences, hidden_name, read_finished
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
+from tests.executed import executed
 from tests.golden import unpack_sample
 from tests.local_passes import LocalPasses
 
@@ -46,7 +47,7 @@ def run(logs: Path, target: Path, *options: object) -> int:
         return clean_logs(LocalPasses, request)
 
     argv = ["--log-dir", logs, "--output-dir", target, *AS_OF, *OPTIONS, *options]
-    return compact.main([str(each) for each in argv], cleaned)
+    return executed(compact, [str(each) for each in argv], cleaned)
 
 
 def tree(path: Path) -> dict[str, tuple[bytes, int]]:

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -247,7 +248,7 @@ def test_every_pass_shows_its_progress_and_every_job_has_a_description(tmp_path:
     write_producers(log_dir / "plain-0", made.segments[-1].next_offset, made.producers)
     policies = (POLICIES[0], f"cleanup.policy=compact,log.cleaner.dedupe.buffer.size={LEAST_BUFFER}")
     earlier = len(descriptions(spark))
-    with Progress(stream) as progress:
+    with Progress(partial(print, file=stream)) as progress:
         compare_with(lambda: SparkEngine(spark.sparkContext, progress), request(log_dir, *policies))
     lines = stream.getvalue().splitlines()
     assert [line.split(":")[0] for line in lines] == ["transactions", "pass 1", "pass 2", "rounds"]

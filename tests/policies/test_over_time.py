@@ -6,6 +6,7 @@ import json
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 
@@ -16,6 +17,7 @@ from compaction.engine_choice import EngineChoice
 from compaction.errors import UsageError
 from compaction.policies.over_time import simulate
 from compaction.policies.result import OverTime, simulation_metrics
+from tests.executed import executed
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
@@ -53,7 +55,7 @@ def run(engine: EngineChoice, request: ComparisonRequest) -> OverTime:
 
 def call(logs: Path, *argv: str) -> int:
     given = ["--log-dir", str(logs), "--as-of-ms", str(NOW_MS), "--assume-default-policy", "--over-time", *argv]
-    return dry_run.main(given, run)
+    return executed(dry_run, given, run)
 
 
 POLICIES = ("--policy", "cleanup.policy=compact,segment.ms=1d", "cleanup.policy=delete,retention.ms=5d,segment.ms=1d")
@@ -88,10 +90,16 @@ def test_a_last_record_far_before_now_is_a_hint_at_the_time_of_the_logs(
 ) -> None:
     """By the clock, an old copy has other figures, and nothing to repeat."""
     given = ["--log-dir", str(logs), "--as-of-ms", str(NOW_MS + days * DAY_MS), "--assume-default-policy", "--over-time"]
-    assert dry_run.main(given, run) == 0
+    assert executed(dry_run, given, run) == 0
     last = datetime.fromtimestamp((NOW_MS - DAY_MS // 8) / 1000, timezone.utc)
     hint = f" before --as-of: if this is an old copy, give --as-of {last:%Y-%m-%dT%H:%MZ}"
     assert (hint in caplog.text) is warned
+
+
+def test_the_hint_names_a_keyword_in_the_python_api(logs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with patch.object(dry_run, "execute", run):
+        compaction.dry_run(logs, as_of=NOW_MS + 4 * DAY_MS, assume_default_policy=True, over_time=True)
+    assert " before as_of: if this is an old copy, give as_of " in caplog.text
 
 
 def test_a_log_that_is_much_shorter_than_the_others_has_no_figures_ahead(
@@ -194,15 +202,14 @@ def test_its_options_need_it(logs: Path) -> None:
 
 def test_an_unknown_policy_has_no_figures(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--log-dir", str(logs), "--as-of-ms", str(NOW_MS), "--over-time", "--topic", "orders"]
-    assert dry_run.main([*given, "--policy", "configured"], run) == 0
+    assert executed(dry_run, [*given, "--policy", "configured"], run) == 0
     assert "no figures" in capsys.readouterr().out
 
 
 def test_a_log_that_cannot_be_simulated_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sample = unpack_sample(tmp_path)
-    assert dry_run.main(
-        ["--log-dir", str(sample), "--as-of", "2025-10-20T00:00Z", "--assume-default-policy", "--over-time"], run
-    ) == 1  # fmt: skip
+    given = ["--log-dir", str(sample), "--as-of", "2025-10-20T00:00Z", "--assume-default-policy", "--over-time"]
+    assert executed(dry_run, given, run) == 1
     assert "do not say when its records arrived (some are in the future)" in capsys.readouterr().err
 
 

@@ -20,6 +20,7 @@ from compaction.report import LogStatus
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from tests.certifier.certify import certify
+from tests.executed import executed
 from tests.golden import KILLED_DIRS, served_by, unpack_killed
 from tests.local_job import TopicConfigs, clean_locally, request_for, resolver_of
 from tests.local_passes import LocalPasses
@@ -79,7 +80,7 @@ def test_a_key_is_erased(killed: tuple[Path, dict[str, Any]]) -> None:
     keys, copy = log_dir.with_name("keys"), log_dir.with_name("copy")
     keys.write_text("k1\n")
     call = ["--log-dir", log_dir, "--keys", keys, "--output-dir", copy, "--include-active"]
-    assert erase.main(list(map(str, call)), locally) == 0
+    assert executed(erase, list(map(str, call)), locally) == 0
     for topic in expected["logs"]:
         left = [key for _, key, _ in served_by(copy / f"{topic}-0")["records"]]
         assert left and b"k1".hex() not in left

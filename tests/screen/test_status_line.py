@@ -6,7 +6,7 @@ import io
 import threading
 import time
 
-from compaction.screen.status_line import INTERVAL_S, StatusLine
+from compaction.screen.progress import INTERVAL_S, StatusLine
 
 CLEAR = "\r\x1b[2K"
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,7 @@ from compaction.engines.spark_session import ship_package
 from compaction.files import read_counter
 from compaction.files.local import LocalFileSystem
 from compaction.files.segment_file import SegmentReader
-from compaction.screen.progress import LINE_INTERVAL_S, Progress
-from compaction.screen.status_line import StatusLine
+from compaction.screen.progress import LINE_INTERVAL_S, Progress, StatusLine
 from tests.dumping.segments import write_segment
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def clock() -> Clock:
 
 def test_a_short_pass_is_one_line_with_size_time_and_rate(clock: Clock) -> None:
     stream = io.StringIO()
-    with Progress(stream, clock) as progress:
+    with Progress(partial(print, file=stream), clock) as progress:
         progress.start("offset map", 100 * MB)
         clock.now_s += 2
         progress.advance(60 * MB)
@@ -55,7 +55,7 @@ def test_a_short_pass_is_one_line_with_size_time_and_rate(clock: Clock) -> None:
 
 def test_a_long_pass_prints_at_most_one_line_per_interval(clock: Clock) -> None:
     stream = io.StringIO()
-    with Progress(stream, clock) as progress:
+    with Progress(partial(print, file=stream), clock) as progress:
         progress.start("copy", 1000 * MB)
         for _ in range(8):
             clock.now_s += LINE_INTERVAL_S / 2
@@ -72,7 +72,7 @@ def test_a_long_pass_prints_at_most_one_line_per_interval(clock: Clock) -> None:
 
 def test_a_pass_without_a_byte_done_has_no_estimate_of_time_left(clock: Clock) -> None:
     stream = io.StringIO()
-    with Progress(stream, clock) as progress:
+    with Progress(partial(print, file=stream), clock) as progress:
         progress.start("copy", MB)
         clock.now_s += LINE_INTERVAL_S
         progress.advance(0)
@@ -81,7 +81,7 @@ def test_a_pass_without_a_byte_done_has_no_estimate_of_time_left(clock: Clock) -
 
 def test_an_empty_pass_prints_one_line(clock: Clock) -> None:
     stream = io.StringIO()
-    with Progress(stream, clock) as progress:
+    with Progress(partial(print, file=stream), clock) as progress:
         progress.start("copy", 0)
         clock.now_s += 2 * LINE_INTERVAL_S
         progress.advance(0)
@@ -91,7 +91,7 @@ def test_an_empty_pass_prints_one_line(clock: Clock) -> None:
 
 def test_bytes_beyond_the_total_do_not_count(clock: Clock) -> None:
     stream = io.StringIO()
-    with Progress(stream, clock) as progress:
+    with Progress(partial(print, file=stream), clock) as progress:
         progress.start("copy", 10 * MB)
         clock.now_s += LINE_INTERVAL_S
         progress.advance(9 * MB)
@@ -106,7 +106,7 @@ def test_bytes_beyond_the_total_do_not_count(clock: Clock) -> None:
 
 def test_bytes_between_passes_are_ignored(clock: Clock) -> None:
     stream = io.StringIO()
-    with Progress(stream, clock) as progress:
+    with Progress(partial(print, file=stream), clock) as progress:
         progress.advance(MB)
         progress.start("offset map", MB)
         progress.done("offset map")
@@ -115,13 +115,13 @@ def test_bytes_between_passes_are_ignored(clock: Clock) -> None:
 
 
 def test_ending_a_pass_that_is_not_running_is_an_error(clock: Clock) -> None:
-    with Progress(io.StringIO(), clock) as progress, pytest.raises(KeyError, match="copy"):
+    with Progress(partial(print, file=io.StringIO()), clock) as progress, pytest.raises(KeyError, match="copy"):
         progress.done("copy")
 
 
 def test_a_terminal_gets_a_bar_with_bytes_and_rate(clock: Clock) -> None:
     lines, terminal = io.StringIO(), io.StringIO()
-    with Progress(lines, clock, StatusLine(terminal, lambda: 120, clock)) as progress:
+    with Progress(partial(print, file=lines), clock, StatusLine(terminal, lambda: 120, clock)) as progress:
         progress.start("offset map", 100 * MB)
         clock.now_s += 2
         progress.advance(50 * MB)
@@ -137,7 +137,7 @@ def test_a_terminal_gets_a_bar_with_bytes_and_rate(clock: Clock) -> None:
 
 def test_many_threads_may_advance_one_pass(clock: Clock) -> None:
     stream = io.StringIO()
-    with Progress(stream, clock) as progress:
+    with Progress(partial(print, file=stream), clock) as progress:
         progress.start("copy", 8000 * MB)
 
         def advance_often() -> None:
@@ -158,7 +158,7 @@ class Recorder(Progress):
     """Remembers what it was told, besides showing it."""
 
     def __init__(self) -> None:
-        super().__init__(io.StringIO())
+        super().__init__(str)
         self.advanced: list[int] = []
         self.before_the_gate = 0
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.executed import executed
 from tests.kafka.gateway import Gateway
 from tests.kafka.jars import REFERENCE_RULES
 from tools.benchmark.kafka_cleaner import NOW_MS, SETTINGS, clean_all
@@ -111,16 +112,17 @@ def ours_seconds(spark: Any, log_dir: Path) -> float:
     from compaction.options.table import SPARK
 
     reports: list[Any] = []
+    execute = compact.execute
 
     def run(_: Any, request: Any) -> Any:
-        reports.append(compact.clean(EngineChoice(SPARK, "", "compact", session=spark), request))
+        reports.append(execute(EngineChoice(SPARK, "", "compact", session=spark), request))
         return reports[0]
 
     begun = time.perf_counter()
     with Path(os.devnull).open("w") as quiet:
         stdout, sys.stdout = sys.stdout, quiet
         try:
-            code = compact.main(["--log-dir", str(log_dir), *_JOB], execute=run)
+            code = executed(compact, ["--log-dir", str(log_dir), *_JOB], run)
         finally:
             sys.stdout = stdout
     seconds = time.perf_counter() - begun
