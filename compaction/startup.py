@@ -12,7 +12,7 @@ to reach it:
 | ``spark.authenticate`` | ``true`` | without it, anyone can read blocks with keys and replace workers' functions at its ports |
 | ``spark.driver.bindAddress``, ``spark.driver.host`` | ``127.0.0.1`` | its ports are not reachable from other machines |
 | ``spark.ui.enabled`` | ``false`` | its pages have no password, and show all settings |
-| ``spark.local.dir`` | private: see ``compaction.engines.spark_jvm`` | everyone could read Spark's files there |
+| ``spark.local.dir`` | private: see ``compaction.engines.spark_session`` | everyone could read Spark's files there |
 | ``spark.ui.killEnabled`` | ``false`` | if there are pages, they cannot end a run |
 
 On all masters, Python workers do not import modules from their working directory (``PYTHONSAFEPATH``). Python 3.10 does not

@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.storagelevel import StorageLevel
 
 from compaction.engine import Emission, Items, Job, Place, Source, freeze_gc
-from compaction.engines.spool import Piece, Spool
+from compaction.engines.local import Piece, Spool
 from compaction.errors import CompactionError, UsageError
 from compaction.files.calls import driver_environment, environment
 from compaction.screen.steps import step
@@ -284,7 +284,7 @@ def _names(path: str) -> list[str] | None:
 
 
 def _failure(error: Exception) -> CompactionError:
-    from compaction.engines.spark_jobs import cause_in
+    from compaction.engines.spark import cause_in
 
     if (details := _GONE.search(str(error))) is not None:
         return CompactionError(f"the Spark Connect server does not answer: {details[1]}", hint=_AGAIN)

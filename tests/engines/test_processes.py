@@ -18,9 +18,7 @@ import pytest
 from compaction.config.request import ComparisonRequest
 from compaction.config.sources import Policy
 from compaction.engine import Job
-from compaction.engines.local import LocalEngine
-from compaction.engines.spool import Piece, Spool
-from compaction.engines.workers import POLL_INTERVAL_S
+from compaction.engines.local import POLL_INTERVAL_S, LocalEngine, Piece, Spool
 from compaction.errors import CompactionError
 from compaction.files import read_counter
 from compaction.policies.compare_policies import compare_with
