@@ -227,15 +227,7 @@ class _KeyErasure(Command):
             files=cleaner.limits.files,
         )
 
-    def measure(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
-        """Pass 2 without writing."""
-        return self._clean(logs, parts, writes=False)
-
-    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
-        """Pass 2."""
-        return self._clean(logs, parts, writes=not self._base.dry_run)
-
-    def _clean(
+    def clean(
         self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool
     ) -> CleanedParts[PartResult]:
         matched = [(part, [packed for slice_ in part.slices for packed in self._matches.get(slice_.id, ())]) for part in parts]

@@ -117,12 +117,14 @@ class Limits:
     :ivar sizes: sizes of the work, by default derived from the amount of data; they do not change the result
     :ivar space: the free space that outputs may use, by default unlimited
     :ivar files: how tasks access sources and outputs
+    :ivar dry_run: pass 2 only measures
     """
 
     broker: BrokerConfig
     sizes: Sizes | None = None
     space: SpaceBudget | None = None
     files: DiskFileSystem = field(default_factory=MixedFileSystem)
+    dry_run: bool = False
 
     def sizes_of(self, group_bytes: Sequence[int], cores: int) -> Sizes:
         """The sizes of the work on groups of segments of these sizes."""
@@ -166,11 +168,10 @@ class Method(Protocol):
     def resolve(self, cleaner: Cleaner, log: Log) -> None:
         """Sets ``txn_index`` and ``context`` of a log that pass 1 has scanned."""
 
-    def measure(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
-        """Pass 2 without writing; ``parts`` are in the order of logs and offsets."""
-
-    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
-        """Pass 2; in a dry run it only measures."""
+    def clean(
+        self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool
+    ) -> CleanedParts[PartResult]:
+        """Pass 2 over ``parts``, which are in the order of logs and offsets; it only measures unless it ``writes``."""
 
 
 class Cleaner:
@@ -249,7 +250,7 @@ class Cleaner:
         if space is None or not parts:
             return {}
         try:
-            lacking = logs_without_space(space, contexts, parts, lambda: method.measure(contexts, parts).results)
+            lacking = logs_without_space(space, contexts, parts, lambda: method.clean(contexts, parts, writes=False).results)
         except StorageError:
             # if the free space is unknown, the write fails when it is exhausted
             return {}
@@ -261,7 +262,7 @@ class Cleaner:
         contexts, parts = _contexts(logs), [part for log in logs for part in wave.parts(log)]
         if not parts:
             return
-        cleaned = method.clean(contexts, parts)
+        cleaned = method.clean(contexts, parts, writes=not self.limits.dry_run)
         for result in cleaned.results:
             self.logs[result.log].stats += result.stats
             self.logs[result.log].seconds += result.seconds

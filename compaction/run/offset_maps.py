@@ -48,19 +48,12 @@ class OffsetMaps:
     :param engine: runs the tasks
     :param sizes: how much one task reads
     :param refuse: returns why a log must not be cleaned, from its counts of records and of records without a key
-    :param dry_run: pass 2 only measures
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        sizes: Sizes,
-        now_ms: int,
-        refuse: Callable[[LogPlan, int, int], str | None],
-        *,
-        dry_run: bool = False,
+        self, engine: Engine, sizes: Sizes, now_ms: int, refuse: Callable[[LogPlan, int, int], str | None]
     ) -> None:
-        self._engine, self._sizes, self._now_ms, self._refuse, self._dry_run = engine, sizes, now_ms, refuse, dry_run
+        self._engine, self._sizes, self._now_ms, self._refuse = engine, sizes, now_ms, refuse
         self._maps: Shuffle | None = None
         #: what the tasks of pass 1 have read for each map
         self._readings: dict[int, Reading] = {}
@@ -247,17 +240,10 @@ class OffsetMaps:
         work = partial(clean_task, clean=clean, threads=threads)
         return CleanedParts.of(self._engine.run(job, Source(tasks, survivors, known), work))
 
-    def measure(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
-        """Pass 2 without writing."""
-        return self._clean(logs, parts, writes=False)
-
-    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
-        """Pass 2."""
-        return self._clean(logs, parts, writes=not self._dry_run)
-
-    def _clean(
+    def clean(
         self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool
     ) -> CleanedParts[PartResult]:
+        """Pass 2."""
         # the newest segments retain most records and take longest: they are scheduled first
         tasks = pack(parts[::-1], size_of, self._sizes.slice_bytes)
         maps = {

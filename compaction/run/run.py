@@ -334,7 +334,8 @@ class Run:
         planned = (log.settings for log in self._logs if log.is_planned)
         brokers = [settings.broker for settings in planned if settings is not None]
         to_store = self._request.output_dir is not None and not storage_of(self._request.output_dir).renames
-        return Limits(smallest_broker(brokers), self._sizes, files=MixedFileSystem() if to_store else self._files)
+        files = MixedFileSystem() if to_store else self._files
+        return Limits(smallest_broker(brokers), self._sizes, files=files, dry_run=self._request.dry_run)
 
     def _space_for(self, logs: Sequence[Log]) -> SpaceBudget | None:
         """The free space that outputs may use. A copy also needs space for all segments that are not cleaned.
