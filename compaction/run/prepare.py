@@ -121,9 +121,7 @@ def _read_settings(
 def _log(location: LogLocation, settings: Settings | CompactionError, view: LogView | CompactionError | None) -> Log:
     if isinstance(settings, CompactionError):
         return Log(location).fail(settings)
-    if isinstance(view, CompactionError):
-        return Log(location, settings).fail(view)
-    return Log(location, settings, view)
+    return Log(location, settings).fail(view) if isinstance(view, CompactionError) else Log(location, settings, view)
 
 
 def prepare(
