@@ -40,7 +40,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn, TypeVar, cast
 
-from compaction.engine import Emission, Items, Job, Place, Source
+from compaction.engine import Emit, Inputs, Items, Job, Place, Places, Source
 from compaction.engines.limits import oom_kills, usable_cores
 from compaction.errors import CompactionError
 from compaction.files import read_counter
@@ -189,26 +189,17 @@ class LocalEngine:
         if workers is not None:
             workers.close()
 
-    def run(self, job: Job, source: Source | Sequence[Any], work: Callable[..., R]) -> list[R]:
+    def run(self, job: Job, source: Inputs, work: Callable[..., R]) -> list[R]:
         """The result of ``work`` for each task, in order."""
         return self._map(job, _Run(Source.over(source), work), Source.over(source))
 
-    def shuffle(
-        self,
-        job: Job,
-        source: Source | Sequence[Any],
-        emit: Callable[..., Iterable[Emission]],
-        place: Callable[[Place], int],
-        parts: int,
-        *,
-        merges: bool = False,
-    ) -> _Shuffled:
+    def shuffle(self, job: Job, source: Inputs, emit: Emit, places: Places, *, merges: bool = False) -> _Shuffled:
         """Runs the tasks; the driver has the positions of their values. Each place comes once in any case."""
-        shuffled = _Shuffled([], [[] for _ in range(parts)])
+        shuffled = _Shuffled([], [[] for _ in range(places.parts)])
         for results, placed in self._map(job, _Emit(Source.over(source), emit), Source.over(source)):
             shuffled.results.extend(results)
             for place_of_piece, piece in placed:
-                shuffled.placed[place(place_of_piece)].append((place_of_piece, piece))
+                shuffled.placed[places(place_of_piece)].append((place_of_piece, piece))
         return shuffled
 
     def _map(self, job: Job, work: Callable[[Any, Spool], R], source: Source) -> list[R]:

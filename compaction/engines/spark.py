@@ -24,7 +24,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import RDD, Broadcast, SparkConf, SparkContext, SparkStageInfo, StatusTracker
 from pyspark.errors import PySparkException
 
-from compaction.engine import Emission, Job, Place, Source, freeze_gc
+from compaction.engine import Emission, Emit, Inputs, Job, Place, Places, Source, freeze_gc
 from compaction.engines.spark_session import errors_of_start
 from compaction.errors import CompactionError
 from compaction.files import read_counter
@@ -62,7 +62,7 @@ class SparkEngine:
         """Releases what shuffles need."""
         self._jobs.release()
 
-    def run(self, job: Job, source: Source | Sequence[Any], work: Callable[..., R]) -> list[R]:
+    def run(self, job: Job, source: Inputs, work: Callable[..., R]) -> list[R]:
         """The result of ``work`` for each task, in order."""
         source = Source.over(source)
         known = self._known(source)
@@ -72,21 +72,12 @@ class SparkEngine:
         finally:
             self._jobs.release(known)
 
-    def shuffle(
-        self,
-        job: Job,
-        source: Source | Sequence[Any],
-        emit: Callable[..., Iterable[Emission]],
-        place: Callable[[Place], int],
-        parts: int,
-        *,
-        merges: bool = False,
-    ) -> Shuffled:
+    def shuffle(self, job: Job, source: Inputs, emit: Emit, places: Places, *, merges: bool = False) -> Shuffled:
         """Runs nothing yet. The values of its tasks will be in Spark's shuffle files."""
         source = Source.over(source)
         # where tasks know much, there may be many places, too
-        known = self._known(source, place)
-        small: Any = place if known is None else None
+        known, parts = self._known(source, places), places.parts
+        small: Any = places if known is None else None
 
         def partition(of: Place | None) -> int:
             part_of = small if known is None else known.value[2]
@@ -99,10 +90,10 @@ class SparkEngine:
             shuffled = shuffled.reduceByKey(_extended, parts + 1, partition)
         return Shuffled(self, job, shuffled, parts, known)
 
-    def _known(self, source: Source, place: Callable[[Place], int] | None = None) -> Broadcast[Any] | None:
+    def _known(self, source: Source, places: Places | None = None) -> Broadcast[Any] | None:
         """What is known to all tasks, the tasks of the parts of a shuffle, and the function of places."""
         tasks = None if source.items is None else source.tasks
-        return None if source.known is None and tasks is None else self._jobs.broadcast((source.known, tasks, place))
+        return None if source.known is None and tasks is None else self._jobs.broadcast((source.known, tasks, places))
 
     def _over(
         self,

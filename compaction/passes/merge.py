@@ -74,10 +74,12 @@ def resolve_into_parts(shards: Items, maps: Mapping[int, MapParts], load_factor:
 class PartPlaces:
     """The tasks of pass 2 by place. The numbers of keys go to the task of the map's first part.
 
+    :ivar parts: the number of tasks
     :ivar tasks: the task of each part
     :ivar first: the first part of each map
     """
 
+    parts: int
     tasks: Mapping[Hashable, int]
     first: Mapping[int, Hashable]
 

@@ -202,7 +202,7 @@ class OffsetMaps:
         self._load_factor = settings.load_factor
         places = ShardPlaces.of(shards, self._sizes.reducer_entries, 2 * self._engine.cores)
         job, emit = Job.reading("pass 1", description, tasks), partial(scan, settings=settings)
-        self._maps = self._engine.shuffle(job, Source(tasks, known=known), emit, places, places.tasks, merges=True)
+        self._maps = self._engine.shuffle(job, Source(tasks, known=known), emit, places, merges=True)
         summaries = self._maps.results
         accepted = {summary.slice_id: summary for summary in map(summary_of, summaries)}
         self._readings = {}
@@ -234,9 +234,9 @@ class OffsetMaps:
         """
         maps = {number: replace(parts, reading=self._readings[number]) for number, parts in maps.items()}
         task_of = {part.id: number for number, task in enumerate(tasks) for part in task}
-        places = PartPlaces(task_of, {number: parts.ids[0] for number, parts in maps.items()})
+        places = PartPlaces(len(tasks), task_of, {number: parts.ids[0] for number, parts in maps.items()})
         resolve = partial(resolve_into_parts, maps=maps, load_factor=self._load_factor)
-        survivors = self._engine.shuffle(Job("resolve the map shards"), Source(items=self._maps), resolve, places, len(tasks))
+        survivors = self._engine.shuffle(Job("resolve the map shards"), Source(items=self._maps), resolve, places)
         work = partial(clean_task, clean=clean, threads=threads)
         return CleanedParts.of(self._engine.run(job, Source(tasks, survivors, known), work))
 
