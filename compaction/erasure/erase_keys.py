@@ -198,7 +198,7 @@ class _KeyErasure(Command):
         keys, left = self._found[log.location] = FoundKeys.joined(erased), FoundKeys.joined(remaining)
         log.keys = self._key_counts[log.number] = len(keys.hashes)
         plan = narrowed(log.compaction, frozenset(matched), self._reason(log, len(matched), keys.total, left.total))
-        log.plan = replace(log.plan, compaction=plan)
+        log.planned = replace(log.plan, compaction=plan)
         log.slices = [part for part in log.slices if bases[part.segment_index] in matched]
 
     def _reason(self, log: Log, segments: int, records: int, left: int) -> str:

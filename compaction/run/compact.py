@@ -130,7 +130,7 @@ def sample_keys(files: FileSystem, logs: Sequence[Log]) -> None:
         except CompactionError:
             # what cannot be read fails the log when it is cleaned
             continue
-        log.plan = replace(log.plan, compaction=replace(log.compaction, sampled_share=share))
+        log.planned = replace(log.plan, compaction=replace(log.compaction, sampled_share=share))
 
 
 def _sampled_share(files: FileSystem, plan: LogPlan, blocks: int, secret: HashSecret) -> float:

@@ -73,7 +73,8 @@ class Log:
     """See the module's table.
 
     :ivar view: the log as it was read, ``None`` after an error
-    :ivar planned: its plan, or the error that it failed with before
+    :ivar planned: its plan, ``None`` after an error
+    :ivar cause: the error that it failed with before it had a plan
     :ivar directory: where tasks write the outputs
     :ivar number: identifies the log in slices, tasks and shuffles of the run
     :ivar txn_index: aborted transactions of each group's output
@@ -91,7 +92,8 @@ class Log:
     location: LogLocation
     settings: Settings | None = None
     view: LogView | None = None
-    planned: PolicyPlan | CompactionError | None = None
+    planned: PolicyPlan | None = None
+    cause: CompactionError | None = None
     directory: str = ""
     number: int = 0
     slices: Sequence[Slice] = ()
@@ -115,22 +117,13 @@ class Log:
     @property
     def plan(self) -> PolicyPlan:
         """The plan of a log that has one."""
-        if not isinstance(self.planned, PolicyPlan):
+        if self.planned is None:
             raise TypeError(f"{self.location} has no plan")
         return self.planned
 
-    @plan.setter
-    def plan(self, plan: PolicyPlan) -> None:
-        self.planned = plan
-
     @property
     def is_planned(self) -> bool:
-        return isinstance(self.planned, PolicyPlan)
-
-    @property
-    def cause(self) -> CompactionError | None:
-        """The error of a log that has no plan."""
-        return self.planned if isinstance(self.planned, CompactionError) else None
+        return self.planned is not None
 
     @property
     def compaction(self) -> LogPlan:
@@ -159,7 +152,7 @@ class Log:
 
     def fail(self, error: CompactionError) -> Log:
         """The log after an error that leaves it without a plan."""
-        self.error, self.planned = str(error), error
+        self.error, self.cause, self.planned = str(error), error, None
         return self
 
     def release(self) -> None:

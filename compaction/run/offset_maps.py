@@ -285,7 +285,7 @@ def _check_txn_indexes(cleaner: Cleaner, log: Log) -> None:
     plan = log.compaction
     view = repaired_after_scan(cleaner.fs, plan.view, log.totals.txn_rows, plan.first_uncleanable_offset)
     if view is not plan.view:
-        log.plan = replace(log.plan, compaction=replace(plan, view=view))
+        log.planned = replace(log.plan, compaction=replace(plan, view=view))
         _find_aborted(cleaner, log)
 
 

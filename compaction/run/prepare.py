@@ -137,7 +137,7 @@ def prepare(
     for log in logs:
         if log.settings is not None and log.view is not None:
             try:
-                log.plan = plan_for(log.view, log.settings)
+                log.planned = plan_for(log.view, log.settings)
             except Exception as error:
                 log.fail(as_log_error(error, log.location.path))
     return logs
