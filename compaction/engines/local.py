@@ -138,7 +138,6 @@ def _unnamed_file() -> BinaryIO:
         return tempfile.TemporaryFile(buffering=0)
 
 
-
 #: jobs that read less run in this process: a worker takes as long to start
 INLINE_BYTES = 32 << 20
 
@@ -282,7 +281,6 @@ def _by_place(placed: Placed) -> Items:
         pieces.setdefault(place, []).append(piece)
     for place, of_place in pieces.items():
         yield place, map(Piece.load, of_place)
-
 
 
 #: seconds between looks at the bytes that workers have read

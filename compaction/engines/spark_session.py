@@ -1,16 +1,5 @@
-"""Starts the Spark session of a command, or one with Spark SQL. Settings of the user are kept, missing ones are added:
-
-| setting | default | why |
-| --- | --- | --- |
-| ``spark.shuffle.compress`` | ``false`` | hashes and offsets do not compress |
-| ``spark.buffer.size`` | 1 MiB | few large values pass between the JVM and Python |
-| ``spark.python.worker.reuse`` | ``true`` | a new worker has to load the kernels |
-| ``spark.python.worker.memory`` | 1 GiB | a worker with more memory, including its map, spills its shuffle output |
-| ``spark.sql.execution.arrow.pyspark.enabled`` | ``true`` | columnar transfer to and from Python |
-| ``spark.log.level`` | ``ERROR`` | the command reports errors; an occupied UI port is not one |
-| ``spark.ui.showConsoleProgress`` | ``false`` | the command shows its own progress |
-| ``spark.ui.liveUpdate.period`` | ``0`` | completed tasks count at once, not with the next heartbeat |
-| ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see ``compaction.kernels.cache`` | workers need not search for it |
+"""Starts the Spark session of a command, or one with Spark SQL. Settings of the user are kept, missing ones are added
+(``DEFAULTS``; local workers use the kernel cache of this process).
 
 ``compaction.startup`` has those that keep other users out. ``spark.shuffle.file.buffer`` keeps Spark's default: each
 core may hold one such buffer for each of 200 partitions, which with 1 MiB would not fit into the heap of eight cores.
@@ -232,14 +221,14 @@ _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
-        "spark.shuffle.compress": "false",
-        "spark.buffer.size": "1048576",
-        "spark.python.worker.reuse": "true",
-        "spark.python.worker.memory": "1g",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.log.level": "ERROR",
-        _CONSOLE_PROGRESS: "false",
-        "spark.ui.liveUpdate.period": "0",
+        "spark.shuffle.compress": "false",  # hashes and offsets do not compress
+        "spark.buffer.size": "1048576",  # few large values pass between the JVM and Python
+        "spark.python.worker.reuse": "true",  # a new worker has to load the kernels
+        "spark.python.worker.memory": "1g",  # a worker with more memory, including its map, spills its shuffle output
+        "spark.sql.execution.arrow.pyspark.enabled": "true",  # columnar transfer to and from Python
+        "spark.log.level": "ERROR",  # the command reports errors; an occupied UI port is not one
+        _CONSOLE_PROGRESS: "false",  # the command shows its own progress
+        "spark.ui.liveUpdate.period": "0",  # completed tasks count at once, not with the next heartbeat
     }
 )
 

@@ -227,9 +227,7 @@ class _KeyErasure(Command):
             files=cleaner.limits.files,
         )
 
-    def clean(
-        self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool
-    ) -> CleanedParts[PartResult]:
+    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool) -> CleanedParts[PartResult]:
         matched = [(part, [packed for slice_ in part.slices for packed in self._matches.get(slice_.id, ())]) for part in parts]
         tasks = pack(matched, lambda task: task[0].size_bytes, self._slice_bytes)
         job = pass_2(parts, [[part for part, _ in task] for task in tasks], writes=writes)

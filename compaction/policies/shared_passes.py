@@ -132,9 +132,7 @@ class SharedMaps(OffsetMaps):
         self.described = self._describe(by_id)
         return [_for_plan(slice_, self._shared(slice_), by_id[self._shared(slice_).id].summary) for slice_ in slices]
 
-    def clean(
-        self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool
-    ) -> CleanedParts[PartResult]:
+    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool) -> CleanedParts[PartResult]:
         """Pass 2 over the slices of ``parts``; nothing is written in any case."""
         cases = {
             number: contexts

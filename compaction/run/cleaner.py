@@ -136,9 +136,7 @@ class Method(Protocol):
     def resolve(self, cleaner: Cleaner, log: Log) -> None:
         """Sets ``txn_index`` and ``context`` of a log that pass 1 has scanned."""
 
-    def clean(
-        self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool
-    ) -> CleanedParts[PartResult]:
+    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool) -> CleanedParts[PartResult]:
         """Pass 2 over ``parts``, which are in the order of logs and offsets; it only measures unless it ``writes``."""
 
 

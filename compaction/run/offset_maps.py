@@ -50,9 +50,7 @@ class OffsetMaps:
     :param refuse: returns why a log must not be cleaned, from its counts of records and of records without a key
     """
 
-    def __init__(
-        self, engine: Engine, sizes: Sizes, now_ms: int, refuse: Callable[[LogPlan, int, int], str | None]
-    ) -> None:
+    def __init__(self, engine: Engine, sizes: Sizes, now_ms: int, refuse: Callable[[LogPlan, int, int], str | None]) -> None:
         self._engine, self._sizes, self._now_ms, self._refuse = engine, sizes, now_ms, refuse
         self._maps: Shuffle | None = None
         #: what the tasks of pass 1 have read for each map
@@ -240,9 +238,7 @@ class OffsetMaps:
         work = partial(clean_task, clean=clean, threads=threads)
         return CleanedParts.of(self._engine.run(job, Source(tasks, survivors, known), work))
 
-    def clean(
-        self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool
-    ) -> CleanedParts[PartResult]:
+    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool) -> CleanedParts[PartResult]:
         """Pass 2."""
         # the newest segments retain most records and take longest: they are scheduled first
         tasks = pack(parts[::-1], size_of, self._sizes.slice_bytes)
