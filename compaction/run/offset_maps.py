@@ -232,7 +232,7 @@ class OffsetMaps:
         """
         maps = {number: replace(parts, reading=self._readings[number]) for number, parts in maps.items()}
         task_of = {part.id: number for number, task in enumerate(tasks) for part in task}
-        places = PartPlaces(len(tasks), task_of, {number: parts.ids[0] for number, parts in maps.items()})
+        places = PartPlaces(len(tasks), task_of)
         resolve = partial(resolve_into_parts, maps=maps, load_factor=self._load_factor)
         survivors = self._engine.shuffle(Job("resolve the map shards"), Source(items=self._maps), resolve, places)
         work = partial(clean_task, clean=clean, threads=threads)
