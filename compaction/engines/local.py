@@ -35,6 +35,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -190,12 +191,14 @@ class LocalEngine:
 
     def run(self, job: Job, source: Inputs, work: Callable[..., R]) -> list[R]:
         """The result of ``work`` for each task, in order."""
-        return self._map(job, _Run(Source.over(source), work), Source.over(source))
+        source = Source.over(source)
+        return self._map(job, partial(_run, source.of(work), source.known), source)
 
     def shuffle(self, job: Job, source: Inputs, emit: Emit, places: Places, *, merges: bool = False) -> _Shuffled:
         """Runs the tasks; the driver has the positions of their values. Each place comes once in any case."""
         shuffled = _Shuffled([], [[] for _ in range(places.parts)])
-        for results, placed in self._map(job, _Emit(Source.over(source), emit), Source.over(source)):
+        source = Source.over(source)
+        for results, placed in self._map(job, partial(_emit, source.of(emit), source.known), source):
             shuffled.results.extend(results)
             for place_of_piece, piece in placed:
                 shuffled.placed[places(place_of_piece)].append((place_of_piece, piece))
@@ -250,28 +253,21 @@ class LocalEngine:
         return result
 
 
-class _Run:
+def _run(function: Callable[[Any, Any, Any], R], known: Any, inputs: tuple[Any, Placed | None], _: Spool) -> R:
     """Runs a task."""
-
-    def __init__(self, source: Source, function: Callable[..., Any]) -> None:
-        self._function, self._known = source.of(function), source.known
-
-    def __call__(self, inputs: tuple[Any, Placed | None], _: Spool) -> Any:
-        task, placed = inputs
-        return self._function(task, None if placed is None else _by_place(placed), self._known)
+    task, placed = inputs
+    return function(task, None if placed is None else _by_place(placed), known)
 
 
-class _Emit(_Run):
+def _emit(function: Emit, known: Any, inputs: tuple[Any, Placed | None], spool: Spool) -> tuple[list[Any], Placed]:
     """Runs a task that emits values: returns those for the driver, and the positions of the others."""
-
-    def __call__(self, inputs: tuple[Any, Placed | None], spool: Spool) -> tuple[list[Any], Placed]:
-        results, placed = list[Any](), Placed()
-        for place, value in super().__call__(inputs, spool):
-            if place is None:
-                results.append(value)
-            else:
-                placed.append((place, spool.put(value)))
-        return results, placed
+    results, placed = list[Any](), Placed()
+    for place, value in _run(function, known, inputs, spool):
+        if place is None:
+            results.append(value)
+        else:
+            placed.append((place, spool.put(value)))
+    return results, placed
 
 
 def _by_place(placed: Placed) -> Items:
