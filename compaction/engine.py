@@ -154,12 +154,29 @@ class Source:
         return len(self.tasks or ()) if self.items is None else self.items.parts
 
     @staticmethod
-    def over(source: Source | Sequence[Any]) -> Source:
+    def over(source: Inputs) -> Source:
         return source if isinstance(source, Source) else Source(source)
 
 
 def _call(function: Callable[..., R], given: tuple[bool, bool, bool], *arguments: Any) -> R:
     return function(*(argument for argument, is_given in zip(arguments, given, strict=True) if is_given))
+
+
+#: what tasks get: a source, or the values of its tasks alone
+Inputs = Source | Sequence[Any]
+#: emits values for each task
+Emit = Callable[..., Iterable[Emission]]
+
+
+class Places(Protocol):
+    """The part of each place; it is sent to tasks."""
+
+    @property
+    def parts(self) -> int:
+        """Their number."""
+
+    def __call__(self, place: Place) -> int:
+        """Below ``parts``."""
 
 
 class Engine(Protocol):
@@ -172,22 +189,12 @@ class Engine(Protocol):
     def cores(self) -> int:
         """Number of tasks that run concurrently."""
 
-    def run(self, job: Job, source: Source | Sequence[Any], work: Callable[..., R]) -> list[R]:
+    def run(self, job: Job, source: Inputs, work: Callable[..., R]) -> list[R]:
         """The result of ``work`` for each task, in order."""
 
-    def shuffle(
-        self,
-        job: Job,
-        source: Source | Sequence[Any],
-        emit: Callable[..., Iterable[Emission]],
-        place: Callable[[Place], int],
-        parts: int,
-        *,
-        merges: bool = False,
-    ) -> Shuffle:
+    def shuffle(self, job: Job, source: Inputs, emit: Emit, places: Places, *, merges: bool = False) -> Shuffle:
         """Brings the values that ``emit`` emits for each task together by place. No named file contains them.
 
-        :param place: the part of a place, below ``parts``
         :param merges: each place comes once, with all of its values; else it may come several times
         """
 
@@ -216,7 +223,7 @@ def exchange(
     :param join: called with all items of some places, in no order; the items are read one at a time
     :param reducers: number of calls of ``join``
     """
-    shuffle = engine.shuffle(job, tasks, emit, ByPlace(reducers), reducers)
+    shuffle = engine.shuffle(job, tasks, emit, ByPlace(reducers))
     try:
         joined = engine.run(Job(job.description), Source(items=shuffle), partial(_join, join))
     finally:

@@ -259,7 +259,7 @@ def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({}))
     :raises UsageError: there is no suitable Java
     """
     require_java()
-    from compaction.engines.spark_jobs import SPARK_ERRORS, failure
+    from compaction.engines.spark import SPARK_ERRORS, failure
     from compaction.engines.spark_session import build_plain_session, warn_of_exposures
 
     step("starting Spark")

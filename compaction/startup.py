@@ -5,15 +5,8 @@ the end of its JVM. Under ``spark-submit`` and with a caller's session the JVM i
 when it is used.
 
 Of the settings, those of the user take precedence. On local masters, the driver is all of Spark, and no other process needs
-to reach it:
-
-| setting | value | why |
-| --- | --- | --- |
-| ``spark.authenticate`` | ``true`` | without it, anyone can read blocks with keys and replace workers' functions at its ports |
-| ``spark.driver.bindAddress``, ``spark.driver.host`` | ``127.0.0.1`` | its ports are not reachable from other machines |
-| ``spark.ui.enabled`` | ``false`` | its pages have no password, and show all settings |
-| ``spark.local.dir`` | private: see ``compaction.engines.spark_jvm`` | everyone could read Spark's files there |
-| ``spark.ui.killEnabled`` | ``false`` | if there are pages, they cannot end a run |
+to reach it (``LOCAL``). ``spark.local.dir`` is private there (``compaction.engines.spark_session``): everyone could read
+Spark's files.
 
 On all masters, Python workers do not import modules from their working directory (``PYTHONSAFEPATH``). Python 3.10 does not
 have it: local sessions refuse to start in directories in which others can plant modules.
@@ -54,11 +47,11 @@ EVERYWHERE: Mapping[str, str] = MappingProxyType({"spark.executorEnv.PYTHONSAFEP
 #: on local masters
 LOCAL: Mapping[str, str] = MappingProxyType(
     {
-        AUTHENTICATE: "true",
-        "spark.driver.bindAddress": LOOPBACK,
+        AUTHENTICATE: "true",  # without it, anyone can read blocks with keys and replace workers' functions at its ports
+        "spark.driver.bindAddress": LOOPBACK,  # its ports are not reachable from other machines
         "spark.driver.host": LOOPBACK,
-        UI: "false",
-        "spark.ui.killEnabled": "false",
+        UI: "false",  # its pages have no password, and show all settings
+        "spark.ui.killEnabled": "false",  # if there are pages, they cannot end a run
     }
 )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from compaction.engine import Emission, Job, Place, Source
+from compaction.engine import Emit, Inputs, Job, Place, Places, Source
 
 R = TypeVar("R")
 
@@ -32,28 +32,19 @@ class LocalPasses:
     def __init__(self, cores: int = 2) -> None:
         self.cores = cores
 
-    def run(self, job: Job, source: Source | Sequence[Any], work: Callable[..., R]) -> list[R]:
+    def run(self, job: Job, source: Inputs, work: Callable[..., R]) -> list[R]:
         source = Source.over(source)
         items = [None] * len(source) if source.items is None else [found.items() for found in source.items.values]  # type: ignore[attr-defined]
         function = source.of(work)
         tasks = [None] * len(source) if source.tasks is None else source.tasks
         return [function(task, part, source.known) for task, part in zip(tasks, items, strict=True)]
 
-    def shuffle(
-        self,
-        job: Job,
-        source: Source | Sequence[Any],
-        emit: Callable[..., Iterable[Emission]],
-        place: Callable[[Place], int],
-        parts: int,
-        *,
-        merges: bool = False,
-    ) -> Shuffled:
-        shuffled = Shuffled([], [{} for _ in range(parts)])
+    def shuffle(self, job: Job, source: Inputs, emit: Emit, places: Places, *, merges: bool = False) -> Shuffled:
+        shuffled = Shuffled([], [{} for _ in range(places.parts)])
         for emitted in self.run(job, source, lambda *inputs: list(emit(*inputs))):
             for to, value in emitted:
                 if to is None:
                     shuffled.results.append(value)
                 else:
-                    shuffled.values[place(to)].setdefault(to, []).append(value)
+                    shuffled.values[places(to)].setdefault(to, []).append(value)
         return shuffled

@@ -271,8 +271,7 @@ class TestExampleConfiguration:
 
 
 def test_the_spark_settings_agree_with_what_a_session_sets_itself() -> None:
-    from compaction.engines.spark_jvm import C1_ONLY
-    from compaction.engines.spark_session import DEFAULTS
+    from compaction.engines.spark_session import C1_ONLY, DEFAULTS
 
     lines = (ROOT / "conf/spark-defaults.conf").read_text().splitlines()
     settings = dict(line.split(None, 1) for line in lines if line and not line.startswith("#"))

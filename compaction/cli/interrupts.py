@@ -28,7 +28,7 @@ _CHANGED, _UNCHANGED = "the next run completes or undoes the changes of this one
 _STANDARD_ERROR = 2
 #: after which a signal is sent again whose exception was lost
 _AGAIN_S = 0.05
-_JVM = "compaction.engines.spark_jvm"
+_JVM = "compaction.engines.spark_session"
 _reported = threading.Event()
 #: whether the command may have changed logs, or a copy of them
 _changing = threading.Event()

@@ -152,7 +152,7 @@ class _ThroughJvm(io.StringIO):
     """Writes to the standard error of the JVM that started this process."""
 
     def write(self, text: str) -> int:
-        from compaction.engines.spark_jvm import print_to_jvm_errors
+        from compaction.engines.spark_session import print_to_jvm_errors
 
         print_to_jvm_errors(text)
         return len(text)

@@ -26,8 +26,8 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.storagelevel import StorageLevel
 
-from compaction.engine import Emission, Items, Job, Place, Source, freeze_gc
-from compaction.engines.spool import Piece, Spool
+from compaction.engine import Emit, Inputs, Items, Job, Places, Source, freeze_gc
+from compaction.engines.local import Piece, Spool
 from compaction.errors import CompactionError, UsageError
 from compaction.files.calls import driver_environment, environment
 from compaction.screen.steps import step
@@ -151,7 +151,7 @@ class ConnectEngine:
         # an open connection would keep the interpreter from ending
         self._spark.client.close()
 
-    def run(self, job: Job, source: Source | Sequence[Any], work: Callable[..., R]) -> list[R]:
+    def run(self, job: Job, source: Inputs, work: Callable[..., R]) -> list[R]:
         """The result of ``work`` for each task, in order."""
         source = Source.over(source)
         if not len(source):
@@ -162,19 +162,10 @@ class ConnectEngine:
             raise CompactionError(f"Spark returned the results of {len(found)} tasks, expected {len(source)}", hint=_AGAIN)
         return [found[number] for number in sorted(found)]
 
-    def shuffle(
-        self,
-        job: Job,
-        source: Source | Sequence[Any],
-        emit: Callable[..., Iterable[Emission]],
-        place: Callable[[Place], int],
-        parts: int,
-        *,
-        merges: bool = False,
-    ) -> Shuffled:
+    def shuffle(self, job: Job, source: Inputs, emit: Emit, places: Places, *, merges: bool = False) -> Shuffled:
         """Runs nothing yet. What merges is kept by the executors: it is used twice."""
         source = Source.over(source)
-        task = partial(_emit, source.of(emit), source.known, environment(), place, parts)
+        task, parts = partial(_emit, source.of(emit), source.known, environment(), places), places.parts
         with self._told():
             rows = self._parts(source).mapInArrow(task, _SCHEMA) if len(source) else self._rows([])
             if not merges:
@@ -284,7 +275,7 @@ def _names(path: str) -> list[str] | None:
 
 
 def _failure(error: Exception) -> CompactionError:
-    from compaction.engines.spark_jobs import cause_in
+    from compaction.engines.spark import cause_in
 
     if (details := _GONE.search(str(error))) is not None:
         return CompactionError(f"the Spark Connect server does not answer: {details[1]}", hint=_AGAIN)
@@ -370,12 +361,7 @@ def _run(
 
 
 def _emit(
-    function: Callable[[Any, Any, Any], Iterable[Emission]],
-    known: Any,
-    variables: dict[str, str],
-    place: Callable[[Place], int],
-    parts: int,
-    batches: Iterable[pa.RecordBatch],
+    function: Emit, known: Any, variables: dict[str, str], places: Places, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """A task of ``shuffle``. Its values have numbers that no other task has, and the same ones when it is repeated."""
     inputs = _inputs(batches)
@@ -384,6 +370,6 @@ def _emit(
     number, task, items = inputs
     with driver_environment(variables):
         yield from _batches(
-            (parts if to is None else place(to), (number + 1 << 32) + count, pickle.dumps(to), value)
+            (places.parts if to is None else places(to), (number + 1 << 32) + count, pickle.dumps(to), value)
             for count, (to, value) in enumerate(function(task, items, known))
         )

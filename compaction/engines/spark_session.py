@@ -1,33 +1,32 @@
-"""Starts the Spark session of a command, or one with Spark SQL. Settings of the user are kept, missing ones are added:
-
-| setting | default | why |
-| --- | --- | --- |
-| ``spark.shuffle.compress`` | ``false`` | hashes and offsets do not compress |
-| ``spark.buffer.size`` | 1 MiB | few large values pass between the JVM and Python |
-| ``spark.python.worker.reuse`` | ``true`` | a new worker has to load the kernels |
-| ``spark.python.worker.memory`` | 1 GiB | a worker with more memory, including its map, spills its shuffle output |
-| ``spark.sql.execution.arrow.pyspark.enabled`` | ``true`` | columnar transfer to and from Python |
-| ``spark.log.level`` | ``ERROR`` | the command reports errors; an occupied UI port is not one |
-| ``spark.ui.showConsoleProgress`` | ``false`` | the command shows its own progress |
-| ``spark.ui.liveUpdate.period`` | ``0`` | completed tasks count at once, not with the next heartbeat |
-| ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see ``compaction.kernels.cache`` | workers need not search for it |
+"""Starts the Spark session of a command, or one with Spark SQL. Settings of the user are kept, missing ones are added
+(``DEFAULTS``; local workers use the kernel cache of this process).
 
 ``compaction.startup`` has those that keep other users out. ``spark.shuffle.file.buffer`` keeps Spark's default: each
 core may hold one such buffer for each of 200 partitions, which with 1 MiB would not fit into the heap of eight cores.
 
 Under ``spark-submit`` and in a plain Python program it is the same; the latter runs locally on all cores.
+
+Spark's default directories for temporary files can be read by everyone and remain if a run is killed; they contain shuffled
+data, which for some commands includes complete keys. Spark is therefore given directories that nobody else may enter; this
+package's own files are in such directories, too. A lock shows that the run has not ended. The next run of the same user removes
+directories that nobody has locked. It does not touch links, directories of others, and parents in which others could have
+renamed directories of this user.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import logging
 import os
 import shutil
+import stat
 import sys
 import tempfile
+import threading
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,33 +34,201 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from compaction import startup as protection
-from compaction.engines.spark_jvm import C1_ONLY, LOCAL_DIRS, choose_jvm_options, private_dirs, start_jvm
 from compaction.files import read_counter
-from compaction.kernels.cache import CACHE_DIR, NO_CACHE, process_cache_dir
+from compaction.kernels.ownership import why_not_private
+from compaction.screen.steps import FOREIGN
 from compaction.startup import MASTER, is_local, require_safe_jvm
 
-_EXECUTOR_ENVIRONMENT = "spark.executorEnv."
-_EXECUTOR_CACHE_DIR = _EXECUTOR_ENVIRONMENT + CACHE_DIR
+_LOG = logging.getLogger(__name__)
+
+_PREFIX = "kafka-log-compaction-local-"
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def private_dirs(parents: str) -> str:
+    """New private directories, one in each of ``parents``; both are separated by commas, as in ``spark.local.dir``.
+
+    They are removed when this process ends.
+
+    :raises OSError: one cannot be created
+    """
+    return ",".join(_private_dir(Path(parent.strip()).absolute()) for parent in parents.split(","))
+
+
+def _private_dir(parent: Path) -> str:
+    parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(parent)
+    new = Path(tempfile.mkdtemp(prefix=".kafka-log-compaction-", dir=parent))
+    # the descriptor is never closed: it holds the lock
+    _locked(new)
+    # renamed once it is locked: other runs remove unlocked directories of this name
+    path = new.rename(parent / f"{_PREFIX}{new.name.rpartition('-')[2]}")
+    atexit.register(_remove, path, os.getpid())
+    return str(path)
+
+
+def _remove(path: Path, pid: int) -> None:
+    # not in forks of this process
+    if os.getpid() == pid:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    if why_not_private(parent, shared=True):
+        return
+    for path in parent.glob(f"{_PREFIX}*"):
+        opened = _locked(path)
+        if opened is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(opened)
+
+
+def _locked(directory: Path) -> int | None:
+    """A descriptor that locks a private directory of this user; ``None`` if it is none, or another process has locked it."""
+    try:
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(opened)
+        if status.st_uid == os.geteuid() and not status.st_mode & _OTHERS:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return opened
+    except OSError:
+        # another process has locked it, or this file system has no locks
+        pass
+    os.close(opened)
+    return None
+
+
+#: environment variable that takes precedence over ``spark.local.dir``
+LOCAL_DIRS = "SPARK_LOCAL_DIRS"
+#: the Python with which Spark looks for data sources
 _DRIVER_PYTHON = "PYSPARK_DRIVER_PYTHON"
+#: "WARNING: Using incubator modules: jdk.incubator.vector", which Spark uses for linear algebra
+_MODULE_WARNING = "Using incubator modules"
+_RELAY_TIMEOUT_S = 5.0
+#: option of a command's JVM: code of the second compiler does not pay off in its short life
+C1_ONLY = "-XX:TieredStopAtLevel=1"
+_LOG_FILE = Path(__file__).with_name("log4j2.properties")
+_LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
+
+_silent = threading.Event()
+#: lines of the standard error of a JVM that is starting
+_held: list[str] = []
+_holding = threading.Lock()
+
+
+def errors_of_start() -> str:
+    """The standard error of a JVM that has failed to start."""
+    return "\n".join(_held)
+
+
+def start_jvm() -> None:
+    """Starts the JVM, and relays its standard error once it has started, except for its warning about a module that Spark's
+    launcher adds: no option suppresses that. It looks for data sources with this Python, unless the user chose one."""
+    _held.clear()
+    read_end, write_end = os.pipe()
+    relay = threading.Thread(target=_relay_errors, args=(read_end,), name="standard error of the JVM", daemon=True)
+    relay.start()
+    try:
+        with _environment({**_local_jvm_variables(), **_own_python()}):
+            gateway = launch_gateway(popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
+    finally:
+        os.close(write_end)
+        if SparkContext._gateway is None:
+            relay.join(_RELAY_TIMEOUT_S)
+        else:
+            with _holding:
+                for line in _held:
+                    FOREIGN.warning("%s", line)
+                _held.clear()
+
+
+def _local_jvm_variables() -> dict[str, str]:
+    settings = protection.configured(os.environ)
+    if not protection.is_local(settings.get(protection.MASTER, protection.LOCAL_MASTER)):
+        return {}
+    dirs = os.environ.get(LOCAL_DIRS)
+    variables = {LOCAL_DIRS: private_dirs(dirs)} if dirs else {}
+    if settings.get(protection.UI) == "true" and protection.LOCAL_ADDRESS not in os.environ:
+        variables[protection.LOCAL_ADDRESS] = protection.LOOPBACK
+    return variables
+
+
+def _own_python() -> dict[str, str]:
+    chosen = _DRIVER_PYTHON in os.environ or "PYSPARK_PYTHON" in os.environ
+    return {} if chosen else {_DRIVER_PYTHON: sys.executable}
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    previous = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            if name in previous:
+                os.environ[name] = previous[name]
+            else:
+                del os.environ[name]
+
+
+def silence_jvm() -> None:
+    _silent.set()
+
+
+def _relay_errors(read_end: int) -> None:
+    with os.fdopen(read_end, encoding="utf-8", errors="backslashreplace") as lines:
+        for line in lines:
+            if _MODULE_WARNING in line or _silent.is_set():
+                continue
+            with _holding:
+                if SparkContext._gateway is None:
+                    _held.append(line.rstrip("\n"))
+                else:
+                    FOREIGN.warning("%s", line.rstrip("\n"))
+
+
+def print_to_jvm_errors(text: str) -> None:
+    """Writes to the standard error of the JVM that started this process (``spark-submit``)."""
+    SparkContext._ensure_initialized()
+    jvm: Any = SparkContext._jvm
+    jvm.System.err.print(text)
+    jvm.System.err.flush()
+
+
+def choose_jvm_options(*more: str) -> None:
+    """Sets options of the JVM to be started unless the user did: log errors only, from the first line, and ``more``."""
+    options = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    logging = f"{_LOG_CONFIGURATION}={_LOG_FILE.as_uri()}"
+    for option in (logging, *more):
+        if option.partition("=")[0] not in options:
+            options += f" {option}"
+    os.environ["SPARK_SUBMIT_OPTS"] = options.strip()
+
+
+_EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGE = "kafka-log-compaction-driver.zip"
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 
-_LOG = logging.getLogger(__name__)
-
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
-        "spark.shuffle.compress": "false",
-        "spark.buffer.size": "1048576",
-        "spark.python.worker.reuse": "true",
-        "spark.python.worker.memory": "1g",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.log.level": "ERROR",
-        _CONSOLE_PROGRESS: "false",
-        "spark.ui.liveUpdate.period": "0",
+        "spark.shuffle.compress": "false",  # hashes and offsets do not compress
+        "spark.buffer.size": "1048576",  # few large values pass between the JVM and Python
+        "spark.python.worker.reuse": "true",  # a new worker has to load the kernels
+        "spark.python.worker.memory": "1g",  # a worker with more memory, including its map, spills its shuffle output
+        "spark.sql.execution.arrow.pyspark.enabled": "true",  # columnar transfer to and from Python
+        "spark.log.level": "ERROR",  # the command reports errors; an occupied UI port is not one
+        _CONSOLE_PROGRESS: "false",  # the command shows its own progress
+        "spark.ui.liveUpdate.period": "0",  # completed tasks count at once, not with the next heartbeat
     }
 )
 
@@ -211,9 +378,12 @@ def _warn(text: str) -> None:
 def _share_kernel_cache(conf: SparkConf) -> None:
     """Local workers use the kernel cache of this process, or none; other executors choose their own. Each process checks that
     no other user can write to it."""
+    # imports numba, which other users of this module do not need
+    from compaction.kernels.cache import CACHE_DIR, NO_CACHE, process_cache_dir
+
     directory = (process_cache_dir() or NO_CACHE) if is_local(conf.get(MASTER)) else os.environ.get(CACHE_DIR)
     if directory:
-        conf.setIfMissing(_EXECUTOR_CACHE_DIR, str(directory))
+        conf.setIfMissing(_EXECUTOR_ENVIRONMENT + CACHE_DIR, str(directory))
 
 
 def _use_this_package(conf: SparkConf) -> None:

@@ -198,7 +198,7 @@ class _KeyErasure(Command):
         keys, left = self._found[log.location] = FoundKeys.joined(erased), FoundKeys.joined(remaining)
         log.keys = self._key_counts[log.number] = len(keys.hashes)
         plan = narrowed(log.compaction, frozenset(matched), self._reason(log, len(matched), keys.total, left.total))
-        log.plan = replace(log.plan, compaction=plan)
+        log.planned = replace(log.plan, compaction=plan)
         log.slices = [part for part in log.slices if bases[part.segment_index] in matched]
 
     def _reason(self, log: Log, segments: int, records: int, left: int) -> str:
@@ -227,17 +227,7 @@ class _KeyErasure(Command):
             files=cleaner.limits.files,
         )
 
-    def measure(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
-        """Pass 2 without writing."""
-        return self._clean(logs, parts, writes=False)
-
-    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
-        """Pass 2."""
-        return self._clean(logs, parts, writes=not self._base.dry_run)
-
-    def _clean(
-        self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool
-    ) -> CleanedParts[PartResult]:
+    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool) -> CleanedParts[PartResult]:
         matched = [(part, [packed for slice_ in part.slices for packed in self._matches.get(slice_.id, ())]) for part in parts]
         tasks = pack(matched, lambda task: task[0].size_bytes, self._slice_bytes)
         job = pass_2(parts, [[part for part, _ in task] for task in tasks], writes=writes)

@@ -169,7 +169,7 @@ def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Survivors],
     output = part.output
     survivors = accepted_survivors(packed)
     if isinstance(survivors, LogError):
-        return PartResult(output.log, output.group, part.number, CleanStats(), None, str(survivors))
+        return PartResult(output.log, output.group, part.number, error=str(survivors))
     rewriter = Rewriter(log, survivors)
     suffix = None if dry_run else new_suffix()
     try:
@@ -178,7 +178,7 @@ def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Survivors],
         written = yield from _write(part, log, rewriter, suffix)
     except Exception as error:
         failure = as_log_error(error, *rewriter.location)
-        return PartResult(output.log, output.group, part.number, CleanStats(), None, str(failure))
+        return PartResult(output.log, output.group, part.number, error=str(failure))
     return _result(part, rewriter, suffix, written)
 
 
@@ -226,10 +226,14 @@ def _write(part: OutputPart, log: CleanContext, rewriter: Rewriter, suffix: str 
 
 
 class Rewriter:
-    """The buffers and counters of one output part.
+    """Cleans the batches of one output part: a sink of its slices, one after the other, with reused buffers.
 
     :param packed: arrays of survivor entries, uint64 in any order
     """
+
+    #: of the current slice and block
+    _limits: Limits
+    _decided: Decided
 
     def __init__(self, log: CleanContext, packed: Sequence[Packed]) -> None:
         self._log = log
@@ -245,6 +249,7 @@ class Rewriter:
         self._out = np.empty(_OUT_BYTES, np.uint8)
         self._kept = np.empty((_KEPT_ROWS, _KEPT_COLUMNS), np.int64)
         self._throttle = Throttle(log.bytes_per_second)
+        self._writer: Writer | None = None
 
     def restart(self) -> None:
         """Discard the counts of the batches read so far."""
@@ -263,10 +268,26 @@ class Rewriter:
     def run(self, slices: Sequence[Slice], writer: Writer | None) -> None:
         """Clean all slices of the part, in order; only count without ``writer``."""
         started_s = self._throttle.now_s()
+        self._writer = writer
         for slice_ in slices:
-            sink = _CleanSink(self, self.limits(slice_), writer)
-            finish(scan(slice_, [sink], self._log.files, self._throttle, check_crc=False))
+            self._limits = self.limits(slice_)
+            finish(scan(slice_, [self], self._log.files, self._throttle, check_crc=False))
         self.seconds += self._throttle.now_s() - started_s
+
+    def begin(self, block: Block) -> NDArray[np.bool_]:
+        self.location = (block.path, block.position)
+        self._decided = self.decide(block, self._limits)
+        check_crcs(block, self._decided.actions)
+        return self.selected(block, self._decided)
+
+    def take(self, decoded: Decoded) -> Iterable[Emitted]:
+        self.check_sizes(decoded, self._decided)
+        for chunks, out_rows in self.rewrite(decoded, self._decided):
+            if self._writer is not None:
+                self._writer.append(chunks, out_rows)
+            self.batches += len(out_rows)
+            self._throttle.count(int(out_rows["size"].sum()))
+        return ()
 
     def limits(self, slice_: Slice) -> Limits:
         """The ``limits`` of ``decide`` and ``rewrite`` for a slice."""
@@ -281,10 +302,6 @@ class Rewriter:
             erases=log.rules.erases,
             erases_values=log.rules.erases_values,
         )
-
-    def count_output(self, out_rows: NDArray[np.void]) -> None:
-        self.batches += len(out_rows)
-        self._throttle.count(int(out_rows["size"].sum()))
 
     def survivors_from(self, offset: int) -> NDArray[np.uint64]:
         return self._survivors[np.searchsorted(self._survivors, np.uint64((offset + 1) << OFFSET_SHIFT)) :]
@@ -381,28 +398,6 @@ class Rewriter:
         return chunks, out_rows
 
 
-class _CleanSink:
-    """Cleans the batches of one slice into ``writer``; only counts without one."""
-
-    def __init__(self, rewriter: Rewriter, limits: Limits, writer: Writer | None) -> None:
-        self._rewriter, self._limits, self._writer = rewriter, limits, writer
-        self._decided = Decided(np.empty(0, np.uint8), np.empty(0, np.uint8), limits)
-
-    def begin(self, block: Block) -> NDArray[np.bool_]:
-        self._rewriter.location = (block.path, block.position)
-        self._decided = self._rewriter.decide(block, self._limits)
-        check_crcs(block, self._decided.actions)
-        return self._rewriter.selected(block, self._decided)
-
-    def take(self, decoded: Decoded) -> Iterable[Emitted]:
-        self._rewriter.check_sizes(decoded, self._decided)
-        for chunks, out_rows in self._rewriter.rewrite(decoded, self._decided):
-            if self._writer is not None:
-                self._writer.append(chunks, out_rows)
-            self._rewriter.count_output(out_rows)
-        return ()
-
-
 def _repaired(decoded: Decoded, row: int) -> Decoded:
     """One row of ``decoded``, with header names as Kafka would write them."""
     start, end, in_scratch = decoded.spans[row].tolist()
@@ -435,9 +430,8 @@ def join_parts(group: Unjoined) -> PartResult:
                 segment.append_part(paths, part.written)
             written = run_alone(files, segment.close(output.mtime_ms, output.aborted_txns))
     except Exception as error:
-        failure = as_log_error(error, output.like)
-        return PartResult(output.log, output.group, 0, CleanStats(), None, str(failure))
-    return PartResult(output.log, output.group, 0, CleanStats(), stem[2], written=written)
+        return PartResult(output.log, output.group, 0, error=str(as_log_error(error, output.like)))
+    return PartResult(output.log, output.group, 0, suffix=stem[2], written=written)
 
 
 def seal_compressed(plain: memoryview) -> bytes:

@@ -24,9 +24,6 @@ R = TypeVar("R")
 #: survivor entries of a part, or why a shard that may have some was refused
 Survivors = Packed | LogError
 
-#: replaces the id of a part in the entry with the number of keys of a shard
-KEYS = -1
-
 #: parts of together this size are cleaned in step: the disk is waited for once for all of them
 _IN_STEP_BYTES = 8 << 20
 #: a part counts as at least this size, which bounds the number of buffers
@@ -53,9 +50,9 @@ class MapParts:
 
 
 def resolve_into_parts(shards: Items, maps: Mapping[int, MapParts], load_factor: float) -> Iterator[Item]:
-    """Resolves merged shards of ``maps``: the survivor entries by map and id of the part, and the number of keys of each map
-    under ``KEYS``. Shards of other maps are skipped. A shard that is refused fails every part of its map: a record without an
-    entry is dropped."""
+    """Resolves merged shards of ``maps``: the survivor entries by map and id of the part; for the first part also the number of
+    keys of the shard, an ``int``. Shards of other maps are skipped. A shard that is refused fails every part of its map: a
+    record without an entry is dropped."""
     for (number, _), values in shards:
         if number in maps:
             parts = maps[number]
@@ -65,25 +62,20 @@ def resolve_into_parts(shards: Items, maps: Mapping[int, MapParts], load_factor:
                 yield from (((number, part), error) for part in parts.ids)
                 continue
             survivors, keys = resolve_shard(packed, parts.first_dirty_offset, load_factor)
-            yield (number, KEYS), keys
+            yield (number, parts.ids[0]), keys
             for index, entries in split_by_part(survivors, parts.first_offsets):
                 yield (number, parts.ids[index]), entries
 
 
 @dataclass(frozen=True)
 class PartPlaces:
-    """The tasks of pass 2 by place. The numbers of keys go to the task of the map's first part.
+    """The tasks of pass 2 by place: their number, and that of the task of each part."""
 
-    :ivar tasks: the task of each part
-    :ivar first: the first part of each map
-    """
-
+    parts: int
     tasks: Mapping[Hashable, int]
-    first: Mapping[int, Hashable]
 
     def __call__(self, place: Place) -> int:
-        number, part = place
-        return self.tasks[self.first[number] if part == KEYS else part]
+        return self.tasks[place[1]]
 
 
 def accepted_entries(values: Iterable[Any], accepted: Reading) -> list[Any]:
@@ -137,10 +129,11 @@ def clean_task(
     survivors: dict[Hashable, dict[int, list[Survivors]]] = {}
     keys: dict[int, int] = {}
     for (number, part), values in items:
-        if part == KEYS:
-            keys[number] = keys.get(number, 0) + sum(values)
-        else:
-            survivors.setdefault(part, {}).setdefault(number, []).extend(values)
+        for value in values:
+            if isinstance(value, int):
+                keys[number] = keys.get(number, 0) + value
+            else:
+                survivors.setdefault(part, {}).setdefault(number, []).append(value)
     works = [(part, survivors.get(part.id, {})) for part in parts]
     in_step = pack(works, lambda work: max(_LEAST_PART_BYTES, work[0].size_bytes), _IN_STEP_BYTES)
     results = run_concurrently([partial(clean, group, known) for group in in_step], threads)

@@ -135,9 +135,8 @@ def scan_transactions(slice_: Slice, files: ReadableFileSystem) -> SliceSummary:
             for block in reader.blocks(check_crc=False):
                 txns.begin(block)
     except Exception as error:
-        failure = as_log_error(error, slice_.path, slice_.start)
-        return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=str(failure))
-    return SliceSummary(slice_.log, 0, 0, 0, txns.result())
+        return SliceSummary(slice_.log, error=str(as_log_error(error, slice_.path, slice_.start)))
+    return SliceSummary(slice_.log, txn_rows=txns.result())
 
 
 class _BatchCounts:
@@ -243,7 +242,7 @@ def scan_records_of(
     try:
         fingerprint = yield from scan(slice_, [*sinks, txns, *other_sinks], settings.files, throttle)
     except LogError as error:
-        return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=str(error), slice_id=slice_.id)
+        return SliceSummary(slice_.log, error=str(error), slice_id=slice_.id)
     counts = sinks[0].counts
     messages, keyless, tombstones = counts.counters[[MESSAGES, KEYLESS, TOMBSTONES]].tolist()
     return SliceSummary(

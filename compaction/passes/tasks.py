@@ -21,7 +21,7 @@ from compaction.files.mixed import MixedFileSystem
 from compaction.kernels.keys import HashSecret, KeyFilter
 from compaction.rules.log_view import AbortedTxn
 from compaction.rules.record_retention import RoundRules
-from compaction.rules.transactions import KEYLESS_ROW, AbortedRanges
+from compaction.rules.transactions import KEYLESS_ROW, TXN_ROW, AbortedRanges
 
 #: a shuffled array of map entries, lookups, survivor entries or key counts
 Packed = NDArray[np.uint64]
@@ -109,11 +109,11 @@ class SliceSummary:
     """The result of the first pass for one slice, besides map entries and lookups."""
 
     log: int
-    messages: int
-    keyless: int
-    tombstones: int
+    messages: int = 0
+    keyless: int = 0
+    tombstones: int = 0
     #: ``TXN_ROW``
-    txn_rows: NDArray[np.void]
+    txn_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, TXN_ROW))
     #: ``KEYLESS_ROW``
     keyless_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, KEYLESS_ROW))
     #: one line if the slice cannot be read; the other fields are then empty
@@ -216,7 +216,7 @@ class PartResult:
     log: int
     group: int
     number: int
-    stats: CleanStats
+    stats: CleanStats = CleanStats()
     #: ends the names of the written files; ``None`` in a dry run
     suffix: str | None = None
     #: one line if the part failed

@@ -389,7 +389,7 @@ class SharedMaps(OffsetMaps):
         refuse: Callable[[LogPlan, int, int], str | None],
         sources: Mapping[int, tuple[Source, Sequence[Slice]]],
     ) -> None:
-        super().__init__(engine, sizes, now_ms, refuse, dry_run=True)
+        super().__init__(engine, sizes, now_ms, refuse)
         self._sources = {number: source for number, (source, _) in sources.items()}
         self._slices = {_byte_range(part): part for _, slices in sources.values() for part in slices}
         self._variants: dict[int, Variant] = {}
@@ -439,8 +439,8 @@ class SharedMaps(OffsetMaps):
         self.described = self._describe(by_id)
         return [_for_plan(slice_, self._shared(slice_), by_id[self._shared(slice_).id].summary) for slice_ in slices]
 
-    def measure(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
-        """Pass 2 over the slices of ``parts``."""
+    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool) -> CleanedParts[PartResult]:
+        """Pass 2 over the slices of ``parts``; nothing is written in any case."""
         cases = {
             number: contexts
             for number, variant in self._variants.items()
@@ -456,10 +456,6 @@ class SharedMaps(OffsetMaps):
         cleaned = self.resolve_into(job, tasks, maps, measure_shared, MeasureContext(cases, self._sources))
         keys = {log: cleaned.keys.get(number, 0) for number, variant in self._variants.items() for log in variant.logs}
         return CleanedParts(list(self._results(cleaned.results, parts)), keys)
-
-    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
-        """The same: nothing is written."""
-        return self.measure(logs, parts)
 
     def broker_rounds(
         self, plans_with_map_size: Iterable[tuple[int, int]], keys: Mapping[int, int]

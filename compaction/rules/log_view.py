@@ -45,6 +45,11 @@ class Segment:
     identity: tuple[int, int, int] | None = field(default=None, compare=False, repr=False)
 
     @property
+    def files_bytes(self) -> int:
+        """The bytes of its ``.log`` file and of the valid entries of its indexes."""
+        return self.size_bytes + self.index_bytes + self.time_index_bytes
+
+    @property
     def mtime_ms(self) -> int:
         """Modification time in ms, truncated as Java's ``File.lastModified`` does."""
         return self.mtime_ns // 1_000_000

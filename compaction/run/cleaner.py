@@ -11,7 +11,7 @@ A group is one part if a task can hold all of its survivor entries; otherwise se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -59,31 +59,6 @@ def output_parts(log: Log, sizes: Sizes) -> None:
     log.parts = parts
 
 
-def output_segments(
-    wave: Wave,
-    contexts: Mapping[int, CleanContext],
-    results: Sequence[PartResult],
-    join: Callable[[Sequence[Unjoined]], Sequence[PartResult]],
-) -> Outputs:
-    """Joins the parts that were written; returns the result of each output segment. A log fails if one of its parts does."""
-    by_number = {log.number: log for log in wave.logs}
-    result_of = {(result.log, result.number): result for result in results}
-    _note_errors(by_number, results)
-    segments: dict[tuple[int, int], PartResult] = {}
-    unjoined: dict[tuple[int, int], Unjoined] = {}
-    for log in wave.logs:
-        for part in wave.parts(log) if log.error is None else ():
-            key, result = (log.number, part.output.group), result_of[log.number, part.number]
-            if part.complete or result.suffix is None:
-                segments[key] = result
-            else:
-                unjoined.setdefault(key, (part.output, contexts[log.number], []))[2].append(result)
-    joined = join(list(unjoined.values()))
-    _note_errors(by_number, joined)
-    segments.update({(result.log, result.group): result for result in joined})
-    return segments
-
-
 def set_outputs(log: Log, outputs: Outputs) -> None:
     """Sets the output segments of a log among ``outputs``, with the segments that they replace. Segments that would not change
     are not replaced."""
@@ -99,13 +74,6 @@ def set_outputs(log: Log, outputs: Outputs) -> None:
     log.groups = tuple(groups)
 
 
-def _note_errors(logs: Mapping[int, Log], results: Sequence[PartResult]) -> None:
-    for result in results:
-        log = logs[result.log]
-        if log.error is None:
-            log.error = result.error
-
-
 #: a task's map spills at this size, which bounds the memory of a worker
 _TASK_MAP_BYTES = 128 << 20
 
@@ -117,14 +85,16 @@ class Limits:
     :ivar sizes: sizes of the work, by default derived from the amount of data; they do not change the result
     :ivar space: the free space that outputs may use, by default unlimited
     :ivar files: how tasks access sources and outputs
+    :ivar dry_run: pass 2 only measures
     """
 
     broker: BrokerConfig
     sizes: Sizes | None = None
     space: SpaceBudget | None = None
     files: DiskFileSystem = field(default_factory=MixedFileSystem)
+    dry_run: bool = False
 
-    def sizes_of(self, group_bytes: Sequence[int], cores: int) -> Sizes:
+    def sizes_for(self, group_bytes: Sequence[int], cores: int) -> Sizes:
         """The sizes of the work on groups of segments of these sizes."""
         return self.sizes or sizes(group_bytes, cores, self.broker.dedupe_buffer_bytes, self.broker.load_factor)
 
@@ -133,9 +103,9 @@ class Limits:
         return self.broker.io_max_bytes_per_second / cores
 
 
-def sizes_for(logs: Iterable[Log], limits: Limits, cores: int) -> Sizes:
-    """The sizes of the work on some logs."""
-    return limits.sizes_of([group.size_bytes for log in logs for group in log.compaction.groups], cores)
+def group_bytes(logs: Iterable[Log]) -> list[int]:
+    """The sizes of the groups of some logs."""
+    return [group.size_bytes for log in logs for group in log.compaction.groups]
 
 
 def map_settings(broker: BrokerConfig, bytes_per_second: float) -> MapSettings:
@@ -166,11 +136,8 @@ class Method(Protocol):
     def resolve(self, cleaner: Cleaner, log: Log) -> None:
         """Sets ``txn_index`` and ``context`` of a log that pass 1 has scanned."""
 
-    def measure(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
-        """Pass 2 without writing; ``parts`` are in the order of logs and offsets."""
-
-    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
-        """Pass 2; in a dry run it only measures."""
+    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool) -> CleanedParts[PartResult]:
+        """Pass 2 over ``parts``, which are in the order of logs and offsets; it only measures unless it ``writes``."""
 
 
 class Cleaner:
@@ -185,7 +152,7 @@ class Cleaner:
         self.logs, self.fs, self.runner, self.limits = list(logs), fs, runner, limits
         for number, log in enumerate(self.logs):
             log.number = number
-        self.sizes = sizes_for(self.logs, limits, runner.cores)
+        self.sizes = limits.sizes_for(group_bytes(self.logs), runner.cores)
         self.task_rate = limits.task_rate(runner.cores)
 
     def run(self, method: Method) -> dict[Log, Lacking]:
@@ -249,32 +216,51 @@ class Cleaner:
         if space is None or not parts:
             return {}
         try:
-            lacking = logs_without_space(space, contexts, parts, lambda: method.measure(contexts, parts).results)
+            lacking = logs_without_space(space, contexts, parts, lambda: method.clean(contexts, parts, writes=False).results)
         except StorageError:
             # if the free space is unknown, the write fails when it is exhausted
             return {}
         return {self.logs[number]: space_of_log for number, space_of_log in lacking.items()}
 
     def write(self, method: Method, wave: Wave) -> None:
-        """Pass 2 over a wave: writes the retained records of each group into one segment, ready to be swapped in."""
+        """Pass 2 over a wave: writes the retained records of each group into one segment, ready to be swapped in. A log fails
+        if one of its parts does."""
         logs = wave.logs
         contexts, parts = _contexts(logs), [part for log in logs for part in wave.parts(log)]
         if not parts:
             return
-        cleaned = method.clean(contexts, parts)
+        cleaned = method.clean(contexts, parts, writes=not self.limits.dry_run)
         for result in cleaned.results:
-            self.logs[result.log].stats += result.stats
-            self.logs[result.log].seconds += result.seconds
+            log = self.logs[result.log]
+            log.stats += result.stats
+            log.seconds += result.seconds
+            log.error = log.error or result.error
         for log in logs:
             log.keys = cleaned.keys.get(log.number, 0)
-        outputs = output_segments(wave, contexts, cleaned.results, self._join)
+        outputs = self._joined(contexts, parts, {(result.log, result.number): result for result in cleaned.results})
         for log in logs:
             if log.error is None:
                 set_outputs(log, outputs)
 
-    def _join(self, groups: Sequence[Unjoined]) -> list[PartResult]:
-        job = Job(f"join the parts of {len(groups)} segments", writes=True)
-        return self.runner.run(job, groups, join_parts) if groups else []
+    def _joined(
+        self, contexts: Mapping[int, CleanContext], parts: Sequence[OutputPart], results: Mapping[Hashable, PartResult]
+    ) -> Outputs:
+        """Joins the parts that were written, given the result of each; returns the result of each output segment."""
+        outputs: dict[tuple[int, int], PartResult] = {}
+        unjoined: dict[tuple[int, int], Unjoined] = {}
+        for part in parts:
+            number, result = part.output.log, results[part.id]
+            if self.logs[number].error is not None:
+                continue
+            if part.complete or result.suffix is None:
+                outputs[number, part.output.group] = result
+            else:
+                unjoined.setdefault((number, part.output.group), (part.output, contexts[number], []))[2].append(result)
+        job = Job(f"join the parts of {len(unjoined)} segments", writes=True)
+        for result in self.runner.run(job, list(unjoined.values()), join_parts) if unjoined else ():
+            outputs[result.log, result.group] = result
+            self.logs[result.log].error = self.logs[result.log].error or result.error
+        return outputs
 
 
 def _contexts(logs: Sequence[Log]) -> dict[int, CleanContext]:
@@ -285,7 +271,7 @@ def count_expired(logs: Sequence[Log], fs: FileSystem, passes: Engine, limits: L
     """Sets ``expired_records`` of logs that all lose segments, which neither a broker nor the passes read. A log with a damaged
     one is deleted from all the same."""
     expired = [[removal.segment for removal in log.plan.removals] for log in logs]
-    sizes = limits.sizes_of([segment.size_bytes for segments in expired for segment in segments], passes.cores)
+    sizes = limits.sizes_for([segment.size_bytes for segments in expired for segment in segments], passes.cores)
     slices = [
         part
         for number, (log, segments) in enumerate(zip(logs, expired, strict=True))

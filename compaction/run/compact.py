@@ -92,7 +92,7 @@ class _Compaction(Command):
 
     def method(self, cleaner: Cleaner) -> OffsetMaps:
         refuse = keyless_refusal(allow_keyless=self.request.allow_keyless)
-        return OffsetMaps(cleaner.runner, cleaner.sizes, self.request.as_of_ms, refuse, dry_run=self.request.dry_run)
+        return OffsetMaps(cleaner.runner, cleaner.sizes, self.request.as_of_ms, refuse)
 
     def report(self, log: Log) -> LogReport:
         if log.compaction.verdict is not Verdict.CLEAN:
@@ -130,7 +130,7 @@ def sample_keys(files: FileSystem, logs: Sequence[Log]) -> None:
         except CompactionError:
             # what cannot be read fails the log when it is cleaned
             continue
-        log.plan = replace(log.plan, compaction=replace(log.compaction, sampled_share=share))
+        log.planned = replace(log.plan, compaction=replace(log.compaction, sampled_share=share))
 
 
 def _sampled_share(files: FileSystem, plan: LogPlan, blocks: int, secret: HashSecret) -> float:

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.config.resolver import TopicConfig
 from compaction.errors import CompactionError, PolicyUnknownError
 from compaction.files.filesystem import storage_of
 from compaction.files.local import LocalFileSystem
@@ -37,7 +36,7 @@ from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, VersionUsed
 from compaction.rules.log_to_clean import SkipCause, Verdict
 from compaction.rules.log_view import AbortedTxn, LogView, Segment
 from compaction.rules.plan import LogPlan, PolicyPlan
-from compaction.rules.segment_retention import DeletionPlan
+from compaction.rules.segment_retention import DeletionPlan, Removal
 from compaction.rules.transactions import KEYLESS_ROW, TXN_ROW, AbortedRanges, joined
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ class ScanTotals:
     @classmethod
     def of(cls, summaries: Iterable[SliceSummary]) -> ScanTotals:
         """The sum of the summaries of a log's slices, which are in the order of offsets."""
-        own = list(summaries)
+        own: list[ScanTotals | SliceSummary] = [_NO_TOTALS, *summaries]
         return cls(
             sum(summary.messages for summary in own),
             sum(summary.keyless for summary in own),
@@ -74,7 +73,8 @@ class Log:
     """See the module's table.
 
     :ivar view: the log as it was read, ``None`` after an error
-    :ivar planned: its plan, or the error that it failed with before
+    :ivar planned: its plan, ``None`` after an error
+    :ivar cause: the error that it failed with before it had a plan
     :ivar directory: where tasks write the outputs
     :ivar number: identifies the log in slices, tasks and shuffles of the run
     :ivar txn_index: aborted transactions of each group's output
@@ -92,7 +92,8 @@ class Log:
     location: LogLocation
     settings: Settings | None = None
     view: LogView | None = None
-    planned: PolicyPlan | CompactionError | None = None
+    planned: PolicyPlan | None = None
+    cause: CompactionError | None = None
     directory: str = ""
     number: int = 0
     slices: Sequence[Slice] = ()
@@ -116,22 +117,13 @@ class Log:
     @property
     def plan(self) -> PolicyPlan:
         """The plan of a log that has one."""
-        if not isinstance(self.planned, PolicyPlan):
+        if self.planned is None:
             raise TypeError(f"{self.location} has no plan")
         return self.planned
 
-    @plan.setter
-    def plan(self, plan: PolicyPlan) -> None:
-        self.planned = plan
-
     @property
     def is_planned(self) -> bool:
-        return isinstance(self.planned, PolicyPlan)
-
-    @property
-    def cause(self) -> CompactionError | None:
-        """The error of a log that has no plan."""
-        return self.planned if isinstance(self.planned, CompactionError) else None
+        return self.planned is not None
 
     @property
     def compaction(self) -> LogPlan:
@@ -160,7 +152,7 @@ class Log:
 
     def fail(self, error: CompactionError) -> Log:
         """The log after an error that leaves it without a plan."""
-        self.error, self.planned = str(error), error
+        self.error, self.cause, self.planned = str(error), error, None
         return self
 
     def release(self) -> None:
@@ -176,14 +168,13 @@ def cleaned_report(plan: PolicyPlan, log: Log) -> LogReport:
     """
     compaction, stats = plan.compaction, log.stats
     replaced = (segment for segment in compaction.segments if segment.base_offset not in log.unchanged)
-    planned = skipped_report(plan)
     return replace(
-        planned,
+        skipped_report(plan),
         status=LogStatus.CLEANED,
         reason_code="",
         compacted=True,
         disk_bytes_after=compaction.view.size_bytes - (stats.bytes_read - stats.bytes_kept),
-        deleted_bytes=_deleted_bytes(plan, replaced),
+        deleted_bytes=_deleted_bytes(compaction, plan.removals, replaced),
         first_dirty_offset=compaction.first_dirty_offset,
         end_offset=compaction.first_uncleanable_offset,
         bytes_before=stats.bytes_read,
@@ -207,18 +198,17 @@ def cleaned_report(plan: PolicyPlan, log: Log) -> LogReport:
 def skipped_report(plan: PolicyPlan) -> LogReport:
     """A log that is not compacted; includes segments deleted by retention."""
     compaction, deletion = plan.compaction, plan.deletion
-    name, unknown = compaction.view.topic_partition, compaction.config.policy_guess is not None
+    view, unknown = compaction.view, compaction.config.policy_guess is not None
     cause = "" if compaction.skip_cause is None else compaction.skip_cause.value
     report = LogReport(
-        name.topic,
-        name.partition,
-        compaction.view.log_dir,
+        *view.topic_partition,
+        view.log_dir,
         LogStatus.SKIPPED,
         compaction.reason,
         policy_unknown=unknown,
         reason_code=POLICY_UNKNOWN if unknown else cause,
-        disk_bytes_before=(compaction.view if deletion is None else deletion.view).size_bytes,
-        disk_bytes_after=compaction.view.size_bytes,
+        disk_bytes_before=(view if deletion is None else deletion.view).size_bytes,
+        disk_bytes_after=view.size_bytes,
         settings=compaction.config.configured,
     )
     if deletion is None or not deletion.removals:
@@ -228,7 +218,7 @@ def skipped_report(plan: PolicyPlan) -> LogReport:
         reason=f"{deletion.reason}; then {compaction.reason}",
         expired_segments=len(deletion.removals),
         expired_bytes=deletion.removed_bytes,
-        deleted_bytes=_deleted_bytes(plan),
+        deleted_bytes=_deleted_bytes(compaction, deletion.removals),
     )
 
 
@@ -237,34 +227,23 @@ def replaced_bytes(log: Log) -> int:
     if not storage_of(log.location.log_dir).renames:
         return 0
     cleaned = log.compaction.segments if log.compaction.verdict is Verdict.CLEAN else ()
-    return _file_bytes((*_expired(log.plan), *(segment for segment in cleaned if segment.base_offset not in log.unchanged)))
+    replaced = (segment.files_bytes for segment in cleaned if segment.base_offset not in log.unchanged)
+    return sum(removal.segment.files_bytes for removal in log.plan.removals) + sum(replaced)
 
 
-def _deleted_bytes(plan: PolicyPlan, replaced: Iterable[Segment] = ()) -> int:
-    """The bytes that remain in ``.deleted`` files."""
-    return _bytes_left((*_expired(plan), *replaced), plan.compaction.config, plan.compaction.view)
-
-
-def _expired(plan: PolicyPlan) -> Iterable[Segment]:
-    return (removal.segment for removal in plan.removals)
-
-
-def _bytes_left(segments: Iterable[Segment], config: TopicConfig, view: LogView) -> int:
-    """The size of the files that segments leave; 0 if they are removed at once, and in a store, where logs are only copied."""
-    removed = config.file_delete_delay_ms == 0 or not storage_of(view.log_dir).renames
-    return 0 if removed else _file_bytes(segments)
-
-
-def _file_bytes(segments: Iterable[Segment]) -> int:
-    return sum(segment.size_bytes + segment.index_bytes + segment.time_index_bytes for segment in segments)
+def _deleted_bytes(plan: LogPlan | DeletionPlan, removals: Iterable[Removal], replaced: Iterable[Segment] = ()) -> int:
+    """The bytes that remain in ``.deleted`` files: none if they are removed at once, and in a store, which gets only copies."""
+    if plan.config.file_delete_delay_ms == 0 or not storage_of(plan.view.log_dir).renames:
+        return 0
+    return sum(segment.files_bytes for segment in (*(removal.segment for removal in removals), *replaced))
 
 
 def replaced_source_bytes(log: Log) -> int:
     """The bytes that the swap of ``groups`` leaves in ``.deleted`` files."""
     bases = {base for group in log.groups for base in group.source_base_offsets}
     # expired segments are deleted by the first swap
-    plan = PolicyPlan(log.compaction) if log.swapped else log.plan
-    return _deleted_bytes(plan, (source for source in log.sources if source.base_offset in bases))
+    removals = () if log.swapped else log.plan.removals
+    return _deleted_bytes(log.compaction, removals, (source for source in log.sources if source.base_offset in bases))
 
 
 def failed_report(
@@ -277,10 +256,9 @@ def failed_report(
 
     :param plan: if it failed after it was planned
     """
-    name, unknown = location.topic_partition, isinstance(error, PolicyUnknownError)
+    unknown = isinstance(error, PolicyUnknownError)
     report = LogReport(
-        name.topic,
-        name.partition,
+        *location.topic_partition,
         location.log_dir,
         LogStatus.FAILED,
         str(error),
@@ -308,11 +286,11 @@ def deferred_report(log: Log) -> LogReport:
 
 def deletion_report(plan: DeletionPlan) -> LogReport:
     """A log in a run of the delete policy: bytes and segments of the complete log, records are not counted."""
-    name = plan.view.topic_partition
-    code = plan.reason.partition(":")[0]
+    name, code = plan.view.topic_partition, plan.reason.partition(":")[0]
+    if plan.config.policy_guess is not None:
+        return failed_report(LogLocation(name, plan.view.log_dir, plan.view.path), PolicyUnknownError(plan.reason))
     report = LogReport(
-        name.topic,
-        name.partition,
+        *name,
         plan.view.log_dir,
         LogStatus.SKIPPED,
         plan.reason,
@@ -321,8 +299,6 @@ def deletion_report(plan: DeletionPlan) -> LogReport:
         disk_bytes_after=plan.after.size_bytes,
         settings=plan.config.configured,
     )
-    if plan.config.policy_guess is not None:
-        return failed_report(LogLocation(name, plan.view.log_dir, plan.view.path), PolicyUnknownError(plan.reason))
     if not plan.removals:
         return report
     return replace(
@@ -337,7 +313,7 @@ def deletion_report(plan: DeletionPlan) -> LogReport:
         segments_after=len(plan.after.segments),
         expired_segments=len(plan.removals),
         expired_bytes=plan.removed_bytes,
-        deleted_bytes=_bytes_left((removal.segment for removal in plan.removals), plan.config, plan.view),
+        deleted_bytes=_deleted_bytes(plan, plan.removals),
     )
 
 

@@ -48,19 +48,10 @@ class OffsetMaps:
     :param engine: runs the tasks
     :param sizes: how much one task reads
     :param refuse: returns why a log must not be cleaned, from its counts of records and of records without a key
-    :param dry_run: pass 2 only measures
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        sizes: Sizes,
-        now_ms: int,
-        refuse: Callable[[LogPlan, int, int], str | None],
-        *,
-        dry_run: bool = False,
-    ) -> None:
-        self._engine, self._sizes, self._now_ms, self._refuse, self._dry_run = engine, sizes, now_ms, refuse, dry_run
+    def __init__(self, engine: Engine, sizes: Sizes, now_ms: int, refuse: Callable[[LogPlan, int, int], str | None]) -> None:
+        self._engine, self._sizes, self._now_ms, self._refuse = engine, sizes, now_ms, refuse
         self._maps: Shuffle | None = None
         #: what the tasks of pass 1 have read for each map
         self._readings: dict[int, Reading] = {}
@@ -209,7 +200,7 @@ class OffsetMaps:
         self._load_factor = settings.load_factor
         places = ShardPlaces.of(shards, self._sizes.reducer_entries, 2 * self._engine.cores)
         job, emit = Job.reading("pass 1", description, tasks), partial(scan, settings=settings)
-        self._maps = self._engine.shuffle(job, Source(tasks, known=known), emit, places, places.tasks, merges=True)
+        self._maps = self._engine.shuffle(job, Source(tasks, known=known), emit, places, merges=True)
         summaries = self._maps.results
         accepted = {summary.slice_id: summary for summary in map(summary_of, summaries)}
         self._readings = {}
@@ -241,23 +232,14 @@ class OffsetMaps:
         """
         maps = {number: replace(parts, reading=self._readings[number]) for number, parts in maps.items()}
         task_of = {part.id: number for number, task in enumerate(tasks) for part in task}
-        places = PartPlaces(task_of, {number: parts.ids[0] for number, parts in maps.items()})
+        places = PartPlaces(len(tasks), task_of)
         resolve = partial(resolve_into_parts, maps=maps, load_factor=self._load_factor)
-        survivors = self._engine.shuffle(Job("resolve the map shards"), Source(items=self._maps), resolve, places, len(tasks))
+        survivors = self._engine.shuffle(Job("resolve the map shards"), Source(items=self._maps), resolve, places)
         work = partial(clean_task, clean=clean, threads=threads)
         return CleanedParts.of(self._engine.run(job, Source(tasks, survivors, known), work))
 
-    def measure(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
-        """Pass 2 without writing."""
-        return self._clean(logs, parts, writes=False)
-
-    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart]) -> CleanedParts[PartResult]:
+    def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool) -> CleanedParts[PartResult]:
         """Pass 2."""
-        return self._clean(logs, parts, writes=not self._dry_run)
-
-    def _clean(
-        self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool
-    ) -> CleanedParts[PartResult]:
         # the newest segments retain most records and take longest: they are scheduled first
         tasks = pack(parts[::-1], size_of, self._sizes.slice_bytes)
         maps = {
@@ -299,7 +281,7 @@ def _check_txn_indexes(cleaner: Cleaner, log: Log) -> None:
     plan = log.compaction
     view = repaired_after_scan(cleaner.fs, plan.view, log.totals.txn_rows, plan.first_uncleanable_offset)
     if view is not plan.view:
-        log.plan = replace(log.plan, compaction=replace(plan, view=view))
+        log.planned = replace(log.plan, compaction=replace(plan, view=view))
         _find_aborted(cleaner, log)
 
 

@@ -121,9 +121,7 @@ def _read_settings(
 def _log(location: LogLocation, settings: Settings | CompactionError, view: LogView | CompactionError | None) -> Log:
     if isinstance(settings, CompactionError):
         return Log(location).fail(settings)
-    if isinstance(view, CompactionError):
-        return Log(location, settings).fail(view)
-    return Log(location, settings, view)
+    return Log(location, settings).fail(view) if isinstance(view, CompactionError) else Log(location, settings, view)
 
 
 def prepare(
@@ -139,7 +137,7 @@ def prepare(
     for log in logs:
         if log.settings is not None and log.view is not None:
             try:
-                log.plan = plan_for(log.view, log.settings)
+                log.planned = plan_for(log.view, log.settings)
             except Exception as error:
                 log.fail(as_log_error(error, log.location.path))
     return logs

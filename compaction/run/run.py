@@ -37,7 +37,7 @@ from compaction.names import LogLocation
 from compaction.report import LogReport, WaveReport
 from compaction.rules.log_view import LogView
 from compaction.rules.plan import PolicyPlan
-from compaction.run.cleaner import Cleaner, Limits, Method, count_expired, sizes_for
+from compaction.run.cleaner import Cleaner, Limits, Method, count_expired, group_bytes
 from compaction.run.destination import Destination, destination, purpose
 from compaction.run.log import (
     Log,
@@ -201,7 +201,7 @@ class Run:
         """The passes over logs, wave by wave; the results of each wave are published before the next one is planned."""
         passes = self._start() if any(log.cleans or self._counts(log) for log in logs) else None
         limits = self._limits()
-        sizes = sizes_for([log for log in logs if log.cleans], limits, 1 if passes is None else passes.cores)
+        sizes = limits.sizes_for(group_bytes(log for log in logs if log.cleans), 1 if passes is None else passes.cores)
         for wave in Waves(logs, sizes, self._in_place_replaced, self._pace):
             started_s = time.monotonic()
             if wave.progress is not None:
@@ -334,7 +334,8 @@ class Run:
         planned = (log.settings for log in self._logs if log.is_planned)
         brokers = [settings.broker for settings in planned if settings is not None]
         to_store = self._request.output_dir is not None and not storage_of(self._request.output_dir).renames
-        return Limits(smallest_broker(brokers), self._sizes, files=MixedFileSystem() if to_store else self._files)
+        files = MixedFileSystem() if to_store else self._files
+        return Limits(smallest_broker(brokers), self._sizes, files=files, dry_run=self._request.dry_run)
 
     def _space_for(self, logs: Sequence[Log]) -> SpaceBudget | None:
         """The free space that outputs may use. A copy also needs space for all segments that are not cleaned.

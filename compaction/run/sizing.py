@@ -100,18 +100,18 @@ def max_records_by_log(slices: Iterable[Slice]) -> Counter[int]:
 
 @dataclass(frozen=True)
 class ShardPlaces:
-    """The tasks that merge the shards of maps, the fullest map first: task ``(first + i) % tasks`` gets shard ``i``.
+    """The tasks that merge the shards of maps, the fullest map first: task ``(first + i) % parts`` gets shard ``i``.
 
-    :ivar tasks: their number
+    :ivar parts: the number of tasks
     :ivar first: of each map its first task
     """
 
-    tasks: int
+    parts: int
     first: Mapping[int, int]
 
     def __call__(self, place: Place) -> int:
         number, shard = place
-        return int((self.first[number] + shard) % self.tasks)
+        return int((self.first[number] + shard) % self.parts)
 
     @classmethod
     def of(cls, maps: Mapping[int, tuple[int, int]], task_entries: int, at_least: int) -> ShardPlaces:

@@ -44,6 +44,7 @@ A budget defers logs, which are not changed and are dirtier in the next run:
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -183,11 +184,7 @@ def logs_without_space(
 
 
 def copied_bytes(segments: Iterable[Segment]) -> int:
-    return sum(
-        segment.size_bytes + segment.index_bytes + segment.time_index_bytes + _SEGMENT_BYTES
-        + _TXN_ENTRY_BYTES * len(segment.aborted_txns)
-        for segment in segments
-    )  # fmt: skip
+    return sum(each.files_bytes + _SEGMENT_BYTES + _TXN_ENTRY_BYTES * len(each.aborted_txns) for each in segments)
 
 
 def most_output_bytes(plan: LogPlan, sizes: Sizes) -> int:
@@ -243,19 +240,12 @@ class Pace:
     """
 
     def __init__(self, max_duration_ms: int | None, started_s: float) -> None:
-        self._max_s = None if max_duration_ms is None else max_duration_ms / 1000
-        self._started_s = started_s
+        self.limited = max_duration_ms is not None
+        self._max_s = math.inf if max_duration_ms is None else max_duration_ms / 1000
+        self.end_s = started_s + self._max_s
         #: of the waves that have ended
         self.rewritten_bytes, self._seconds = 0, 0.0
         self._begun = False
-
-    @property
-    def limited(self) -> bool:
-        return self._max_s is not None
-
-    @property
-    def end_s(self) -> float:
-        return float("inf") if self._max_s is None else self._started_s + self._max_s
 
     @property
     def bytes_per_second(self) -> float:
@@ -281,10 +271,8 @@ class Pace:
 
     def wave_bytes(self, now_s: float) -> float:
         """The most bytes of a wave of several logs."""
-        if self._max_s is None:
-            return float("inf")
         if not self.rewritten_bytes:
-            return _FIRST_WAVE_BYTES
+            return _FIRST_WAVE_BYTES if self.limited else math.inf
         return min(self._max_s / _WAVES, self.end_s - now_s) * self.rewritten_bytes / max(self._seconds, 0.001)
 
     def seconds_for(self, log_bytes: int) -> float:
@@ -337,7 +325,7 @@ class ReplacedSegments:
     output: Destination
     early: bool = False
     retained: bool = False
-    end_s: float = float("inf")
+    end_s: float = math.inf
     added: Counter[LogLocation] = field(default_factory=Counter)
     removed: Counter[LogLocation] = field(default_factory=Counter)
     _remaining: dict[LogLocation, _Replaced] = field(default_factory=dict)
@@ -367,22 +355,18 @@ class ReplacedSegments:
             else:
                 self.removed[files.log.location] += files.size_bytes
 
-    def soon(self, space: SpaceBudget, devices: set[int]) -> int:
-        """The bytes on some file systems of files that the run may wait for."""
-        return sum(files.size_bytes for files in self._awaited(space, devices) if files.due_s <= self.end_s)
+    def soon(self, space: SpaceBudget, devices: set[int], *, late: bool = False) -> int:
+        """The bytes on some file systems of files that the run may wait for; of those that become due after its end if
+        ``late``."""
+        latest_s = time.monotonic() + _LONGEST_WAIT_S
+        due = (files for files in self._remaining.values() if files.due_s <= latest_s and (files.due_s > self.end_s) == late)
+        return sum(files.size_bytes for files in due if space.device(files.log.directory) in devices)
 
     def late(self, space: SpaceBudget, devices: set[int]) -> str | None:
         """Why logs that lack space on some file systems are deferred: the run ends before files there may be removed."""
-        late_bytes = sum(files.size_bytes for files in self._awaited(space, devices) if files.due_s > self.end_s)
-        if not late_bytes:
+        if not (late_bytes := self.soon(space, devices, late=True)):
             return None
         return f"deferred: --max-duration ends before file.delete.delay.ms has passed for {size(late_bytes)} in .deleted files"
-
-    def _awaited(self, space: SpaceBudget, devices: set[int]) -> list[_Replaced]:
-        """The files on some file systems that a run without a limit of time would wait for."""
-        latest_s = time.monotonic() + _LONGEST_WAIT_S
-        awaited = (files for files in self._remaining.values() if files.due_s <= latest_s)
-        return [files for files in awaited if space.device(files.log.directory) in devices]
 
     def wait(self) -> None:
         """Waits until the next files may be removed, and removes them."""

@@ -137,7 +137,7 @@ def test_a_server_exchanges_what_plain_calls_do(session: Any) -> None:
 
 def test_values_larger_than_a_row_and_empty_parts_arrive(session: Any) -> None:
     engine = ConnectEngine(session)
-    shuffle = engine.shuffle(Job("test"), Source([1, 2], known=7), emit, ByPlace(4), 4, merges=True)
+    shuffle = engine.shuffle(Job("test"), Source([1, 2], known=7), emit, ByPlace(4), merges=True)
     assert sorted(shuffle.results) == [1, 2]
     found = engine.run(Job("test"), Source(items=shuffle), joined)
     assert len(found) == 4
@@ -354,7 +354,7 @@ def test_executors_that_are_killed_lose_nothing(large: Path, tmp_path: Path) -> 
 def test_other_users_of_the_machine_can_read_no_file_of_the_server(server: Server, session: Any) -> None:
     """The directories of its local files are its user's alone, while shards are kept in them."""
     engine = ConnectEngine(session)
-    shuffle = engine.shuffle(Job("test"), Source([3], known=7), emit, ByPlace(2), 2, merges=True)
+    shuffle = engine.shuffle(Job("test"), Source([3], known=7), emit, ByPlace(2), merges=True)
     assert shuffle.results == [3]
     files = [path for path in (server.place / "local").rglob("*") if path.is_file() and path.stat().st_size]
     assert files

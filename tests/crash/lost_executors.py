@@ -131,11 +131,11 @@ class Disturbed(SparkEngine):
             work = partial(_run, self.at == "run", work)
         return super().run(job, source, work)
 
-    def shuffle(self, job: Job, source: Any, emit: Any, place: Any, parts: int, *, merges: bool = False) -> Shuffled:
+    def shuffle(self, job: Job, source: Any, emit: Any, places: Any, *, merges: bool = False) -> Shuffled:
         faulty: Any = partial(_scan, self.at == "pass 1" and merges, emit)
-        if isinstance(place, ByPlace):
-            place, parts = ByPlace(max(parts, 5)), max(parts, 5)
-        return super().shuffle(job, source, faulty, place, parts, merges=merges)
+        if isinstance(places, ByPlace):
+            places = ByPlace(max(places.parts, 5))
+        return super().shuffle(job, source, faulty, places, merges=merges)
 
 
 def _digests(log_dir: Path) -> dict[str, str]:

@@ -17,10 +17,8 @@ import pytest
 
 from compaction.config.request import ComparisonRequest
 from compaction.config.sources import Policy
-from compaction.engine import Job
-from compaction.engines.local import LocalEngine
-from compaction.engines.spool import Piece, Spool
-from compaction.engines.workers import POLL_INTERVAL_S
+from compaction.engine import ByPlace, Job
+from compaction.engines.local import POLL_INTERVAL_S, LocalEngine, Piece, Spool
 from compaction.errors import CompactionError
 from compaction.files import read_counter
 from compaction.policies.compare_policies import compare_with
@@ -195,7 +193,7 @@ def _emit(value: bytes) -> list[tuple[tuple[int, int], bytes]]:
 
 class TestSpool:
     def test_values_are_read_by_another_process(self, workers: LocalEngine) -> None:
-        placed = workers.shuffle(Job("test"), [b"one", b"three"], _emit, lambda place: place[0], 1).placed
+        placed = workers.shuffle(Job("test"), [b"one", b"three"], _emit, ByPlace(1)).placed
         pieces = [piece for _, piece in placed[0]]
         assert [piece.load() for piece in pieces] == [b"one", b"three"]
         assert {piece.pid for piece in pieces}.isdisjoint({os.getpid()})

@@ -17,9 +17,7 @@ from pathlib import Path
 import pytest
 
 from compaction.engine import Job
-from compaction.engines.local import LocalEngine
-from compaction.engines.spool import Spool
-from compaction.engines.workers import Workers
+from compaction.engines.local import LocalEngine, Spool, Workers
 from compaction.errors import CompactionError
 from tests.large_log import write_large_log
 from tests.waiting import wait_until
@@ -150,7 +148,7 @@ def test_the_end_of_a_worker_is_reported_with_what_was_found(how: int, text: str
 
 def test_memory_is_named_if_the_kernel_has_counted_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers(2)
-    monkeypatch.setattr("compaction.engines.workers.oom_kills", lambda: 1_000_000)
+    monkeypatch.setattr("compaction.engines.local.oom_kills", lambda: 1_000_000)
     with pytest.raises(CompactionError, match="for lack of memory.*fewer workers than 2: --cores"):
         list(workers.results(_end, [-signal.SIGKILL]))
     workers.close()
@@ -199,7 +197,7 @@ def test_no_call_waits_for_a_worker_that_was_killed_at_any_moment() -> None:
 
 
 def test_a_stopped_worker_and_a_stopped_parent_do_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compaction.engines.workers._END_S", 0.5)
+    monkeypatch.setattr("compaction.engines.local._END_S", 0.5)
     workers = Workers(1)
     ((_, pid),) = [found for found in workers.results(_sleep, [0.0]) if found]
     ((_, parent),) = [found for found in workers.results(_parent_of, [0]) if found]
@@ -282,7 +280,7 @@ def test_an_interpreter_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_import_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("compaction.engines.workers._PACKAGE_PATH", "/nowhere")
+    monkeypatch.setattr("compaction.engines.local._PACKAGE_PATH", "/nowhere")
     monkeypatch.setattr("sys.path", [path for path in sys.path if not Path(path, "compaction").is_dir()])
     with pytest.raises(CompactionError, match="worker processes cannot start: their parent process ended with exit code 1"):
         Workers(1)

@@ -284,7 +284,7 @@ def test_a_response_that_overflows_the_clients_buffer_is_retried(monkeypatch: py
 
 
 def test_no_store_is_opened_before_workers_are_forked() -> None:
-    program = "import sys, compaction.engines.workers as w; w._import_tasks(); sys.exit('pyarrow.fs' in sys.modules)"
+    program = "import sys, compaction.engines.local as w; w._import_tasks(); sys.exit('pyarrow.fs' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0
 
 

@@ -34,11 +34,9 @@ class Listener(event.Listener):
     def on_end(self, what):
         pass
 event.register("numba:compile", Listener())
-from compaction.kernels import batches
-from compaction.kernels import all_kernels
-from compaction.kernels import batches
-from compaction.kernels import all_kernels
-all_kernels.markers()
+import numpy as np
+from compaction.kernels import batches, tables
+batches.read_control_types(np.zeros(0, np.uint8), 0, np.zeros(0, tables.BATCH_ROW))
 kernels = [each.__name__ for each in compiled if type(each._cache).__name__ == "KernelCache"]
 print(json.dumps({"compiled": kernels, "module": batches.__file__}))
 """

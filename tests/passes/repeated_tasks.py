@@ -49,10 +49,10 @@ class RepeatedPasses(LocalPasses):
     def _has_second(self, place: Place) -> bool:
         return random.Random(f"{self._seed} {place}").random() < 0.5
 
-    def shuffle(self, job: Job, source: Any, emit: Any, place: Any, parts: int, *, merges: bool = False) -> Shuffled:
-        first = super().shuffle(job, source, emit, place, parts)
+    def shuffle(self, job: Job, source: Any, emit: Any, places: Any, *, merges: bool = False) -> Shuffled:
+        first = super().shuffle(job, source, emit, places)
         with self._second():
-            second = super().shuffle(job, source, emit, place, parts)
+            second = super().shuffle(job, source, emit, places)
         return Shuffled(first.results, [self._mixed(*attempts) for attempts in zip(first.values, second.values, strict=True)])
 
     def _mixed(self, first: dict[Place, list[Any]], second: dict[Place, list[Any]]) -> dict[Place, list[Any]]:

@@ -13,9 +13,8 @@ from pyspark.sql import SparkSession
 
 import compaction
 from compaction.engine import Job
-from compaction.engines import spark_jobs
-from compaction.engines.spark import SparkEngine
-from compaction.engines.spark_jobs import OwnJobs, cause_in, concurrent_tasks, why_stalled
+from compaction.engines import spark as spark_engine
+from compaction.engines.spark import OwnJobs, SparkEngine, cause_in, concurrent_tasks, why_stalled
 from compaction.engines.spark_session import ship_package
 from compaction.errors import CompactionError
 from tests.golden import unpack_sample
@@ -119,10 +118,10 @@ class Registering:
     ids=["local-cluster", "cores.max", "instances", "fewer", "unknown", "dynamic", "none before a job"],
 )
 def test_executors_that_are_still_registering_are_waited_for(monkeypatch: pytest.MonkeyPatch, sc: Any, found: int) -> None:
-    monkeypatch.setattr(spark_jobs, "slots", sc.slots)
-    monkeypatch.setattr(spark_jobs, "_SETTLED_S", 0.5)
-    monkeypatch.setattr(spark_jobs, "_POLL_S", 0.01)
-    spark_jobs.await_executors(sc)
+    monkeypatch.setattr(spark_engine, "slots", sc.slots)
+    monkeypatch.setattr(spark_engine, "_SETTLED_S", 0.5)
+    monkeypatch.setattr(spark_engine, "_POLL_S", 0.01)
+    spark_engine.await_executors(sc)
     assert min(4, sc.asked // 3) == found
 
 
@@ -133,7 +132,7 @@ def test_dynamic_allocation_counts_the_executors_that_it_may_add(
     names = {"enabled": "true", "maxExecutors": most}
     settings = [(f"spark.dynamicAllocation.{name}", value) for name, value in names.items()]
     sc: Any = Registering("yarn", *settings, ("spark.executor.cores", "4"), ("spark.task.cpus", "2"))
-    monkeypatch.setattr(spark_jobs, "slots", sc.slots)
+    monkeypatch.setattr(spark_engine, "slots", sc.slots)
     assert concurrent_tasks(sc, sc.getConf()) == tasks
 
 
@@ -216,16 +215,16 @@ def test_resources_that_no_worker_has_are_named() -> None:
 def test_a_job_without_a_started_task_says_why(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(spark_jobs, "STALLED_S", 0.2)
-    monkeypatch.setattr(spark_jobs, "why_stalled", lambda _: "for this reason")
+    monkeypatch.setattr(spark_engine, "STALLED_S", 0.2)
+    monkeypatch.setattr(spark_engine, "why_stalled", lambda _: "for this reason")
     with OwnJobs(spark.sparkContext).running():
         time.sleep(1)
     assert "no task has started for 0 s: for this reason" in caplog.text
     caplog.clear()
     jobs = OwnJobs(spark.sparkContext)
-    monkeypatch.setattr(spark_jobs, "STALLED_S", 30)
+    monkeypatch.setattr(spark_engine, "STALLED_S", 30)
     with jobs.running():
         spark.sparkContext.parallelize([1], 1).map(_number).collect()
-        monkeypatch.setattr(spark_jobs, "STALLED_S", 0.01)
+        monkeypatch.setattr(spark_engine, "STALLED_S", 0.01)
         jobs.report_stall(threading.Event())
     assert not caplog.text

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compaction.engines.spark_jvm import C1_ONLY
-from compaction.engines.spark_session import DEFAULTS, build_session
+from compaction.engines.spark_session import C1_ONLY, DEFAULTS, build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from compaction.engines.spark_jvm import private_dirs
+from compaction.engines.spark_session import private_dirs
 
 ROOT = Path(__file__).resolve().parents[2]
 _PROGRAM = """
 import sys
 sys.path.insert(0, {root!r})
-from compaction.engines.spark_jvm import private_dirs
+from compaction.engines.spark_session import private_dirs
 print(private_dirs({parent!r}), flush=True)
 sys.stdin.read()
 """
