@@ -21,7 +21,7 @@ from compaction.files.filesystem import ReadableFileSystem, join
 from compaction.files.manifest import MANIFEST, MARKER
 from compaction.files.mixed import file_system
 from compaction.formats.primitives import FormatError
-from compaction.log.claim import is_claim
+from compaction.log.access import is_claim
 from compaction.names import (
     DELETED,
     LOG,

@@ -31,7 +31,7 @@ from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
 from compaction.files.filesystem import join, storage_of
 from compaction.files.mixed import file_system
 from compaction.formats.keys import KeyPlaces, salted_digest
-from compaction.log.mounts import keeps_snapshots
+from compaction.log.access import keeps_snapshots
 from compaction.names import LogLocation, marked_dirs_of
 from compaction.report import LogReport
 from compaction.rules.log_to_clean import Verdict

@@ -33,6 +33,7 @@ from compaction.formats.record_batch import (
     LOG_OVERHEAD_BYTES,
     MAGIC,
     NO_TIMESTAMP,
+    EntryHeader,
     Record,
     RecordBatch,
     StoredBatch,
@@ -40,18 +41,8 @@ from compaction.formats.record_batch import (
 )
 
 
-class EntryHeader(NamedTuple):
-    """The fields common to v0 and v1, before the key."""
-
-    offset: Int64  # offset; of a wrapper, its last inner message's
-    size: Int32  # bytes after this field
-    crc: UInt32  # CRC-32 of everything after this field
-    magic: Int8  # 0 or 1
-    attributes: Int8  # bits 0-2 codec, bit 3 log append time (magic 1)
-
-
 class EntryHeaderV1(NamedTuple):
-    """v1 adds the timestamp."""
+    """``EntryHeader`` and the timestamp of v1."""
 
     offset: Int64
     size: Int32

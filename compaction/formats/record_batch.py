@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.primitives import (
@@ -30,9 +30,6 @@ from compaction.formats.primitives import (
     encode_varint,
     encode_varlong,
 )
-
-if TYPE_CHECKING:
-    from compaction.formats.message_set import EntryHeader
 
 MAGIC = 2
 #: bytes of the offset and length fields, not included in the length
@@ -93,6 +90,16 @@ HEADER_SIZE = HEADER.size
 ) = map(HEADER.offset, BatchHeader._fields)  # fmt: skip
 #: position in a batch from which the CRC covers it
 CRC_START = ATTRIBUTES_AT
+
+
+class EntryHeader(NamedTuple):
+    """The fields common to v0 and v1 (``message_set``), before the key."""
+
+    offset: Int64  # offset; of a wrapper, its last inner message's
+    size: Int32  # bytes after this field
+    crc: UInt32  # CRC-32 of everything after this field
+    magic: Int8  # 0 or 1
+    attributes: Int8  # bits 0-2 codec, bit 3 log append time (magic 1)
 
 
 @dataclass(frozen=True)

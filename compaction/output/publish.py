@@ -32,11 +32,9 @@ from compaction.files.local import LocalFileSystem
 from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, SourceLog
 from compaction.files.text_files import read_small
 from compaction.formats.checkpoints import format_offset_checkpoint
-from compaction.log.access import require_still_unlocked
+from compaction.log.access import is_claim, is_mount_point, require_still_unlocked
 from compaction.log.checkpoint_store import read_offsets
-from compaction.log.claim import is_claim
 from compaction.log.metadata_logs import METADATA_LOG
-from compaction.log.mounts import is_mount_point
 from compaction.log.read_log import require_same_indexes, require_unchanged
 from compaction.names import (
     CLEANER_OFFSETS,

@@ -40,8 +40,8 @@ from compaction.errors import StorageError
 from compaction.files.contents import FileDigest
 from compaction.files.durable import DurableSteps, names_in
 from compaction.files.filesystem import FileStat, FileSystem, join
+from compaction.log.access import NO_OWNER, Owner
 from compaction.log.checkpoint_store import Change, CheckpointFiles
-from compaction.log.claim import NO_OWNER, Owner
 from compaction.names import (
     CLEAN,
     CLEANER_OFFSETS,

@@ -23,8 +23,8 @@ from compaction.files.contents import find_mismatch
 from compaction.files.durable import TMP, remove_temporary, run_alone
 from compaction.files.filesystem import FileStat, FileSystem, join
 from compaction.files.segment_file import SegmentFile, SegmentScan
+from compaction.log.access import NO_OWNER, Owner
 from compaction.log.checkpoint_store import Change, CheckpointFiles
-from compaction.log.claim import NO_OWNER, Owner
 from compaction.log.read_log import RESTORE_SEGMENT, segment_bases
 from compaction.names import (
     CLEAN,

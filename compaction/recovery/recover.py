@@ -41,8 +41,8 @@ from compaction.files.overlay import Copied, NamesSynced, Operation, OverlayFile
 from compaction.files.segment_file import Rows, SegmentFile
 from compaction.formats import indexes
 from compaction.formats.indexes import MAX_RELATIVE_OFFSET
+from compaction.log.access import NO_OWNER, Owner
 from compaction.log.checkpoint_store import DirectoryState, read_directory_state
-from compaction.log.claim import NO_OWNER, Owner
 from compaction.log.read_log import (
     RESTORE_SEGMENT,
     SegmentState,

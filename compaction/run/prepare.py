@@ -14,9 +14,8 @@ from compaction.errors import CompactionError, CorruptLogError, LogError, Storag
 from compaction.files.filesystem import FileSystem, join, parent, storage_of
 from compaction.files.overlay import OverlayFileSystem, Splice, SplicedFileSystem
 from compaction.files.uri import resolved
-from compaction.log.access import Access
+from compaction.log.access import Access, mount_points
 from compaction.log.checkpoint_store import Checkpoints, DirectoryState, read_checkpoints, read_directory_state
-from compaction.log.mounts import mount_points
 from compaction.log.read_log import ReadOptions, read_log, segment_bases
 from compaction.log.settings import Settings, read_settings, require_policy
 from compaction.names import LogLocation

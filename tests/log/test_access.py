@@ -11,8 +11,7 @@ import pytest
 
 from compaction.errors import LockedError, UsageError
 from compaction.files.local import LocalFileSystem
-from compaction.log.access import Purpose, access, require_still_unlocked
-from compaction.log.claim import NO_OWNER, is_claim
+from compaction.log.access import NO_OWNER, Purpose, access, is_claim, require_still_unlocked
 from compaction.names import LOCK
 from tests.crash.surroundings import small_disk
 from tests.files.test_lock import held_elsewhere, try_elsewhere

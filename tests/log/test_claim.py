@@ -12,7 +12,7 @@ import pytest
 from compaction.errors import LockedError, StorageError
 from compaction.files.durable import run_alone
 from compaction.files.local import LocalFileSystem
-from compaction.log.claim import Claim, Identity, Owner, is_claim
+from compaction.log.access import Claim, Identity, Owner, is_claim
 from compaction.output.swap import replace_segments
 from tests.output.test_swap import END, HERE, LOG_DIR, PLAIN, dirty_log, everything, write_cleaned
 
@@ -72,7 +72,7 @@ def test_a_run_of_another_boot_has_ended_only_on_a_local_disk(tmp_path: Path, mo
     """On a shared disk it may be a live run of another machine."""
     other = replace(Identity.of_this_process(), boot="another kernel's")
     assert other.is_over(str(tmp_path))
-    monkeypatch.setattr("compaction.log.claim.is_local", lambda _: False)
+    monkeypatch.setattr("compaction.log.access.is_local", lambda _: False)
     assert not other.is_over(str(tmp_path))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.log import mounts
+from compaction.log import access as mounts
 
 MOUNTS = [
     "21 1 {device} / / rw - ext4 /dev/vda rw",

@@ -20,7 +20,7 @@ from compaction.files.filesystem import DiskFileSystem, join
 from compaction.files.local import FreeSpace
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.producer_snapshot import ProducerEntry
-from compaction.log.claim import Identity
+from compaction.log.access import Identity
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation, TopicPartition
 from compaction.rules.log_view import AbortedTxn
 from compaction.run import destination, waves

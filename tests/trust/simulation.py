@@ -38,7 +38,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, LockedError
 from compaction.files.filesystem import FileSystem
 from compaction.files.local import FreeSpace
-from compaction.log.claim import Identity
+from compaction.log.access import Identity
 from compaction.names import LOCK
 from compaction.report import LogStatus
 from compaction.run import waves

@@ -12,8 +12,8 @@ import pytest
 
 from compaction.errors import LockedError, StorageError
 from compaction.files.local import LocalFileSystem
-from compaction.log import claim as claims
-from compaction.log.claim import Claim, Identity
+from compaction.log import access as claims
+from compaction.log.access import Claim, Identity
 from tests.files.faults import FaultyFileSystem
 
 LOG_DIR = "/logs"
