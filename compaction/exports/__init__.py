@@ -109,17 +109,13 @@ class Place(NamedTuple):
     prefix: str = ""
 
 
-class Content(Protocol):
-    """A stored object, decoded."""
+class DecodedObject(File, Protocol):
+    """A stored object, decoded where it is read. It is kept open: ``close`` has no effect."""
 
-    size: int
     mtime_ns: int
 
-    def read(self, start: int, length: int) -> bytes:
-        """Up to ``length`` decoded bytes from ``start``."""
-
-    def reader(self, start: int, end: int) -> File:
-        """Open the decoded byte range ``[start, end)``."""
+    def sequential(self, start: int, end: int) -> File:
+        """Open the decoded bytes ``[start, end)`` to be read sequentially."""
 
 
 class ExportReader(Protocol):
@@ -137,7 +133,7 @@ class ExportReader(Protocol):
         :raises LogError: it cannot be read
         """
 
-    def open(self, within: str) -> Content:
+    def open(self, within: str) -> DecodedObject:
         """An encoded object, by the path that its :class:`LogFile` has.
 
         :raises LogError: it cannot be read

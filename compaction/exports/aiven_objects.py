@@ -26,6 +26,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
+from compaction.exports import DecodedObject
 from compaction.files.data_keys import require_cryptography
 from compaction.files.filesystem import File, FileStat, ReadableFileSystem, read_full
 from compaction.formats.checkpoints import EpochEntry
@@ -385,7 +386,7 @@ class Scratch:
         return memoryview(self._data)[:size_bytes]
 
 
-class ChunkedObject:
+class ChunkedObject(DecodedObject):
     """A decoded object; ``size`` is the number of decoded bytes.
 
     :raises CorruptLogError: the object's size differs from its manifest
@@ -393,11 +394,14 @@ class ChunkedObject:
 
     def __init__(self, files: ReadableFileSystem, path: str, stat: FileStat, index: ChunkIndex, coding: ChunkCoding) -> None:
         self._files, self._path, self._index, self._coding = files, path, index, coding
-        self.size, self.mtime_ns = index.size, stat.mtime_ns
+        self.mtime_ns = stat.mtime_ns
         require_size(path, stat, index.stored_size)
 
-    def read(self, start: int, length: int) -> bytes:
-        end = min(self.size, start + length)
+    def size(self) -> int:
+        return self._index.size
+
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
+        end = self._index.size if length is None else min(self._index.size, start + length)
         return b"".join(self._parts(start, end)) if end > start else b""
 
     def _parts(self, start: int, end: int) -> Iterator[bytes]:
@@ -417,12 +421,12 @@ class ChunkedObject:
                 KEPT.put(key, data)
         return data
 
-    def reader(self, start: int, end: int) -> File:
+    def sequential(self, start: int, end: int) -> File:
         if start >= end:
-            return _ChunkReader(self.size, self._index, lambda chunk: b"", lambda: None)
-        first, last = self._index.at(start), self._index.at(min(end, self.size) - 1)
+            return _ChunkReader(self._index, lambda chunk: b"", lambda: None)
+        first, last = self._index.at(start), self._index.at(min(end, self._index.size) - 1)
         source, scratch = self._files.open(self._path, first.stored_start, last.stored_end), Scratch()
-        return _ChunkReader(self.size, self._index, lambda chunk: self._decoded(chunk, source, scratch), source.close)
+        return _ChunkReader(self._index, lambda chunk: self._decoded(chunk, source, scratch), source.close)
 
     def _decoded(self, chunk: Chunk, source: File, scratch: Scratch) -> bytes:
         stored = self._stored(chunk, source, scratch)
@@ -462,16 +466,16 @@ class ChunkedObject:
 class _ChunkReader(File):
     """Reads sequentially; holds one decoded chunk."""
 
-    def __init__(self, size: int, index: ChunkIndex, decode: Callable[[Chunk], bytes], close: Callable[[], None]) -> None:
-        self._size, self._index, self._decode, self._close = size, index, decode, close
+    def __init__(self, index: ChunkIndex, decode: Callable[[Chunk], bytes], close: Callable[[], None]) -> None:
+        self._index, self._decode, self._close = index, decode, close
         self._chunk: Chunk | None = None
         self._data = memoryview(b"")
 
     def size(self) -> int:
-        return self._size
+        return self._index.size
 
     def pread(self, view: memoryview, position: int) -> int:
-        if position >= self._size:
+        if position >= self._index.size:
             return 0
         chunk = self._chunk
         if chunk is None or not chunk.start <= position < chunk.end:

@@ -175,7 +175,7 @@ def _difference(layout: AivenReader, within: str, written: _Written) -> str | No
 def _decoded(log: ChunkedObject, start: int) -> str:
     """The content hash of a log from a byte on."""
     content, buffer, position = xxhash.xxh3_128(), memoryview(bytearray(READ_BYTES)), start
-    with closing(log.reader(start, log.size)) as source:
+    with closing(log.sequential(start, log.size())) as source:
         while count := source.pread(buffer, position):
             content.update(buffer[:count])
             position += count

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
-from compaction.exports import ExportLayout, LogFile, Place, StoredLog, StoredSegment, when_writing
+from compaction.exports import DecodedObject, ExportLayout, LogFile, Place, StoredLog, StoredSegment, when_writing
 from compaction.exports.stored_segments import in_parallel
 from compaction.files.calls import use_spool
 from compaction.files.contents import read_range
@@ -320,27 +320,30 @@ class BackupReader:
         content = FileRange(join(self._root, stored.entry.key), 0, size)
         return StoredSegment(stored.path, *bounds, {LOG: LogFile(size, stored.stat.mtime_ns, content)})
 
-    def open(self, within: str) -> SpooledContent:
+    def open(self, within: str) -> SpooledSegment:
         for partition in self._manifest.partitions.values():
             for segment in partition.segments:
                 if segment.key == within:
                     stored = stored_segment(self._files, self._place, segment)
-                    return SpooledContent(self._spool.converted(self._files, stored), stored.stat.mtime_ns)
+                    return SpooledSegment(self._spool.converted(self._files, stored), stored.stat.mtime_ns)
         raise CorruptLogError("the manifest names no such segment", path=join(self._place, within), hint=HINT)
 
 
-class SpooledContent:
+class SpooledSegment(DecodedObject):
     """A converted segment."""
 
     def __init__(self, path: str, mtime_ns: int) -> None:
         self._path, self.mtime_ns = path, mtime_ns
         status = _LOCAL.stat(path)
-        self.size = 0 if status is None else status.size
+        self._size = 0 if status is None else status.size
 
-    def read(self, start: int, length: int) -> bytes:
+    def size(self) -> int:
+        return self._size
+
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
         return _LOCAL.read_bytes(self._path, start, length)
 
-    def reader(self, start: int, end: int) -> File:
+    def sequential(self, start: int, end: int) -> File:
         return _LOCAL.open(self._path, start, end)
 
 

@@ -34,7 +34,7 @@ from itertools import pairwise
 import numpy as np
 
 from compaction.errors import CorruptLogError, LogError, StorageError
-from compaction.exports import LAYOUTS, Content, ExportReader, LogFile, Place, StoredLog, StoredSegment
+from compaction.exports import LAYOUTS, DecodedObject, ExportReader, LogFile, Place, StoredLog, StoredSegment
 from compaction.exports.lineage import Piece, gap, newest_lineage, select, within
 from compaction.exports.stored_segments import (
     batches_from,
@@ -457,7 +457,7 @@ class LayoutFileSystem(ReadableFileSystem):
         export, parts = self._located(path)
         if len(parts) >= _OWN:
             content = export.opened("/".join(parts))
-            return object_stat(content.size, content.mtime_ns, is_dir=False)
+            return object_stat(content.size(), content.mtime_ns, is_dir=False)
         if not parts:
             return object_stat(0, 0, is_dir=True) if self._is_dir(path) else None
         if len(parts) == 1 and _log_in(export, parts) is not None:
@@ -468,7 +468,7 @@ class LayoutFileSystem(ReadableFileSystem):
     def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
         content = self._content(path)
         if content is not None:
-            return _Decoded(content) if end is None else content.reader(start, min(end, content.size))
+            return content if end is None else content.sequential(start, min(end, content.size()))
         part = self._existing(path).content
         if not isinstance(part, FileRange):
             return InMemory(part())
@@ -499,7 +499,7 @@ class LayoutFileSystem(ReadableFileSystem):
         stat = self._files.stat(layout_path(normal(path)).place)
         return stat is not None and stat.is_dir
 
-    def _content(self, path: str) -> Content | None:
+    def _content(self, path: str) -> DecodedObject | None:
         export, parts = self._located(path)
         return export.opened("/".join(parts)) if len(parts) >= _OWN else None
 
@@ -515,19 +515,6 @@ class LayoutFileSystem(ReadableFileSystem):
         if file is None:
             raise StorageError("no such file in this export", path=path)
         return file
-
-
-class _Decoded(File):
-    """A stored object, decoded where it is read."""
-
-    def __init__(self, content: Content) -> None:
-        self._content = content
-
-    def size(self) -> int:
-        return self._content.size
-
-    def read(self, start: int = 0, length: int | None = None) -> bytes:
-        return self._content.read(start, self._content.size if length is None else length)
 
 
 def _log_in(export: _Export, parts: list[str]) -> TopicPartition | None:

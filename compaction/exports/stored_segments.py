@@ -269,7 +269,7 @@ def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
         kinds = {kind: file for kind, file in by_base[base].items() if kind != SNAPSHOT}
         if SNAPSHOT in by_base.get(end, {}):
             kinds[SNAPSHOT] = by_base[end][SNAPSHOT]
-        lineage = partial(_as_it_is, epochs) if epochs else None
+        lineage = partial(tuple, epochs) if epochs else None
         own = within(epochs, base, max(end, base + 1))
         segments.append(StoredSegment(join(path, f"{base:020d}{LOG}"), base, end, kinds, own, lineage, _OFFSET_MAX))
     return StoredLog(tuple(segments), topic_id)
@@ -322,7 +322,3 @@ def _segment_files(files: ReadableFileSystem, path: str) -> dict[int, dict[str, 
             content = FileRange(join(path, name), 0, stat.size)
             files_by_base.setdefault(file.base_offset, {})[file.kind] = LogFile(stat.size, stat.mtime_ns, content)
     return files_by_base
-
-
-def _as_it_is(epochs: Sequence[EpochEntry]) -> Sequence[EpochEntry]:
-    return epochs
