@@ -21,10 +21,10 @@ from compaction.formats.record_batch import CONTROL, MAGIC
 from compaction.kernels.keys import BYTES_PER_KEY, KeySet, copy_keys, unmatch_tombstones
 from compaction.kernels.records import locate_keys
 from compaction.kernels.tables import DROPPED, OFFSET_SHIFT
-from compaction.log.throttle import Throttle
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, RecordCounts, finish, in_portions, scan_records_of
 from compaction.passes.tasks import MapSettings, Packed, Slice, SliceSummary
+from compaction.passes.throttle import Throttle
 
 _LOCATED = 1 << 14
 #: matching keys are counted when they take this much memory

@@ -31,11 +31,11 @@ from compaction.files.segment_file import Block
 from compaction.kernels.keys import KeyFilter
 from compaction.kernels.slot_table import OFFSETS, Arena, SlotTable, by_shard
 from compaction.kernels.tables import ENTRY_BYTES
-from compaction.log.throttle import Throttle
 from compaction.passes.decoder import Decoded
 from compaction.passes.merge import resolve
 from compaction.passes.scan import Emitted, Emitting, Entries, ShardReadings, finish, scan_records_of
 from compaction.passes.tasks import MapContext, MapSettings, Packed, Resolved, Slice, SliceSummary
+from compaction.passes.throttle import Throttle
 
 #: lookups are kept up to this size
 _LOOKUP_BYTES = 32 << 20

@@ -50,7 +50,6 @@ from compaction.kernels.rewrite import (
     rewrite,
 )
 from compaction.kernels.tables import BUILT, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS, WRAPPER
-from compaction.log.throttle import Throttle
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.segment_writer import PartWriter, SegmentIndexes, SegmentWriter, new_suffix, part_paths
 from compaction.passes.decoder import (
@@ -65,6 +64,7 @@ from compaction.passes.decoder import (
 from compaction.passes.merge import Survivors, accepted_survivors
 from compaction.passes.scan import Emitted, finish, scan
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, Packed, PartResult, Slice
+from compaction.passes.throttle import Throttle
 
 #: smaller segments are written without a comparison, which would take as long
 _MIN_BYTES = 1 << 20

@@ -23,7 +23,6 @@ from compaction.formats.record_batch import CONTROL, MAGIC, TRANSACTIONAL
 from compaction.kernels.keys import HashSecret
 from compaction.kernels.records import KEYLESS, LOOKUPS_ONLY, MAP, MESSAGES, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.tables import ENTRY_WORDS
-from compaction.log.throttle import Throttle
 from compaction.passes.decoder import (
     CHANGED,
     Decoded,
@@ -34,6 +33,7 @@ from compaction.passes.decoder import (
     corrupt_record,
 )
 from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, Slice, SliceSummary
+from compaction.passes.throttle import Throttle
 from compaction.rules.transactions import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
 
 T = TypeVar("T")

@@ -30,11 +30,11 @@ from compaction.formats.record_batch import CODEC, CONTROL, MAGIC, TRANSACTIONAL
 from compaction.kernels import records
 from compaction.kernels.records import LOOKUPS_ONLY, MAP, SKIP, place_records
 from compaction.kernels.slot_table import ENDS, SIZE_SHIFT, SlotTable
-from compaction.log.throttle import Throttle
 from compaction.passes.build_map import spilled
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, Emitting, in_portions, scan
 from compaction.passes.tasks import MapSettings, Packed, Slice
+from compaction.passes.throttle import Throttle
 from compaction.rules.log_view import LogView
 from compaction.rules.transactions import AbortedRanges
 from compaction.run.sizing import max_records

@@ -27,7 +27,6 @@ from compaction.kernels.keys import KeyFilter
 from compaction.kernels.retention import COLUMNS, Limits, LogRange, tally
 from compaction.kernels.slot_table import COUNTS, Arena, SlotTable
 from compaction.kernels.tables import COPY, DROP
-from compaction.log.throttle import Throttle
 from compaction.passes.build_map import OffsetMapSink, dirty_records, spilled
 from compaction.passes.clean_into import Decided, Rewriter
 from compaction.passes.decoder import Decoded, corrupt_record
@@ -45,6 +44,7 @@ from compaction.passes.tasks import (
     SliceId,
     SliceSummary,
 )
+from compaction.passes.throttle import Throttle
 from compaction.rules.plan import LogPlan
 from compaction.run.offset_maps import OffsetMaps
 from compaction.run.sizing import Sizes

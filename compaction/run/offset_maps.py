@@ -17,13 +17,13 @@ from compaction.engine import Emission, Engine, Items, Job, Reading, Shuffle, So
 from compaction.files.filesystem import ReadableFileSystem, join
 from compaction.formats.indexes import read_offset_index
 from compaction.kernels.keys import KeyFilter
-from compaction.log.throttle import UNLIMITED
 from compaction.names import INDEX, segment_file
 from compaction.passes.build_map import collect_keys, dirty_records, flag_single_task_logs, scan_slices
 from compaction.passes.clean_into import clean_parts
 from compaction.passes.merge import CleanedParts, MapParts, PartPlaces, PartsToClean, clean_task, resolve_into_parts
 from compaction.passes.scan import readings, scan_transactions
 from compaction.passes.tasks import CleanContext, Key, MapContext, MapSettings, OutputPart, PartResult, Slice, SliceSummary
+from compaction.passes.throttle import UNLIMITED
 from compaction.recovery.indexes import repaired_after_scan
 from compaction.rules.plan import LogPlan
 from compaction.rules.record_retention import ActiveProducers, RoundRules

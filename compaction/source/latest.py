@@ -22,10 +22,10 @@ from compaction.files.filesystem import storage_errors
 from compaction.kernels.keys import HashSecret
 from compaction.kernels.slot_table import NEWEST, SlotTable
 from compaction.kernels.tables import OFFSET_SHIFT, TOMBSTONE
-from compaction.log.throttle import UNLIMITED, Throttle
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, Entries, finish, scan
 from compaction.passes.tasks import MapContext, Packed, Slice
+from compaction.passes.throttle import UNLIMITED, Throttle
 from compaction.source.read_columns import ReadSpec, Records, read_columns
 
 #: memory of a task's table, and of each spool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.log.throttle import Throttle
+from compaction.passes.throttle import Throttle
 
 
 class Clock:
