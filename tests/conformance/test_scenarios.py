@@ -70,7 +70,7 @@ def test_the_answers_in_the_file_are_kafkas(outcomes: Callable[[str], Outcomes],
 @pytest.mark.parametrize("group", COMPACTED)
 def test_kafka_removes_records_in_most_scenarios(outcomes: Callable[[str], Outcomes], group: str) -> None:
     kafkas = [outcomes(group)[name, 0].kafkas for name in GROUPS[group]]
-    assert sum(one is not None and one.stats.messages_written < one.stats.messages_read for one in kafkas) > len(kafkas) / 2
+    assert sum(one is not None and one.stats.messages_written < one.stats.messages_read for one in kafkas) > len(kafkas) / 4
 
 
 def test_kafka_skips_some_logs(outcomes: Callable[[str], Outcomes]) -> None:
