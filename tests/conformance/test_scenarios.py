@@ -16,7 +16,8 @@ from tests.scenarios.language import files, scenarios
 pytestmark = pytest.mark.kafka
 
 GROUPS = {name: scenarios(name) for name in files()}
-COMPACTED = [name for name, found in GROUPS.items() if not any(one.deletes for one in found.values())]
+#: of the others, some files are of logs of which nothing is removed
+RULES = "cleaning", "planning", "transactions"
 CASES = [
     pytest.param(group, name, number, id=f"{name}-{number + 1}")
     for group, scenarios in GROUPS.items()
@@ -67,10 +68,10 @@ def test_the_answers_in_the_file_are_kafkas(outcomes: Callable[[str], Outcomes],
         assert [list(answer) for answer in scenario.answers] == found, name
 
 
-@pytest.mark.parametrize("group", COMPACTED)
+@pytest.mark.parametrize("group", RULES)
 def test_kafka_removes_records_in_most_scenarios(outcomes: Callable[[str], Outcomes], group: str) -> None:
     kafkas = [outcomes(group)[name, 0].kafkas for name in GROUPS[group]]
-    assert sum(one is not None and one.stats.messages_written < one.stats.messages_read for one in kafkas) > len(kafkas) / 4
+    assert sum(one is not None and one.stats.messages_written < one.stats.messages_read for one in kafkas) > len(kafkas) / 2
 
 
 def test_kafka_skips_some_logs(outcomes: Callable[[str], Outcomes]) -> None:

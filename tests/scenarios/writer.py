@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, Record, marker
 
@@ -73,13 +73,3 @@ class Writer:
     def _end(self, producer: Producer, kind: int) -> bytes:
         self.offset += 1
         return marker(self.offset - 1, self.time_ms + (self.offset - 1) * 1000, producer, kind)
-
-    def gap(self, offsets: int) -> bytes:
-        """Skips offsets; returns empty bytes, which can be used among batches."""
-        self.offset += offsets
-        return b""
-
-
-def one_each(batches: Iterable[bytes]) -> list[list[bytes]]:
-    """Each batch in a separate segment."""
-    return [[batch] for batch in batches]
