@@ -64,7 +64,7 @@ def write(clients: Clients) -> None:
                 for at in range(4):
                     producer.send(TOPIC, b"k%d" % at, b"%d" % number * 20)
             if number % 8 == 7:
-                (outer.java.abortTransaction if number % 16 == 7 else outer.java.commitTransaction)()
+                outer.end(commit=number % 16 != 7)
 
 
 def has_later_stable_offsets(partition: Path) -> bool:

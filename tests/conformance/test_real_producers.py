@@ -114,8 +114,7 @@ class Traffic:
 
     def end(self, name: str, *, commit: bool) -> None:
         """Ends its transaction."""
-        java = self.producers[name].java
-        (java.commitTransaction if commit else java.abortTransaction)()
+        self.producers[name].end(commit=commit)
         self.open.discard(name)
 
 

@@ -60,7 +60,7 @@ class Senders:
         self.idempotent.send(topic, b"later", b"value").get()
         self.one.java.beginTransaction()
         self.one.send(topic, b"later-one", b"value").get()
-        self.one.java.commitTransaction()
+        self.one.end()
         self.two.send(topic, b"later-two", b"value").get()
 
 
@@ -118,7 +118,7 @@ def test_producers_and_consumers_go_on_after_an_erasure(gateway: Gateway, tmp_pa
                 assert [each.value for each in found if each.key == GONE] == ([None] * 10 if tombstones else [])
             for topic in TOPICS:
                 senders.go_on(topic)
-            senders.two.java.commitTransaction()
+            senders.two.end()
             for topic in TOPICS:
                 keys = {each.key for each in clients.read_all(topic, committed_only=True)}
                 assert {b"kept-two", b"later", b"later-one", b"later-two", b"kept-1"} <= keys

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tests.kafka.gateway import Gateway
 from tests.kafka.reader import decoded, headers_of
+from tests.waiting import wait_until
 
 _CLIENTS = "org.apache.kafka.clients."
 _BYTES = "org.apache.kafka.common.serialization.ByteArray"
@@ -52,6 +53,12 @@ class Clients:
         with self.admin() as admin:
             admin.createTopics([new.configs(dict(config or {}))]).all().get()
 
+    def await_markers(self, transactional_id: str) -> None:
+        """Returns once the markers of this producer's last transaction are in all its partitions: a coordinator answers the
+        commit before it writes them."""
+        with self.admin() as admin:
+            wait_until(lambda: _state_of(admin, transactional_id).startswith("COMPLETE_"))
+
     def brokers(self) -> list[int]:
         """The ids of the cluster's brokers, in order, without those that it has fenced."""
         with self.admin() as admin:
@@ -83,7 +90,8 @@ class Clients:
     @contextmanager
     def producer(self, **config: str) -> Iterator[Producer]:
         """A producer; names with underscores for dots, e.g. ``compression_type="zstd"``. Flushed and closed at the end."""
-        producer = Producer(self.gateway, self._config(config, "Serializer", _CLIENTS + "producer.KafkaProducer"))
+        java = self._config(config, "Serializer", _CLIENTS + "producer.KafkaProducer")
+        producer = Producer(self, java, config.get("transactional_id"))
         try:
             yield producer
         finally:
@@ -153,9 +161,10 @@ class Clients:
 class Producer:
     """A ``KafkaProducer`` (``java``)."""
 
-    def __init__(self, gateway: Gateway, java: Any) -> None:
+    def __init__(self, clients: Clients, java: Any, transactional_id: str | None) -> None:
         self.java = java
-        self._gateway = gateway
+        self._clients, self._transactional_id = clients, transactional_id
+        self._gateway = gateway = clients.gateway
         self._record = gateway.cls(_CLIENTS + "producer.ProducerRecord")
         self._header = gateway.cls("org.apache.kafka.common.header.internals.RecordHeader")
 
@@ -179,14 +188,19 @@ class Producer:
 
     @contextmanager
     def transaction(self, *, commit: bool = True) -> Iterator[None]:
-        """Begins a transaction and commits or aborts it; the producer needs a ``transactional_id``."""
+        """Begins a transaction and ends it; the producer needs a ``transactional_id``."""
         self.java.beginTransaction()
         yield
+        self.end(commit=commit)
+
+    def end(self, *, commit: bool = True) -> None:
+        """Commits or aborts the transaction, and waits for its markers."""
         if commit:
             self.java.commitTransaction()
         else:
             self.java.flush()
             self.java.abortTransaction()
+        self._clients.await_markers(self._transactional_id or "")
 
     def vanish(self) -> None:
         """Ends at once, as a crashed process does: buffered records are lost, an open transaction remains open."""
@@ -195,6 +209,10 @@ class Producer:
     def close(self) -> None:
         """Sends buffered records and closes."""
         self.java.close()
+
+
+def _state_of(admin: Any, transactional_id: str) -> str:
+    return str(admin.describeTransactions([transactional_id]).description(transactional_id).get().state().name())
 
 
 def _consumed(fields: Mapping[str, Any]) -> Consumed:
