@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from compaction.commands.erase import erase as erase
     from compaction.commands.expire import expire as expire
     from compaction.commands.read import read as read
+    from compaction.commands.read import read_arrow as read_arrow
     from compaction.commands.verify import verify as verify
     from compaction.counting.count_report import CountReport as CountReport
     from compaction.errors import CompactionError as CompactionError
@@ -40,6 +41,7 @@ _PLACES = {
     "dump": "commands.dump_log",
     "doctor": "commands.doctor",
     "read": "commands.read",
+    "read_arrow": "commands.read",
     "RunReport": "run_report",
     "Comparison": "policies.comparison",
     "VerifyReport": "certifier.certificate",

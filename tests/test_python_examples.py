@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from tests.golden import unpack_sample
@@ -25,6 +27,7 @@ RUN_BY = {
     "exports.md": ("source/test_exports_page.py", 2),
     # engine and file system: engines/test_how_to_add.py, files/test_added_file_system.py; the option is a part of a module
     "how-to-add.md": ("test_python_examples.py", 5),
+    "newest-values.md": ("test_python_examples.py", 3),
     "python.md": ("engines/test_workers.py", 1),
     "tables.md": ("source/test_tables_page.py", 7),
 }
@@ -80,6 +83,17 @@ def test_the_examples_of_the_data_source_read_a_large_log(registered: bool, logs
     found = run([sys.executable, "-"], tmp_path, program)
     assert "|count|" in found
     assert found.splitlines()[-1] == f"{KEYS + 1} {KEYS + 1}"
+
+
+@pytest.mark.slow
+def test_the_newest_values_of_a_large_log_go_into_duckdb_polars_and_a_file(logs: Path, tmp_path: Path) -> None:
+    program = "\n".join(examples("newest-values.md")).replace("/backup/kafka-1", str(logs))
+    shown = run([sys.executable, "-"], tmp_path, program)
+    partitions = {path.name.partition("-")[2] for path in logs.glob("orders-*")}
+    assert set(re.findall(r"^│ +(\d+) │ +\d+ │ \d{4}-", shown, re.MULTILINE)) == partitions
+    assert re.search(r"key +┆ value +┆ superseded", shown)
+    newest = pq.read_table(tmp_path / "orders.parquet")
+    assert newest.filter(pc.field("partition") == 0).num_rows == KEYS + 1
 
 
 @pytest.mark.slow

@@ -244,7 +244,7 @@ def test_a_data_source_reads_the_store(any_bucket: Bucket, sample: Path, monkeyp
     any_bucket.put_tree(sample, "in")
     found = []
     for path in (str(sample), any_bucket.address("in")):
-        reader = KafkaLogReader({"path": path, "topic": "orders"}, source_schema(None, batch_columns=True))
+        reader = KafkaLogReader({"path": path, "topic": "orders"}, source_schema({"batchColumns": "true"}))
         shares = reader.partitions()
         # a task runs in another process
         monkeypatch.setenv(OPTIONS_VARIABLE, "{}")

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from compaction.names import TopicPartition
-from compaction.source.data_source import ArrowColumns, source_schema
+from compaction.source.arrow import ArrowColumns, read_schema
 
 LIMIT_MS = (2**63 - 1) // 1000
 
 
 def task() -> ArrowColumns:
-    return ArrowColumns(source_schema("timestamp", batch_columns=False), TopicPartition("orders", 3))
+    return ArrowColumns(read_schema({"columns": "timestamp"}), TopicPartition("orders", 3))
 
 
 def micros(task: ArrowColumns, *stamps: int) -> list[int]:

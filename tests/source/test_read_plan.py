@@ -118,7 +118,7 @@ def test_a_directory_without_logs_is_an_error_and_not_an_empty_frame(tmp_path: P
 def test_the_page_documents_every_column_and_option() -> None:
     page = (ROOT / "docs/data-source.md").read_text(encoding="utf-8")
     named = {name.lower() for name in re.findall(r"`([\w.]+)`", page)}
-    columns = {name.lower() for name in source_schema(None, batch_columns=True).fieldNames()}
+    columns = {name.lower() for name in source_schema({"batchColumns": "true"}).fieldNames()}
     assert columns | set(OPTIONS) - {"path", "paths"} <= named
 
 
