@@ -3,7 +3,7 @@
 | way | reads | leaves |
 | --- | --- | --- |
 | Kafka's cleaner | the log | a log |
-| ``jobs/compact.py`` | the log | a log |
+| ``jobs/compact.py``, and the same by worker processes | the log | a log |
 | ``kafka_log`` and Spark SQL | the log | a table |
 | Spark's Kafka source and Spark SQL | a running broker | a table |
 | DuckDB, Polars | a Parquet export of the log | a table |
@@ -40,7 +40,7 @@ from tools.benchmark.outputs import compare
 from tools.benchmark.processes import ROOT, SUBMIT, Spent, adopt_orphans, timed
 from tools.benchmark.profiles import Case, cases, prepared, say
 
-KAFKA, JOB = "Kafka's cleaner", "spark-submit jobs/compact.py"
+KAFKA, JOB, LOCAL = "Kafka's cleaner", "spark-submit jobs/compact.py", "kafka-log-compaction compact --engine local"
 SOURCE, BROKER = "kafka_log, max_by", "Spark's Kafka source, max_by"
 EXPORT, DUCKDB, POLARS = "export to Parquet", "DuckDB, on the export", "Polars, on the export"
 _TABLES = (SOURCE, BROKER, DUCKDB, POLARS)
@@ -73,7 +73,8 @@ class Bench:
         """In this order in each round; the export precedes those that read it."""
         return {
             KAFKA: self._kafka,
-            JOB: self._job,
+            JOB: partial(self._job, JOB, SUBMIT, "jobs/compact.py"),
+            LOCAL: partial(self._job, LOCAL, SUBMIT.with_name("kafka-log-compaction"), "compact", "--engine", "local"),
             SOURCE: partial(self._table, SOURCE, "source", self._pristine),
             BROKER: self._broker,
             EXPORT: partial(self._table, EXPORT, "export", self._pristine),
@@ -88,8 +89,8 @@ class Bench:
         """
         if name == KAFKA:
             return "log"
-        if name == JOB:
-            same = f", {apart(compare, self._place(KAFKA), self._place(JOB), compressed=False)}" if KAFKA in done else ""
+        if name in (JOB, LOCAL):
+            same = f", {apart(compare, self._place(KAFKA), self._place(name), compressed=False)}" if KAFKA in done else ""
             return f"log{same}"
         if name == EXPORT:
             return "all records"
@@ -105,9 +106,9 @@ class Bench:
         place = copied(self._pristine, self._place(KAFKA))
         return timed(sys.executable, "-m", "tools.benchmark.kafka_process", place, self._case.name, memory=True)
 
-    def _job(self) -> Spent:
-        place = copied(self._pristine, self._place(JOB))
-        return timed(SUBMIT, "jobs/compact.py", "--log-dir", place, *_JOB, memory=True)
+    def _job(self, name: str, *command: str | Path) -> Spent:
+        place = copied(self._pristine, self._place(name))
+        return timed(*command, "--log-dir", place, *_JOB, memory=True)
 
     def _table(self, name: str, contender: str, source: Path | str, *options: str) -> Spent:
         place = self._place(name)
@@ -116,7 +117,7 @@ class Bench:
         place.unlink(missing_ok=True)
         spark = contender in ("source", "export", "broker")
         command = [str(SUBMIT), "--driver-memory", _DRIVER_MEMORY, *options] if spark else [sys.executable]
-        script = ROOT / "tests" / "benchmark" / "contenders.py"
+        script = Path(__file__).with_name("contenders.py")
         settings = {"PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
         return timed(*command, script, contender, source, place, memory=True, environment=settings)
 
