@@ -133,6 +133,15 @@ def test_a_picture_has_what_its_command_prints(name: str) -> None:
     assert shown[0] == shown[1]
 
 
+@pytest.mark.parametrize("name", ["speed-light.svg", "speed-dark.svg"])
+def test_a_chart_has_the_figures_of_the_page(name: str) -> None:
+    """Otherwise: ``python conf/site/pictures.py``."""
+    pictures = load("pictures")
+    drawn = pictures.chart(name)
+    assert drawn == (pictures.PICTURES / name).read_text()
+    assert len(re.findall(r"<text [^>]*>[\d.]+ s</text>", drawn)) == len(pictures.CHARTED)
+
+
 def words_of(picture: str) -> list[str]:
     """The text of an SVG, without times and rates."""
     texts = [html.unescape(text).replace("\xa0", " ") for text in re.findall(r"<text [^>]*>([^<]*)</text>", picture)]
@@ -142,7 +151,7 @@ def words_of(picture: str) -> list[str]:
 def test_pictures_are_small_and_load_nothing() -> None:
     pictures = ROOT / "docs/pictures"
     sizes = {path.name: path.stat().st_size for path in pictures.iterdir()}
-    assert set(sizes) == {"dry-run.svg", "spark-run.svg", "policies.png", "over-time.png", "count.png"}
+    assert set(sizes) == {"policies.png", "over-time.png", "count.png", *load("pictures").TERMINALS, *load("pictures").CHARTS}
     assert max(sizes.values()) < 150_000
     assert [path.name for path in pictures.glob("*.svg") if "url(http" in path.read_text()] == []
 

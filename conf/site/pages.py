@@ -15,6 +15,8 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[2]
 
 DOCUMENTS = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+#: what pictures that are no links are called
+_IN_README, _ON_SITE = '"docs/pictures/', '"pictures/'
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -31,7 +33,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, /, **_: Any) -> str:
     """Leads links to documents to their pages, and leaves only the text of links to other files of the project."""
-    return _LINK.sub(_page_link, markdown)
+    return _LINK.sub(_page_link, markdown).replace(_IN_README, _ON_SITE)
 
 
 def _page_link(link: re.Match[str]) -> str:
