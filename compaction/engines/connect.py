@@ -45,8 +45,8 @@ _SETTINGS = {
     "spark.sql.inMemoryColumnarStorage.batchSize": _ROWS,
     "spark.sql.adaptive.coalescePartitions.enabled": "false",
 }
-#: tries to reach a server that has gone, together about a minute
-_RETRIES = 6
+#: tries to reach a server that has gone: about 20 s for each request, of which two or three are open
+_RETRIES = 5
 #: of one value: the part that gets it, its number, and that of the piece; ``place`` is empty for the value of a task
 _ROW = pa.schema(
     [
@@ -83,11 +83,11 @@ def connect(remote: str | None = None) -> Any:
         session = SparkSession.builder.remote(address).create()
     except PySparkException as error:
         raise _failure(error) from error
-    _retry_for_a_minute(session)
+    _retry_for_seconds(session)
     return session
 
 
-def _retry_for_a_minute(session: Any) -> None:
+def _retry_for_seconds(session: Any) -> None:
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
@@ -123,7 +123,7 @@ class ConnectEngine:
         self._spark, self._kept = session, list[Shuffled]()
         with self._told():
             self._spark = session.cloneSession()
-            _retry_for_a_minute(self._spark)
+            _retry_for_seconds(self._spark)
             for name, value in _SETTINGS.items():
                 self._spark.conf.set(name, value)
             ship_package(self._spark)
