@@ -24,7 +24,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from compaction.errors import CorruptLogError, StorageError
+from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
 from compaction.files.contents import (
     READ_BYTES,
     FileDigest,
@@ -57,8 +57,8 @@ from compaction.formats.indexes import (
     write_time_index,
     write_txn_index,
 )
-from compaction.kernels.batches import scan_batches
-from compaction.kernels.rewrite import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
+from compaction.kernels.batches import LARGEST_SIZE, scan_batches
+from compaction.kernels.rewrite import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, POSITION, index_entries, new_state
 from compaction.kernels.tables import BATCH_ROW, OUT_ROW
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.rules.log_view import AbortedTxn
@@ -352,6 +352,7 @@ class SegmentIndexes:
         """The segment's next batches, ``OUT_ROW[n]``.
 
         :raises CorruptLogError: an offset is too far from the base offset
+        :raises UnsupportedLogError: the segment would be larger than a broker opens (``FileRecords.append``)
         """
         self.batches += len(out_rows)
         highest = int(out_rows["last_offset"].max(initial=self._base_offset))
@@ -360,6 +361,11 @@ class SegmentIndexes:
             raise CorruptLogError(message, path=self._like, hint="restore this segment")
         offsets, times = np.empty(len(out_rows), OFFSET_ROW), np.empty(len(out_rows), TIME_ROW)
         n, m = index_entries(out_rows, self._interval, self._state, offsets, times)
+        size = int(self._state[POSITION])
+        if size > LARGEST_SIZE:
+            # Kafka's cleaner gives up on this log, too, until KAFKA-20036, which divides its output
+            message = f"cleaned segment {self._base_offset} would have {size} bytes, more than a broker opens ({LARGEST_SIZE})"
+            raise UnsupportedLogError(message, path=self._like, hint="clean it with a smaller segment.bytes")
         if n:
             self._offsets.append(offsets[:n].copy())
         if m:
