@@ -16,6 +16,7 @@ import pytest
 
 from tests.golden import unpack_sample
 from tests.kafka.jars import spark_home
+from tools.licences import licence, needed
 
 pytestmark = pytest.mark.slow
 
@@ -152,3 +153,10 @@ def test_spark_submit_runs_an_installed_application(installed: Path, tmp_path: P
         cwd=tmp_path, PYSPARK_PYTHON=str(installed / "python"),
     )  # fmt: skip
     assert "3 logs: 3 cleaned" in told
+
+
+def test_every_package_that_the_wheel_needs_states_its_licence() -> None:
+    """All that are declared, and what these need."""
+    found = {name: licence(package) for name, package in needed("kafka-log-compaction", frozenset(["connect"])).items()}
+    assert {"pyspark", "py4j", "numba", "llvmlite", "grpcio"} <= set(found)
+    assert [name for name, text in found.items() if text == "not stated"] == []
