@@ -32,7 +32,7 @@ from compaction.files.contents import read_range
 from compaction.files.durable import replace_file
 from compaction.files.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent, storage_of
 from compaction.files.local import LocalFileSystem
-from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Manifests, SourceLog, is_late, is_significant
+from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Manifests, is_late, is_significant
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.object_output import OutputFileSystem
 from compaction.files.object_store import ObjectFile, objects_below
@@ -52,23 +52,6 @@ _NOTHING = FileStat(0, 0, 0, 0, 0, 0, is_dir=False, is_file=False)
 _CERTIFICATE = "certificate"
 
 
-class Written(NamedTuple):
-    """A file of an output as it was written: size, content hash (``None``: unknown), and modification time, ns (0: that of the
-    write)."""
-
-    size: int
-    xxh3_128: str | None
-    mtime_ns: int = 0
-
-
-class Record(NamedTuple):
-    """The record of a finished output besides its files, see ``Manifest``: its request, and the logs that were copied by their
-    paths in the output. Without a request, an output on a disk has no record."""
-
-    call: Mapping[str, Any] | None
-    sources: Mapping[str, SourceLog] | None = None
-
-
 class Target(Protocol):
     """The target of one run; ends with :meth:`commit` or :meth:`abort`."""
 
@@ -86,10 +69,11 @@ class Target(Protocol):
     def promote(self, source: str, path: str, size: int) -> None:
         """Give a file that a task has written and verified its final name."""
 
-    def commit(self, written: Mapping[str, Written], record: Record, check: Callable[[str], None]) -> None:
+    def commit(self, written: Manifest, check: Callable[[str], None]) -> None:
         """Check that every file of the output is there, and make the output visible.
 
-        :param written: the files by path
+        :param written: the output as it was written, without ETags; a file without a modification time (0) has that of its
+            write. Without a request, an output on a disk gets no manifest
         :param check: called before that with the directory in which the output is complete; raises to prevent it
         """
 

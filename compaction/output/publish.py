@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -60,9 +61,7 @@ from compaction.output.finished import (
     RETIRED,
     STAGED,
     PublishOptions,
-    Record,
     Target,
-    Written,
     files_below,
     hidden_name,
     layout,
@@ -121,19 +120,20 @@ class LocalTarget:
     def promote(self, source: str, path: str, size: int) -> None:
         self.files.rename(source, path)
 
-    def commit(self, written: Mapping[str, Written], record: Record, check: Callable[[str], None]) -> None:
+    def commit(self, written: Manifest, check: Callable[[str], None]) -> None:
         """:raises StorageError: a file that was written is missing or has another size"""
         fs, output_dir = self.files, self._output_dir
         entries = []
-        for path, file in written.items():
+        for entry in written.files:
+            path = join(self.place, entry.path)
             stat = fs.stat(path)
-            if stat is None or stat.size != file.size:
+            if stat is None or stat.size != entry.size:
                 hint = "nothing has appeared; check the disk, and what else writes to this directory, and run again"
                 raise StorageError("file has changed since it was written", path=path, hint=hint)
-            entries.append(Entry(path[len(self.place) + 1 :], file.size, stat.mtime_ns // 1_000_000, None, file.xxh3_128))
-        if record.call is not None:
-            empty = [Entry(name, 0, 0) for name in files_below(fs, self.place) if name.endswith("/")]
-            manifest = Manifest((*entries, *empty), None, None, *record)
+            entries.append(replace(entry, mtime_ms=stat.mtime_ns // 1_000_000))
+        if written.request is not None:
+            empty = (Entry(name, 0, 0) for name in files_below(fs, self.place) if name.endswith("/"))
+            manifest = replace(written, files=(*entries, *empty))
             write_verified(fs, join(self.place, FINISHED), manifest.to_json())
         fs.fsync_dir(self.place)
         check(self.place)
@@ -256,7 +256,7 @@ class Publication:
         #: by log directory: a file whose mode and owner new files take
         self._like: dict[str, str | None] = {}
         #: the files of the output by path
-        self._written: dict[str, Written] = {}
+        self._written: dict[str, Entry] = {}
         #: the logs that were copied, by the directories of their copies
         self._sources: dict[str, SourceLog] = {}
         self._tasks_may_write = False
@@ -332,7 +332,7 @@ class Publication:
         require_unchanged(source, self._disk, location.path, segments)
         self._added[location.log_dir][location.topic_partition] = end_offset
         if identity is not None:
-            self._sources[target[len(self._target.place) + 1 :]] = identity
+            self._sources[self._relative(target)] = identity
         if self._like.get(location.log_dir) is None:
             self._like[location.log_dir] = _real_log(source, location.path)
 
@@ -341,7 +341,7 @@ class Publication:
         path = join(self._roots[location.log_dir], base_name(location.path))
         self._written = {name: written for name, written in self._written.items() if parent(name) != path}
         self._added[location.log_dir].pop(location.topic_partition, None)
-        self._sources.pop(path[len(self._target.place) + 1 :], None)
+        self._sources.pop(self._relative(path), None)
         self._fs.remove_tree(path)
 
     def commit(self, source: FileSystem) -> None:
@@ -363,7 +363,8 @@ class Publication:
             self._write_checkpoints(source, log_dir, root)
             self._fs.fsync_dir(root)
         require_still_unlocked(self._disk, list(self._roots))
-        self._target.commit(self._written, Record(self._options.call, self._sources), self._check)
+        written = Manifest(tuple(self._written.values()), request=self._options.call, sources=self._sources)
+        self._target.commit(written, self._check)
 
     def _check(self, place: str) -> None:
         for log_dir, root in layout(place, list(self._roots)).items():
@@ -386,7 +387,13 @@ class Publication:
         for file in group.files:
             name, final = (join(target, segment_file(group.base_offset, file.kind, end)) for end in (group.suffix, ""))
             self._target.promote(name, final, file.size)
-            self._written[final] = Written(file.size, file.digest, group.mtime_ms * 1_000_000)
+            self._add_file(final, file.size, group.mtime_ms, file.digest)
+
+    def _add_file(self, path: str, size: int, mtime_ms: int, digest: str) -> None:
+        self._written[path] = Entry(self._relative(path), size, mtime_ms, None, digest)
+
+    def _relative(self, path: str) -> str:
+        return path[len(self._target.place) + 1 :]
 
     def _copy_all(self, source: FileSystem, copies: Sequence[Copy]) -> None:
         if not storage_of(self._target.place).round_trips:
@@ -410,14 +417,14 @@ class Publication:
                 copy_recorded(self._fs, extent, copy.target, digest)
             else:
                 digest = copy_verified(source, self._fs, extent, copy.target, copy.valid_bytes or 0)
-            self._written[copy.target] = Written(extent.size, digest, stat.mtime_ns)
+            self._add_file(copy.target, extent.size, stat.mtime_ns // 1_000_000, digest)
             return
         data = source.read_bytes(copy.path)
         self._write(copy.target, data, like=_real_log(source, parent(copy.path)), mtime_ns=stat.mtime_ns)
 
     def _write(self, path: str, data: bytes, *, like: str | None, mtime_ns: int | None = None) -> None:
         write_verified(self._fs, path, data, like=like, mtime_ns=mtime_ns)
-        self._written[path] = Written(len(data), digest_of(data).digest, mtime_ns or 0)
+        self._add_file(path, len(data), (mtime_ns or 0) // 1_000_000, digest_of(data).digest)
 
     def _copy_metadata_log(self, source: FileSystem, path: str, target: str) -> None:
         """Without its metadata log a broker treats every log as stray."""
