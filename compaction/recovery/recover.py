@@ -53,11 +53,10 @@ from compaction.log.read_log import (
 )
 from compaction.names import CLEANED, DELETED, INDEX, LEADER_EPOCHS, LOG, SWAP, TIMEINDEX, TXNINDEX, LogLocation, segment_file
 from compaction.output.segment_files import change_suffixes, exists, remove_deleted
-from compaction.output.segment_writer import copy_verified
+from compaction.output.segment_writer import IndexBuilder, copy_verified
 from compaction.recovery.indexes import (
     INDEX_INTERVAL_BYTES,
     HeaderScan,
-    IndexBuilder,
     Recovered,
     ScanRange,
     contradictions,
@@ -132,9 +131,7 @@ def _split_points(fs: FileSystem, log_path: str, segment: Segment, interval_byte
 def _extend(new: _NewSegment, rows: Rows) -> None:
     if not len(rows):
         return
-    moved = rows.copy()
-    moved["position"] -= new.start
-    new.builder.add(moved)
+    new.builder.add(rows)
     new.end = int(rows["position"][-1] + rows["size"][-1])
     new.last_offset = int(rows["last_offset"][-1])
 
