@@ -128,13 +128,6 @@ def require_target(output_dir: str, log_dirs: Sequence[str]) -> None:
     layout(output_dir, log_dirs)
 
 
-def require_replace(output_dir: str, *, replace: bool) -> None:
-    """:raises UsageError: an output that is there is not to be replaced"""
-    if not replace:
-        hint = "name a new directory, or give --replace if it is an earlier output"
-        raise UsageError("--output-dir exists and is not empty", path=output_dir, hint=hint)
-
-
 def is_done(request: CompactionRequest) -> bool:
     """Whether the output directory already has the complete and true result of this request.
 
@@ -266,15 +259,21 @@ def find_manifest(output_dir: str, option: str, hint: str, files: DiskFileSystem
     return manifest
 
 
-def require_replaceable(output_dir: str, files: DiskFileSystem | None = None) -> tuple[Manifest, dict[str, FileStat]]:
+def require_replaceable(
+    output_dir: str, files: DiskFileSystem | None = None, *, may_replace: bool = True
+) -> tuple[Manifest, dict[str, FileStat]]:
     """Check that an output is finished, and byte for byte as it was written; returns its manifest and its files.
 
     Late uploads of killed tasks do not matter, as readers do not see them.
 
     :param files: of a disk
-    :raises UsageError: it is not
+    :param may_replace: the call allows it
+    :raises UsageError: it is not, or must not be replaced
     :raises LockedError: a broker or a run uses it
     """
+    if not may_replace:
+        hint = "name a new directory, or give --replace if it is an earlier output"
+        raise UsageError("--output-dir exists and is not empty", path=output_dir, hint=hint)
     output = _output(output_dir, files)
     manifest = find_manifest(output_dir, "--replace", "remove it yourself if it is not needed, or name a new directory", files)
     holder = output.files.lock_holder(output_dir)

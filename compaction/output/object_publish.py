@@ -58,7 +58,6 @@ from compaction.output.finished import (
     PublishOptions,
     layout,
     read_finished,
-    require_replace,
     require_replaceable,
     require_target,
 )
@@ -175,7 +174,7 @@ class ObjectTarget:
         replaced = bool(names) and not _is_unfinished(output_dir, names)
         if not replaced and options.check is None:
             return cls._at(disk, output_dir, run, log_dirs, names)
-        earlier = _to_be_replaced(output_dir, replace=options.replace) if replaced else run
+        earlier = require_replaceable(output_dir, may_replace=options.replace)[0].run if replaced else run
         if not split(output_dir)[1]:
             hint = "name a prefix in it: the new output is first written beside it"
             raise UsageError("--output-dir is a whole bucket", path=output_dir, hint=hint)
@@ -321,7 +320,9 @@ def _replace(staged: str, output_dir: str) -> None:
     manifest = read_finished(staged)
     if manifest is None or manifest.run is None:
         raise StorageError("the output to be put in place is unfinished", path=staged, hint=ONE_RUN)
-    copy = ObjectTarget(output_dir, manifest.run, OwnNames(LocalFileSystem(), output_dir, {}, _names_of(output_dir)))
+    earlier = _any_manifest(output_dir)
+    names = () if earlier is None else (entry.path for entry in earlier.files)
+    copy = ObjectTarget(output_dir, manifest.run, OwnNames(LocalFileSystem(), output_dir, {}, names))
     copy.files.write_file(join(output_dir, MARKER), marker(manifest.run, staged))
     for folder in manifest.folders:
         copy.files.mkdir(join(output_dir, *filter(None, [folder])))
@@ -332,23 +333,13 @@ def _replace(staged: str, output_dir: str) -> None:
     copy.files.remove_tree(staged)
 
 
-def _names_of(output_dir: str) -> list[str]:
-    """The names in the manifest of an output, whatever its state; none if it is malformed."""
+def _any_manifest(output_dir: str) -> Manifest | None:
+    """The manifest of an output, finished or not; ``None`` if it has none, or a malformed one."""
     path = join(output_dir, MANIFEST)
     try:
-        manifest = None if stat_objects([path])[0] is None else Manifest.parse(read_whole(path), path)
+        return None if stat_objects([path])[0] is None else Manifest.parse(read_whole(path), path)
     except CorruptLogError:
-        manifest = None
-    return [] if manifest is None else [entry.path for entry in manifest.files]
-
-
-def _to_be_replaced(output_dir: str, *, replace: bool) -> str | None:
-    """The run that wrote the output to be replaced.
-
-    :raises UsageError: there is no finished output, or it must not be replaced
-    """
-    require_replace(output_dir, replace=replace)
-    return require_replaceable(output_dir)[0].run
+        return None
 
 
 def _is_staged(name: str, output_dir: str) -> bool:
@@ -369,10 +360,6 @@ def _is_unfinished(output_dir: str, names: Sequence[str]) -> bool:
         return all(name.startswith(CLAIM) for name in names)
     if MANIFEST not in names:
         return True
-    path = join(output_dir, MANIFEST)
-    try:
-        run = Manifest.parse(read_whole(path), path).run
-    except CorruptLogError:
-        # it may be the manifest of a finished output
-        return False
-    return run is not None and run != run_of(read_whole(join(output_dir, MARKER)))
+    # a malformed one may be that of a finished output
+    manifest = _any_manifest(output_dir)
+    return manifest is not None and manifest.run not in (None, run_of(read_whole(join(output_dir, MARKER))))

@@ -67,7 +67,6 @@ from compaction.output.finished import (
     layout,
     remove_leftovers,
     require_as_written,
-    require_replace,
     require_replaceable,
     require_target,
 )
@@ -104,7 +103,7 @@ class LocalTarget:
         output_dir = str(Path(output_dir).absolute())
         require_target(output_dir, log_dirs)
         remove_leftovers(fs, output_dir)
-        earlier = _check_target(fs, output_dir, replace=options.replace)
+        earlier = _check_target(fs, output_dir, may_replace=options.replace)
         staging = hidden_name(output_dir, STAGED)
         try:
             fs.mkdir(parent(output_dir))
@@ -214,7 +213,7 @@ def _identity(stat: FileStat) -> tuple[int, ...]:
     return () if stat.is_dir else (stat.is_file, stat.inode, stat.size, stat.mtime_ns, stat.ctime_ns)
 
 
-def _check_target(fs: DiskFileSystem, output_dir: str, *, replace: bool) -> dict[str, FileStat] | None:
+def _check_target(fs: DiskFileSystem, output_dir: str, *, may_replace: bool) -> dict[str, FileStat] | None:
     """The files of an earlier output, if there is one to be replaced.
 
     :raises UsageError: ``output_dir`` cannot be published to
@@ -225,8 +224,7 @@ def _check_target(fs: DiskFileSystem, output_dir: str, *, replace: bool) -> dict
         raise UsageError("--output-dir is a mount point", path=output_dir, hint=hint)
     if stat is None or (stat.is_dir and not fs.listdir(output_dir)):
         return None
-    require_replace(output_dir, replace=replace)
-    return require_replaceable(output_dir, fs)[1]
+    return require_replaceable(output_dir, fs, may_replace=may_replace)[1]
 
 
 class Copy(NamedTuple):
