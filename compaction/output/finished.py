@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import xxhash
 
-from compaction.config.request import CheckCopy, CompactionRequest
+from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, CorruptLogError, LockedError, StorageError, UsageError
 from compaction.files.contents import read_range
 from compaction.files.durable import replace_file
@@ -82,27 +82,6 @@ class Target(Protocol):
 
         :param tasks_may_write: killed tasks may still write files of this output
         """
-
-
-def no_entry(_: str) -> Entry | None:
-    """There is no previous copy."""
-    return None
-
-
-class PublishOptions(NamedTuple):
-    """``call`` is recorded in the output, so that a later run can tell whether it is the output of the same request; ``None``:
-    nothing is recorded. ``replace``: an earlier output is replaced. ``only_known``: files that no broker loads are not copied:
-    they may have what was erased. ``entry_of``: the entry of a file of a previous copy, by its path. ``check`` is called before
-    the output appears, see ``CompactionRequest``."""
-
-    call: Mapping[str, Any] | None = None
-    replace: bool = False
-    only_known: bool = False
-    entry_of: Callable[[str], Entry | None] = no_entry
-    check: CheckCopy | None = None
-
-
-NEW_OUTPUT = PublishOptions()
 
 
 def layout(root: str, log_dirs: Sequence[str]) -> dict[str, str]:

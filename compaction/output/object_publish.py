@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.files.filesystem import DiskFileSystem, ReadableFileSystem, base_name, join, parent, split
 from compaction.files.local import LocalFileSystem
@@ -55,7 +56,6 @@ from compaction.files.uri import resolved
 from compaction.names import parse_partition_dir, parse_segment_file
 from compaction.output.finished import (
     STAGED,
-    PublishOptions,
     layout,
     read_finished,
     require_replaceable,
@@ -165,16 +165,16 @@ class ObjectTarget:
         self._replaced, self._replacing = replaced, False
 
     @classmethod
-    def begin(cls, disk: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], options: PublishOptions) -> ObjectTarget:
+    def begin(cls, disk: DiskFileSystem, output_dir: str, request: CompactionRequest) -> ObjectTarget:
         """See ``Publication.begin``."""
+        output, run, log_dirs = OutputFileSystem(), uuid.uuid4().hex, request.log_dirs
         require_target(output_dir, log_dirs)
-        output, run = OutputFileSystem(), uuid.uuid4().hex
         complete_replacement(output_dir)
         names = output.listdir(output_dir)
         replaced = bool(names) and not _is_unfinished(output_dir, names)
-        if not replaced and options.check is None:
+        if not replaced and request.check_copy is None:
             return cls._at(disk, output_dir, run, log_dirs, names)
-        earlier = require_replaceable(output_dir, may_replace=options.replace)[0].run if replaced else run
+        earlier = require_replaceable(output_dir, may_replace=request.replace)[0].run if replaced else run
         if not split(output_dir)[1]:
             hint = "name a prefix in it: the new output is first written beside it"
             raise UsageError("--output-dir is a whole bucket", path=output_dir, hint=hint)

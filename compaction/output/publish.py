@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from compaction.config.request import CompactionRequest
 from compaction.errors import StorageError, UsageError
 from compaction.files.contents import digest_of, view
 from compaction.files.durable import TMP, write_verified
@@ -57,10 +58,8 @@ from compaction.names import (
 )
 from compaction.output.finished import (
     FINISHED,
-    NEW_OUTPUT,
     RETIRED,
     STAGED,
-    PublishOptions,
     Target,
     files_below,
     hidden_name,
@@ -75,6 +74,8 @@ from compaction.output.segment_files import any_log, is_unfinished
 from compaction.output.segment_writer import copy_recorded, copy_verified
 from compaction.output.swap import SwapGroup
 from compaction.rules.log_view import Segment
+
+EntryOf = Callable[[str], Entry | None]
 
 _THREADS = 8
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
@@ -98,12 +99,12 @@ class LocalTarget:
         self._lock = fs.lock(staging)
 
     @classmethod
-    def begin(cls, fs: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], options: PublishOptions) -> LocalTarget:
+    def begin(cls, fs: DiskFileSystem, output_dir: str, request: CompactionRequest) -> LocalTarget:
         """See ``Publication.begin``."""
         output_dir = str(Path(output_dir).absolute())
-        require_target(output_dir, log_dirs)
+        require_target(output_dir, request.log_dirs)
         remove_leftovers(fs, output_dir)
-        earlier = _check_target(fs, output_dir, may_replace=options.replace)
+        earlier = _check_target(fs, output_dir, may_replace=request.replace)
         staging = hidden_name(output_dir, STAGED)
         try:
             fs.mkdir(parent(output_dir))
@@ -111,7 +112,7 @@ class LocalTarget:
         except StorageError as error:
             hint = "name a directory in one that can be written"
             raise UsageError(f"--output-dir: {error.message}", path=output_dir, hint=hint) from error
-        return cls(fs, output_dir, staging, earlier, replace=options.replace)
+        return cls(fs, output_dir, staging, earlier, replace=request.replace)
 
     def require_own(self) -> None:
         """No operation: a hidden directory has no other writer."""
@@ -241,16 +242,17 @@ class Publication:
     """A set of log directories being written to a target; ends with :meth:`commit` or :meth:`abort`.
 
     :param disk: reads the log directories
+    :param entry_of: the entry of a file of a previous copy, by its path; ``None`` for any other file
     """
 
-    def __init__(self, target: Target, disk: DiskFileSystem, log_dirs: Sequence[str], options: PublishOptions) -> None:
-        self._target, self._fs, self._disk, self._options = target, target.files, disk, options
+    def __init__(self, target: Target, disk: DiskFileSystem, request: CompactionRequest, entry_of: EntryOf) -> None:
+        self._target, self._fs, self._disk, self._request, self._entry_of = target, target.files, disk, request, entry_of
         #: by log directory, the directory that its output is written to
-        self._roots = layout(target.place, log_dirs)
+        self._roots = layout(target.place, request.log_dirs)
         #: by log directory: the published logs and the new cleaner checkpoint of each
-        self._added: dict[str, dict[TopicPartition, int | None]] = {log_dir: {} for log_dir in log_dirs}
+        self._added: dict[str, dict[TopicPartition, int | None]] = {log_dir: {} for log_dir in self._roots}
         #: by log directory: the checkpoints as the run found them
-        self._found = {log_dir: self._checkpoints(log_dir) for log_dir in log_dirs}
+        self._found = {log_dir: self._checkpoints(log_dir) for log_dir in self._roots}
         #: by log directory: a file whose mode and owner new files take
         self._like: dict[str, str | None] = {}
         #: the files of the output by path
@@ -261,19 +263,25 @@ class Publication:
 
     @classmethod
     def begin(
-        cls, files: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], options: PublishOptions = NEW_OUTPUT
+        cls,
+        files: DiskFileSystem,
+        output_dir: str,
+        request: CompactionRequest,
+        entry_of: EntryOf = lambda path: None,
     ) -> Publication:
         """Prepare to publish to ``output_dir``, which must be empty or missing, or an earlier output to be replaced, or in a
         store an unfinished one of the same log directories.
 
+        :param request: its ``call`` is recorded in the output, so that a later run can tell whether it is the output of the
+            same request; without it nothing is recorded on a disk
         :raises UsageError: it is none of these, or is inside a log directory; two log directories have the same name
         :raises LockedError: another run is publishing there, or a broker uses the earlier output
         :raises StorageError: the storage refused
         """
         kind = LocalTarget if storage_of(output_dir).renames else ObjectTarget
-        target: Target = kind.begin(files, output_dir, log_dirs, options)
+        target: Target = kind.begin(files, output_dir, request)
         try:
-            return cls(target, files, log_dirs, options)
+            return cls(target, files, request, entry_of)
         except BaseException:
             target.abort(tasks_may_write=False)
             raise
@@ -354,20 +362,20 @@ class Publication:
         for log_dir in self._roots:
             root = self._root(log_dir)
             for name in source.listdir(log_dir):
-                known = is_log_dir_file(name) or not self._options.only_known
+                known = is_log_dir_file(name) or not self._request.only_known_files
                 if known and name not in _NOT_COPIED and not name.endswith(TMP) and not is_claim(name):
                     self._copy(source, Copy(join(log_dir, name), join(root, name)))
             self._copy_metadata_log(source, join(log_dir, METADATA_LOG), join(root, METADATA_LOG))
             self._write_checkpoints(source, log_dir, root)
             self._fs.fsync_dir(root)
         require_still_unlocked(self._disk, list(self._roots))
-        written = Manifest(tuple(self._written.values()), request=self._options.call, sources=self._sources)
+        written = Manifest(tuple(self._written.values()), request=self._request.call, sources=self._sources)
         self._target.commit(written, self._check)
 
     def _check(self, place: str) -> None:
         for log_dir, root in layout(place, list(self._roots)).items():
-            if self._options.check is not None and (logs := frozenset(self._added[log_dir])):
-                self._options.check(log_dir, root, logs)
+            if self._request.check_copy is not None and (logs := frozenset(self._added[log_dir])):
+                self._request.check_copy(log_dir, root, logs)
 
     def abort(self) -> None:
         """Remove everything that was written."""
@@ -375,7 +383,7 @@ class Publication:
 
     def _log_files(self, source: FileSystem, path: str) -> list[str]:
         """The files of a partition directory that may be copied."""
-        return [name for name in source.listdir(path) if is_log_file(name) or not self._options.only_known]
+        return [name for name in source.listdir(path) if is_log_file(name) or not self._request.only_known_files]
 
     def _adopt(self, target: str, group: SwapGroup) -> None:
         """Give an output's files, verified by the tasks that wrote them, their final names."""
@@ -409,7 +417,7 @@ class Publication:
         extent = source.real_path(copy.path)
         if extent is not None:
             size = _without_preallocated(source, copy, extent.size) if copy.valid_bytes is None else copy.valid_bytes
-            extent, recorded = extent._replace(size=size), self._options.entry_of(extent.path)
+            extent, recorded = extent._replace(size=size), self._entry_of(extent.path)
             if recorded is not None and recorded.xxh3_128 is not None and (extent.start, size) == (0, recorded.size):
                 digest = recorded.xxh3_128
                 copy_recorded(self._fs, extent, copy.target, digest)
