@@ -92,10 +92,6 @@ class SegmentWalk:
     unchanged: bool = False
     same_log: bool = False
 
-    def all_events(self) -> Rows:
-        """``EVENT_ROW[n]`` of the segment."""
-        return np.concatenate(self.events) if self.events else np.empty(0, EVENT_ROW)
-
 
 def walk_segment(task: WalkTask) -> SegmentWalk:
     """Walk one segment; errors are part of the result."""

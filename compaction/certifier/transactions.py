@@ -75,7 +75,7 @@ class Transactions(NamedTuple):
     @classmethod
     def of(cls, walks: list[SegmentWalk]) -> Transactions:
         """The transactions of a side's segments."""
-        events = join_runs(np.concatenate([np.empty(0, EVENT_ROW), *(walk.all_events() for walk in walks)]))
+        events = join_runs(np.concatenate([np.empty(0, EVENT_ROW), *(events for walk in walks for events in walk.events)]))
         ends = np.flatnonzero(events["kind"] != DATA)
         row = following(events["producer_id"], events["last"], events["producer_id"][ends], events["last"][ends])
         outcome, marker = np.full(len(events), OPEN, np.int64), np.full(len(events), -1, np.int64)
