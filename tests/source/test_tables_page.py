@@ -239,9 +239,3 @@ def rows(spark: SparkSession, table: Path) -> dict[tuple[int, str], str]:
     found = spark.read.parquet(str(version)).collect()
     assert len({(row.partition, bytes(row.key)) for row in found}) == len(found)
     return {(row.partition, bytes(row.key).decode()): bytes(row.value).decode() for row in found}
-
-
-def test_the_merge_is_a_statement_of_spark_sql(spark: SparkSession) -> None:
-    (statement,) = examples("sql")
-    plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
-    assert "MergeIntoTable" in plan.toString()
