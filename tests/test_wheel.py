@@ -16,6 +16,7 @@ import pytest
 
 from tests.golden import unpack_sample
 from tests.kafka.jars import spark_home
+from tools.release import compact_by_each_engine
 
 pytestmark = pytest.mark.slow
 
@@ -152,3 +153,12 @@ def test_spark_submit_runs_an_installed_application(installed: Path, tmp_path: P
         cwd=tmp_path, PYSPARK_PYTHON=str(installed / "python"),
     )  # fmt: skip
     assert "3 logs: 3 cleaned" in told
+
+
+def test_an_installation_leaves_the_same_bytes_by_each_engine(
+    installed: Path, tmp_path: Path, missing: Callable[[str], None]
+) -> None:
+    """As ``make release`` tries both packages, with all that they need installed anew."""
+    if find_spec("grpc") is None:
+        missing("grpcio (`make suites` installs it)")
+    assert set(compact_by_each_engine(installed, tmp_path)) == {"local", "spark", "connect"}
