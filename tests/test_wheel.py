@@ -17,6 +17,7 @@ import pytest
 from tests.golden import unpack_sample
 from tests.kafka.jars import spark_home
 from tools.licences import licence, needed
+from tools.release import compact_by_each_engine
 
 pytestmark = pytest.mark.slow
 
@@ -143,6 +144,14 @@ def test_an_installation_takes_no_other_name_than_the_packages(installed: Path, 
     assert "compaction/jobs/compact.py" in names
     assert {name.partition("/")[0] for name in names} == {"compaction"}
 
+
+def test_an_installation_leaves_the_same_bytes_by_each_engine(
+    installed: Path, tmp_path: Path, missing: Callable[[str], None]
+) -> None:
+    """As ``make release`` tries both packages, with all that they need installed anew."""
+    if find_spec("grpc") is None:
+        missing("grpcio (`make suites` installs it)")
+    assert set(compact_by_each_engine(installed, tmp_path)) == {"local", "spark", "connect"}
 
 def test_spark_submit_runs_an_installed_application(installed: Path, tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
