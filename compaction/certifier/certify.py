@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from compaction.certifier.certificate import Findings, LogCertificate, VerifyReport
+from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.find_pairs import LogPair, VerifyRequest, find_pairs
 from compaction.certifier.kept_files import check_directories, check_logs
@@ -28,7 +28,6 @@ from compaction.certifier.records import PARTITION_BYTES, RANGE_BYTES, RangeResu
 from compaction.certifier.segments import SegmentWalk, WalkedLog, WalkTask, check_segments, walk_segment
 from compaction.certifier.transactions import check_transactions
 from compaction.engine import Engine, Item, Job, Place, Reading, exchange, pack
-from compaction.errors import StorageError
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 
@@ -60,21 +59,15 @@ def certify_pairs(
     started = time.monotonic()
     step(f"verifying {counted(len(pairs), 'log')}")
     logs = walk_logs(runner, {number: pair for number, pair in enumerate(pairs) if isinstance(pair, LogPair)})
-    certificates: dict[int, LogCertificate] = {}
-    findings: dict[int, Findings] = {}
+    check_logs(logs.values())
     tasks: list[RangeTask] = []
-    for number, of_files in check_logs(logs).items():
-        log = logs[number]
-        errors = [walk.error for walk in log.before if walk.error is not None]
-        if errors or isinstance(of_files, StorageError):
-            certificates[number] = LogCertificate.failed(log.pair.topic_partition, errors[0] if errors else str(of_files))
-            continue
-        findings[number] = of_files
-        check_segments(log, of_files)
-        tasks += cut_into_ranges(number, log, check_transactions(log, of_files), range_bytes)
-    results = compare_ranges(runner, tasks, {number: logs[number].pair.rules.strict for number in findings}, erased)
-    certificates |= _conclude(logs, findings, results)
-    in_order = (certificates[number] if isinstance(pair, LogPair) else pair for number, pair in enumerate(pairs))
+    for number, log in logs.items():
+        log.error = next((walk.error for walk in log.before if walk.error is not None), log.error)
+        if log.error is None:
+            check_segments(log)
+            tasks += cut_into_ranges(number, log, check_transactions(log), range_bytes)
+    _add_up(logs, compare_ranges(runner, tasks, {number: log.pair.rules.strict for number, log in logs.items()}, erased))
+    in_order = (logs[number].certificate() if isinstance(pair, LogPair) else pair for number, pair in enumerate(pairs))
     versions = Counter(log.pair.rules.kafka_version for log in logs.values())
     directories = check_directories(log.pair for log in logs.values())
     return VerifyReport(now_ms, tuple(in_order), time.monotonic() - started, versions, directories=directories)
@@ -100,33 +93,20 @@ def _walk_tasks(log: int, pair: LogPair) -> Iterator[WalkTask]:
         yield WalkTask(log, segment, True, sources.get(segment.base_offset), producers=erases, txns_from=start)
 
 
-def _conclude(
-    logs: Mapping[int, WalkedLog], findings: Mapping[int, Findings], results: Sequence[RangeResult]
-) -> dict[int, LogCertificate]:
-    counts: dict[int, Counter[str]] = {log: Counter() for log in findings}
-    errors: dict[int, str] = {}
-    read = dict.fromkeys(findings, Reading())
+def _add_up(logs: Mapping[int, WalkedLog], results: Sequence[RangeResult]) -> None:
+    """Adds the results of all ranges to their logs."""
+    read = dict.fromkeys(logs, Reading())
     for result in results:
         if not result.joins:
             read[result.log] += result.reading
     for result in results:
-        findings[result.log].join(result.findings)
-        counts[result.log].update(result.counts)
+        log = logs[result.log]
+        log.findings.join(result.findings)
+        log.counts.update(result.counts)
         error = result.reading.difference(read[result.log]) if result.joins else result.reading.error
         if error is not None:
             # results arrive in no order: of several errors, always report the same one
-            errors[result.log] = min(errors.get(result.log, error), error)
-    certificates = {}
-    for log, log_findings in findings.items():
-        pair, count = logs[log].pair, counts[log]
-        balance = count["records_before"] - count["missing"] - count["records_after"]
-        if balance and not log_findings.count:
-            message = f"record counts do not balance: {balance} more before than after"
-            log_findings.add(pair.after.log_start_offset, message)
-        name = pair.topic_partition
-        failed = log in errors
-        certificates[log] = LogCertificate.failed(name, errors[log]) if failed else LogCertificate.of(name, log_findings, count)
-    return certificates
+            log.error = min(log.error or error, error)
 
 
 def walk_segments(runner: Engine, tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
