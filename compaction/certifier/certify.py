@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.erased_keys import ErasedKeys
@@ -25,11 +26,14 @@ from compaction.certifier.find_pairs import LogPair, VerifyRequest, find_pairs
 from compaction.certifier.kept_files import check_directories, check_logs
 from compaction.certifier.key_tables import JoinedKeys
 from compaction.certifier.records import PARTITION_BYTES, RANGE_BYTES, RangeResult, RangeTask, compare_range, cut_into_ranges
-from compaction.certifier.segments import SegmentWalk, WalkedLog, WalkTask, check_segments, walk_segment
+from compaction.certifier.segments import WalkedLog, WalkTask, check_segments, walk_segment
 from compaction.certifier.transactions import check_transactions
 from compaction.engine import Engine, Item, Job, Place, Reading, exchange, pack
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 #: the part of a log under which results travel
 _RESULT = -1
@@ -76,7 +80,9 @@ def certify_pairs(
 def walk_logs(runner: Engine, pairs: Mapping[int, LogPair]) -> dict[int, WalkedLog]:
     """Walk all segments of the logs."""
     logs = {number: WalkedLog(pair, [], []) for number, pair in pairs.items()}
-    for walk in walk_segments(runner, [task for number, pair in pairs.items() for task in _walk_tasks(number, pair)]):
+    tasks = [task for number, pair in pairs.items() for task in _walk_tasks(number, pair)]
+    description = f"verify: walk {counted(len(tasks), 'segment')}"
+    for walk in run_packed(runner, "segments", description, tasks, lambda task: task.files.size_bytes, walk_segment):
         log = logs[walk.task.log]
         (log.after if walk.task.is_after else log.before).append(walk)
     return logs
@@ -109,16 +115,17 @@ def _add_up(logs: Mapping[int, WalkedLog], results: Sequence[RangeResult]) -> No
             log.error = min(log.error or error, error)
 
 
-def walk_segments(runner: Engine, tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
-    """Walk each segment; results are in order."""
-    packs = pack(tasks, lambda task: task.files.size_bytes, RANGE_BYTES)
-    sizes = [sum(task.files.size_bytes for task in tasks) for tasks in packs]
-    job = Job.sized("segments", f"verify: walk {counted(len(tasks), 'segment')}", sizes)
-    return [walk for walks in runner.run(job, packs, _walk) for walk in walks]
+def run_packed(
+    runner: Engine, name: str, description: str, items: Sequence[T], size_of: Callable[[T], int], work: Callable[[T], R]
+) -> list[R]:
+    """The results of ``work`` for each item, in order; each task gets items of about ``RANGE_BYTES``."""
+    packs = pack(items, size_of, RANGE_BYTES)
+    job = Job.sized(name, description, [sum(map(size_of, of_task)) for of_task in packs])
+    return [result for results in runner.run(job, packs, partial(_each, work)) for result in results]
 
 
-def _walk(tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
-    return list(map(walk_segment, tasks))
+def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    return list(map(work, items))
 
 
 def compare_ranges(
