@@ -82,14 +82,14 @@ def _examine(name: str, names: dict[str, Any]) -> None:
 
 
 def test_the_api_is_what_all_names() -> None:
-    assert sorted(FUNCTIONS) == ["compact", "count", "doctor", "dry_run", "dump", "erase", "expire", "read", "verify"]
+    assert sorted(FUNCTIONS) == ["compact", "count", "doctor", "dry_run", "dump", "erase", "expire", "read", "read_arrow", "verify"]
     assert all(getattr(compaction, name).__doc__ for name in compaction.__all__)
     assert set(compaction.__all__) <= set(dir(compaction))
     with pytest.raises(AttributeError, match="no attribute 'compress'"):
         compaction.compress  # noqa: B018
 
 
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in ("read", "dump")])
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in ("read", "read_arrow", "dump")])
 def test_the_parameters_of_a_function_are_the_options_of_its_command(name: str) -> None:
     command = next(each for each in COMMANDS if each.name == _COMMANDS.get(name, name))
     actions = [action for action in Parser(command.load().OPTIONS)._actions if "help" not in action.dest]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compaction.commands import compact, count, dump_log, runs
-from compaction.errors import UsageError
+from compaction.commands import compact, runs
 from compaction.exports.backup_writer import BackupTarget
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.uri import parse_uri
@@ -88,14 +87,6 @@ def test_a_set_has_what_a_consumer_saw_and_is_compacted(
     assert [(log.status.value, log.violations) for log in found.logs] == [("holds", ())]
 
 
-def test_records_of_a_set_are_counted_and_dumped(sets: Path, consumed: list[Row], capsys: pytest.CaptureFixture[str]) -> None:
-    assert count.main(["--log-dir", f"backup+file://{sets}/lz4", "--output", "json"]) == 0
-    (topic,) = json.loads(capsys.readouterr().out)["topics"]
-    assert (topic["records"], topic["keys"]) == (len(consumed), len(newest(consumed)))
-    assert dump_log.main(["--files", f"backup+file://{sets}/zstd/orders-0", "--print-data-log"]) == 0
-    assert capsys.readouterr().out.count("| offset: ") == sum(row[0] == 0 for row in consumed)
-
-
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_set_is_read_by_the_data_source(spark: SparkSession, sets: Path, consumed: list[Row]) -> None:
@@ -138,24 +129,6 @@ def test_a_compacted_set_is_written_as_a_set(
     assert "--output-dir exists and is not empty" in capsys.readouterr().err
 
 
-def test_what_is_not_committed_is_left_out_only_if_that_is_accepted(
-    sets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    logs = tmp_path / "logs"
-    run("--log-dir", f"backup+file://{sets}/zstd", "--output-dir", logs, *COMPACT)
-    rows = records(str(logs))
-    high = rows[7][1]
-    (logs / "replication-offset-checkpoint").write_text(f"0\n1\norders 0 {high}\n")
-    options = ("--log-dir", logs, "--output-dir", tmp_path / "new", "--output-layout", "backup", "--accept-loss")
-    assert job(compact, *options) == 1
-    assert f"are not committed: the high watermark is {high}; take the log after a clean shutdown" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
-    told = f"7 records in 1 segment, without {370 - high} offsets not committed"
-    assert job(compact, *options, "uncommitted") == 0
-    assert capsys.readouterr().out.endswith(f"{tmp_path}/new: backup set of {told}\n")
-    assert records(parse_uri(f"backup+file://{tmp_path}/new", "--log-dir")) == rows[:7]
-
-
 def test_the_copy_is_beside_the_target_or_where_segments_are_converted(sets: Path, tmp_path: Path) -> None:
     source = f"backup+file://{sets}/zstd?spool={tmp_path}/spool"
     copies: list[str] = []
@@ -175,28 +148,3 @@ def test_the_copy_is_beside_the_target_or_where_segments_are_converted(sets: Pat
     with runs._scratch(inputs, BackupTarget("s3://bucket/new")) as scratch:
         assert Path(scratch).parent == tmp_path / "spool"
     assert list((tmp_path / "spool").iterdir()) == []
-
-
-def test_the_options_of_a_set_are_checked(sets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, layout = ("--log-dir", f"backup+file://{sets}/zstd"), ("--output-layout", "backup", "--accept-loss")
-    output = ("--output-dir", tmp_path / "new")
-    for options, told in (
-        ((*source, *layout), "--output-layout needs --output-dir"),
-        ((*source, *output, *layout, "--replace"), "cannot be combined with --replace and --if-done"),
-        ((*source, "--log-dir", tmp_path, *output, *layout), "takes only one --log-dir"),
-        ((*source, *output, "--accept-loss"), "--accept-loss is an option of --output-layout"),
-        ((*source, "--output-dir", f"{sets}/zstd/new", *layout), "--output-dir overlaps the log directory"),
-    ):
-        assert job(compact, *options) == 2
-        assert told in capsys.readouterr().err
-    assert job(compact, *source, *output, *layout, "--dry-run") == 0
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_set_is_not_changed(sets: Path, tmp_path: Path) -> None:
-    for options, what in (
-        ((), "cannot be compacted in place: a backup set has a manifest"),
-        (("--output-dir", f"{sets}/zstd/out"), "--output-dir overlaps the log directory"),
-    ):
-        with pytest.raises(UsageError, match=what):
-            run("--log-dir", f"backup+file://{sets}/zstd", *options, *COMPACT)

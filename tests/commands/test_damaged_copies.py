@@ -54,17 +54,3 @@ def test_a_damaged_previous_copy_costs_no_record(tmp_path: Path, clean: bool, ca
             assert record_count(target) == record_count(plain)
             for copy in (damaged, target):
                 shutil.rmtree(copy)
-
-
-def test_a_copy_with_a_damaged_record_of_it_is_not_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = unpack_sample(tmp_path / "source", "__cluster_metadata-0", LOG)
-    first, target = tmp_path / "first", tmp_path / "next"
-    assert run(source, first, 2, "--if-done", "skip") == 0
-    good = (first / FINISHED).read_bytes()
-    for how in DAMAGES:
-        assert damage(first / FINISHED, how)
-        capsys.readouterr()
-        assert run(source, target, 3, "--since", first) == 2
-        (error,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error"))
-        assert str(first) in error and not target.exists()
-        (first / FINISHED).write_bytes(good)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import compaction
 from compaction.commands import compact
 from compaction.config.request import CompactionRequest
 from compaction.files import local_output
@@ -42,60 +39,6 @@ def run(logs: Path, target: Path, day: int, *options: object) -> int:
 
 def tree(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-
-
-def test_two_slots_continue_each_other(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    even, odd, report = tmp_path / "even", tmp_path / "odd", tmp_path / "report.json"
-    repeated = ("--if-done", "skip", "--replace", "--report", report)
-    assert run(logs, even, 2, *repeated) == 0
-    for day, (target, since) in enumerate(((odd, even), (even, odd), (odd, even)), 3):
-        capsys.readouterr()
-        assert run(logs, target, day, "--since", since, "--verify", *repeated) == 0
-        assert "since the previous copy: 3 unchanged; " in capsys.readouterr().out
-        document = json.loads(report.read_text())
-        assert {log["since"] for log in document["logs"]} == {"unchanged"} and document["totals"]["previous_bytes"] > 0
-        # the same slot again
-        before = tree(target)
-        assert run(logs, target, day, "--since", since, *repeated) == 0
-        assert "done already by the same request" in capsys.readouterr().out and tree(target) == before
-    # it is not the result of a copy in full, or of one that continues another
-    assert run(logs, odd, 5, "--if-done", "skip") == 2
-    assert "--output-dir has the output of another request: it differs in since" in capsys.readouterr().err
-
-
-def test_a_copy_in_full_is_named_with_its_reason(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = shutil.copytree(logs, tmp_path / "kafka")
-    assert run(source, tmp_path / "first", 2, "--if-done", "skip") == 0
-    (source / "orders-0" / f"{0:020d}.log").touch()
-    capsys.readouterr()
-    assert run(source, tmp_path / "second", 3, "--since", tmp_path / "first", "--verbose") == 0
-    printed = capsys.readouterr().out
-    assert "since the previous copy: 2 unchanged, 1 copied in full; " in printed
-    assert "copied in full: orders-0: segment 0 has changed" in printed
-    assert "    copied in full: segment 0 has changed" in printed
-
-
-def test_wrong_calls_are_refused(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, target = tmp_path / "first", tmp_path / "new"
-    (tmp_path / "empty").mkdir()
-    assert run(logs, first, 2, "--if-done", "skip") == 0
-    for options, told in (
-        (("--since", target), f"--since overlaps {target}"),
-        (("--since", target / "inside"), f"--since overlaps {target}"),
-        (("--since", tmp_path), f"--since overlaps {target}"),
-        (("--since", logs), f"--since overlaps {logs}"),
-        (("--since", first, "--dry-run"), "--since needs --output-dir, and no --dry-run"),
-        (("--since", first, "--output-layout", "local-tiered"), "--output-layout"),
-        (("--since", "s3://bucket/first"), "--since and --output-dir must both be on disks, or both in stores"),
-        (("--since", tmp_path / "nothing"), "/nothing: --since: no such directory; name the output of an earlier run"),
-        (("--since", tmp_path / "empty"), "this directory has no _finished.json"),
-    ):
-        capsys.readouterr()
-        assert run(logs, target, 3, *options) == 2
-        assert told in capsys.readouterr().err
-        assert not target.exists()
-    with pytest.raises(compaction.UsageError, match="since needs output_dir"):
-        compaction.compact(logs, since=first, settings={"cleanup.policy": "compact"})
 
 
 def test_shared_blocks_are_not_read_back(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,9 +87,3 @@ def test_a_copy_is_published_after_it_was_found_good(
     monkeypatch.undo()
     assert run(logs, target, 3, "--replace", "--verify") == 0
     assert "3 logs: 3 hold (" in capsys.readouterr().out and tree(target) != before
-
-
-def test_an_output_that_cannot_be_written_is_a_wrong_call(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(logs, Path("/proc/copies"), 2) == 2
-    told = "error: /proc/copies: --output-dir: cannot make the directory: No such file or directory"
-    assert capsys.readouterr().err == f"{told}; name a directory in one that can be written\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -126,30 +125,6 @@ def test_what_is_uploaded_during_a_run_is_not_written(tmp_path: Path) -> None:
     options += ["--output-layout", "local-tiered", "--include-active", *COMPACT]
     assert executed(compact, options, run_meanwhile) == 0
     assert sorted(int(path.name.partition("-")[0]) for path in (tmp_path / "new").rglob("*.log")) == [0, 10]
-
-
-def test_a_source_that_is_not_there_is_told_as_without_a_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given, told = ("--log-dir", f"local-tiered+file://{tmp_path}/none", "--output-dir", tmp_path / "new"), []
-    for layout in ((), ("--output-layout", "local-tiered")):
-        assert job(*given, *layout) == 2
-        told.append(capsys.readouterr().err)
-    assert told[0] == told[1] and told[0].count("\n") == 1
-
-
-def test_the_options_are_checked(objects: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source: tuple[Any, ...] = ("--log-dir", f"aiven+file://{objects}/plain")
-    layout = ("--output-dir", tmp_path / "new", "--output-layout", "aiven")
-    for options, told in (
-        ((*source, "--output-layout", "local-tiered"), "--output-layout needs --output-dir"),
-        ((*source, *layout[:3], "local-tiered"), "LocalTieredStorage has no encryption"),
-        ((*source, *layout, "--replace"), "cannot be combined with --replace and --if-done"),
-    ):
-        assert job(*options) == 2
-        assert told in capsys.readouterr().err
-    assert job(*source, *layout, "--dry-run") == 0
-    assert job(*source, *layout, "--tail", tmp_path) == 2
-    assert "--tail cannot be written in a layout of tiered storage" in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
 
 
 def test_a_backup_set_can_become_tiered_storage(tmp_path: Path) -> None:
