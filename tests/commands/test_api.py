@@ -66,6 +66,8 @@ def test_records_are_read_into_a_data_frame(spark: Any, log_dir: Path) -> None:
 
 @pytest.mark.spark
 def test_a_session_of_the_caller_runs_the_tasks_and_remains(spark: Any, log_dir: Path) -> None:
+    # the first query of a session adds a setting
+    assert spark.range(1).count() == 1
     before = dict(spark.sparkContext.getConf().getAll())
     report = compaction.compact(log_dir, spark=spark, settings=_COMPACT, dry_run=True)
     assert report.to_dict()["engine"] == {"name": SPARK, "reason": "the caller's session"}
