@@ -40,7 +40,7 @@ SAMPLE := tests/golden/sample-logs.tar.gz
 SAMPLE_AS_OF_MS := 1798761600000
 RUN_DIR := build/run
 
-.PHONY: help install python run test test-all suites search lint bench docs clean prerequisites
+.PHONY: help install python run test test-all suites search lint bench docs release clean prerequisites
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -116,6 +116,9 @@ $(STAMP)-bench: $(STAMP)
 
 docs: $(SUITES_STAMP) ## build the documentation as a site, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet && echo "build/site/index.html"
+
+release: $(SUITES_STAMP) | prerequisites ## build the packages, try each in an empty environment by each engine, and print what to upload
+	@$(PY) -m tools.release
 
 clean: ## remove the output of runs, tests and tools, but not .venv
 	@rm -rf build dist spark-warehouse metastore_db derby.log artifacts .hypothesis

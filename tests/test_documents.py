@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from functools import cache
@@ -12,7 +11,6 @@ import pytest
 
 import compaction
 from compaction.cli import console
-from compaction.cli.parser import Parser
 from compaction.exports import GROUP
 
 if sys.version_info >= (3, 11):
@@ -23,7 +21,7 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for part in ("conf", "docs", "tests") for path in (ROOT / part).rglob("*.md"))])
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-README, CONTRIBUTING, OPTIONS = ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "options.md"
+README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 #: documents that name identifiers of the code
 ABOUT_THE_CODE = [CONTRIBUTING, ROOT / "docs" / "architecture.md"]
 COMMANDS = {name: module for name, module, _ in console.COMMANDS}
@@ -144,13 +142,3 @@ def test_the_readme_leads_to_every_page() -> None:
 def test_the_page_of_the_python_api_has_every_function_result_and_error() -> None:
     named = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "python.md").read_text()))
     assert set(compaction.__all__) - named == set()
-
-
-def test_every_option_in_the_table_is_one_of_its_commands() -> None:
-    rows = re.findall(r"^\| (`--.+?) \| ([a-z][a-z, -]*) \|", OPTIONS.read_text(), re.MULTILINE)
-    assert rows
-    for options, commands in rows:
-        for command in COMMANDS if commands == "all" else commands.split(", "):
-            help_text = Parser(importlib.import_module(f"compaction.commands.{COMMANDS[command]}").OPTIONS).format_help()
-            for option in re.findall(r"`(--[\w-]+)", options):
-                assert option in help_text, f"{command} {option}"

@@ -25,8 +25,8 @@ RUN_BY = {
     "data-source.md": ("test_python_examples.py", 2),
     # on files of other programs, which only Spark reads
     "exports.md": ("source/test_exports_page.py", 2),
-    # engine and file system: engines/test_how_to_add.py, files/test_added_file_system.py; the option is a part of a module
-    "how-to-add.md": ("test_python_examples.py", 5),
+    # the engine: engines/test_how_to_add.py; the option is a part of a module
+    "how-to-add.md": ("test_python_examples.py", 4),
     "newest-values.md": ("test_python_examples.py", 3),
     "python.md": ("engines/test_workers.py", 1),
     "tables.md": ("source/test_tables_page.py", 7),

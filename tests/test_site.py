@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import compaction
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport, Violation
 from compaction.cli.parser import Parser
 from compaction.commands import compact, dry_run
@@ -181,6 +182,7 @@ def test_the_site_builds_without_a_warning_and_refers_to_nothing_outside(site: P
     assert {"commands.html", "settings.html", "report.html", "metrics.html", "reasons.html"} <= set(pages)
     assert 'id="is-it-safe"' in pages["index.html"]
     assert 'src="pictures/dry-run.svg"' in pages["index.html"]
+    assert f"kafka-log-compaction {compaction.__version__}" in pages["install.html"]
     for name, text in pages.items():
         assert not re.findall(r'<(?:script|img|iframe)[^>]+src="https?:|<link[^>]+stylesheet[^>]+https?:', text), name
 

@@ -16,6 +16,8 @@ import pytest
 
 from tests.golden import unpack_sample
 from tests.kafka.jars import spark_home
+from tools.licences import licence, needed
+from tools.release import compact_by_each_engine
 
 pytestmark = pytest.mark.slow
 
@@ -143,6 +145,14 @@ def test_an_installation_takes_no_other_name_than_the_packages(installed: Path, 
     assert {name.partition("/")[0] for name in names} == {"compaction"}
 
 
+def test_an_installation_leaves_the_same_bytes_by_each_engine(
+    installed: Path, tmp_path: Path, missing: Callable[[str], None]
+) -> None:
+    """As ``make release`` tries both packages, with all that they need installed anew."""
+    if find_spec("grpc") is None:
+        missing("grpcio (`make suites` installs it)")
+    assert set(compact_by_each_engine(installed, tmp_path)) == {"local", "spark", "connect"}
+
 def test_spark_submit_runs_an_installed_application(installed: Path, tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     where = "import importlib.util as u; print(u.find_spec('compaction.jobs.compact').origin)"
@@ -152,3 +162,10 @@ def test_spark_submit_runs_an_installed_application(installed: Path, tmp_path: P
         cwd=tmp_path, PYSPARK_PYTHON=str(installed / "python"),
     )  # fmt: skip
     assert "3 logs: 3 cleaned" in told
+
+
+def test_every_package_that_the_wheel_needs_states_its_licence() -> None:
+    """All that are declared, and what these need."""
+    found = {name: licence(package) for name, package in needed("kafka-log-compaction", frozenset(["connect"])).items()}
+    assert {"pyspark", "py4j", "numba", "llvmlite", "grpcio"} <= set(found)
+    assert [name for name, text in found.items() if text == "not stated"] == []

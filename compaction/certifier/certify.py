@@ -18,19 +18,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
-from compaction.certifier.certificate import Findings, LogCertificate, VerifyReport
+from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.find_pairs import LogPair, VerifyRequest, find_pairs
 from compaction.certifier.kept_files import check_directories, check_logs
 from compaction.certifier.key_tables import JoinedKeys
 from compaction.certifier.records import PARTITION_BYTES, RANGE_BYTES, RangeResult, RangeTask, compare_range, cut_into_ranges
-from compaction.certifier.segments import SegmentWalk, WalkedLog, WalkTask, check_segments, walk_segment
+from compaction.certifier.segments import WalkedLog, WalkTask, check_segments, walk_segment
 from compaction.certifier.transactions import check_transactions
 from compaction.engine import Engine, Item, Job, Place, Reading, exchange, pack
-from compaction.errors import StorageError
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 #: the part of a log under which results travel
 _RESULT = -1
@@ -60,21 +63,15 @@ def certify_pairs(
     started = time.monotonic()
     step(f"verifying {counted(len(pairs), 'log')}")
     logs = walk_logs(runner, {number: pair for number, pair in enumerate(pairs) if isinstance(pair, LogPair)})
-    certificates: dict[int, LogCertificate] = {}
-    findings: dict[int, Findings] = {}
+    check_logs(logs.values())
     tasks: list[RangeTask] = []
-    for number, of_files in check_logs(logs).items():
-        log = logs[number]
-        errors = [walk.error for walk in log.before if walk.error is not None]
-        if errors or isinstance(of_files, StorageError):
-            certificates[number] = LogCertificate.failed(log.pair.topic_partition, errors[0] if errors else str(of_files))
-            continue
-        findings[number] = of_files
-        check_segments(log, of_files)
-        tasks += cut_into_ranges(number, log, check_transactions(log, of_files), range_bytes)
-    results = compare_ranges(runner, tasks, {number: logs[number].pair.rules.strict for number in findings}, erased)
-    certificates |= _conclude(logs, findings, results)
-    in_order = (certificates[number] if isinstance(pair, LogPair) else pair for number, pair in enumerate(pairs))
+    for number, log in logs.items():
+        log.error = next((walk.error for walk in log.before if walk.error is not None), log.error)
+        if log.error is None:
+            check_segments(log)
+            tasks += cut_into_ranges(number, log, check_transactions(log), range_bytes)
+    _add_up(logs, compare_ranges(runner, tasks, {number: log.pair.rules.strict for number, log in logs.items()}, erased))
+    in_order = (logs[number].certificate() if isinstance(pair, LogPair) else pair for number, pair in enumerate(pairs))
     versions = Counter(log.pair.rules.kafka_version for log in logs.values())
     directories = check_directories(log.pair for log in logs.values())
     return VerifyReport(now_ms, tuple(in_order), time.monotonic() - started, versions, directories=directories)
@@ -83,7 +80,9 @@ def certify_pairs(
 def walk_logs(runner: Engine, pairs: Mapping[int, LogPair]) -> dict[int, WalkedLog]:
     """Walk all segments of the logs."""
     logs = {number: WalkedLog(pair, [], []) for number, pair in pairs.items()}
-    for walk in walk_segments(runner, [task for number, pair in pairs.items() for task in _walk_tasks(number, pair)]):
+    tasks = [task for number, pair in pairs.items() for task in _walk_tasks(number, pair)]
+    description = f"verify: walk {counted(len(tasks), 'segment')}"
+    for walk in run_packed(runner, "segments", description, tasks, lambda task: task.files.size_bytes, walk_segment):
         log = logs[walk.task.log]
         (log.after if walk.task.is_after else log.before).append(walk)
     return logs
@@ -100,45 +99,33 @@ def _walk_tasks(log: int, pair: LogPair) -> Iterator[WalkTask]:
         yield WalkTask(log, segment, True, sources.get(segment.base_offset), producers=erases, txns_from=start)
 
 
-def _conclude(
-    logs: Mapping[int, WalkedLog], findings: Mapping[int, Findings], results: Sequence[RangeResult]
-) -> dict[int, LogCertificate]:
-    counts: dict[int, Counter[str]] = {log: Counter() for log in findings}
-    errors: dict[int, str] = {}
-    read = dict.fromkeys(findings, Reading())
+def _add_up(logs: Mapping[int, WalkedLog], results: Sequence[RangeResult]) -> None:
+    """Adds the results of all ranges to their logs."""
+    read = dict.fromkeys(logs, Reading())
     for result in results:
         if not result.joins:
             read[result.log] += result.reading
     for result in results:
-        findings[result.log].join(result.findings)
-        counts[result.log].update(result.counts)
+        log = logs[result.log]
+        log.findings.join(result.findings)
+        log.counts.update(result.counts)
         error = result.reading.difference(read[result.log]) if result.joins else result.reading.error
         if error is not None:
             # results arrive in no order: of several errors, always report the same one
-            errors[result.log] = min(errors.get(result.log, error), error)
-    certificates = {}
-    for log, log_findings in findings.items():
-        pair, count = logs[log].pair, counts[log]
-        balance = count["records_before"] - count["missing"] - count["records_after"]
-        if balance and not log_findings.count:
-            message = f"record counts do not balance: {balance} more before than after"
-            log_findings.add(pair.after.log_start_offset, message)
-        name = pair.topic_partition
-        failed = log in errors
-        certificates[log] = LogCertificate.failed(name, errors[log]) if failed else LogCertificate.of(name, log_findings, count)
-    return certificates
+            log.error = min(log.error or error, error)
 
 
-def walk_segments(runner: Engine, tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
-    """Walk each segment; results are in order."""
-    packs = pack(tasks, lambda task: task.files.size_bytes, RANGE_BYTES)
-    sizes = [sum(task.files.size_bytes for task in tasks) for tasks in packs]
-    job = Job.sized("segments", f"verify: walk {counted(len(tasks), 'segment')}", sizes)
-    return [walk for walks in runner.run(job, packs, _walk) for walk in walks]
+def run_packed(
+    runner: Engine, name: str, description: str, items: Sequence[T], size_of: Callable[[T], int], work: Callable[[T], R]
+) -> list[R]:
+    """The results of ``work`` for each item, in order; each task gets items of about ``RANGE_BYTES``."""
+    packs = pack(items, size_of, RANGE_BYTES)
+    job = Job.sized(name, description, [sum(map(size_of, of_task)) for of_task in packs])
+    return [result for results in runner.run(job, packs, partial(_each, work)) for result in results]
 
 
-def _walk(tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
-    return list(map(walk_segment, tasks))
+def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    return list(map(work, items))
 
 
 def compare_ranges(

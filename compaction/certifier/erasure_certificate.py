@@ -56,6 +56,7 @@ from compaction.certifier.find_remains import search_files, unreached
 from compaction.config.request import CompactionRequest
 from compaction.engine import Engine
 from compaction.errors import CompactionError, UsageError
+from compaction.files.filesystem import join
 from compaction.files.mixed import MixedFileSystem
 from compaction.formats.keys import KeyCriteria, fingerprint
 from compaction.log.discover import Selector
@@ -110,7 +111,7 @@ def certify_erasure(start: Callable[[], Engine], request: VerifyRequest, erased:
     logs = tuple(_log(pair, log, digests) for pair, log in zip(pairs, report.logs, strict=True))
     reached = {log.topic_partition for log in report.logs} | request.failed
     files = [
-        (log_dir, path)
+        join(log_dir, path)
         for log_dir in request.after
         for path in unreached(log_dir, reached, request.failed, replaced=not request.sources_remain)
     ]

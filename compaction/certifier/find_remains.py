@@ -11,11 +11,11 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from compaction.certifier.certificate import Remains
+from compaction.certifier.certify import run_packed
 from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.find_pairs import LONG_MAX
 from compaction.certifier.reader import ByteRange, read_chunks
-from compaction.certifier.records import RANGE_BYTES
-from compaction.engine import Engine, Job, pack
+from compaction.engine import Engine
 from compaction.errors import CompactionError, StorageError
 from compaction.files.filesystem import ReadableFileSystem, join
 from compaction.files.manifest import MANIFEST, MARKER
@@ -65,30 +65,29 @@ def unreached(
     return [f"{path.rstrip(_DIRECTORY)}{_DIRECTORY}" if _is_dir(fs, join(log_dir, path)) else path for path in paths]
 
 
-def size_in(log_dir: str, path: str) -> int:
+def _size_of(path: str) -> int:
     """The number of bytes that ``remains_in`` reads."""
     try:
-        status = None if path.endswith(_DIRECTORY) else file_system([log_dir]).stat(join(log_dir, path))
+        status = None if path.endswith(_DIRECTORY) else file_system([path]).stat(path)
     except StorageError:
         return 0
     return status.size if status is not None and status.is_file else 0
 
 
-def remains_in(log_dir: str, path: str, erased: ErasedKeys) -> Remains:
+def remains_in(path: str, erased: ErasedKeys) -> Remains:
     """Search a file of ``unreached`` for the keys."""
-    fs, full = file_system([log_dir]), join(log_dir, path)
     records, complete = 0, False
     try:
-        status = fs.stat(full)
+        status = file_system([path]).stat(path)
         if path.endswith(_DIRECTORY) or status is None or not status.is_file:
-            return Remains(full)
-        for chunk in read_chunks([ByteRange(full, 0, status.size, 0)], -LONG_MAX, LONG_MAX):
+            return Remains(path)
+        for chunk in read_chunks([ByteRange(path, 0, status.size, 0)], -LONG_MAX, LONG_MAX):
             records += erased.remaining(chunk)
         complete = True
     except (CompactionError, FormatError):
         # not a segment, or a torn tail
         complete = False
-    return Remains(full, records if complete or records else None)
+    return Remains(path, records if complete or records else None)
 
 
 def _has_no_records(name: str) -> bool:
@@ -110,17 +109,8 @@ def _is_dir(fs: ReadableFileSystem, path: str) -> bool:
     return status is not None and status.is_dir
 
 
-def search_files(runner: Engine, files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remains]:
-    """``remains_in`` each of ``files``: a log directory, and a path in it."""
-    sizes = {file: size_in(*file) for file in files}
-    packs = pack(files, sizes.__getitem__, RANGE_BYTES)
-    job = Job.sized(
-        "other files",
-        f"verify: look for keys in {counted(len(files), 'other file')}",
-        [sum(sizes[file] for file in files_of_task) for files_of_task in packs],
-    )
-    return [remains for task_remains in runner.run(job, packs, partial(_search, erased=erased)) for remains in task_remains]
-
-
-def _search(files: Sequence[tuple[str, str]], erased: ErasedKeys) -> list[Remains]:
-    return [remains_in(*file, erased) for file in files]
+def search_files(runner: Engine, files: Sequence[str], erased: ErasedKeys) -> list[Remains]:
+    """``remains_in`` each of the files."""
+    sizes = {path: _size_of(path) for path in files}
+    description = f"verify: look for keys in {counted(len(files), 'other file')}"
+    return run_packed(runner, "other files", description, files, sizes.__getitem__, partial(remains_in, erased=erased))

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import NamedTuple, TypeVar
 
-from compaction.certifier.certificate import DirectoryCertificate, Findings
+from compaction.certifier.certificate import DirectoryCertificate
 from compaction.certifier.find_pairs import LONG_MAX, LogPair, snapshot_offsets
 from compaction.certifier.reader import same_bytes
 from compaction.certifier.segments import WalkedLog, entry_text
@@ -86,25 +86,24 @@ class _Sides(NamedTuple):
         return _content(self.fs, join(self.old, name), parse), _content(self.fs, join(self.new, name), parse)
 
 
-def check_logs(logs: Mapping[int, WalkedLog]) -> dict[int, Findings | StorageError]:
+def check_logs(logs: Iterable[WalkedLog]) -> None:
     """Check the files beside the records of each log, in threads."""
     # each checkpoint is read once
     offsets = cache(_offsets)
     with ThreadPoolExecutor(_THREADS) as pool:
-        return dict(zip(logs, pool.map(partial(_check_log, offsets), logs.values()), strict=True))
+        list(pool.map(partial(_check_log, offsets), logs))
 
 
-def _check_log(offsets: Offsets, log: WalkedLog) -> Findings | StorageError:
-    findings, sides = Findings(), _Sides.of(log.pair)
+def _check_log(offsets: Offsets, log: WalkedLog) -> None:
+    sides = _Sides.of(log.pair)
     in_place = sides.old == sides.new
     if in_place and log.pair.rules.erases:
-        return findings
+        return
     try:
         for offset, message in _in_place_problems(sides, log, offsets) if in_place else _copy_problems(sides, log, offsets):
-            findings.add(offset, message)
+            log.findings.add(offset, message)
     except StorageError as error:
-        return error
-    return findings
+        log.error = str(error)
 
 
 def _copy_problems(sides: _Sides, log: WalkedLog, offsets: Offsets) -> Iterator[tuple[int, str]]:

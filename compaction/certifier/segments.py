@@ -11,13 +11,13 @@ Of a log it checks the segments, start and end offset, cleaner checkpoint, and t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
-from compaction.certifier.certificate import Findings
+from compaction.certifier.certificate import Findings, LogCertificate
 from compaction.certifier.find_pairs import LONG_MAX, LogPair, SegmentFiles
 from compaction.certifier.reader import BatchKinds, ByteRange, Rows, is_torn, read_batches, same_bytes
 from compaction.errors import CorruptLogError, LogError
@@ -91,10 +91,6 @@ class SegmentWalk:
     error_offset: int = 0
     unchanged: bool = False
     same_log: bool = False
-
-    def all_events(self) -> Rows:
-        """``EVENT_ROW[n]`` of the segment."""
-        return np.concatenate(self.events) if self.events else np.empty(0, EVENT_ROW)
 
 
 def walk_segment(task: WalkTask) -> SegmentWalk:
@@ -312,12 +308,17 @@ class IndexChecks:
             findings.add(self._last_offset, f"{TIMEINDEX} lacks the segment's largest timestamp")
 
 
-class WalkedLog(NamedTuple):
-    """A log whose segments were walked on both sides, each in order."""
+@dataclass(eq=False)
+class WalkedLog:
+    """A log whose segments were walked on both sides, each in order, with the violations and counts of all checks.
+    ``error``: why it cannot be verified."""
 
     pair: LogPair
     before: list[SegmentWalk]
     after: list[SegmentWalk]
+    findings: Findings = field(default_factory=Findings)
+    counts: Counter[str] = field(default_factory=Counter)
+    error: str | None = None
 
     @property
     def end_offset(self) -> int:
@@ -329,33 +330,44 @@ class WalkedLog(NamedTuple):
         """The leader epochs of the batches before."""
         return [epoch for walk in self.before for epoch in walk.epochs]
 
+    def certificate(self) -> LogCertificate:
+        """The certificate, after all checks."""
+        name, counts = self.pair.topic_partition, self.counts
+        if self.error is not None:
+            return LogCertificate.failed(name, self.error)
+        balance = counts["records_before"] - counts["missing"] - counts["records_after"]
+        if balance and not self.findings.count:
+            message = f"record counts do not balance: {balance} more before than after"
+            self.findings.add(self.pair.after.log_start_offset, message)
+        return LogCertificate.of(name, self.findings, counts)
 
-def check_segments(log: WalkedLog, findings: Findings) -> None:
+
+def check_segments(log: WalkedLog) -> None:
     """Check the segments of a log and its ends. A segment of ``after`` that is unreadable from some offset is a violation at
     that offset."""
     for walk in log.after:
-        findings.join(walk.findings)
+        log.findings.join(walk.findings)
         if walk.error is not None:
-            findings.add(walk.error_offset, walk.error)
-    _check_base_offsets(log, findings)
-    _check_ends(log, findings)
-    _check_checkpoint(log, findings)
-    _check_expiry(log, findings)
+            log.findings.add(walk.error_offset, walk.error)
+    _check_base_offsets(log)
+    _check_ends(log)
+    _check_checkpoint(log)
+    _check_expiry(log)
 
 
-def _check_base_offsets(log: WalkedLog, findings: Findings) -> None:
+def _check_base_offsets(log: WalkedLog) -> None:
     base_offsets = {walk.task.files.base_offset for walk in log.before} | {log.end_offset}
     for walk, following in zip(log.after, [*log.after[1:], None], strict=True):
         base = walk.task.files.base_offset
         # a segment whose offsets overflow its base is split at a batch
         if base >= log.pair.compared_from and base not in base_offsets and base != walk.first_offset:
-            findings.add(base, "no segment of the source has this base offset")
+            log.findings.add(base, "no segment of the source has this base offset")
         if following is not None and walk.next_offset > following.task.files.base_offset:
-            findings.add(following.task.files.base_offset, "segment begins before the previous one ends")
+            log.findings.add(following.task.files.base_offset, "segment begins before the previous one ends")
 
 
-def _check_ends(log: WalkedLog, findings: Findings) -> None:
-    end, expected, pair = log.after[-1].next_offset, log.end_offset, log.pair
+def _check_ends(log: WalkedLog) -> None:
+    end, expected, pair, findings = log.after[-1].next_offset, log.end_offset, log.pair, log.findings
     if end != expected:
         findings.add(min(end, expected), f"log ends at offset {end}, expected {expected}")
     start = pair.after.log_start_offset
@@ -371,8 +383,8 @@ def _check_ends(log: WalkedLog, findings: Findings) -> None:
             findings.add(before.task.files.base_offset, "active segment was changed")
 
 
-def _check_checkpoint(log: WalkedLog, findings: Findings) -> None:
-    pair, cleaned_to = log.pair, log.pair.after.cleaned_to
+def _check_checkpoint(log: WalkedLog) -> None:
+    pair, cleaned_to, findings = log.pair, log.pair.after.cleaned_to, log.findings
     if cleaned_to == pair.before.cleaned_to:
         return
     if pair.rules.erases:
@@ -389,9 +401,9 @@ def entry_text(offset: int | None) -> str:
     return "no entry" if offset is None else f"offset {offset}"
 
 
-def _check_expiry(log: WalkedLog, findings: Findings) -> None:
+def _check_expiry(log: WalkedLog) -> None:
     """Each deleted segment is older than ``retention.ms``, or the rest of the log has ``retention.bytes``."""
-    rules, start = log.pair.rules, log.pair.after.log_start_offset
+    rules, start, findings = log.pair.rules, log.pair.after.log_start_offset, log.findings
     remaining_bytes = sum(walk.task.files.size_bytes for walk in log.before)
     ends = [walk.task.files.base_offset for walk in log.before[1:]] + [log.end_offset]
     if start > log.pair.before.log_start_offset and start not in ends:

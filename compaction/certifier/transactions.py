@@ -75,7 +75,7 @@ class Transactions(NamedTuple):
     @classmethod
     def of(cls, walks: list[SegmentWalk]) -> Transactions:
         """The transactions of a side's segments."""
-        events = join_runs(np.concatenate([np.empty(0, EVENT_ROW), *(walk.all_events() for walk in walks)]))
+        events = join_runs(np.concatenate([np.empty(0, EVENT_ROW), *(events for walk in walks for events in walk.events)]))
         ends = np.flatnonzero(events["kind"] != DATA)
         row = following(events["producer_id"], events["last"], events["producer_id"][ends], events["last"][ends])
         outcome, marker = np.full(len(events), OPEN, np.int64), np.full(len(events), -1, np.int64)
@@ -95,16 +95,16 @@ class Transactions(NamedTuple):
         return AbortedRanges(self.events["producer_id"][selected], self.events["first"][selected], self.marker[selected])
 
 
-def check_transactions(log: WalkedLog, findings: Findings) -> AbortedRanges:
+def check_transactions(log: WalkedLog) -> AbortedRanges:
     """Check the transactions of a log; returns the aborted data of before."""
     before, after = Transactions.of(log.before), Transactions.of(log.after)
-    _check_outcomes(before, after, findings)
-    _check_markers(before, after, log.pair, findings)
+    _check_outcomes(before, after, log.findings)
+    _check_markers(before, after, log.pair, log.findings)
     if log.pair.rules.erases:
-        _check_retained(before, after, log, findings)
+        _check_retained(before, after, log)
     else:
-        _check_open(before, log, findings)
-    _check_index(before, after, log, findings)
+        _check_open(before, log)
+    _check_index(before, after, log)
     return before.aborted()
 
 
@@ -150,21 +150,21 @@ def _check_markers(before: Transactions, after: Transactions, pair: LogPair, fin
         findings.add_all(before.events["last"][dropped_rows[early]], "transaction marker is missing before its delete horizon")
 
 
-def _check_open(before: Transactions, log: WalkedLog, findings: Findings) -> None:
+def _check_open(before: Transactions, log: WalkedLog) -> None:
     """Rule 4; a violation is at the first offset of an open transaction."""
     before_side, after_side = log.pair.before, log.pair.after
     if after_side.cleaned_to is not None and after_side.cleaned_to != before_side.cleaned_to:
         first = before.events["first"][_is_open(before, log.before)]
         past = first[(first < after_side.cleaned_to) & (first >= after_side.log_start_offset)]
-        findings.add_all(past, f"{CLEANER_OFFSETS} is past this offset, the first of an open transaction")
+        log.findings.add_all(past, f"{CLEANER_OFFSETS} is past this offset, the first of an open transaction")
 
 
-def _check_retained(before: Transactions, after: Transactions, log: WalkedLog, findings: Findings) -> None:
+def _check_retained(before: Transactions, after: Transactions, log: WalkedLog) -> None:
     """Rule 5; a violation is at the last offset of the producer's batch, or at the first of the transaction."""
     opened, still_open = _first_of_open(before, log.before), _first_of_open(after, log.after)
     for producer, first in opened.items():
         if still_open.get(producer) != first:
-            findings.add(first, "first batch of an open transaction is missing")
+            log.findings.add(first, "first batch of an open transaction is missing")
     states, states_after, (end, loaded) = _states(log.before), _states(log.after), _newest_snapshot(log.before[-1])
     if end < log.end_offset:
         loaded = None
@@ -174,7 +174,7 @@ def _check_retained(before: Transactions, after: Transactions, log: WalkedLog, f
         is_active = producer in opened or not (expired or (loaded is not None and producer not in loaded))
         state_after = states_after.get(producer)
         if is_active and (state_after is None or state_after[:3] != state[:3]):
-            findings.add(max(state.last, 0), f"last batch of producer {producer} is missing or differs")
+            log.findings.add(max(state.last, 0), f"last batch of producer {producer} is missing or differs")
 
 
 def _newest_snapshot(last: SegmentWalk) -> tuple[int, set[int] | None]:
@@ -230,7 +230,7 @@ def _states(walks: list[SegmentWalk]) -> dict[int, _State]:
     return states
 
 
-def _check_index(before_txns: Transactions, after_txns: Transactions, log: WalkedLog, findings: Findings) -> None:
+def _check_index(before_txns: Transactions, after_txns: Transactions, log: WalkedLog) -> None:
     """Rule 3; a violation is at the first offset of data without an entry, or at the marker of a wrong entry."""
     pair, after = log.pair, log.after
     source_entries = _entries(_consistent(log.before, before_txns, pair.before.log_start_offset))
@@ -244,9 +244,9 @@ def _check_index(before_txns: Transactions, after_txns: Transactions, log: Walke
             continue
         first, _ = indexed[segment].get(entry, (marker, marker))
         if first > event[1]:
-            findings.add(event[1], f"{TXNINDEX} has no entry for this aborted data")
+            log.findings.add(event[1], f"{TXNINDEX} has no entry for this aborted data")
     changed = [np.empty(0, TXN_ROW), *(walk.txns for walk in after if not walk.unchanged)]
-    _check_entries(np.concatenate(changed), source_entries, after_txns, findings)
+    _check_entries(np.concatenate(changed), source_entries, after_txns, log.findings)
 
 
 def _check_entries(

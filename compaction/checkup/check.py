@@ -5,13 +5,15 @@ files, access of other users, the clock.
 from __future__ import annotations
 
 import enum
+import hashlib
 import os
 import platform
 import re
+import secrets
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,16 @@ _USED = Path("/sys/fs/cgroup/memory.current")
 _AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB", re.MULTILINE)
 
 
+#: a topic alone or before the number of a partition; not a part of another name
+_TOPIC = r"(?<![\w.-])(?:{})(?=-\d+(?![\w-])|(?![\w.-]))"
+_CODE_KEY = secrets.token_bytes(16)
+
+
+def _code(topic: re.Match[str]) -> str:
+    """What stands for a topic in a document that is sent to others."""
+    return "topic-" + hashlib.blake2b(topic[0].encode(), digest_size=4, key=_CODE_KEY).hexdigest()
+
+
 class State(enum.Enum):
     """The result of a check: ``NOTE`` does not prevent a run, ``BAD`` needs to be fixed."""
 
@@ -51,13 +63,17 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """A check of ``area`` (the machine, a log directory or a log): its result and the remedy."""
+    """A check of ``area`` (the machine, a log directory or a log): its result and the remedy.
+
+    :ivar topics: the topics that this check, or others of the same call, may name
+    """
 
     area: str
     name: str
     state: State
     found: str
     fix: str = ""
+    topics: frozenset[str] = frozenset()
 
 
 def check_lines(check: Check, area_before: str | None, style: Style) -> list[Line]:
@@ -71,9 +87,13 @@ def check_lines(check: Check, area_before: str | None, style: Style) -> list[Lin
 
 @dataclass(frozen=True)
 class Checkup(Result):
-    """All checks of a call."""
+    """All checks of a call.
+
+    :ivar shows_topics: in the JSON document; it has codes instead, which are the same in one process only
+    """
 
     checks: tuple[Check, ...]
+    shows_topics: bool = False
 
     @property
     def problems(self) -> int:
@@ -92,11 +112,20 @@ class Checkup(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document as a dictionary."""
-        return {"schema_version": 1, "problems": self.problems, "notes": self.notes, "checks": list(self.rows())}
+        topics = [] if self.shows_topics else sorted(frozenset().union(*(check.topics for check in self.checks)), key=len)
+        hidden = re.compile(_TOPIC.format("|".join(map(re.escape, reversed(topics)))))
+        checks = [
+            {name: hidden.sub(_code, text) if topics and check.area != MACHINE else text for name, text in row.items()}
+            for check, row in zip(self.checks, self.rows(), strict=True)
+        ]
+        return {"schema_version": 1, "problems": self.problems, "notes": self.notes, "checks": checks}
 
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """The checks."""
-        return [{**asdict(check), "state": check.state.value} for check in self.checks]
+    def rows(self) -> Sequence[Mapping[str, str]]:
+        """The checks, with the names of topics."""
+        return [
+            {"area": check.area, "name": check.name, "state": check.state.value, "found": check.found, "fix": check.fix}
+            for check in self.checks
+        ]
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """See ``Result``."""

@@ -109,7 +109,8 @@ def check_log_dirs(request: CompactionRequest, cleaner: CleanerLog | None, *, qu
 
 def _directory(files: DiskFileSystem, log_dir: str, logs: Sequence[Log], now_ms: int) -> Iterator[Check]:
     size = sum(log.view.size_bytes for log in logs if log.view is not None)
-    yield Check(log_dir, "logs", State.OK if logs else State.NOTE, f"{len(logs)} found, {decimal(size)}")
+    topics = frozenset(log.location.topic_partition.topic for log in logs)
+    yield Check(log_dir, "logs", State.OK if logs else State.NOTE, f"{len(logs)} found, {decimal(size)}", topics=topics)
     yield from _leftovers(files, log_dir, logs, now_ms)
     if not storage_of(log_dir).locks:
         return
@@ -223,7 +224,8 @@ def _broker_log(cleaner: CleanerLog, logs: Sequence[Log]) -> Iterator[Check]:
     for name, cause in sorted(cleaner.uncleanable.items()):
         if name not in names:
             message = f"{name} is uncleanable: {cause or 'no cause found'}"
-            yield Check("broker log", "uncleanable", State.BAD, message, "give the --log-dir that has this partition")
+            fix, topics = "give the --log-dir that has this partition", frozenset([name.topic])
+            yield Check("broker log", "uncleanable", State.BAD, message, fix, topics)
     for number in sorted(cleaner.dead_threads):
         message = f"cleaner thread {number} ended: it cleans nothing until the broker is restarted"
         yield Check("broker log", "cleaner thread", State.BAD, message, f"{PROGRAM} compact, then restart the broker")

@@ -11,7 +11,7 @@ from compaction.counting.count_report import CountReport
 from compaction.engine_choice import ENCRYPTED, chosen
 from compaction.files.mixed import file_system
 from compaction.log.access import Purpose, access
-from compaction.options.inputs import Inputs, find_logs, read_selector
+from compaction.options.inputs import Inputs, find_logs, read_private_keys, read_selector
 from compaction.options.option import CommandOptions
 from compaction.options.table import HTML, LOG_DIRS, MESSAGES, OUTPUT, CountOptions
 from compaction.options.values import Texts
@@ -92,6 +92,7 @@ def count(log_dirs: Texts, **options: Unpack[CountOptions]) -> CountReport:
     inputs = Inputs.of(OPTIONS, options, log_dirs=log_dirs)
     stored, isolation_level = options["stored"], options["isolation_level"]
     groups = None if options["group_by"] is None else KeyGroups.parse(options["group_by"])
+    read_private_keys(inputs["private_keys"])
     directories, logs = find_logs(inputs, read_selector(inputs))
     request = ReadRequest.parse({"paths": json.dumps(directories), "isolation.level": isolation_level})
     measure = "stored_bytes" if stored and options["by"] == "bytes" else options["by"]

@@ -45,6 +45,9 @@ examples:
 
   Did a cleaner die, and on which partitions?
     kafka-log-compaction doctor --log-dir /var/lib/kafka/data --broker-log /opt/kafka/logs/log-cleaner.log
+
+  A document for a bug report, without the names of topics
+    kafka-log-compaction doctor --log-dir /var/lib/kafka/data --output json
 """
 
 _WARM_UP = "kafka-log-compaction warm-up"
@@ -64,7 +67,7 @@ def doctor(log_dirs: Texts = (), **options: Unpack[DoctorOptions]) -> Checkup:
 
     :raises UsageError: an argument is invalid
     """
-    return Checkup(tuple(_checks(log_dirs, options)))
+    return Checkup(tuple(_checks(log_dirs, options)), options["show_topics"])
 
 
 def _checks(log_dirs: Texts, options: DoctorOptions) -> Iterator[Check]:
@@ -119,7 +122,7 @@ def _body(arguments: argparse.Namespace) -> int:
             screen.print(check_lines(check, checks[-1].area if checks else None, screen.style))
             sys.stdout.flush()
         checks.append(check)
-    checkup = Checkup(tuple(checks))
+    checkup = Checkup(tuple(checks), arguments.show_topics)
     print(checkup.summary() if as_text else checkup.to_json().rstrip("\n"))
     return checkup.exit_code
 

@@ -212,7 +212,7 @@ class KeyGroups:
         if kind in (WINDOW, WINDOW_STORE) and not colon:
             return groups
         if kind not in (REGEX, BYTES) or not text:
-            raise UsageError(f"group_by: {argument!r} does not group keys", hint=_HINT)
+            raise UsageError(f"--group-by: {argument!r} does not group keys", hint=_HINT)
         try:
             if kind == BYTES:
                 require_ascii(text)
@@ -221,7 +221,7 @@ class KeyGroups:
                 pc.match_substring_regex(groups._subjects(pa.array([b""], pa.binary())), text)
                 groups.of(pa.array([b""], pa.binary()))
         except FormatError as error:
-            raise UsageError(f"group_by: the expression {error}", hint=_HINT) from None
+            raise UsageError(f"--group-by: the expression {error}", hint=_HINT) from None
         return groups
 
     @property

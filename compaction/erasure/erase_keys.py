@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 from compaction.config.request import CompactionRequest
 from compaction.config.resolver import TopicConfig
 from compaction.engine import Engine, Job, pack, size_of
-from compaction.erasure.certify_result import Certified, Certifier, remove_sources
+from compaction.erasure.certify_result import Certifier, remove_sources
 from compaction.erasure.erasure_report import erased_report, erasure_document, left_files, missing_document, notes_of
 from compaction.erasure.find_matches import Erasure, FoundKeys, SliceMatches, match_slices, matchers, unpacked
 from compaction.errors import CorruptLogError
@@ -72,7 +72,7 @@ from compaction.rules.record_retention import ActiveProducers, RoundRules
 from compaction.rules.transactions import AbortedRanges, Int64s, Rows
 from compaction.run.cleaner import Cleaner
 from compaction.run.destination import Destination
-from compaction.run.log import Log
+from compaction.run.log import Log, failed_report
 from compaction.run.offset_maps import pass_2
 from compaction.run.run import REAL, Command, Environment, Run
 from compaction.run_report import RunReport
@@ -131,7 +131,7 @@ class _KeyErasure(Command):
         #: logs in which an earlier run or a broker has replaced segments, which are removed when the log is prepared
         self._replaced: frozenset[LogLocation] = frozenset()
         self._resumed: list[LogLocation] = []
-        self._certified = Certified([])
+        self._certifier: Certifier | None = None
 
     @property
     def _in_place(self) -> bool:
@@ -254,21 +254,24 @@ class _KeyErasure(Command):
         path = self._request.certificate
         if path is None or self._base.dry_run:
             return reports
-        certifier = Certifier(self._start, self._base, self._erasure, path, output, unplanned, self._replaced)
-        self._certified = certifier.judge(logs, reports)
-        return self._certified.reports
+        self._certifier = Certifier(self._start, self._base, self._erasure, path, output, self._replaced)
+        self._certifier.certify(logs, unplanned)
+        return [
+            report if log.error is None else failed_report(log.location, log.error, log.plan)
+            for log, report in zip(logs, reports, strict=True)
+        ]
 
     def document(self, reports: Sequence[LogReport]) -> dict[str, Any]:
-        request, certified, files = self._request, self._certified, left_files(self._base)
+        request, certifier, files = self._request, self._certifier, left_files(self._base)
         erased = FoundKeys.joined(erased for erased, _ in self._found.values())
         keys = FoundKeys.joined([erased, *(remaining for _, remaining in self._found.values())])
-        notes = [*notes_of(self._base, reports, files), *certified.notes]
+        notes = [*notes_of(self._base, reports, files), *(() if certifier is None else certifier.notes)]
         document = erasure_document(request.erasure, erased, self._resumed, notes)
         document |= missing_document(request.erasure, keys, request.places) | {"left_files": files}
         document["remaining_records"] = sum(log.remaining_records for log in reports)
         document["remaining_accepted"] = request.accepts_remaining
-        if certified.status is not None:
-            document["certificate"] = {"path": request.certificate, "status": certified.status}
+        if certifier is not None:
+            document["certificate"] = {"path": certifier.path, "status": certifier.status}
         return document
 
 

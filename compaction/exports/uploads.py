@@ -39,7 +39,8 @@ from compaction.formats.producer_snapshot import write_snapshot
 from compaction.formats.record_batch import CRC_START, HEADER, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader
 from compaction.log.read_log import read_segments, replay_segment, segment_bases
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition, segment_file
-from compaction.recovery.indexes import IndexBuilder
+from compaction.output.segment_writer import IndexBuilder
+from compaction.recovery.indexes import INDEX_INTERVAL_BYTES
 from compaction.rules.producer_state import ProducerStates
 
 _NO_EPOCHS = (EpochEntry(0, 0),)
@@ -308,7 +309,7 @@ class CopiedLog:
 
 def rebuilt_indexes(content: SegmentContent, upload: Upload) -> dict[str, bytes]:
     """The offset index and the time index."""
-    builder = IndexBuilder(upload.start_offset)
+    builder = IndexBuilder(upload.start_offset, INDEX_INTERVAL_BYTES)
     data = View(upload.name, content.read, content.size)
     for rows in SegmentScan(data):
         builder.add(rows)

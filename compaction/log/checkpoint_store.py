@@ -35,11 +35,16 @@ _HINT = "remove or repair it; a broker writes a new one"
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one log directory that planning reads; a missing or empty file has no entries.
+    """The files of one log directory that a broker reads before it loads the logs; a missing or empty one has no entries.
 
     ``damage`` has the errors of malformed and unreadable files; they fail every log of the directory. ``recovery_points`` has
     the offsets from which a broker will recover the logs, 0 for others (Kafka: ``LogManager.loadLogs``). It is ``None`` if a
-    broker will not: it was shut down cleanly, or none has used this directory.
+    broker will not: it was shut down cleanly, or none has used this directory. Without a ``clean_shutdown`` the active segments
+    may end in any bytes.
+
+    For the recovery of a log: ``snapshots_may_lack``: expired producers matter, so a producer snapshot does not prove that a
+    segment has no transactions; ``complete_to``: the segments below this offset have all their files, whatever happened to the
+    broker.
     """
 
     log_dir: str
@@ -48,6 +53,9 @@ class Checkpoints:
     cleaner_offsets: Offsets = field(default_factory=dict)
     damage: tuple[LogError, ...] = ()
     recovery_points: Offsets | None = None
+    clean_shutdown: bool = False
+    snapshots_may_lack: bool = False
+    complete_to: int = 0
 
     def require_valid(self) -> None:
         """:raises LogError: one of the files is malformed or unreadable"""
@@ -58,45 +66,19 @@ class Checkpoints:
 def read_checkpoints(fs: FileSystem, log_dir: str) -> Checkpoints:
     """The checkpoints of ``log_dir``; errors are collected in ``damage``."""
     damage: list[LogError] = []
-    offsets = []
-    for name in (LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS):
-        try:
-            offsets.append(read_offsets(fs, log_dir, name))
-        except LogError as error:
-            damage.append(error)
-            offsets.append({})
-    points = read_directory_state(fs, log_dir).recovery_points
-    return Checkpoints(log_dir, offsets[0], offsets[1], offsets[2], tuple(damage), points)
-
-
-class DirectoryState(NamedTuple):
-    """The files that a broker reads in a log directory before it loads the logs (Kafka: ``LogManager.loadLogs``).
-
-    Without a ``clean_shutdown`` the active segments may end in any bytes. ``recovery_points`` are those of ``Checkpoints``.
-    ``snapshots_may_lack``: expired producers matter, so a producer snapshot does not prove that a segment has no transactions.
-    ``complete_to``: of one log, the segments below this offset have all their files, whatever happened to the broker.
-    """
-
-    clean_shutdown: bool = False
-    recovery_points: Offsets | None = None
-    log_starts: Offsets = {}
-    snapshots_may_lack: bool = False
-    complete_to: int = 0
-
-
-def read_directory_state(fs: FileSystem, log_dir: str) -> DirectoryState:
-    """The state of ``log_dir``; malformed log starts are reported when the checkpoints are read."""
+    starts, watermarks, cleaned = (_read(fs, log_dir, name, damage) for name in (LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS))
     clean = fs.stat(join(log_dir, CLEAN_SHUTDOWN)) is not None
     # a broker has used this directory; without recovery points, or with a malformed file, it recovers every log from its start
     has_points = not clean and any(fs.stat(join(log_dir, name)) is not None for name in (RECOVERY_POINTS, META_PROPERTIES))
-    points = _offsets_or_none(fs, log_dir, RECOVERY_POINTS) if has_points else None
-    return DirectoryState(clean, points, _offsets_or_none(fs, log_dir, LOG_STARTS))
+    points = _read(fs, log_dir, RECOVERY_POINTS, []) if has_points else None
+    return Checkpoints(log_dir, starts, watermarks, cleaned, tuple(damage), points, clean)
 
 
-def _offsets_or_none(fs: FileSystem, log_dir: str, file_name: str) -> dict[TopicPartition, int]:
+def _read(fs: FileSystem, log_dir: str, name: str, damage: list[LogError]) -> Offsets:
     try:
-        return read_offsets(fs, log_dir, file_name)
-    except LogError:
+        return read_offsets(fs, log_dir, name)
+    except LogError as error:
+        damage.append(error)
         return {}
 
 

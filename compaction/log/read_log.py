@@ -110,13 +110,12 @@ def read_log(
     high_watermark = min(max(checkpoints.high_watermarks.get(name, log_end), log_start), log_end)
     replayed = [segment for segment in segments if segment.base_offset not in without_producers]
     bounds = log_start, log_end
-    expires = checkpoints.recovery_points is not None or not _newest_is_malformed(fs, location.path, *bounds)
-    if checkpoints.recovery_points is None:
-        states = replay_producers(fs, location.path, replayed, bounds, options)
-    else:
+    first_unflushed = LONG_MAX
+    if checkpoints.recovery_points is not None:
         point = checkpoints.recovery_points.get(name, 0)
-        first = max((segment.base_offset for segment in segments if segment.base_offset <= point), default=log_start)
-        states = _recover_producers(fs, location.path, replayed, (log_start, first, log_end), options)
+        first_unflushed = max((segment.base_offset for segment in segments if segment.base_offset <= point), default=log_start)
+    expires = first_unflushed < LONG_MAX or not _newest_is_malformed(fs, location.path, *bounds)
+    states = replay_producers(fs, location.path, replayed, bounds, options, first_unflushed=first_unflushed)
     unstable = states.first_unstable_offset(high_watermark)
     if unstable is not None and unstable < log_start:
         unstable = _batch_at(fs, location.path, segments, log_start)
@@ -150,32 +149,23 @@ def replay_producers(
     options: ReadOptions,
     *,
     from_snapshots: bool = True,
+    first_unflushed: int = LONG_MAX,
 ) -> ProducerStates:
-    """The producers at ``bounds[1]``, from the newest valid snapshot in ``(bounds[0], bounds[1]]`` and the batches after it."""
-    start, end = bounds
-    states = ProducerStates()
-    snapshot = _newest_snapshot(fs, log_path, start, end) if from_snapshots else None
+    """The producers at ``bounds[1]``, from the newest valid snapshot in ``(bounds[0], bounds[1]]`` and the batches after it.
+
+    :param first_unflushed: a broker recovers the segments from this base offset on. Mirrors ``LogLoader.recoverSegment``: it
+        uses no later snapshot, stores the producers after each segment, and loads them before the next one
+    """
+    (log_start, end), expiration_ms = bounds, options.producer_id_expiration_ms
+    start, states = log_start, ProducerStates()
+    snapshot = _newest_snapshot(fs, log_path, start, min(end, first_unflushed)) if from_snapshots else None
     if snapshot is not None:
         start, entries = snapshot
-        states.load(entries, options.now_ms, options.producer_id_expiration_ms)
+        states.load(entries, options.now_ms, expiration_ms)
     for segment in segments:
+        if segment.base_offset >= first_unflushed and segment.next_offset > log_start:
+            states.expire(options.now_ms, expiration_ms)
         if segment.next_offset > start and segment.base_offset < end:
-            replay_segment(fs, log_path, segment, (start, end), states)
-    return states
-
-
-def _recover_producers(
-    fs: FileSystem, log_path: str, segments: Sequence[Segment], bounds: tuple[int, int, int], options: ReadOptions
-) -> ProducerStates:
-    """The producers at ``bounds[2]`` after a broker has recovered the segments from ``bounds[1]`` on.
-
-    Mirrors ``LogLoader.recoverSegment``: it stores the producers after each segment, and loads them before the next one.
-    """
-    start, first, end = bounds
-    states = replay_producers(fs, log_path, segments, (start, first), options)
-    for segment in segments:
-        if segment.base_offset >= first and segment.next_offset > start:
-            states.expire(options.now_ms, options.producer_id_expiration_ms)
             replay_segment(fs, log_path, segment, (start, end), states)
     return states
 

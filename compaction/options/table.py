@@ -292,6 +292,8 @@ class Health(TypedDict, total=False):
     broker_logs: Annotated[Texts, _many(_LOGS, "--broker-log", "FILE", "the broker's log-cleaner.log or server.log, older"
         " files first", usual=True)]
     quick: Annotated[bool, _switch(_LOGS, "--quick", "do not check the cleanable ranges of logs for damage", usual=True)]
+    show_topics: Annotated[bool, _switch(_PRINTED, "--show-topics", "name topics in the JSON document, which hides their names"
+        " by default so that you can send it", usual=True)]
 
 
 class DumpOptions(PrivateKeys, total=False):

@@ -22,17 +22,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import xxhash
 
-from compaction.config.request import CheckCopy, CompactionRequest
+from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, CorruptLogError, LockedError, StorageError, UsageError
 from compaction.files.contents import read_range
 from compaction.files.durable import replace_file
 from compaction.files.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent, storage_of
 from compaction.files.local import LocalFileSystem
-from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Manifests, SourceLog, is_late, is_significant
+from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Manifests, is_late, is_significant
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.object_output import OutputFileSystem
 from compaction.files.object_store import ObjectFile, objects_below
@@ -52,23 +52,6 @@ _NOTHING = FileStat(0, 0, 0, 0, 0, 0, is_dir=False, is_file=False)
 _CERTIFICATE = "certificate"
 
 
-class Written(NamedTuple):
-    """A file of an output as it was written: size, content hash (``None``: unknown), and modification time, ns (0: that of the
-    write)."""
-
-    size: int
-    xxh3_128: str | None
-    mtime_ns: int = 0
-
-
-class Record(NamedTuple):
-    """The record of a finished output besides its files, see ``Manifest``: its request, and the logs that were copied by their
-    paths in the output. Without a request, an output on a disk has no record."""
-
-    call: Mapping[str, Any] | None
-    sources: Mapping[str, SourceLog] | None = None
-
-
 class Target(Protocol):
     """The target of one run; ends with :meth:`commit` or :meth:`abort`."""
 
@@ -86,10 +69,11 @@ class Target(Protocol):
     def promote(self, source: str, path: str, size: int) -> None:
         """Give a file that a task has written and verified its final name."""
 
-    def commit(self, written: Mapping[str, Written], record: Record, check: Callable[[str], None]) -> None:
+    def commit(self, written: Manifest, check: Callable[[str], None]) -> None:
         """Check that every file of the output is there, and make the output visible.
 
-        :param written: the files by path
+        :param written: the output as it was written, without ETags; a file without a modification time (0) has that of its
+            write. Without a request, an output on a disk gets no manifest
         :param check: called before that with the directory in which the output is complete; raises to prevent it
         """
 
@@ -98,27 +82,6 @@ class Target(Protocol):
 
         :param tasks_may_write: killed tasks may still write files of this output
         """
-
-
-def no_entry(_: str) -> Entry | None:
-    """There is no previous copy."""
-    return None
-
-
-class PublishOptions(NamedTuple):
-    """``call`` is recorded in the output, so that a later run can tell whether it is the output of the same request; ``None``:
-    nothing is recorded. ``replace``: an earlier output is replaced. ``only_known``: files that no broker loads are not copied:
-    they may have what was erased. ``entry_of``: the entry of a file of a previous copy, by its path. ``check`` is called before
-    the output appears, see ``CompactionRequest``."""
-
-    call: Mapping[str, Any] | None = None
-    replace: bool = False
-    only_known: bool = False
-    entry_of: Callable[[str], Entry | None] = no_entry
-    check: CheckCopy | None = None
-
-
-NEW_OUTPUT = PublishOptions()
 
 
 def layout(root: str, log_dirs: Sequence[str]) -> dict[str, str]:
@@ -142,13 +105,6 @@ def require_target(output_dir: str, log_dirs: Sequence[str]) -> None:
             message = f"--output-dir is inside the log directory {log_dir}"
             raise UsageError(message, path=output_dir, hint="name another directory")
     layout(output_dir, log_dirs)
-
-
-def require_replace(output_dir: str, *, replace: bool) -> None:
-    """:raises UsageError: an output that is there is not to be replaced"""
-    if not replace:
-        hint = "name a new directory, or give --replace if it is an earlier output"
-        raise UsageError("--output-dir exists and is not empty", path=output_dir, hint=hint)
 
 
 def is_done(request: CompactionRequest) -> bool:
@@ -282,15 +238,21 @@ def find_manifest(output_dir: str, option: str, hint: str, files: DiskFileSystem
     return manifest
 
 
-def require_replaceable(output_dir: str, files: DiskFileSystem | None = None) -> tuple[Manifest, dict[str, FileStat]]:
+def require_replaceable(
+    output_dir: str, files: DiskFileSystem | None = None, *, may_replace: bool = True
+) -> tuple[Manifest, dict[str, FileStat]]:
     """Check that an output is finished, and byte for byte as it was written; returns its manifest and its files.
 
     Late uploads of killed tasks do not matter, as readers do not see them.
 
     :param files: of a disk
-    :raises UsageError: it is not
+    :param may_replace: the call allows it
+    :raises UsageError: it is not, or must not be replaced
     :raises LockedError: a broker or a run uses it
     """
+    if not may_replace:
+        hint = "name a new directory, or give --replace if it is an earlier output"
+        raise UsageError("--output-dir exists and is not empty", path=output_dir, hint=hint)
     output = _output(output_dir, files)
     manifest = find_manifest(output_dir, "--replace", "remove it yourself if it is not needed, or name a new directory", files)
     holder = output.files.lock_holder(output_dir)

@@ -35,7 +35,9 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.files.filesystem import DiskFileSystem, ReadableFileSystem, base_name, join, parent, split
 from compaction.files.local import LocalFileSystem
@@ -54,12 +56,8 @@ from compaction.files.uri import resolved
 from compaction.names import parse_partition_dir, parse_segment_file
 from compaction.output.finished import (
     STAGED,
-    PublishOptions,
-    Record,
-    Written,
     layout,
     read_finished,
-    require_replace,
     require_replaceable,
     require_target,
 )
@@ -167,16 +165,16 @@ class ObjectTarget:
         self._replaced, self._replacing = replaced, False
 
     @classmethod
-    def begin(cls, disk: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], options: PublishOptions) -> ObjectTarget:
+    def begin(cls, disk: DiskFileSystem, output_dir: str, request: CompactionRequest) -> ObjectTarget:
         """See ``Publication.begin``."""
+        output, run, log_dirs = OutputFileSystem(), uuid.uuid4().hex, request.log_dirs
         require_target(output_dir, log_dirs)
-        output, run = OutputFileSystem(), uuid.uuid4().hex
         complete_replacement(output_dir)
         names = output.listdir(output_dir)
         replaced = bool(names) and not _is_unfinished(output_dir, names)
-        if not replaced and options.check is None:
+        if not replaced and request.check_copy is None:
             return cls._at(disk, output_dir, run, log_dirs, names)
-        earlier = _to_be_replaced(output_dir, replace=options.replace) if replaced else run
+        earlier = require_replaceable(output_dir, may_replace=request.replace)[0].run if replaced else run
         if not split(output_dir)[1]:
             hint = "name a prefix in it: the new output is first written beside it"
             raise UsageError("--output-dir is a whole bucket", path=output_dir, hint=hint)
@@ -212,12 +210,12 @@ class ObjectTarget:
     def require_own(self) -> None:
         require_own(self.place, self._run)
 
-    def commit(self, written: Mapping[str, Written], record: Record, check: Callable[[str], None]) -> None:
+    def commit(self, written: Manifest, check: Callable[[str], None]) -> None:
         if self._replaced is None:
-            self.finish(written, record)
+            self.finish(written)
             return
         # with the marker of its own run it can be read, and it is removed by the next run if this one is killed
-        self._write_manifest(written, record)
+        self._write_manifest(written)
         check(self.place)
         self._remove_marker()
         replaced, run = self._replaced
@@ -228,20 +226,19 @@ class ObjectTarget:
         self._replacing = True
         _replace(self.place, replaced)
 
-    def finish(self, written: Mapping[str, Written], record: Record) -> None:
+    def finish(self, written: Manifest) -> None:
         """Check that every file of the output is there, and write the manifest."""
-        self._write_manifest(written, record)
+        self._write_manifest(written)
         self._remove_marker()
 
-    def _write_manifest(self, written: Mapping[str, Written], record: Record) -> None:
+    def _write_manifest(self, written: Manifest) -> None:
         self.require_own()
-        files = {path[len(self.place) + 1 :]: file for path, file in written.items()}
+        files = sorted(written.files, key=lambda entry: entry.path)
         # twice: an upload of a killed task may arrive while the first listing is compared
         self._keep_only(files)
-        times = self._keep_only(files)
         with ThreadPoolExecutor(_THREADS) as pool:
-            entries = list(pool.map(lambda name: self._entry(name, files[name], times[name]), sorted(files)))
-        manifest = Manifest(tuple(entries), self._run, self.place, *record)
+            entries = list(pool.map(self._as_stored, files, self._keep_only(files)))
+        manifest = replace(written, files=tuple(entries), run=self._run, place=self.place)
         self.require_own()
         path, data = join(self.place, MANIFEST), manifest.to_json()
         self.files.write_file(path, data)
@@ -254,27 +251,27 @@ class ObjectTarget:
         except StorageError as error:
             _LOG.warning("%s; the output is complete nevertheless", error)
 
-    def _keep_only(self, files: Mapping[str, Written]) -> dict[str, int]:
-        """Check that the output's objects exist and remove others that a run has written; returns modification times, ns, by
-        relative path.
+    def _keep_only(self, files: Sequence[Entry]) -> list[int]:
+        """Check that the output's objects exist and remove others that a run has written; returns the modification time, ms,
+        of each.
 
         :raises StorageError: an object is missing or has another size
         """
         objects = objects_below(self.place)
-        for name, file in sorted(files.items()):
-            require_stored(join(self.place, name), objects.get(name), file.size)
-        others = objects.keys() - files.keys() - {MARKER}
+        for entry in files:
+            require_stored(join(self.place, entry.path), objects.get(entry.path), entry.size)
+        others = objects.keys() - {MARKER, *(entry.path for entry in files)}
         for name in others.difference(self._own.foreign(others)):
             delete_object(join(self.place, name))
-        return {name: objects[name].mtime_ns for name in files}
+        return [objects[entry.path].mtime_ns // 1_000_000 for entry in files]
 
-    def _entry(self, name: str, written: Written, mtime_ns: int) -> Entry:
+    def _as_stored(self, written: Entry, mtime_ms: int) -> Entry:
         """The manifest's entry of a file: size and hash as written, the ETag of an object of this size."""
-        path = join(self.place, name)
+        path = join(self.place, written.path)
         file = ObjectFile(path)
         if file.size() != written.size:
             raise StorageError("was replaced by another writer", path=path, hint=ONE_RUN)
-        return Entry(name, written.size, (written.mtime_ns or mtime_ns) // 1_000_000, file.etag(), written.xxh3_128)
+        return replace(written, mtime_ms=written.mtime_ms or mtime_ms, etag=file.etag())
 
     def abort(self, *, tasks_may_write: bool) -> None:
         """Remove what this run has written. The marker is kept if tasks may still write, so that nobody takes their objects for
@@ -323,38 +320,26 @@ def _replace(staged: str, output_dir: str) -> None:
     manifest = read_finished(staged)
     if manifest is None or manifest.run is None:
         raise StorageError("the output to be put in place is unfinished", path=staged, hint=ONE_RUN)
-    copy = ObjectTarget(output_dir, manifest.run, OwnNames(LocalFileSystem(), output_dir, {}, _names_of(output_dir)))
+    earlier = _any_manifest(output_dir)
+    names = () if earlier is None else (entry.path for entry in earlier.files)
+    copy = ObjectTarget(output_dir, manifest.run, OwnNames(LocalFileSystem(), output_dir, {}, names))
     copy.files.write_file(join(output_dir, MARKER), marker(manifest.run, staged))
     for folder in manifest.folders:
         copy.files.mkdir(join(output_dir, *filter(None, [folder])))
     paths = [entry.path for entry in manifest.files]
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(lambda path: copy.files.copy_within(join(staged, path), join(output_dir, path)), paths))
-    written = {
-        join(output_dir, entry.path): Written(entry.size, entry.xxh3_128, entry.mtime_ms * 1_000_000)
-        for entry in manifest.files
-    }
-    copy.finish(written, Record(manifest.request, manifest.sources))
+    copy.finish(manifest)
     copy.files.remove_tree(staged)
 
 
-def _names_of(output_dir: str) -> list[str]:
-    """The names in the manifest of an output, whatever its state; none if it is malformed."""
+def _any_manifest(output_dir: str) -> Manifest | None:
+    """The manifest of an output, finished or not; ``None`` if it has none, or a malformed one."""
     path = join(output_dir, MANIFEST)
     try:
-        manifest = None if stat_objects([path])[0] is None else Manifest.parse(read_whole(path), path)
+        return None if stat_objects([path])[0] is None else Manifest.parse(read_whole(path), path)
     except CorruptLogError:
-        manifest = None
-    return [] if manifest is None else [entry.path for entry in manifest.files]
-
-
-def _to_be_replaced(output_dir: str, *, replace: bool) -> str | None:
-    """The run that wrote the output to be replaced.
-
-    :raises UsageError: there is no finished output, or it must not be replaced
-    """
-    require_replace(output_dir, replace=replace)
-    return require_replaceable(output_dir)[0].run
+        return None
 
 
 def _is_staged(name: str, output_dir: str) -> bool:
@@ -375,10 +360,6 @@ def _is_unfinished(output_dir: str, names: Sequence[str]) -> bool:
         return all(name.startswith(CLAIM) for name in names)
     if MANIFEST not in names:
         return True
-    path = join(output_dir, MANIFEST)
-    try:
-        run = Manifest.parse(read_whole(path), path).run
-    except CorruptLogError:
-        # it may be the manifest of a finished output
-        return False
-    return run is not None and run != run_of(read_whole(join(output_dir, MARKER)))
+    # a malformed one may be that of a finished output
+    manifest = _any_manifest(output_dir)
+    return manifest is not None and manifest.run not in (None, run_of(read_whole(join(output_dir, MARKER))))

@@ -20,10 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from compaction.config.request import CompactionRequest
 from compaction.errors import StorageError, UsageError
 from compaction.files.contents import digest_of, view
 from compaction.files.durable import TMP, write_verified
@@ -56,19 +58,14 @@ from compaction.names import (
 )
 from compaction.output.finished import (
     FINISHED,
-    NEW_OUTPUT,
     RETIRED,
     STAGED,
-    PublishOptions,
-    Record,
     Target,
-    Written,
     files_below,
     hidden_name,
     layout,
     remove_leftovers,
     require_as_written,
-    require_replace,
     require_replaceable,
     require_target,
 )
@@ -77,6 +74,8 @@ from compaction.output.segment_files import any_log, is_unfinished
 from compaction.output.segment_writer import copy_recorded, copy_verified
 from compaction.output.swap import SwapGroup
 from compaction.rules.log_view import Segment
+
+EntryOf = Callable[[str], Entry | None]
 
 _THREADS = 8
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
@@ -100,12 +99,12 @@ class LocalTarget:
         self._lock = fs.lock(staging)
 
     @classmethod
-    def begin(cls, fs: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], options: PublishOptions) -> LocalTarget:
+    def begin(cls, fs: DiskFileSystem, output_dir: str, request: CompactionRequest) -> LocalTarget:
         """See ``Publication.begin``."""
         output_dir = str(Path(output_dir).absolute())
-        require_target(output_dir, log_dirs)
+        require_target(output_dir, request.log_dirs)
         remove_leftovers(fs, output_dir)
-        earlier = _check_target(fs, output_dir, replace=options.replace)
+        earlier = _check_target(fs, output_dir, may_replace=request.replace)
         staging = hidden_name(output_dir, STAGED)
         try:
             fs.mkdir(parent(output_dir))
@@ -113,7 +112,7 @@ class LocalTarget:
         except StorageError as error:
             hint = "name a directory in one that can be written"
             raise UsageError(f"--output-dir: {error.message}", path=output_dir, hint=hint) from error
-        return cls(fs, output_dir, staging, earlier, replace=options.replace)
+        return cls(fs, output_dir, staging, earlier, replace=request.replace)
 
     def require_own(self) -> None:
         """No operation: a hidden directory has no other writer."""
@@ -121,19 +120,20 @@ class LocalTarget:
     def promote(self, source: str, path: str, size: int) -> None:
         self.files.rename(source, path)
 
-    def commit(self, written: Mapping[str, Written], record: Record, check: Callable[[str], None]) -> None:
+    def commit(self, written: Manifest, check: Callable[[str], None]) -> None:
         """:raises StorageError: a file that was written is missing or has another size"""
         fs, output_dir = self.files, self._output_dir
         entries = []
-        for path, file in written.items():
+        for entry in written.files:
+            path = join(self.place, entry.path)
             stat = fs.stat(path)
-            if stat is None or stat.size != file.size:
+            if stat is None or stat.size != entry.size:
                 hint = "nothing has appeared; check the disk, and what else writes to this directory, and run again"
                 raise StorageError("file has changed since it was written", path=path, hint=hint)
-            entries.append(Entry(path[len(self.place) + 1 :], file.size, stat.mtime_ns // 1_000_000, None, file.xxh3_128))
-        if record.call is not None:
-            empty = [Entry(name, 0, 0) for name in files_below(fs, self.place) if name.endswith("/")]
-            manifest = Manifest((*entries, *empty), None, None, *record)
+            entries.append(replace(entry, mtime_ms=stat.mtime_ns // 1_000_000))
+        if written.request is not None:
+            empty = (Entry(name, 0, 0) for name in files_below(fs, self.place) if name.endswith("/"))
+            manifest = replace(written, files=(*entries, *empty))
             write_verified(fs, join(self.place, FINISHED), manifest.to_json())
         fs.fsync_dir(self.place)
         check(self.place)
@@ -214,7 +214,7 @@ def _identity(stat: FileStat) -> tuple[int, ...]:
     return () if stat.is_dir else (stat.is_file, stat.inode, stat.size, stat.mtime_ns, stat.ctime_ns)
 
 
-def _check_target(fs: DiskFileSystem, output_dir: str, *, replace: bool) -> dict[str, FileStat] | None:
+def _check_target(fs: DiskFileSystem, output_dir: str, *, may_replace: bool) -> dict[str, FileStat] | None:
     """The files of an earlier output, if there is one to be replaced.
 
     :raises UsageError: ``output_dir`` cannot be published to
@@ -225,8 +225,7 @@ def _check_target(fs: DiskFileSystem, output_dir: str, *, replace: bool) -> dict
         raise UsageError("--output-dir is a mount point", path=output_dir, hint=hint)
     if stat is None or (stat.is_dir and not fs.listdir(output_dir)):
         return None
-    require_replace(output_dir, replace=replace)
-    return require_replaceable(output_dir, fs)[1]
+    return require_replaceable(output_dir, fs, may_replace=may_replace)[1]
 
 
 class Copy(NamedTuple):
@@ -243,39 +242,46 @@ class Publication:
     """A set of log directories being written to a target; ends with :meth:`commit` or :meth:`abort`.
 
     :param disk: reads the log directories
+    :param entry_of: the entry of a file of a previous copy, by its path; ``None`` for any other file
     """
 
-    def __init__(self, target: Target, disk: DiskFileSystem, log_dirs: Sequence[str], options: PublishOptions) -> None:
-        self._target, self._fs, self._disk, self._options = target, target.files, disk, options
+    def __init__(self, target: Target, disk: DiskFileSystem, request: CompactionRequest, entry_of: EntryOf) -> None:
+        self._target, self._fs, self._disk, self._request, self._entry_of = target, target.files, disk, request, entry_of
         #: by log directory, the directory that its output is written to
-        self._roots = layout(target.place, log_dirs)
+        self._roots = layout(target.place, request.log_dirs)
         #: by log directory: the published logs and the new cleaner checkpoint of each
-        self._added: dict[str, dict[TopicPartition, int | None]] = {log_dir: {} for log_dir in log_dirs}
+        self._added: dict[str, dict[TopicPartition, int | None]] = {log_dir: {} for log_dir in self._roots}
         #: by log directory: the checkpoints as the run found them
-        self._found = {log_dir: self._checkpoints(log_dir) for log_dir in log_dirs}
+        self._found = {log_dir: self._checkpoints(log_dir) for log_dir in self._roots}
         #: by log directory: a file whose mode and owner new files take
         self._like: dict[str, str | None] = {}
         #: the files of the output by path
-        self._written: dict[str, Written] = {}
+        self._written: dict[str, Entry] = {}
         #: the logs that were copied, by the directories of their copies
         self._sources: dict[str, SourceLog] = {}
         self._tasks_may_write = False
 
     @classmethod
     def begin(
-        cls, files: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], options: PublishOptions = NEW_OUTPUT
+        cls,
+        files: DiskFileSystem,
+        output_dir: str,
+        request: CompactionRequest,
+        entry_of: EntryOf = lambda path: None,
     ) -> Publication:
         """Prepare to publish to ``output_dir``, which must be empty or missing, or an earlier output to be replaced, or in a
         store an unfinished one of the same log directories.
 
+        :param request: its ``call`` is recorded in the output, so that a later run can tell whether it is the output of the
+            same request; without it nothing is recorded on a disk
         :raises UsageError: it is none of these, or is inside a log directory; two log directories have the same name
         :raises LockedError: another run is publishing there, or a broker uses the earlier output
         :raises StorageError: the storage refused
         """
         kind = LocalTarget if storage_of(output_dir).renames else ObjectTarget
-        target: Target = kind.begin(files, output_dir, log_dirs, options)
+        target: Target = kind.begin(files, output_dir, request)
         try:
-            return cls(target, files, log_dirs, options)
+            return cls(target, files, request, entry_of)
         except BaseException:
             target.abort(tasks_may_write=False)
             raise
@@ -332,7 +338,7 @@ class Publication:
         require_unchanged(source, self._disk, location.path, segments)
         self._added[location.log_dir][location.topic_partition] = end_offset
         if identity is not None:
-            self._sources[target[len(self._target.place) + 1 :]] = identity
+            self._sources[self._relative(target)] = identity
         if self._like.get(location.log_dir) is None:
             self._like[location.log_dir] = _real_log(source, location.path)
 
@@ -341,7 +347,7 @@ class Publication:
         path = join(self._roots[location.log_dir], base_name(location.path))
         self._written = {name: written for name, written in self._written.items() if parent(name) != path}
         self._added[location.log_dir].pop(location.topic_partition, None)
-        self._sources.pop(path[len(self._target.place) + 1 :], None)
+        self._sources.pop(self._relative(path), None)
         self._fs.remove_tree(path)
 
     def commit(self, source: FileSystem) -> None:
@@ -356,19 +362,20 @@ class Publication:
         for log_dir in self._roots:
             root = self._root(log_dir)
             for name in source.listdir(log_dir):
-                known = is_log_dir_file(name) or not self._options.only_known
+                known = is_log_dir_file(name) or not self._request.only_known_files
                 if known and name not in _NOT_COPIED and not name.endswith(TMP) and not is_claim(name):
                     self._copy(source, Copy(join(log_dir, name), join(root, name)))
             self._copy_metadata_log(source, join(log_dir, METADATA_LOG), join(root, METADATA_LOG))
             self._write_checkpoints(source, log_dir, root)
             self._fs.fsync_dir(root)
         require_still_unlocked(self._disk, list(self._roots))
-        self._target.commit(self._written, Record(self._options.call, self._sources), self._check)
+        written = Manifest(tuple(self._written.values()), request=self._request.call, sources=self._sources)
+        self._target.commit(written, self._check)
 
     def _check(self, place: str) -> None:
         for log_dir, root in layout(place, list(self._roots)).items():
-            if self._options.check is not None and (logs := frozenset(self._added[log_dir])):
-                self._options.check(log_dir, root, logs)
+            if self._request.check_copy is not None and (logs := frozenset(self._added[log_dir])):
+                self._request.check_copy(log_dir, root, logs)
 
     def abort(self) -> None:
         """Remove everything that was written."""
@@ -376,7 +383,7 @@ class Publication:
 
     def _log_files(self, source: FileSystem, path: str) -> list[str]:
         """The files of a partition directory that may be copied."""
-        return [name for name in source.listdir(path) if is_log_file(name) or not self._options.only_known]
+        return [name for name in source.listdir(path) if is_log_file(name) or not self._request.only_known_files]
 
     def _adopt(self, target: str, group: SwapGroup) -> None:
         """Give an output's files, verified by the tasks that wrote them, their final names."""
@@ -386,7 +393,13 @@ class Publication:
         for file in group.files:
             name, final = (join(target, segment_file(group.base_offset, file.kind, end)) for end in (group.suffix, ""))
             self._target.promote(name, final, file.size)
-            self._written[final] = Written(file.size, file.digest, group.mtime_ms * 1_000_000)
+            self._add_file(final, file.size, group.mtime_ms, file.digest)
+
+    def _add_file(self, path: str, size: int, mtime_ms: int, digest: str) -> None:
+        self._written[path] = Entry(self._relative(path), size, mtime_ms, None, digest)
+
+    def _relative(self, path: str) -> str:
+        return path[len(self._target.place) + 1 :]
 
     def _copy_all(self, source: FileSystem, copies: Sequence[Copy]) -> None:
         if not storage_of(self._target.place).round_trips:
@@ -404,20 +417,20 @@ class Publication:
         extent = source.real_path(copy.path)
         if extent is not None:
             size = _without_preallocated(source, copy, extent.size) if copy.valid_bytes is None else copy.valid_bytes
-            extent, recorded = extent._replace(size=size), self._options.entry_of(extent.path)
+            extent, recorded = extent._replace(size=size), self._entry_of(extent.path)
             if recorded is not None and recorded.xxh3_128 is not None and (extent.start, size) == (0, recorded.size):
                 digest = recorded.xxh3_128
                 copy_recorded(self._fs, extent, copy.target, digest)
             else:
                 digest = copy_verified(source, self._fs, extent, copy.target, copy.valid_bytes or 0)
-            self._written[copy.target] = Written(extent.size, digest, stat.mtime_ns)
+            self._add_file(copy.target, extent.size, stat.mtime_ns // 1_000_000, digest)
             return
         data = source.read_bytes(copy.path)
         self._write(copy.target, data, like=_real_log(source, parent(copy.path)), mtime_ns=stat.mtime_ns)
 
     def _write(self, path: str, data: bytes, *, like: str | None, mtime_ns: int | None = None) -> None:
         write_verified(self._fs, path, data, like=like, mtime_ns=mtime_ns)
-        self._written[path] = Written(len(data), digest_of(data).digest, mtime_ns or 0)
+        self._add_file(path, len(data), (mtime_ns or 0) // 1_000_000, digest_of(data).digest)
 
     def _copy_metadata_log(self, source: FileSystem, path: str, target: str) -> None:
         """Without its metadata log a broker treats every log as stray."""

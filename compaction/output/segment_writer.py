@@ -335,6 +335,37 @@ class PartWriter:
         return self._batches.written(PART), self._rows.written(ROWS)
 
 
+class IndexBuilder:
+    """Collects the offset and time index entries of one segment from its batches, in order and without gaps."""
+
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        self._base_offset, self._interval_bytes = base_offset, interval_bytes
+        self._state = new_state(base_offset)
+        self._offsets = [np.empty(0, OFFSET_ROW)]
+        self._times = [np.empty(0, TIME_ROW)]
+
+    def add(self, rows: NDArray[np.void]) -> int:
+        """Add the next batches, ``OUT_ROW[n]`` or ``BATCH_ROW[n]``; returns the size of all so far."""
+        out_rows = rows
+        if rows.dtype != OUT_ROW:
+            out_rows = np.zeros(len(rows), OUT_ROW)
+            for name in ("last_offset", "max_timestamp", "size"):
+                out_rows[name] = rows[name]
+        offsets, times = np.empty(len(rows), OFFSET_ROW), np.empty(len(rows), TIME_ROW)
+        n, m = index_entries(out_rows, self._interval_bytes, self._state, offsets, times)
+        self._offsets.append(offsets[:n].copy())
+        self._times.append(times[:m].copy())
+        return int(self._state[POSITION])
+
+    def finish(self) -> tuple[bytes, bytes]:
+        """The bytes of the offset index and of the time index."""
+        if self._state[MAX_TIMESTAMP] > self._state[LAST_TIME_ENTRY]:
+            last = np.array([(self._state[MAX_TIMESTAMP], self._state[MAX_TIMESTAMP_OFFSET])], TIME_ROW)
+            self._times.append(last)
+        offsets, times = np.concatenate(self._offsets), np.concatenate(self._times)
+        return write_offset_index(offsets, self._base_offset), write_time_index(times, self._base_offset)
+
+
 class SegmentIndexes:
     """The indexes of one output segment, built from its batches.
 
@@ -342,10 +373,8 @@ class SegmentIndexes:
     """
 
     def __init__(self, base_offset: int, index_interval_bytes: int, like: str) -> None:
-        self._base_offset, self._interval, self._like = base_offset, index_interval_bytes, like
-        self._state = new_state(base_offset)
-        self._offsets = [np.empty(0, OFFSET_ROW)]
-        self._times = [np.empty(0, TIME_ROW)]
+        self._base_offset, self._like = base_offset, like
+        self._builder = IndexBuilder(base_offset, index_interval_bytes)
         self.batches = 0
 
     def append(self, out_rows: NDArray[np.void]) -> None:
@@ -359,25 +388,15 @@ class SegmentIndexes:
         if highest - self._base_offset > MAX_RELATIVE_OFFSET:
             message = f"batch ends at offset {highest}, too far for an index with base offset {self._base_offset}"
             raise CorruptLogError(message, path=self._like, hint="restore this segment")
-        offsets, times = np.empty(len(out_rows), OFFSET_ROW), np.empty(len(out_rows), TIME_ROW)
-        n, m = index_entries(out_rows, self._interval, self._state, offsets, times)
-        size = int(self._state[POSITION])
+        size = self._builder.add(out_rows)
         if size > LARGEST_SIZE:
             # Kafka's cleaner gives up on this log, too, until KAFKA-20036, which divides its output
             message = f"cleaned segment {self._base_offset} would have {size} bytes, more than a broker opens ({LARGEST_SIZE})"
             raise UnsupportedLogError(message, path=self._like, hint="clean it with a smaller segment.bytes")
-        if n:
-            self._offsets.append(offsets[:n].copy())
-        if m:
-            self._times.append(times[:m].copy())
 
     def files(self, aborted_txns: Sequence[AbortedTxn]) -> Iterator[tuple[str, bytes]]:
         """Kind and content of each index; a transaction index only if there are aborted transactions."""
-        if self._state[MAX_TIMESTAMP] > self._state[LAST_TIME_ENTRY]:
-            last = np.array([(self._state[MAX_TIMESTAMP], self._state[MAX_TIMESTAMP_OFFSET])], TIME_ROW)
-            self._times.append(last)
-        yield INDEX, write_offset_index(np.concatenate(self._offsets), self._base_offset)
-        yield TIMEINDEX, write_time_index(np.concatenate(self._times), self._base_offset)
+        yield from zip((INDEX, TIMEINDEX), self._builder.finish(), strict=True)
         if aborted_txns:
             yield TXNINDEX, write_txn_index(np.array([tuple(txn) for txn in aborted_txns], TXN_ROW))
 

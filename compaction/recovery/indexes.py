@@ -50,9 +50,10 @@ from compaction.files.segment_file import SegmentFile, epoch_ranges
 from compaction.files.text_files import read_small_text
 from compaction.formats import indexes
 from compaction.formats.checkpoints import EpochRange, assign_epochs, format_leader_epochs, parse_leader_epochs
-from compaction.formats.record_batch import CONTROL, NO_TIMESTAMP
+from compaction.formats.record_batch import CONTROL
 from compaction.log.read_log import RESTORE_SEGMENT, ReadOptions, replay_producers, replay_segment
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, TIMEINDEX, TXNINDEX, segment_file
+from compaction.output.segment_writer import IndexBuilder
 from compaction.rules.log_view import AbortedTxn, LogView, Segment
 from compaction.rules.producer_state import ProducerStates
 from compaction.rules.transactions import TXN_ROW, Bools, Int64s, Rows, TxnKind, joined, rank, summarise, with_data
@@ -65,48 +66,6 @@ _PARALLEL_SCAN_BYTES = 256 * 1024 * 1024
 _LOG = logging.getLogger(__name__)
 _UNEXPIRED = ReadOptions(now_ms=0, producer_id_expiration_ms=LONG_MAX)
 _RESTORE_LOG = "restore this log from a replica or a backup"
-
-
-class IndexBuilder:
-    """Collects the offset and time index entries of one segment; positions are those of the rows."""
-
-    def __init__(self, base_offset: int, interval_bytes: int = INDEX_INTERVAL_BYTES) -> None:
-        self._base_offset = base_offset
-        self._interval_bytes = interval_bytes
-        self._offsets: list[tuple[int, int]] = []
-        self._times: list[tuple[int, int]] = []
-        self._last_entry = 0
-        self._largest = (NO_TIMESTAMP, base_offset)
-
-    def add(self, rows: Rows) -> None:
-        """Add the next batches, ``BATCH_ROW``, (n,)."""
-        positions, lasts = rows["position"], rows["last_offset"]
-        stamps = np.concatenate(([self._largest[0]], rows["max_timestamp"]))
-        owners = np.concatenate(([self._largest[1]], lasts))
-        largest = np.maximum.accumulate(stamps)
-        grew = np.concatenate(([True], largest[1:] > largest[:-1]))
-        holder = owners[np.maximum.accumulate(np.where(grew, np.arange(len(stamps)), 0))]
-        row = int(np.searchsorted(positions, self._last_entry + self._interval_bytes, side="right"))
-        while row < len(rows):
-            self._last_entry = int(positions[row])
-            self._offsets.append((int(lasts[row]), self._last_entry))
-            self._add_time(int(largest[row + 1]), int(holder[row + 1]))
-            row = int(np.searchsorted(positions, self._last_entry + self._interval_bytes, side="right"))
-        self._largest = (int(largest[-1]), int(holder[-1]))
-
-    def finish(self) -> tuple[bytes, bytes]:
-        """Returns the bytes of the offset index and of the time index."""
-        self._add_time(*self._largest)
-        offsets = np.array(self._offsets, indexes.OFFSET_ROW)
-        times = np.array(self._times, indexes.TIME_ROW)
-        return (
-            indexes.write_offset_index(offsets, self._base_offset),
-            indexes.write_time_index(times, self._base_offset),
-        )
-
-    def _add_time(self, timestamp: int, offset: int) -> None:
-        if timestamp > (self._times[-1][0] if self._times else NO_TIMESTAMP):
-            self._times.append((timestamp, offset))
 
 
 def rebuild_indexes(

@@ -27,9 +27,10 @@ Transaction index entries move to the segment that holds their marker; Kafka dro
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -42,7 +43,7 @@ from compaction.files.segment_file import Rows, SegmentFile
 from compaction.formats import indexes
 from compaction.formats.indexes import MAX_RELATIVE_OFFSET
 from compaction.log.access import NO_OWNER, Owner
-from compaction.log.checkpoint_store import DirectoryState, read_directory_state
+from compaction.log.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.log.read_log import (
     RESTORE_SEGMENT,
     SegmentState,
@@ -53,11 +54,10 @@ from compaction.log.read_log import (
 )
 from compaction.names import CLEANED, DELETED, INDEX, LEADER_EPOCHS, LOG, SWAP, TIMEINDEX, TXNINDEX, LogLocation, segment_file
 from compaction.output.segment_files import change_suffixes, exists, remove_deleted
-from compaction.output.segment_writer import copy_verified
+from compaction.output.segment_writer import IndexBuilder, copy_verified
 from compaction.recovery.indexes import (
     INDEX_INTERVAL_BYTES,
     HeaderScan,
-    IndexBuilder,
     Recovered,
     ScanRange,
     contradictions,
@@ -132,9 +132,7 @@ def _split_points(fs: FileSystem, log_path: str, segment: Segment, interval_byte
 def _extend(new: _NewSegment, rows: Rows) -> None:
     if not len(rows):
         return
-    moved = rows.copy()
-    moved["position"] -= new.start
-    new.builder.add(moved)
+    new.builder.add(rows)
     new.end = int(rows["position"][-1] + rows["size"][-1])
     new.last_offset = int(rows["last_offset"][-1])
 
@@ -178,165 +176,157 @@ def recover_log(
     index_interval_bytes: int = INDEX_INTERVAL_BYTES,
     disk: FileSystem | None = None,
     owner: Owner = NO_OWNER,
-    state: DirectoryState | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> RecoveryReport:
-    """Recover one log. Call it with the lock held, before the log directory's checkpoints are read.
+    """Recover one log. Call it with the lock held, before the log directory's checkpoints are read for the plan.
 
     :param disk: the file system on which an interrupted swap is finished, if it is not ``fs``
-    :param state: of the log directory; read if not given
+    :param checkpoints: of the log directory; read if not given
     :raises CorruptLogError: an inactive segment is damaged, or a swap can neither be finished nor undone
     :raises StorageError: the file system refused; the next run continues
     """
 
     disk, actions = disk or fs, []
-    state = read_directory_state(fs, location.log_dir) if state is None else state
+    checkpoints = read_checkpoints(fs, location.log_dir) if checkpoints is None else checkpoints
     rehearsal = OverlayFileSystem(disk)
     if finish_interrupted_swap(rehearsal, location):
-        _repair(rehearsal, location, index_interval_bytes, state)
+        _Repair(rehearsal, location, index_interval_bytes, checkpoints).run()
         actions = finish_interrupted_swap(disk, location, owner)
-    report = _repair(fs, location, index_interval_bytes, state)
+    report = _Repair(fs, location, index_interval_bytes, checkpoints).run()
     report.actions[:0] = actions
     return report
 
 
-def _repair(fs: FileSystem, location: LogLocation, index_interval_bytes: int, state: DirectoryState) -> RecoveryReport:
-    """Splits overflowing segments and rebuilds indexes.
+class _Repair:
+    """Splits the overflowing segments of a log and rebuilds its indexes."""
 
-    :raises CorruptLogError: an inactive segment is damaged
-    """
-    report = RecoveryReport()
-    unclean = not state.clean_shutdown and not storage_of(location.path).appears_whole
-    states = _repair_segments(fs, location.path, index_interval_bytes, unclean, report)
-    _check_order(location.path, states)
-    report.torn_tail_bytes = states[-1].torn_bytes if states else 0
-    if report.torn_tail_bytes:
-        report.actions.append(f"ignored {report.torn_tail_bytes} bytes after the last complete batch")
-        if (damage := states[-1].ignored_damage) is not None:
-            comparison = "as a broker does without a clean shutdown"
-            _LOG.warning("%s: %s, %s: %s", location.path, report.actions[-1], comparison, damage)
-    segments = tuple(inspected.segment for inspected in states)
-    log_start = state.log_starts.get(location.topic_partition, 0)
-    unflushed = _first_unflushed(location, segments, state)
-    selected = _with_transactions(fs, location, segments, -1 if state.snapshots_may_lack else unflushed)
-    limits = ScanRange(log_start, unflushed, index_interval_bytes)
-    scans = scan_headers(fs, location.path, segments, selected, limits)
-    if repair_epochs(fs, location.path, [segment.base_offset for segment in segments], scans):
-        report.actions.append(f"assigned leader epochs in {LEADER_EPOCHS}")
-    complete = {index for index, segment in enumerate(segments) if segment.base_offset < state.complete_to}
-    scans = {index: scan._replace(recovered=None) if index in complete else scan for index, scan in scans.items()}
-    _repair_unflushed(fs, location.path, states, scans, limits, report, unclean=unclean)
-    _repair_txn_indexes(fs, location.path, states, scans, log_start, report)
-    return report
+    def __init__(self, fs: FileSystem, location: LogLocation, interval_bytes: int, checkpoints: Checkpoints) -> None:
+        self._fs, self._location, self._path, self._checkpoints = fs, location, location.path, checkpoints
+        self._unclean = not checkpoints.clean_shutdown and not storage_of(location.path).appears_whole
+        self._log_start, self._interval_bytes = checkpoints.log_starts.get(location.topic_partition, 0), interval_bytes
+        #: the segments, as they are after each step
+        self._states: list[SegmentState] = []
+        self._report = RecoveryReport()
 
+    @property
+    def _segments(self) -> tuple[Segment, ...]:
+        return tuple(state.segment for state in self._states)
 
-def _repair_segments(
-    fs: FileSystem, path: str, interval_bytes: int, unclean: bool, report: RecoveryReport
-) -> list[SegmentState]:
-    bases = segment_bases(fs, path)
-    states: list[SegmentState] = []
-    for base in bases:
-        active = base == bases[-1]
-        state = inspect_segment(fs, path, base, active=active, unclean=unclean, index_interval_bytes=interval_bytes)
-        changed = [base]
-        if overflows(state.segment):
-            changed = list(split_segment(fs, path, state.segment, interval_bytes))
-            remove_deleted(fs, path)
-            report.actions.append(f"split the overflowing segment {base} into {len(changed)}")
-        elif state.index_problem is not None:
-            rebuild_indexes(fs, path, base, active=active, unclean=unclean, interval_bytes=interval_bytes)
-            report.actions.append(f"rebuilt the indexes of segment {base}: {state.index_problem}")
-        else:
-            states.append(state)
-            continue
-        for new_base in changed:
-            states.append(inspect_segment(fs, path, new_base, active=active and new_base == changed[-1], unclean=unclean))
-    return states
+    def run(self) -> RecoveryReport:
+        """:raises CorruptLogError: an inactive segment is damaged"""
+        fs, path, report = self._fs, self._path, self._report
+        self._repair_segments()
+        self._check_order()
+        self._note_torn_tail()
+        unflushed = self._first_unflushed()
+        limits = ScanRange(self._log_start, unflushed, self._interval_bytes)
+        selected = self._with_transactions(-1 if self._checkpoints.snapshots_may_lack else unflushed)
+        scans = scan_headers(fs, path, self._segments, selected, limits)
+        if repair_epochs(fs, path, [segment.base_offset for segment in self._segments], scans):
+            report.actions.append(f"assigned leader epochs in {LEADER_EPOCHS}")
+        complete_to, bases = self._checkpoints.complete_to, [segment.base_offset for segment in self._segments]
+        scans = {index: scan._replace(recovered=None) if bases[index] < complete_to else scan for index, scan in scans.items()}
+        self._repair_unflushed(scans, limits)
+        self._repair_txn_indexes(scans)
+        return report
 
+    def _repair_segments(self) -> None:
+        bases = segment_bases(self._fs, self._path)
+        for base in bases:
+            active = base == bases[-1]
+            state = self._inspect(base, active=active, interval_bytes=self._interval_bytes)
+            changed = [base]
+            if overflows(state.segment):
+                changed = list(split_segment(self._fs, self._path, state.segment, self._interval_bytes))
+                remove_deleted(self._fs, self._path)
+                self._report.actions.append(f"split the overflowing segment {base} into {len(changed)}")
+            elif state.index_problem is not None:
+                interval_bytes, unclean = self._interval_bytes, self._unclean
+                rebuild_indexes(self._fs, self._path, base, active=active, unclean=unclean, interval_bytes=interval_bytes)
+                self._report.actions.append(f"rebuilt the indexes of segment {base}: {state.index_problem}")
+            else:
+                self._states.append(state)
+                continue
+            self._states += [self._inspect(each, active=active and each == changed[-1]) for each in changed]
 
-def _check_order(path: str, states: list[SegmentState]) -> None:
-    """Base offsets are not covered by a checksum, and a wrong one would move data.
+    def _inspect(self, base: int, *, active: bool, interval_bytes: int | None = None) -> SegmentState:
+        unclean = self._unclean
+        return inspect_segment(self._fs, self._path, base, active=active, unclean=unclean, index_interval_bytes=interval_bytes)
 
-    :raises CorruptLogError: a segment overlaps the next one
-    """
-    for state, later in zip(states, states[1:], strict=False):
-        segment, end = state.segment, later.segment.base_offset
-        if segment.next_offset > end:
-            message = f"last batch ends at offset {segment.next_offset - 1}, past the next segment's base {end}"
-            name = join(path, segment_file(segment.base_offset, LOG))
-            raise CorruptLogError(message, path=name, position=state.last_position, hint=RESTORE_SEGMENT)
+    def _check_order(self) -> None:
+        """Base offsets are not covered by a checksum, and a wrong one would move data.
 
+        :raises CorruptLogError: a segment overlaps the next one
+        """
+        for state, later in pairwise(self._states):
+            segment, end = state.segment, later.segment.base_offset
+            if segment.next_offset > end:
+                message = f"last batch ends at offset {segment.next_offset - 1}, past the next segment's base {end}"
+                name = join(self._path, segment_file(segment.base_offset, LOG))
+                raise CorruptLogError(message, path=name, position=state.last_position, hint=RESTORE_SEGMENT)
 
-def _first_unflushed(location: LogLocation, segments: Sequence[Segment], state: DirectoryState) -> int:
-    """The base offset of the first segment that a broker which was killed recovers, ``LONG_MAX`` if it recovers none."""
-    if state.recovery_points is None:
-        return LONG_MAX
-    point = state.recovery_points.get(location.topic_partition, 0)
-    return max((segment.base_offset for segment in segments if segment.base_offset <= point), default=-1)
+    def _note_torn_tail(self) -> None:
+        for state in self._states[-1:]:
+            self._report.torn_tail_bytes = state.torn_bytes
+            if state.torn_bytes:
+                self._report.actions.append(f"ignored {state.torn_bytes} bytes after the last complete batch")
+                if state.ignored_damage is not None:
+                    comparison = "as a broker does without a clean shutdown"
+                    _LOG.warning("%s: %s, %s: %s", self._path, self._report.actions[-1], comparison, state.ignored_damage)
 
+    def _first_unflushed(self) -> int:
+        """The base offset of the first segment that a broker which was killed recovers, ``LONG_MAX`` if it recovers none."""
+        if self._checkpoints.recovery_points is None:
+            return LONG_MAX
+        point = self._checkpoints.recovery_points.get(self._location.topic_partition, 0)
+        return max((segment.base_offset for segment in self._segments if segment.base_offset <= point), default=-1)
 
-def _with_transactions(fs: FileSystem, location: LogLocation, segments: Sequence[Segment], usable: int) -> list[int]:
-    """The indexes of segments that may hold transactions: all but those with a snapshot at their end that has no transactional
-    producer. A snapshot past ``usable`` is not used, as by a broker that was killed."""
-    if not segments:
-        return []
-    quiet = {
-        offset
-        for offset, entries in snapshots(fs, location.path)
-        if offset <= usable and all(entry.coordinator_epoch < 0 and entry.current_txn_first_offset < 0 for entry in entries)
-    }
-    ends = [segment.base_offset for segment in segments[1:]] + [segments[-1].next_offset]
-    return [index for index, end in enumerate(ends) if end not in quiet or segments[index].aborted_txns]
+    def _with_transactions(self, usable: int) -> list[int]:
+        """The indexes of segments that may hold transactions: all but those with a snapshot at their end that has no
+        transactional producer. A snapshot past ``usable`` is not used, as by a broker that was killed."""
+        segments = self._segments
+        if not segments:
+            return []
+        quiet = {
+            offset
+            for offset, entries in snapshots(self._fs, self._path)
+            if offset <= usable and all(entry.coordinator_epoch < 0 and entry.current_txn_first_offset < 0 for entry in entries)
+        }
+        ends = [segment.base_offset for segment in segments[1:]] + [segments[-1].next_offset]
+        return [index for index, end in enumerate(ends) if end not in quiet or segments[index].aborted_txns]
 
+    def _repair_unflushed(self, scans: Mapping[int, HeaderScan], limits: ScanRange) -> None:
+        """Repairs indexes after a broker was killed."""
+        segments = self._segments
+        for index, scan in scans.items():
 
-def _repair_unflushed(
-    fs: FileSystem,
-    path: str,
-    states: list[SegmentState],
-    scans: Mapping[int, HeaderScan],
-    limits: ScanRange,
-    report: RecoveryReport,
-    *,
-    unclean: bool,
-) -> None:
-    """Repairs indexes after a broker was killed; ``states`` become those of the repaired segments."""
-    bases, segments = [inspected.segment.base_offset for inspected in states], [inspected.segment for inspected in states]
-    for index, scan in scans.items():
+            def rescan(index: int = index) -> Recovered | None:
+                return scan_headers(self._fs, self._path, segments, [index], limits)[index].recovered
 
-        def rescan(index: int = index) -> Recovered | None:
-            return scan_headers(fs, path, segments, [index], limits)[index].recovered
+            base = segments[index].base_offset
+            if scan.recovered is not None and repair_indexes(self._fs, self._path, base, scan.recovered, rescan):
+                self._states[index] = self._inspect(base, active=index == len(segments) - 1)
+                self._report.actions.append(f"rebuilt the indexes of segment {base}, which was not flushed")
 
-        if scan.recovered is not None and repair_indexes(fs, path, bases[index], scan.recovered, rescan):
-            active = index == len(states) - 1
-            states[index] = inspect_segment(fs, path, bases[index], active=active, unclean=unclean)
-            report.actions.append(f"rebuilt the indexes of segment {bases[index]}, which was not flushed")
-
-
-def _repair_txn_indexes(
-    fs: FileSystem,
-    path: str,
-    states: list[SegmentState],
-    scans: Mapping[int, HeaderScan],
-    log_start: int,
-    report: RecoveryReport,
-) -> None:
-    """Rebuilds the transaction indexes that are malformed or contradict the log."""
-    segments = tuple(inspected.segment for inspected in states)
-    report.without_producers = frozenset(segments[index].base_offset for index, scan in scans.items() if not scan.producers)
-    rows = joined(TXN_ROW, (scan.rows for scan in scans.values()))
-    broken = contradictions(segments, scans, rows, log_start)
-    broken |= {index: inspected.txn_problem for index, inspected in enumerate(states) if inspected.txn_problem is not None}
-    bases = {index: segments[index].base_offset for index in sorted(broken)}
-    wrong = {base for base in bases.values() if exists(fs, path, base, TXNINDEX, "")}
-    report.segments = repair(fs, path, segments, rows, broken, log_start) if broken else segments
-    for index, base in bases.items():
-        report.actions.append(f"rebuilt the transaction index of segment {base}: {broken[index]}")
-        if base in wrong:
-            _LOG.warning("%s: %s", path, report.actions[-1])
-    unflushed = [index for index, scan in scans.items() if scan.recovered is not None and index < len(states) - 1]
-    changed = recover_unflushed(fs, path, report.segments, unflushed, log_start)
-    report.segments = tuple(changed.get(index, segment) for index, segment in enumerate(report.segments))
-    for segment in changed.values():
-        report.actions.append(f"rebuilt the transaction index of segment {segment.base_offset}, which was not flushed")
+    def _repair_txn_indexes(self, scans: Mapping[int, HeaderScan]) -> None:
+        """Rebuilds the transaction indexes that are malformed or contradict the log."""
+        fs, path, report, segments, start = self._fs, self._path, self._report, self._segments, self._log_start
+        report.without_producers = frozenset(segments[index].base_offset for index, scan in scans.items() if not scan.producers)
+        rows = joined(TXN_ROW, (scan.rows for scan in scans.values()))
+        broken = contradictions(segments, scans, rows, start)
+        broken |= {index: state.txn_problem for index, state in enumerate(self._states) if state.txn_problem is not None}
+        bases = {index: segments[index].base_offset for index in sorted(broken)}
+        wrong = {base for base in bases.values() if exists(fs, path, base, TXNINDEX, "")}
+        report.segments = repair(fs, path, segments, rows, broken, start) if broken else segments
+        for index, base in bases.items():
+            report.actions.append(f"rebuilt the transaction index of segment {base}: {broken[index]}")
+            if base in wrong:
+                _LOG.warning("%s: %s", path, report.actions[-1])
+        unflushed = [index for index, scan in scans.items() if scan.recovered is not None and index < len(segments) - 1]
+        changed = recover_unflushed(fs, path, report.segments, unflushed, start)
+        report.segments = tuple(changed.get(index, segment) for index, segment in enumerate(report.segments))
+        for segment in changed.values():
+            report.actions.append(f"rebuilt the transaction index of segment {segment.base_offset}, which was not flushed")
 
 
 def write_repairs(

@@ -28,7 +28,6 @@ from compaction.log.checkpoint_store import Change, CheckpointFiles, read_offset
 from compaction.log.read_log import require_unchanged
 from compaction.log.settings import Settings
 from compaction.names import CLEANER_OFFSETS, LOG_STARTS, LogLocation, TopicPartition
-from compaction.output.finished import PublishOptions, no_entry
 from compaction.output.previous_copy import Continuation, NotContinuedError, PreviousCopy, identify, rules_of
 from compaction.output.publish import Publication
 from compaction.output.segment_files import delete_segments, remove_deleted
@@ -298,9 +297,8 @@ def destination(files: DiskFileSystem, request: CompactionRequest, held: Access,
         yield InPlace(files, held)
     else:
         with _previous_copy(files, request) as previous:
-            entry_of = no_entry if previous is None else previous.entry
-            options = PublishOptions(request.call, request.replace, request.only_known_files, entry_of, request.check_copy)
-            publication = Publication.begin(files, output_dir, request.log_dirs, options)
+            entry_of = (lambda path: None) if previous is None else previous.entry
+            publication = Publication.begin(files, output_dir, request, entry_of)
             try:
                 copy = CopyOutput(publication, files, request, previous)
                 yield copy

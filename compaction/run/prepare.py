@@ -7,6 +7,7 @@ in place writes them when it swaps the log, and only it finishes interrupted swa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from compaction.config.request import CompactionRequest
@@ -15,7 +16,7 @@ from compaction.files.filesystem import FileSystem, join, parent, storage_of
 from compaction.files.overlay import OverlayFileSystem, Splice, SplicedFileSystem
 from compaction.files.uri import resolved
 from compaction.log.access import Access, mount_points
-from compaction.log.checkpoint_store import Checkpoints, DirectoryState, read_checkpoints, read_directory_state
+from compaction.log.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.log.read_log import ReadOptions, read_log, segment_bases
 from compaction.log.settings import Settings, read_settings, require_policy
 from compaction.names import LogLocation
@@ -40,7 +41,6 @@ class LogReadTask(NamedTuple):
     settings: Settings
     checkpoints: Checkpoints
     now_ms: int
-    state: DirectoryState = DirectoryState()
     splice: Splice | None = None
 
 
@@ -64,7 +64,7 @@ def read_without_recovery(fs: FileSystem, task: LogReadTask) -> LogView | Compac
     """Reads a log and writes nothing: its view or its error, ``None`` if it needs recovery first."""
     splices = {} if task.splice is None else {task.location.path: task.splice}
     overlay = OverlayFileSystem(SplicedFileSystem(fs, splices) if splices else fs)
-    recovered = _recover(LogAccess(overlay, overlay, splices=splices), task.location, task.settings, task.state)
+    recovered = _recover(LogAccess(overlay, overlay, splices=splices), task.location, task.settings, task.checkpoints)
     if overlay.changed:
         return None
     return recovered if isinstance(recovered, CompactionError) else _read(overlay, task, recovered)
@@ -88,16 +88,16 @@ def read_logs(
     settings = _read_settings(fs, request, policy_required=policy_required)
     valid = {location: known for location, known in settings.items() if isinstance(known, Settings)}
     sources.begin(valid)
-    states = {log_dir: read_directory_state(fs, log_dir) for log_dir in {location.log_dir for location in valid}}
+    found = _checkpoints(fs, valid)
     views: dict[LogLocation, LogView | CompactionError] = {}
     if parallel_read is not None and _are_many(sources, valid):
-        views = _read_many(sources, valid, states, request.as_of_ms, parallel_read)
+        views = _read_many(sources, valid, found, request.as_of_ms, parallel_read)
     recovered = {
-        location: _recover(sources, location, known, states[location.log_dir])
+        location: _recover(sources, location, known, found[location.log_dir])
         for location, known in valid.items()
         if location not in views
     }
-    # read only now: recovery may change them
+    # read again: recovery may have changed them
     checkpoints = _checkpoints(fs, settings)
     for location, report in recovered.items():
         task = LogReadTask(location, valid[location], checkpoints[location.log_dir], request.as_of_ms)
@@ -151,14 +151,13 @@ def _are_many(sources: LogAccess, logs: Iterable[LogLocation]) -> bool:
 def _read_many(
     sources: LogAccess,
     logs: Mapping[LogLocation, Settings],
-    states: Mapping[str, DirectoryState],
+    checkpoints: Mapping[str, Checkpoints],
     now_ms: int,
     parallel_read: ParallelRead,
 ) -> dict[LogLocation, LogView | CompactionError]:
     """Reads logs in parallel; those that need recovery first are missing."""
-    checkpoints = _checkpoints(sources.fs, logs)
     tasks = [
-        LogReadTask(log, settings, checkpoints[log.log_dir], now_ms, states[log.log_dir], sources.splices.get(log.path))
+        LogReadTask(log, settings, checkpoints[log.log_dir], now_ms, sources.splices.get(log.path))
         for log, settings in logs.items()
     ]
     pairs = zip(logs, parallel_read(tasks), strict=True)
@@ -195,14 +194,21 @@ def _checkpoints(fs: FileSystem, locations: Iterable[LogLocation]) -> dict[str, 
 
 
 def _recover(
-    sources: LogAccess, location: LogLocation, settings: Settings, state: DirectoryState
+    sources: LogAccess, location: LogLocation, settings: Settings, checkpoints: Checkpoints
 ) -> RecoveryReport | CompactionError:
-    interval_bytes, owner, disk = settings.topic.index_interval_bytes, sources.held.owner(location.log_dir), sources.disk
+    interval_bytes, owner = settings.topic.index_interval_bytes, sources.held.owner(location.log_dir)
     splice = sources.splices.get(location.path)
     if splice is not None:
-        state = state._replace(complete_to=splice.end)
+        checkpoints = replace(checkpoints, complete_to=splice.end)
     try:
-        report = recover_log(sources.fs, location, index_interval_bytes=interval_bytes, disk=disk, owner=owner, state=state)
+        report = recover_log(
+            sources.fs,
+            location,
+            index_interval_bytes=interval_bytes,
+            disk=sources.disk,
+            owner=owner,
+            checkpoints=checkpoints,
+        )
         if splice is not None:
             _require_not_repaired(sources.fs, location.path, splice)
     except Exception as error:

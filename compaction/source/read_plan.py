@@ -31,7 +31,7 @@ from compaction.files.remote import require_finished
 from compaction.files.segment_file import SegmentFile
 from compaction.files.uri import add_tail, parse_uri, resolved
 from compaction.formats.indexes import read_offset_index, read_time_index
-from compaction.log.checkpoint_store import read_checkpoints, read_directory_state
+from compaction.log.checkpoint_store import read_checkpoints
 from compaction.log.discover import Selector, check_log_dirs, discover, require_one_directory, require_topics
 from compaction.log.read_log import ReadOptions, cut_segment, read_log, segment_bases
 from compaction.names import (
@@ -313,11 +313,9 @@ def _locations(fs: FileSystem, request: ReadRequest) -> Sequence[LogLocation]:
 
 
 def _view(fs: FileSystem, location: LogLocation, request: ReadRequest) -> LogView:
-    state = read_directory_state(fs, location.log_dir)
-    if request.committed:
-        # a snapshot lacks expired producers: every segment is searched for aborted transactions
-        state = state._replace(snapshots_may_lack=True)
-    report = recover_log(fs, location, state=state)
+    # a snapshot lacks expired producers: every segment is searched for aborted transactions
+    found = replace(read_checkpoints(fs, location.log_dir), snapshots_may_lack=request.committed)
+    report = recover_log(fs, location, checkpoints=found)
     checkpoints = read_checkpoints(fs, location.log_dir)
     # now_ms=0: only producers expire by the clock, and a read does not need them
     return read_log(fs, location, checkpoints, ReadOptions(now_ms=0), segments=report.segments)

@@ -12,12 +12,20 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+import compaction
+
 ROOT = Path(__file__).resolve().parents[2]
 
 DOCUMENTS = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 #: what pictures that are no links are called
 _IN_README, _ON_SITE = '"docs/pictures/', '"pictures/'
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)#\s]*)(#[^)\s]*)?\)")
+
+
+def on_config(config: Any) -> Any:
+    """Shows the version at the foot of each page."""
+    config.copyright = f"kafka-log-compaction {compaction.__version__}"
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:

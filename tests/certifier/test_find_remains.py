@@ -49,8 +49,8 @@ def test_a_file_that_is_no_segment_of_a_broker_is_out_of_reach(log_dir: Path, na
     copy = log_dir / "odd-0" / name
     copy.write_bytes((log_dir / "odd-0" / FIRST).read_bytes())
     assert unreached(str(log_dir), {ODD}) == [f"odd-0/{name}"]
-    assert remains_in(str(log_dir), f"odd-0/{name}", erased(b"k")) == Remains(str(copy), 1)
-    assert remains_in(str(log_dir), f"odd-0/{name}", erased(b"other")) == Remains(str(copy), 0)
+    assert remains_in(f"{log_dir}/odd-0/{name}", erased(b"k")) == Remains(str(copy), 1)
+    assert remains_in(f"{log_dir}/odd-0/{name}", erased(b"other")) == Remains(str(copy), 0)
     expected = [] if name.endswith(".deleted") else [f"odd-0/{name}"]
     assert unreached(str(log_dir), {ODD}, replaced=False) == expected
 
@@ -77,7 +77,7 @@ def test_a_directory_that_cannot_be_read_is_named(log_dir: Path, monkeypatch: py
 
     monkeypatch.setattr(LocalFileSystem, "listdir", refused)
     assert unreached(str(log_dir), {ODD}) == [f"{marked.name}/"]
-    assert remains_in(str(log_dir), f"{marked.name}/", erased(b"k")) == Remains(f"{marked}/")
+    assert remains_in(f"{log_dir}/{marked.name}/", erased(b"k")) == Remains(f"{marked}/")
 
 
 def test_all_segments_of_a_log_that_failed_are_out_of_reach(log_dir: Path) -> None:
@@ -90,18 +90,18 @@ def test_what_has_no_record_batches_is_named_only(log_dir: Path) -> None:
     (log_dir / "backup").mkdir()
     (log_dir / "odd-0" / "empty").touch()
     assert unreached(str(log_dir), {ODD}) == ["backup/", "keys.txt", "odd-0/empty"]
-    found = [remains_in(str(log_dir), path, erased(b"k")).records for path in ("backup/", "keys.txt", "odd-0/empty")]
+    found = [remains_in(f"{log_dir}/{path}", erased(b"k")).records for path in ("backup/", "keys.txt", "odd-0/empty")]
     assert found == [None, None, 0]
 
 
 def test_a_torn_segment_without_the_keys_is_not_known_to_be_without_them(log_dir: Path) -> None:
     torn = log_dir / "odd-0" / f"{FIRST}.bak"
     torn.write_bytes((log_dir / "odd-0" / FIRST).read_bytes()[:-1])
-    assert remains_in(str(log_dir), f"odd-0/{torn.name}", erased(b"other")).records is None
+    assert remains_in(f"{log_dir}/odd-0/{torn.name}", erased(b"other")).records is None
 
 
 def test_a_tombstone_of_the_key_is_nothing_that_remains_if_tombstones_were_left(log_dir: Path) -> None:
     copy = log_dir / "odd-0" / f"{FIRST}.bak"
     copy.write_bytes(Batch([Record(0, NOW_MS, b"t", None), Record(1, NOW_MS, b"t", None, ((b"h", b"x"),))]).encode())
     for tombstones, records in ((False, 2), (True, 1)):
-        assert remains_in(str(log_dir), f"odd-0/{copy.name}", erased(b"t", tombstones=tombstones)).records == records
+        assert remains_in(f"{log_dir}/odd-0/{copy.name}", erased(b"t", tombstones=tombstones)).records == records

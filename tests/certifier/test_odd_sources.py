@@ -106,9 +106,10 @@ def test_what_was_deleted_from_the_source_since_a_round_is_not_compared(
 
 
 def test_a_log_with_a_segment_that_was_split_holds(tmp_path: Path) -> None:
-    """Its offsets overflow its indexes."""
+    """Its offsets overflow its indexes, which cover its start only."""
     far, now_ms = 2**31 + 5, NOW_MS + 10**6
-    wide = build(0, [data_batch(0), data_batch(far, timestamp=NOW_MS - 1)])
+    wide = build(0, [data_batch(0)])
+    wide.files[".log"] += data_batch(far, timestamp=NOW_MS - 1)
     before, after = source(tmp_path, [wide, data_segment(far + 10, [far + 10])])
     cleaned(before, after, now_ms)
     assert bases(after) == [0, far, far + 10]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from compaction.certifier import certify as certifier
-from compaction.certifier import find_remains, records
+from compaction.certifier import records
 from compaction.certifier.certificate import Remains, Status, VerifyReport
 from compaction.certifier.certify import certify as certify_request
 from compaction.certifier.erased_keys import ErasedKeys
@@ -125,8 +125,8 @@ def test_files_are_searched_for_keys_and_patterns(request: pytest.FixtureRequest
     (tmp_path / "notes.txt").write_text("no batches")
     (tmp_path / "dumps").mkdir()
     criteria = KeyCriteria.of(pa.array([b"k"], pa.binary()), (KeyPattern.parse("regex=кл.*"),))
-    files = [(str(tmp_path), f"odd-0/{base:020d}.log") for base in (0, 10, 20)]
-    files += [(str(tmp_path), each) for each in ("notes.txt", "dumps/", "gone")]
+    files = [f"{tmp_path}/odd-0/{base:020d}.log" for base in (0, 10, 20)]
+    files += [f"{tmp_path}/{each}" for each in ("notes.txt", "dumps/", "gone")]
     with engine(name, request) as runner:
         found = search_files(runner, files, ErasedKeys(criteria))
     assert [each.records for each in found] == [2, 2, 2, None, None, None]
@@ -148,7 +148,7 @@ def test_an_erasure_has_the_same_certificate(
     erased = ErasedKeys(KeyCriteria.of(pa.array(keys, pa.binary())))
     local = certify_erasure(LocalPasses, asked, erased)
     assert any(log["records_erased"] for log in local.logs)
-    monkeypatch.setattr(find_remains, "RANGE_BYTES", 1)
+    monkeypatch.setattr(certifier, "RANGE_BYTES", 1)
     with engine(name, request) as runner:
         found = certify_erasure(lambda: runner, asked, erased)
     assert (found.logs, document(found.report)) == (local.logs, document(local.report))

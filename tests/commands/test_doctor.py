@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def examine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(warm_up, "status", lambda: [warm_up.Part("kernels", "none yet", False)])
 
     def call(*argv: object) -> tuple[int, Checks]:
-        code = doctor.main([*map(str, argv), "--output", "json"])
+        code = doctor.main([*map(str, argv), "--output", "json", "--show-topics"])
         document = json.loads(capsys.readouterr().out)
         checks = {(Path(each["area"]).name, each["name"]): each for each in document["checks"]}
         assert document["problems"] == sum(each["state"] == "bad" for each in checks.values())
@@ -287,3 +288,21 @@ def test_nothing_is_changed(examine: Examine, tmp_log_dir: Path, logs: list[Made
     before = state()
     examine("--log-dir", tmp_log_dir, *COMPACT)
     assert state() == before
+
+
+def test_a_document_for_others_has_codes_for_the_names_of_topics(logs: list[Made], tmp_log_dir: Path) -> None:
+    """Also of those that only the broker's log names, and of topics in the names of others."""
+    write_segment(tmp_log_dir / "orders-eu-1")
+    logs[0].path.write_bytes(b"\0" * 200)
+    log = tmp_log_dir / "log-cleaner.log"
+    log.write_text("WARN Marking its partition (payments-3) as uncleanable\njava.io.IOException: orders-eu-1 is broken\n")
+    given: dict[str, Any] = {"broker_logs": log, "as_of": 2 * 10**12, "settings": COMPACT[1:]}
+    shown, hidden = (
+        json.dumps(compaction.doctor(tmp_log_dir, show_topics=shows, **given).to_dict()) for shows in (True, False)
+    )
+    for name in ("orders-0", "orders-eu-1", "payments-3"):
+        assert name in shown
+    assert not re.search("orders|payments", hidden)
+    codes = re.findall(r"topic-[0-9a-f]{8}(?=-[013]\b)", hidden)
+    assert len(set(codes)) == 3
+    assert re.sub(r"topic-[0-9a-f]{8}", "T", hidden) == re.sub("orders-eu|orders|payments", "T", shown)

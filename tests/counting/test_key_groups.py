@@ -59,7 +59,7 @@ def test_keys_that_are_not_text_do_not_hide_others() -> None:
 
 @pytest.mark.parametrize(("expression", "reason"), [("bytes:ä", "is not ASCII"), ("regex:(", "missing )"), ("bytes:a)(b", "")])
 def test_a_wrong_expression_is_refused(expression: str, reason: str) -> None:
-    with pytest.raises(UsageError, match=f"group_by: the expression .*{re.escape(reason)}.*; give prefix:NUMBER, regex:"):
+    with pytest.raises(UsageError, match=f"--group-by: the expression .*{re.escape(reason)}.*; give prefix:NUMBER, regex:"):
         KeyGroups.parse(expression)
 
 

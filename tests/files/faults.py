@@ -185,12 +185,12 @@ class FaultyFileSystem:
             self.write_file(path, data)
         else:
             self._step("put", path)
-            self._write(self.inode(path), data)
+            self.write(self.inode(path), data)
 
     def append(self, path: str, data: bytes) -> None:
         """Append bytes to a file that is being written."""
         inode = self.inode(path)
-        self._write(inode, inode.data + data)
+        self.write(inode, inode.data + data)
 
     def link_new(self, path: str, data: bytes, like: str) -> bool:
         if self.stat(path) is not None:
@@ -226,7 +226,9 @@ class FaultyFileSystem:
         self._step("second name", source)
         if self.stat(target) is not None:
             return False
-        self._change(self._dir(parent(target)), _link(base_name(target), self.inode(source)))
+        inode = self.inode(source)
+        self._change(self._dir(parent(target)), _link(base_name(target), inode))
+        inode.ctime_ns = self._tick()
         return True
 
     def unlink(self, path: str) -> None:
@@ -352,7 +354,8 @@ class FaultyFileSystem:
         self.done += 1
         self.log.append(f"{operation} {base_name(path)}")
 
-    def _write(self, inode: Inode, data: bytes) -> None:
+    def write(self, inode: Inode, data: bytes) -> None:
+        """Change the bytes of an open file, whatever its name is now."""
         inode.data, inode.synced = data, False
         inode.mtime_ns = inode.ctime_ns = self._tick()
 

@@ -16,10 +16,10 @@ from compaction.files.mixed import file_system
 from compaction.files.object_store import ObjectOutput
 from compaction.files.overlay import OverlayFileSystem
 from compaction.names import LOG
-from compaction.output.finished import NEW_OUTPUT, PublishOptions
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
 from tests.log.logs import build, data_batch, data_segment, location
+from tests.output.requests import copying
 
 PLACE = "s3://bucket"
 
@@ -106,10 +106,10 @@ def log(bucket: Path) -> str:
     return f"{PLACE}/in/orders-0"
 
 
-def begin(log_dir: str, target: str, goal: PublishOptions = NEW_OUTPUT) -> tuple[Publication, OverlayFileSystem]:
+def begin(log_dir: str, target: str, **options: Any) -> tuple[Publication, OverlayFileSystem]:
     """A run whose task has written its output."""
     here = location(log_dir)
-    publication = Publication.begin(file_system([log_dir]), target, [log_dir], goal)
+    publication = Publication.begin(file_system([log_dir]), target, copying(log_dir, **options))
     files = []
     for kind, data in build(0, [data_batch(10)]).files.items():
         output = ObjectOutput(f"{publication.log_path(here)}/{0:020d}{kind}.clean.one")
@@ -122,8 +122,8 @@ def begin(log_dir: str, target: str, goal: PublishOptions = NEW_OUTPUT) -> tuple
     return publication, source
 
 
-def publish(log_dir: str, target: str, goal: PublishOptions = NEW_OUTPUT) -> Publication:
+def publish(log_dir: str, target: str, **options: Any) -> Publication:
     """A run that comes to its end."""
-    publication, source = begin(log_dir, target, goal)
+    publication, source = begin(log_dir, target, **options)
     publication.commit(source)
     return publication

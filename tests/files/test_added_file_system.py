@@ -1,14 +1,10 @@
-"""The file system of docs/how-to-add.md, a zip archive, is read like a disk."""
+"""A file system that is added as docs/how-to-add.md says, for zip archives, is read like a disk."""
 
 from __future__ import annotations
 
-import re
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import pytest
@@ -21,25 +17,17 @@ from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.segment_file import SegmentFile
 from compaction.log.discover import Selector, discover
+from tests.files.zip_files import ZipFileSystem
 from tests.golden import unpack_sample
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to-add.md"
 ARCHIVES = Storage()
 
 
 @pytest.fixture
-def zip_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module of the page, and its rows in the two tables."""
-    code = re.search(r"zip_files.py`:\n\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert code is not None
-    (tmp_path / "zip_files.py").write_text(code[1])
-    spec = spec_from_file_location("zip_files", tmp_path / "zip_files.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "zip_files", module)
-    spec.loader.exec_module(module)
+def zip_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two changes of the page."""
     schemes = {**filesystem.SCHEMES, "zip": Scheme("zip", ARCHIVES, has_bucket=False)}
-    archives, others = module.ZipFileSystem(), MixedFileSystem._of
+    archives, others = ZipFileSystem(), MixedFileSystem._of
 
     def of(files: MixedFileSystem, path: str) -> ReadableFileSystem:
         found: ReadableFileSystem = archives if storage_of(path) is ARCHIVES else others(files, path)
@@ -48,11 +36,10 @@ def zip_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for each in (filesystem, uri):
         monkeypatch.setattr(each, "SCHEMES", schemes)
     monkeypatch.setattr(MixedFileSystem, "_of", of)
-    return module
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path, zip_files: ModuleType) -> Path:
+def log_dir(tmp_path: Path, zip_files: None) -> Path:
     """A log directory, of which ``logs.zip`` has a copy."""
     made = unpack_sample(tmp_path)
     with ZipFile(tmp_path / "logs.zip", "w", ZIP_DEFLATED) as archive:

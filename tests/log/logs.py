@@ -6,20 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from compaction.files.contents import FileDigest, digest_of
 from compaction.files.filesystem import FileSystem, join
-from compaction.formats import indexes
 from compaction.formats.message_set import iter_batches
 from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
-from compaction.kernels.batches import scan_batches
 from compaction.log.read_log import segment_bases
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, LogLocation, TopicPartition, segment_file
-from compaction.recovery.indexes import IndexBuilder
 from compaction.rules.log_view import AbortedTxn
 from tests.kafka import encode
 from tests.kafka.encode import ABORT, COMMIT, Batch, Producer, Record
+from tests.oracle.records import decode
+from tests.oracle.segments import write_segment
 
 TOPIC = TopicPartition("orders", 0)
 NOW_MS = 1_700_000_000_000
@@ -74,13 +71,10 @@ class Built:
 def build(base_offset: int, batches: Iterable[bytes], *, txns: Sequence[AbortedTxn] = (), interval: int = 4096) -> Built:
     """An inactive segment: its log and the indexes that a broker would write."""
     log = b"".join(batches)
-    builder = IndexBuilder(base_offset, interval)
-    if log:
-        builder.add(scan_batches(np.frombuffer(bytearray(log), np.uint8), 0, check_crc=True).rows)
-    offsets, times = builder.finish()
-    files = {LOG: log, INDEX: offsets, TIMEINDEX: times}
+    written = write_segment(base_offset, (batch.raw for batch in decode(log)), interval, 0, txns)
+    files = {LOG: log, INDEX: written.index, TIMEINDEX: written.time_index}
     if txns:
-        files[TXNINDEX] = indexes.write_txn_index(np.array(list(txns), indexes.TXN_ROW))
+        files[TXNINDEX] = written.txn_index
     return Built(base_offset, files)
 
 

@@ -284,3 +284,12 @@ def test_a_killed_broker_forgets_expired_producers_before_each_segment_that_it_r
     put_snapshot(fs, HERE.path, 20, [batch])
     view = read_log(fs, HERE, Checkpoints("/logs", recovery_points=recovery_points), ReadOptions(NOW_MS + DAY_MS + 5, DAY_MS))
     assert [(one.producer_id, one.last_data_offset) for one in view.producers] == [(7, last_data_offset)]
+
+
+def test_a_killed_broker_recovers_a_segment_that_begins_before_the_log_start_and_past_the_recovery_point() -> None:
+    """As ``LogLoader.recoverLog``: it recovers all segments, also from their middle."""
+    fs = log_with(build(100, [data_batch(100), txn_batch(103, 4)]), data_segment(110, [110]))
+    checkpoints = Checkpoints("/logs", {TOPIC: 102}, recovery_points={})
+    view = read_log(fs, HERE, checkpoints, ReadOptions(NOW_MS))
+    assert producers_of(view) == {4: (103, 103)}
+    assert view.last_stable_offset == 103

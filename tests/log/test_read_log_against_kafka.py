@@ -11,7 +11,7 @@ import pytest
 
 from compaction.files.local import LocalFileSystem
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
-from compaction.log.checkpoint_store import Checkpoints, DirectoryState
+from compaction.log.checkpoint_store import Checkpoints
 from compaction.log.read_log import ReadOptions, read_log
 from compaction.names import INDEX, LEADER_EPOCHS, TIMEINDEX, TXNINDEX, LogLocation
 from compaction.recovery.recover import recover_log
@@ -165,8 +165,8 @@ def test_after_a_kill_indexes_and_leader_epochs_are_those_that_kafka_recovers(
         shortened(path, log)
         point = log.segments[min(flushed, len(log.segments) - 1)].base_offset
         copy = Path(shutil.copytree(path, tmp_path / "kafka" / str(seed) / str(TOPIC)))
-        state = DirectoryState(recovery_points={TOPIC: point})
-        recover_log(FS, LogLocation(TOPIC, str(path.parent), str(path)), state=state)
+        state = Checkpoints("/logs", recovery_points={TOPIC: point})
+        recover_log(FS, LogLocation(TOPIC, str(path.parent), str(path)), checkpoints=state)
         with KafkaLog(gateway, copy, Opening(log.end_ms, {}, clean_shutdown=False, recovery_point=point)):
             pass
         assert (path / LEADER_EPOCHS).read_text() == (copy / LEADER_EPOCHS).read_text(), seed

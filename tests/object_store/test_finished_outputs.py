@@ -20,6 +20,7 @@ from compaction.report import LogStatus
 from compaction.run_report import RunReport
 from tests.object_store.fixtures import Bucket, any_bucket, on_one_store, published
 from tests.object_store.local_run import COMPACT, figures, run
+from tests.output.requests import copying
 
 __all__ = ["any_bucket"]
 
@@ -140,7 +141,7 @@ def test_late_uploads_after_ctrl_c_are_refused_as_input_and_do_not_disturb_the_n
 ) -> None:
     address = any_bucket.address("out")
     out = parse_uri(address, "--output-dir")
-    publication = Publication.begin(LocalFileSystem(), out, [str(sample)])
+    publication = Publication.begin(LocalFileSystem(), out, copying(str(sample)))
     publication._tasks_may_write = True
     late = ObjectOutput(f"{out}/orders-0/{0:020d}.log.clean.late")
     late.write([b"late"])

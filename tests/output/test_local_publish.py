@@ -17,12 +17,13 @@ from compaction.files.overlay import OverlayFileSystem
 from compaction.log.checkpoint_store import read_checkpoints
 from compaction.log.read_log import read_segments
 from compaction.names import LogLocation, TopicPartition
-from compaction.output.finished import FINISHED, PublishOptions, layout, remove_leftovers, require_replaceable
+from compaction.output.finished import FINISHED, layout, remove_leftovers, require_replaceable
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
 from compaction.recovery.recover import recover_log
 from tests.files.faults import FaultyFileSystem, Stopped, crash_states
 from tests.log.logs import TOPIC, build, data_batch, data_segment, location, put_snapshot, served, tree
+from tests.output.requests import copying
 
 FS = LocalFileSystem()
 OTHER = TopicPartition("payments", 1)
@@ -48,7 +49,7 @@ def source_dir(root: Path) -> str:
 
 def publish(log_dir: str, target: str) -> None:
     here = location(log_dir)
-    publication = Publication.begin(FS, target, [log_dir])
+    publication = Publication.begin(FS, target, copying(log_dir))
     output = build(0, [data_batch(10)])
     group = SwapGroup(0, (0, 100), ".clean.one", files=output.put(FS, publication.log_path(here), ".clean.one"))
     add(publication, OverlayFileSystem(FS), here, [group], end_offset=200)
@@ -112,7 +113,7 @@ def test_indexes_rebuilt_in_memory_are_published(tmp_path: Path) -> None:
     (Path(here.path) / "00000000000000000100.timeindex").unlink()
     overlay = OverlayFileSystem(FS)
     assert recover_log(overlay, here).actions
-    publication = Publication.begin(FS, str(tmp_path / "target"), [log_dir])
+    publication = Publication.begin(FS, str(tmp_path / "target"), copying(log_dir))
     add(publication, overlay, here, [], end_offset=None)
     publication.commit(overlay)
     assert (tmp_path / "target/orders-0/00000000000000000100.timeindex").stat().st_size == 12
@@ -154,14 +155,14 @@ def test_a_target_that_is_in_use_or_inside_the_source_is_refused(tmp_path: Path,
     (tmp_path / "full/something").touch()
     (tmp_path / "file").touch()
     with pytest.raises(UsageError):
-        Publication.begin(FS, str(tmp_path / target), [log_dir])
+        Publication.begin(FS, str(tmp_path / target), copying(log_dir))
 
 
 def test_two_runs_cannot_publish_to_the_same_directory(tmp_path: Path) -> None:
     log_dir = source_dir(tmp_path)
-    first = Publication.begin(FS, str(tmp_path / "target"), [log_dir])
+    first = Publication.begin(FS, str(tmp_path / "target"), copying(log_dir))
     with pytest.raises(LockedError):
-        Publication.begin(FS, str(tmp_path / "target"), [log_dir])
+        Publication.begin(FS, str(tmp_path / "target"), copying(log_dir))
     first.abort()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
@@ -170,7 +171,7 @@ def test_a_run_that_cannot_read_a_checkpoint_leaves_nothing(tmp_path: Path) -> N
     log_dir = source_dir(tmp_path)
     (Path(log_dir) / "recovery-point-offset-checkpoint").mkdir()
     with pytest.raises(StorageError):
-        Publication.begin(FS, str(tmp_path / "target"), [log_dir])
+        Publication.begin(FS, str(tmp_path / "target"), copying(log_dir))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
 
@@ -192,7 +193,7 @@ def test_the_target_does_not_appear_if_a_written_file_has_vanished_or_changed(
     log_dir, target = source_dir(tmp_path), tmp_path / "target"
     here = location(log_dir)
     (Path(here.path) / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
-    publication = Publication.begin(FS, str(target), [log_dir])
+    publication = Publication.begin(FS, str(target), copying(log_dir))
     add(publication, FS, here, [], end_offset=None)
     [written] = tmp_path.glob(f".target.*.partial/data/orders-0/{name}")
     harm(written)
@@ -218,7 +219,7 @@ def test_after_any_interruption_the_target_is_complete_or_absent() -> None:
         fs.settle()
         fs.stop_before, fs.done = step, 0
         try:
-            publication = Publication.begin(fs, "/out/target", ["/logs"])
+            publication = Publication.begin(fs, "/out/target", copying("/logs"))
             output = build(0, [data_batch(10)])
             files = output.put(fs, publication.log_path(here), ".clean")
             add(publication, fs, here, [SwapGroup(0, (0,), files=files)], end_offset=100)
@@ -245,7 +246,7 @@ def test_logs_are_published_to_the_directory_of_their_source(tmp_path: Path) -> 
     (tmp_path / "b").mkdir()
     one, two = source_dir(tmp_path / "a"), source_dir(tmp_path / "b")
     two = str(Path(two).rename(tmp_path / "b/other"))
-    publication = Publication.begin(FS, str(tmp_path / "target"), [one, two])
+    publication = Publication.begin(FS, str(tmp_path / "target"), copying(one, two))
     for log_dir in (one, two):
         add(publication, FS, LogLocation(TOPIC, log_dir, join(log_dir, "orders-0")), [], end_offset=None)
     publication.commit(FS)
@@ -257,7 +258,7 @@ def test_after_any_interruption_of_a_replacement_there_is_the_old_or_the_new_out
     """With two renames, as on file systems that cannot exchange names."""
 
     def publish_again(fs: FaultyFileSystem, batch: int, call: dict[str, int]) -> None:
-        publication = Publication.begin(fs, "/out/target", ["/logs"], PublishOptions(call, replace=True))
+        publication = Publication.begin(fs, "/out/target", copying("/logs", call=call, replace=True))
         output = build(0, [data_batch(batch)])
         files = output.put(fs, publication.log_path(location("/logs")), ".clean")
         add(publication, fs, location("/logs"), [SwapGroup(0, (0,), files=files)], end_offset=100)
@@ -306,7 +307,7 @@ def test_a_replaced_output_is_exchanged_by_one_system_call(tmp_path: Path, monke
     exchanged = LocalFileSystem.exchange
     monkeypatch.setattr(LocalFileSystem, "exchange", exchange)
     for round_number in range(2):
-        publication = Publication.begin(FS, str(target), [log_dir], PublishOptions({"round": round_number}, replace=True))
+        publication = Publication.begin(FS, str(target), copying(log_dir, call={"round": round_number}, replace=True))
         add(publication, OverlayFileSystem(FS), location(log_dir), [], end_offset=None)
         publication.commit(OverlayFileSystem(FS))
     assert missing == [False]
@@ -359,8 +360,8 @@ def entries(target: Path) -> dict[str, tuple[int, bytes]]:
 
 def begin_replacement(tmp_path: Path, *, first: bool = False) -> Publication:
     log_dir = str(tmp_path / "source") if not first else source_dir(tmp_path)
-    options = PublishOptions({"first": first}, replace=True)
-    publication = Publication.begin(FS, str(tmp_path / "target"), [log_dir], options)
+    request = copying(log_dir, call={"first": first}, replace=True)
+    publication = Publication.begin(FS, str(tmp_path / "target"), request)
     add(publication, OverlayFileSystem(FS), location(log_dir), [], end_offset=None)
     if first:
         publication.commit(OverlayFileSystem(FS))
@@ -457,7 +458,7 @@ def interrupt(*_: object) -> None:
 def test_an_output_with_an_empty_directory_is_replaced(tmp_path: Path) -> None:
     for first in (True, False):
         log_dir = source_dir(tmp_path) if first else str(tmp_path / "source")
-        publication = Publication.begin(FS, str(tmp_path / "target"), [log_dir], PublishOptions({}, replace=True))
+        publication = Publication.begin(FS, str(tmp_path / "target"), copying(log_dir, call={}, replace=True))
         Path(log_dir, str(OTHER)).mkdir(exist_ok=True)
         publication.log_path(LogLocation(OTHER, log_dir, join(log_dir, str(OTHER))))
         publication.commit(OverlayFileSystem(FS))

@@ -22,12 +22,12 @@ from compaction.files.object_store import ObjectOutput, delete_object, objects_b
 from compaction.files.remote import RemoteFileSystem, open_sequential, require_finished
 from compaction.names import LOG, TopicPartition
 from compaction.output import object_publish
-from compaction.output.finished import PublishOptions
 from compaction.output.object_publish import marker_of
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
 from tests.files.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
 from tests.log.logs import data_segment, location
+from tests.output.requests import copying
 
 __all__ = ["bucket", "log"]
 
@@ -88,7 +88,7 @@ def test_an_output_without_a_manifest_is_unfinished_and_cannot_be_a_source(bucke
 
 
 def test_a_task_reads_back_its_part_of_an_unfinished_output(bucket: Path, log: str) -> None:
-    publication = Publication.begin(MixedFileSystem(), OUT, [SOURCE])
+    publication = Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
     path = f"{publication.log_path(location(SOURCE))}/{0:020d}.log.clean.one"
     output = ObjectOutput(path)
     output.write([b"0123456789"])
@@ -124,7 +124,7 @@ def test_after_an_abort_late_uploads_are_no_source_and_the_next_run_removes_them
 
 
 def test_an_aborted_run_without_tasks_leaves_no_marker(bucket: Path, log: str) -> None:
-    Publication.begin(MixedFileSystem(), OUT, [SOURCE]).abort()
+    Publication.begin(MixedFileSystem(), OUT, copying(SOURCE)).abort()
     assert names(bucket / "out") == set()
     require_finished(OUT)
 
@@ -192,7 +192,7 @@ def test_an_output_that_changes_before_the_manifest_fails_the_run(bucket: Path, 
 
 
 def test_a_tasks_output_that_is_truncated_before_its_rename_fails_the_log(bucket: Path, log: str) -> None:
-    publication = Publication.begin(MixedFileSystem(), OUT, [SOURCE])
+    publication = Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
     here = location(SOURCE)
     output = ObjectOutput(f"{publication.log_path(here)}/{0:020d}.log.clean.one")
     output.write([b"0123456789"])
@@ -248,7 +248,7 @@ def test_a_manifest_beside_the_marker_of_another_run_is_unfinished(bucket: Path,
     (bucket / "out" / MARKER).write_bytes(marker(own))
     require_finished(OUT)
     with pytest.raises(UsageError, match="exists and is not empty"):
-        Publication.begin(MixedFileSystem(), OUT, [SOURCE])
+        Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
     (bucket / "out" / MARKER).write_bytes(marker_of("another", [SOURCE]))
     with pytest.raises(UsageError, match="unfinished"):
         require_finished(OUT)
@@ -256,7 +256,7 @@ def test_a_manifest_beside_the_marker_of_another_run_is_unfinished(bucket: Path,
     data = (bucket / "out" / MANIFEST).read_bytes()
     (bucket / "out" / MANIFEST).write_bytes(data[:-5])
     with pytest.raises(UsageError, match="exists and is not empty"):
-        Publication.begin(MixedFileSystem(), OUT, [SOURCE])
+        Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
     (bucket / "out" / MANIFEST).write_bytes(data)
     publish(SOURCE, OUT)
     require_finished(OUT)
@@ -272,19 +272,19 @@ def test_an_output_of_format_1_beside_a_marker_is_not_removed(bucket: Path, log:
     with pytest.raises(UsageError, match=f"or remove {MARKER} if no run is writing it"):
         require_finished(OUT)
     with pytest.raises(UsageError, match="exists and is not empty"):
-        Publication.begin(MixedFileSystem(), OUT, [SOURCE])
+        Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
 
 
 def test_a_run_that_cannot_read_a_checkpoint_leaves_nothing(bucket: Path, log: str) -> None:
     (bucket / "in" / "cleaner-offset-checkpoint").mkdir()
     with pytest.raises(StorageError):
-        Publication.begin(MixedFileSystem(), OUT, [SOURCE])
+        Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
     assert names(bucket / "out") == set()
 
 
 def test_a_source_that_differs_from_its_manifest_is_not_copied(bucket: Path, log: str) -> None:
     publish(SOURCE, f"{PLACE}/first")
-    publication = Publication.begin(MixedFileSystem(), OUT, [f"{PLACE}/first"])
+    publication = Publication.begin(MixedFileSystem(), OUT, copying(f"{PLACE}/first"))
     source, path = MixedFileSystem(), bucket / "first" / f"orders-0/{130:020d}.log"
     source.listdir(f"{PLACE}/first/orders-0")
     data = bytearray(path.read_bytes())
@@ -297,7 +297,7 @@ def test_a_source_that_differs_from_its_manifest_is_not_copied(bucket: Path, log
     assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
 
 
-REPLACE = PublishOptions({"as_of_ms": 2}, replace=True)
+REPLACE: dict[str, Any] = {"call": {"as_of_ms": 2}, "replace": True}
 
 
 def manifest_of(out: Path) -> Manifest:
@@ -310,7 +310,7 @@ def test_a_finished_output_is_replaced_and_nothing_is_left_beside_it(bucket: Pat
     (bucket / "in" / "orders-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     with pytest.raises(UsageError, match="exists and is not empty; name a new directory, or give --replace"):
         begin(SOURCE, OUT)
-    publish(SOURCE, OUT, REPLACE)
+    publish(SOURCE, OUT, **REPLACE)
     second = manifest_of(bucket / "out")
     assert (second.place, second.request, first.request) == (OUT, {"as_of_ms": 2}, None)
     assert first.run != second.run
@@ -324,14 +324,14 @@ def test_a_finished_output_is_replaced_and_nothing_is_left_beside_it(bucket: Pat
 def test_until_the_new_output_is_finished_the_old_one_is_not_touched(bucket: Path, log: str) -> None:
     publish(SOURCE, OUT)
     before = {name: (bucket / "out" / name).read_bytes() for name in names(bucket / "out")}
-    publication, _ = begin(SOURCE, OUT, REPLACE)
+    publication, _ = begin(SOURCE, OUT, **REPLACE)
     assert {name: (bucket / "out" / name).read_bytes() for name in names(bucket / "out")} == before
     require_finished(OUT)
     # a run that fails; its tasks may still write beside the old output, which the next replacement removes
     publication.abort()
     assert {name: (bucket / "out" / name).read_bytes() for name in names(bucket / "out")} == before
     assert [path.name for path in bucket.iterdir() if path.name.endswith(".partial")]
-    publish(SOURCE, OUT, REPLACE)
+    publish(SOURCE, OUT, **REPLACE)
     assert sorted(path.name for path in bucket.iterdir()) == ["in", "out"]
 
 
@@ -370,7 +370,7 @@ def test_a_replacement_that_is_interrupted_anywhere_leaves_a_whole_output_or_is_
         place, out = f"{OUT}{len(outcomes)}", bucket / f"out{len(outcomes)}"
         publish(SOURCE, place)
         first = manifest_of(out).run
-        publication, source = begin(SOURCE, place, REPLACE)
+        publication, source = begin(SOURCE, place, **REPLACE)
         refusing = Refusing(place, len(outcomes))
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(OutputFileSystem, "copy_within", refusing.after(OutputFileSystem.copy_within, 2))
@@ -405,11 +405,11 @@ def test_a_prefix_that_is_no_output_or_has_changed_is_not_replaced(bucket: Path,
     (bucket / "theirs").mkdir()
     (bucket / "theirs" / "data.parquet").write_bytes(b"data")
     with pytest.raises(UsageError, match="this is not a finished output: it has no _manifest.json"):
-        begin(SOURCE, f"{PLACE}/theirs", REPLACE)
+        begin(SOURCE, f"{PLACE}/theirs", **REPLACE)
     publish(SOURCE, OUT)
     (bucket / "out" / f"orders-0/{9999:020d}.log").write_bytes(b"more")
     with pytest.raises(UsageError, match=f"this output has changed since it was written: orders-0/{9999:020d}.log is new"):
-        begin(SOURCE, OUT, REPLACE)
+        begin(SOURCE, OUT, **REPLACE)
     assert (bucket / "theirs" / "data.parquet").exists()
 
 
@@ -431,7 +431,7 @@ def test_an_output_with_a_change_is_not_replaced(bucket: Path, log: str, change:
     """A changed byte of an object of the same size, and an object that no broker would use."""
     publish(SOURCE, OUT)
     out = bucket / "out"
-    publication, source = begin(SOURCE, OUT, REPLACE) if when == "meanwhile" else (None, None)
+    publication, source = begin(SOURCE, OUT, **REPLACE) if when == "meanwhile" else (None, None)
     changed = out / (FIRST if change == "same size" else "sheet.xlsx")
     data = bytearray(changed.read_bytes() if changed.exists() else b"data")
     data[-1] ^= 1
@@ -440,7 +440,7 @@ def test_an_output_with_a_change_is_not_replaced(bucket: Path, log: str, change:
     what = "was replaced" if change == "same size" else "is new"
     with pytest.raises(UsageError, match=f"this output has changed since it was written: {changed.relative_to(out)} {what}"):
         if publication is None or source is None:
-            begin(SOURCE, OUT, REPLACE)
+            begin(SOURCE, OUT, **REPLACE)
         else:
             publication.commit(source)
     assert {name: (out / name).read_bytes() for name in names(out)} == before
@@ -460,9 +460,9 @@ def test_an_output_that_was_copied_elsewhere_is_replaced_by_its_contents(bucket:
     (bucket / "out" / MANIFEST).write_bytes(written)
     (bucket / "out" / FIRST).write_bytes((bucket / "first" / FIRST).read_bytes()[:-1] + b"?")
     with pytest.raises(UsageError, match=f"{FIRST} has other contents"):
-        begin(source, OUT, REPLACE)
+        begin(source, OUT, **REPLACE)
     (bucket / "out" / FIRST).write_bytes((bucket / "first" / FIRST).read_bytes())
-    publish(source, OUT, REPLACE)
+    publish(source, OUT, **REPLACE)
     assert manifest_of(bucket / "out").run != document["run"]
 
 
@@ -482,13 +482,13 @@ def test_an_output_that_is_checked_appears_after_its_check(bucket: Path, log: st
         if len(seen) == 1:
             raise CompactionError("bad")
 
-    options = PublishOptions({}, replace=True, check=check)
-    publication, source = begin(SOURCE, OUT, options)
+    options: dict[str, Any] = {"call": {}, "replace": True, "check_copy": check}
+    publication, source = begin(SOURCE, OUT, **options)
     with pytest.raises(CompactionError, match="bad"):
         publication.commit(source)
     publication.abort()
     assert names(bucket / "out") == before
-    publication, source = begin(SOURCE, OUT, options)
+    publication, source = begin(SOURCE, OUT, **options)
     publication.commit(source)
     require_finished(OUT)
     manifest = Manifest.parse((bucket / "out" / MANIFEST).read_bytes(), "")
@@ -501,12 +501,12 @@ def test_a_run_that_is_killed_during_its_check_is_taken_over(bucket: Path, log: 
     def check(log_dir: str, copy: str, logs: frozenset[TopicPartition]) -> None:
         raise SystemExit
 
-    publication, source = begin(SOURCE, OUT, PublishOptions({}, check=check))
+    publication, source = begin(SOURCE, OUT, call={}, check_copy=check)
     with pytest.raises(SystemExit):
         publication.commit(source)
     with pytest.raises(UsageError, match="unfinished"):
         require_finished(OUT)
-    publication, source = begin(SOURCE, OUT, PublishOptions({}, check=lambda log_dir, copy, logs: None))
+    publication, source = begin(SOURCE, OUT, call={}, check_copy=lambda log_dir, copy, logs: None)
     publication.commit(source)
     require_finished(OUT)
     assert not [name for name in names(bucket) if ".partial" in name]

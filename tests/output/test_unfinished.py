@@ -17,6 +17,7 @@ from compaction.output import object_publish
 from compaction.output.object_publish import OwnNames, marker_of
 from compaction.output.publish import Publication
 from tests.files.remote_places import PLACE, begin, bucket, log, publish
+from tests.output.requests import copying
 
 __all__ = ["bucket", "log"]
 
@@ -39,7 +40,7 @@ def test_a_live_export_is_not_emptied(bucket: Path, log: str) -> None:
 
 
 def test_a_live_run_over_other_log_directories_is_not_emptied(bucket: Path, log: str) -> None:
-    begun = Publication.begin(MixedFileSystem(), OUT, ["/elsewhere"])
+    begun = Publication.begin(MixedFileSystem(), OUT, copying("/elsewhere"))
     before = tree(bucket / "out")
     with pytest.raises(UsageError, match="is the unfinished output of a run over /elsewhere; if no run is writing there"):
         publish(SOURCE, OUT)
@@ -98,7 +99,7 @@ def test_of_a_run_and_an_export_that_begin_at_once_only_one_goes_on(
 
     monkeypatch.setattr(OutputFileSystem, "mkdir", meanwhile)
     with pytest.raises(UsageError, match="another run writes to --output-dir; let one run at a time write there"):
-        Publication.begin(MixedFileSystem(), OUT, [SOURCE])
+        Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
     assert tree(bucket / "out") == {MARKER: marker("export")}
 
 

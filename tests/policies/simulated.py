@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from compaction.config.resolver import BrokerConfig, TopicConfig
 from compaction.files.local import LocalFileSystem
 from compaction.files.overlay import OverlayFileSystem
-from compaction.log.checkpoint_store import read_checkpoints, read_directory_state
+from compaction.log.checkpoint_store import read_checkpoints
 from compaction.log.read_log import ReadOptions, read_log
 from compaction.policies.arrivals import Arrivals, read_arrivals
 from compaction.recovery.recover import recover_log
@@ -34,8 +35,8 @@ def arrivals_of(
     (path / f"{0:020d}.log").write_bytes(b"".join(batches))
     where = location(str(log_dir))
     fs = OverlayFileSystem(LocalFileSystem())
-    state = read_directory_state(fs, where.log_dir)._replace(snapshots_may_lack=True)
-    report = recover_log(fs, where, state=state)
+    state = replace(read_checkpoints(fs, where.log_dir), snapshots_may_lack=True)
+    report = recover_log(fs, where, checkpoints=state)
     view = read_log(fs, where, read_checkpoints(fs, where.log_dir), ReadOptions(now_ms=0), segments=report.segments)
     slices = slices_of(fs, 0, view, view.segments, slice_bytes)
     settings = map_settings(BrokerConfig(), BrokerConfig().io_max_bytes_per_second)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compaction.errors import CorruptLogError
-from compaction.log.checkpoint_store import Checkpoints, DirectoryState
+from compaction.log.checkpoint_store import Checkpoints
 from compaction.log.read_log import ReadOptions, read_log, read_segments
 from compaction.names import INDEX, LOG
 from compaction.recovery.recover import recover_log
@@ -73,7 +73,7 @@ def test_after_a_clean_shutdown_it_may_not(tail: bytes) -> None:
     fs = three()
     fs.put(name(200, LOG), fs.read_bytes(name(200, LOG)) + tail)
     with pytest.raises(CorruptLogError):
-        recover_log(fs, HERE, state=DirectoryState(clean_shutdown=True))
+        recover_log(fs, HERE, checkpoints=Checkpoints("/logs", clean_shutdown=True))
 
 
 @pytest.mark.parametrize("tail", UNCLEAN_TAILS.values(), ids=UNCLEAN_TAILS.keys())

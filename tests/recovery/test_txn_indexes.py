@@ -9,7 +9,7 @@ import pytest
 
 from compaction.formats import indexes
 from compaction.formats.producer_snapshot import ProducerEntry
-from compaction.log.checkpoint_store import DirectoryState
+from compaction.log.checkpoint_store import Checkpoints
 from compaction.names import TXNINDEX
 from compaction.recovery.recover import recover_log
 from compaction.rules.log_view import AbortedTxn
@@ -56,7 +56,7 @@ def test_the_index_of_a_follower_that_appended_several_transactions_at_once_is_n
 @pytest.mark.parametrize(("point", "recovered"), [(10, []), (9, [(7, 0, 1, 2), (7, 2, 4, 3), (8, 3, 5, 6)])])
 def test_what_a_killed_follower_had_not_flushed_is_indexed_batch_by_batch(point: int, recovered: list[tuple[int, ...]]) -> None:
     fs = followers_log()
-    found = recover_log(fs, HERE, state=DirectoryState(recovery_points={TOPIC: point}))
+    found = recover_log(fs, HERE, checkpoints=Checkpoints("/logs", recovery_points={TOPIC: point}))
     assert [action for action in found.actions if "transaction" in action] == [
         "rebuilt the transaction index of segment 0, which was not flushed"
     ] * bool(recovered)
@@ -68,7 +68,7 @@ def test_no_last_stable_offset_is_raised_because_cleaning_has_removed_a_batch() 
     """Producer 8 had begun at offset 1: only the entry of producer 7 shows that."""
     batches = [txn_batch(0, 7), marker(2, 7, commit=False), txn_batch(3, 8), marker(4, 8, commit=True)]
     fs = log_with(build(0, batches, txns=[AbortedTxn(7, 0, 2, 1)]), data_segment(10, [10]))
-    found = recover_log(fs, HERE, state=DirectoryState(recovery_points={TOPIC: 0}))
+    found = recover_log(fs, HERE, checkpoints=Checkpoints("/logs", recovery_points={TOPIC: 0}))
     assert list(found.segments[0].aborted_txns) == [(7, 0, 2, 1)]
 
 
@@ -152,9 +152,9 @@ def test_nothing_is_concluded_from_data_below_the_log_start() -> None:
     """Cleaning removes the markers there, so older data must not be taken for that of the next transaction."""
     batches = [txn_batch(0, 7), txn_batch(6, 7), marker(7, 7, commit=False)]
     fs = log_with(build(0, batches, txns=[AbortedTxn(7, 6, 7, 8)]), data_segment(10, [10]))
-    assert recover_log(fs, HERE, state=DirectoryState(log_starts={TOPIC: 5})).actions == []
+    assert recover_log(fs, HERE, checkpoints=Checkpoints("/logs", log_starts={TOPIC: 5})).actions == []
     fs.unlink(name(0, TXNINDEX))
-    assert recover_log(fs, HERE, state=DirectoryState(log_starts={TOPIC: 7})).actions == []
+    assert recover_log(fs, HERE, checkpoints=Checkpoints("/logs", log_starts={TOPIC: 7})).actions == []
     assert fs.stat(name(0, TXNINDEX)) is None
 
 
@@ -164,6 +164,6 @@ def test_a_snapshot_that_a_killed_broker_would_write_again_is_not_trusted() -> N
     put_snapshot(fs, PATH, 10)
     put_snapshot(fs, PATH, 20)
     fs.unlink(name(10, TXNINDEX))
-    assert recover_log(fs, HERE, state=DirectoryState(clean_shutdown=True)).actions == []
-    recover_log(fs, HERE, state=DirectoryState(recovery_points={TOPIC: 10}))
+    assert recover_log(fs, HERE, checkpoints=Checkpoints("/logs", clean_shutdown=True)).actions == []
+    recover_log(fs, HERE, checkpoints=Checkpoints("/logs", recovery_points={TOPIC: 10}))
     assert {**before, **tree(fs, PATH)} == tree(fs, PATH)

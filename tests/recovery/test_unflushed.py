@@ -8,7 +8,7 @@ import pytest
 
 from compaction.files.filesystem import join
 from compaction.formats.checkpoints import EpochEntry, EpochRange, assign_epochs, format_leader_epochs, parse_leader_epochs
-from compaction.log.checkpoint_store import DirectoryState
+from compaction.log.checkpoint_store import Checkpoints
 from compaction.log.read_log import read_segments
 from compaction.names import INDEX, LEADER_EPOCHS, TIMEINDEX
 from compaction.recovery.recover import recover_log
@@ -19,8 +19,11 @@ from tests.recovery.small_logs import HERE, PATH, SMALL, log_with, name
 EPOCHS = join(PATH, LEADER_EPOCHS)
 
 
-def killed(point: int) -> DirectoryState:
-    return DirectoryState(recovery_points={TOPIC: point})
+CLEAN = Checkpoints("/logs", clean_shutdown=True)
+
+
+def killed(point: int) -> Checkpoints:
+    return Checkpoints("/logs", recovery_points={TOPIC: point})
 
 
 def text(*entries: tuple[int, int]) -> str:
@@ -50,7 +53,7 @@ def test_indexes_that_were_not_flushed_are_rebuilt_from_the_recovery_point_on(po
     whole = tree(fs, PATH)
     for base in (0, 100):
         lose_entries(fs, base)
-    report = recover_log(fs, HERE, index_interval_bytes=SMALL, state=killed(point))
+    report = recover_log(fs, HERE, index_interval_bytes=SMALL, checkpoints=killed(point))
     assert report.actions == [f"rebuilt the indexes of segment {base}, which was not flushed" for base in rebuilt]
     for base in (0, 100):
         for kind in (INDEX, TIMEINDEX):
@@ -58,11 +61,11 @@ def test_indexes_that_were_not_flushed_are_rebuilt_from_the_recovery_point_on(po
     assert report.segments == read_segments(fs, PATH)
 
 
-@pytest.mark.parametrize("state", [DirectoryState(clean_shutdown=True), DirectoryState()], ids=["clean", "no broker's"])
-def test_indexes_are_not_read_again_without_a_kill(state: DirectoryState) -> None:
+@pytest.mark.parametrize("state", [CLEAN, Checkpoints("/logs")], ids=["clean", "no broker's"])
+def test_indexes_are_not_read_again_without_a_kill(state: Checkpoints) -> None:
     fs = three_segments()
     lose_entries(fs, 0)
-    assert recover_log(fs, HERE, index_interval_bytes=SMALL, state=state).actions == []
+    assert recover_log(fs, HERE, index_interval_bytes=SMALL, checkpoints=state).actions == []
 
 
 def test_preallocated_indexes_of_a_killed_broker_are_not_written() -> None:
@@ -72,11 +75,11 @@ def test_preallocated_indexes_of_a_killed_broker_are_not_written() -> None:
     # that of the broker has no entry for the largest timestamp yet
     fs.put(name(200, TIMEINDEX), bytes(12 * 5000))
     before = tree(fs, PATH)
-    report = recover_log(fs, HERE, index_interval_bytes=SMALL, state=killed(150))
+    report = recover_log(fs, HERE, index_interval_bytes=SMALL, checkpoints=killed(150))
     assert report.actions == ["rebuilt the indexes of segment 200, which was not flushed"]
     changed = {file for file, data in tree(fs, PATH).items() if before[file] != data}
     assert changed == {name(200, TIMEINDEX).rpartition("/")[2]}
-    assert recover_log(fs, HERE, index_interval_bytes=SMALL, state=killed(150)).actions == []
+    assert recover_log(fs, HERE, index_interval_bytes=SMALL, checkpoints=killed(150)).actions == []
 
 
 def of_epochs(epochs: str | None) -> FaultyFileSystem:
@@ -105,10 +108,10 @@ def test_leader_epochs_that_contradict_the_unflushed_batches_are_not_used(
     epochs: str | None, assigned: list[tuple[int, int]]
 ) -> None:
     fs = of_epochs(epochs)
-    report = recover_log(fs, HERE, state=killed(100))
+    report = recover_log(fs, HERE, checkpoints=killed(100))
     assert report.actions == ["assigned leader epochs in leader-epoch-checkpoint"]
     assert parse_leader_epochs(fs.read_bytes(EPOCHS).decode(), EPOCHS) == [EpochEntry(*each) for each in assigned]
-    assert recover_log(fs, HERE, state=killed(100)).actions == []
+    assert recover_log(fs, HERE, checkpoints=killed(100)).actions == []
 
 
 AGREE = {
@@ -121,15 +124,15 @@ AGREE = {
 @pytest.mark.parametrize("epochs", AGREE.values(), ids=AGREE.keys())
 def test_leader_epochs_are_kept_if_they(epochs: str) -> None:
     fs = of_epochs(epochs)
-    assert recover_log(fs, HERE, state=killed(0)).actions == []
+    assert recover_log(fs, HERE, checkpoints=killed(0)).actions == []
     assert fs.read_bytes(EPOCHS) == epochs.encode()
 
 
 def test_leader_epochs_below_the_recovery_point_and_after_a_clean_shutdown_are_kept() -> None:
     epochs = text((0, 0), (1, 2), (2, 100), (4, 200))
-    for state in (killed(100), DirectoryState(clean_shutdown=True), DirectoryState()):
+    for state in (killed(100), CLEAN, Checkpoints("/logs")):
         fs = of_epochs(epochs)
-        assert recover_log(fs, HERE, state=state).actions == []
+        assert recover_log(fs, HERE, checkpoints=state).actions == []
         assert fs.read_bytes(EPOCHS) == epochs.encode()
 
 
@@ -160,5 +163,5 @@ def test_a_search_for_aborted_transactions_rebuilds_no_other_index() -> None:
     """As a read of committed records makes it."""
     fs = three_segments()
     lose_entries(fs, 0)
-    state = DirectoryState(clean_shutdown=True, snapshots_may_lack=True)
-    assert recover_log(fs, HERE, index_interval_bytes=SMALL, state=state).actions == []
+    state = Checkpoints("/logs", clean_shutdown=True, snapshots_may_lack=True)
+    assert recover_log(fs, HERE, index_interval_bytes=SMALL, checkpoints=state).actions == []

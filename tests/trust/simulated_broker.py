@@ -14,8 +14,9 @@ from compaction.files.filesystem import join
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import TRANSACTIONAL, RecordBatch
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SEGMENT_KINDS, SWAP, TIMEINDEX, TXNINDEX, segment_file
+from tests.files.faults import Inode
 from tests.log.broker_model import start_broker
-from tests.trust.shared_disk import ActorFiles, Inode
+from tests.trust.shared_disk import ActorFiles
 from tests.trust.simulated_logs import KEYS, PATH, History, bases, batch
 
 
@@ -41,7 +42,7 @@ class Broker:
         """Load the log into memory; the active segment is kept open."""
         start_broker(self._files, PATH)
         self._bases = bases(self._files.disk)
-        self._active = self._files.disk.file(join(PATH, segment_file(self._bases[-1], LOG)))
+        self._active = self._files.disk.inode(join(PATH, segment_file(self._bases[-1], LOG)))
         batches = list(iter_batches(self._active.data, torn_tail=True))
         self._end = batches[-1].last_offset + 1 if batches else self._bases[-1]
 
@@ -56,10 +57,10 @@ class Broker:
 
     def _append(self) -> None:
         assert self._active is not None
-        self._files.turn("append", PATH)
+        active = self._active
+        self._files.do("append", PATH, lambda: None)
         data = batch(self._history, self._end, self._chance.randrange(KEYS))
-        self._active.data += data
-        self._active.mtime_ns = self._active.ctime_ns = self._files.disk.now()
+        self._files.disk.write(active, active.data + data)
         self._end += 1
 
     def _roll(self) -> None:
@@ -69,7 +70,7 @@ class Broker:
         base = self._end
         for kind in (INDEX, TIMEINDEX, LOG):
             self._files.write_file(join(PATH, segment_file(base, kind)), b"")
-        self._active = self._files.disk.file(join(PATH, segment_file(base, LOG)))
+        self._active = self._files.disk.inode(join(PATH, segment_file(base, LOG)))
         self._bases.append(base)
 
     def _clean(self, group: list[int]) -> None:

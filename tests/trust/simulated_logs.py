@@ -13,9 +13,9 @@ from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import TRANSACTIONAL, RecordBatch
 from compaction.names import CLEANER_OFFSETS, LOG, TXNINDEX, segment_file
 from compaction.rules.log_view import AbortedTxn
+from tests.files.faults import FaultyFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.log.logs import NOW_MS, TOPIC, Built, build, marker
-from tests.trust.shared_disk import Disk
 
 LOG_DIR = "/simulated/logs"
 PATH = f"{LOG_DIR}/{TOPIC}"
@@ -75,32 +75,25 @@ def _layout(number: int) -> tuple[tuple[Built, ...], dict[int, tuple[bytes, byte
     return tuple(segments), history.records, frozenset(aborted), checkpoint
 
 
-def put_log(disk: Disk, number: int) -> History:
+def put_log(disk: FaultyFileSystem, number: int) -> History:
     """Write log ``number``; returns its records."""
     segments, records, aborted, checkpoint = _layout(number)
-    disk.make_directory(PATH)
+    disk.mkdir(PATH)
     for segment in segments:
         for kind, data in segment.files.items():
-            put_file(disk, join(PATH, segment_file(segment.base_offset, kind)), data)
+            disk.write_file(join(PATH, segment_file(segment.base_offset, kind)), data)
     if checkpoint is not None:
-        put_file(disk, join(LOG_DIR, CLEANER_OFFSETS), format_offset_checkpoint({TOPIC: checkpoint}).encode())
-    put_file(disk, join(PATH, "partition.metadata"), b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+        disk.write_file(join(LOG_DIR, CLEANER_OFFSETS), format_offset_checkpoint({TOPIC: checkpoint}).encode())
+    disk.write_file(join(PATH, "partition.metadata"), b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
     return History(dict(records), aborted)
 
 
-def put_file(disk: Disk, path: str, data: bytes) -> None:
-    """Add a file to the disk."""
-    inode = disk.new_inode()
-    inode.data = data
-    disk.link(path, inode)
-
-
-def bases(disk: Disk, path: str = PATH) -> list[int]:
+def bases(disk: FaultyFileSystem, path: str = PATH) -> list[int]:
     """The base offsets of the segments, ascending."""
-    return sorted(int(name[:20]) for name in disk.names(path) if name.endswith(LOG) and name[:20].isdigit())
+    return sorted(int(name[:20]) for name in disk.listdir(path) if name.endswith(LOG) and name[:20].isdigit())
 
 
-def served(disk: Disk, path: str = PATH) -> tuple[dict[int, tuple[bytes | None, bytes | None]], frozenset[int]]:
+def served(disk: FaultyFileSystem, path: str = PATH) -> tuple[dict[int, tuple[bytes | None, bytes | None]], frozenset[int]]:
     """What a reader of the log gets, by offset, control records left out; and the offsets that transaction indexes call
     aborted, as a reader of committed records learns of them."""
     found: dict[int, tuple[bytes | None, bytes | None]] = {}
@@ -108,10 +101,10 @@ def served(disk: Disk, path: str = PATH) -> tuple[dict[int, tuple[bytes | None, 
     here = bases(disk, path)
     for base, end in zip(here, [*here[1:], 2**63], strict=True):
         ranges = []
-        if segment_file(base, TXNINDEX) in disk.names(path):
-            index = read_txn_index(disk.file(join(path, segment_file(base, TXNINDEX))).data)
+        if segment_file(base, TXNINDEX) in disk.listdir(path):
+            index = read_txn_index(disk.read_bytes(join(path, segment_file(base, TXNINDEX))))
             ranges = [(row["first_offset"], row["last_offset"]) for row in index]
-        for one in iter_batches(disk.file(join(path, segment_file(base, LOG))).data, torn_tail=True):
+        for one in iter_batches(disk.read_bytes(join(path, segment_file(base, LOG))), torn_tail=True):
             assert isinstance(one, RecordBatch)
             for record in () if one.is_control else one.records():
                 if record.offset < end:

@@ -45,12 +45,13 @@ from compaction.run import waves
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run_report import RunReport
+from tests.files.faults import FaultyFileSystem
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.log.logs import NOW_MS, TOPIC
-from tests.trust.shared_disk import ActorFiles, Disk, Killed, LockTable
+from tests.trust.shared_disk import ActorFiles, Killed, LockTable
 from tests.trust.simulated_broker import Broker, Habits
-from tests.trust.simulated_logs import LOG_DIR, PATH, History, put_file, put_log, served
+from tests.trust.simulated_logs import LOG_DIR, PATH, History, put_log, served
 from tests.trust.turns import Actor, Schedule
 
 WORKING, ADVISORY, LOST, UNGUARDED = "working", "advisory", "lost", "unguarded"
@@ -129,7 +130,7 @@ class World:
 
     scenario: Scenario
     trace: bool = False
-    disk: Disk = field(default_factory=Disk)
+    disk: FaultyFileSystem = field(default_factory=FaultyFileSystem)
     locks: LockTable = field(default_factory=LockTable)
 
     def __post_init__(self) -> None:
@@ -137,7 +138,7 @@ class World:
         self.history = put_log(self.disk, self.scenario.layout)
         self.everybody: list[Actor] = []
         if self.scenario.left_claim:
-            put_file(self.disk, f"{LOG_DIR}/.compaction-run.00000001", claim_of("long ago"))
+            self.disk.write_file(f"{LOG_DIR}/.compaction-run.00000001", claim_of("long ago"))
 
     def play(self) -> Verdict:
         """Play the scenario and the undisturbed end; returns the violations."""
@@ -229,9 +230,9 @@ class World:
     def _copy_problems(self, schedule: Schedule) -> Iterator[str]:
         """A published copy serves the records that existed when it was made, at least those that are still current."""
         path = f"{COPY_DIR}/{TOPIC}"
-        if path in self.disk.directories:
+        if self.disk.stat(path) is not None:
             # records may have been appended after the copy was planned
-            end = put_log(Disk(), self.scenario.layout).end()
+            end = put_log(FaultyFileSystem(), self.scenario.layout).end()
             yield from (f"copy: {each}" for each in _differences(self.disk, path, self.history, up_to=end))
 
     def _end(self) -> Iterator[str]:
@@ -252,9 +253,10 @@ class World:
                 yield f"{actor.name} undisturbed: {outcome_of(actor)} {actor.error or actor.outcome}"
         yield from _differences(self.disk, PATH, self.history)
         unfinished = (".swap", ".clean", ".cleaned", ".tmp")
-        left = [name for name in self.disk.names(PATH) if name.startswith(".") or name.endswith(unfinished)]
+        left = [name for name in self.disk.listdir(PATH) if name.startswith(".") or name.endswith(unfinished)]
         # a copy makes the lock file, which stays
-        left += [name for name in self.disk.names(LOG_DIR) if (name.startswith(".") and name != LOCK) or name.endswith(".tmp")]
+        others = set(self.disk.listdir(LOG_DIR)) - {LOCK}
+        left += [name for name in others if name.startswith(".") or name.endswith(".tmp")]
         if left:
             yield f"left behind: {left}"
 
@@ -272,7 +274,7 @@ def outcome_of(actor: Actor) -> str:
     return str(actor.outcome)
 
 
-def _differences(disk: Disk, path: str, history: History, up_to: int | None = None) -> Iterator[str]:
+def _differences(disk: FaultyFileSystem, path: str, history: History, up_to: int | None = None) -> Iterator[str]:
     found, known_as_aborted = served(disk, path)
     for offset, record in history.survivors().items():
         if found.get(offset) != record and (up_to is None or offset < up_to):
