@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,7 @@ from compaction.checkup import log_health
 from compaction.commands import doctor, warm_up
 from compaction.files.local import FreeSpace
 from tests.dumping.segments import write_segment
+from tests.files.test_lock import held_elsewhere
 from tests.golden import unpack_sample
 from tests.kafka.broker import Broker
 
@@ -138,18 +137,8 @@ def test_a_directory_in_use_and_a_full_disk_are_notes(
     monkeypatch.setattr(log_health, "free_space", lambda path: FreeSpace(1, 10, 1 << 40))
     for base in (0, 200):
         write_segment(tmp_log_dir / "orders-0", base)
-    lock = tmp_log_dir / ".lock"
-    lock.touch()
-    hold = (
-        "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX);print(1, flush=True); sys.stdin.read()"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", hold, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        assert holder.stdout is not None
-        holder.stdout.readline()
+    with held_elsewhere(tmp_log_dir) as holder:
         code, checks = examine("--log-dir", tmp_log_dir, *COMPACT)
-    finally:
-        holder.communicate()
     assert (code, checks["log-dir", "lock"]["state"], checks["log-dir", "free space"]["state"]) == (0, "note", "note")
-    assert f"process {holder.pid}" in checks["log-dir", "lock"]["found"]
+    assert f"process {holder}" in checks["log-dir", "lock"]["found"]
     assert "orders-0 may need up to" in checks["log-dir", "free space"]["found"]

@@ -8,15 +8,10 @@ from typing import Any
 import pytest
 
 from compaction.commands import compact
-from compaction.config.request import CompactionRequest
 from compaction.files import local_output
 from compaction.output import segment_writer
 from compaction.output.publish import LocalTarget
-from compaction.run.compact import clean_logs
-from compaction.run_report import RunReport
-from tests.executed import executed
 from tests.golden import unpack_sample
-from tests.local_passes import LocalPasses
 
 OPTIONS = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0")
 
@@ -28,13 +23,9 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(logs: Path, target: Path, day: int, *options: object) -> int:
-    """The copy of a day, without Spark."""
-
-    def cleaned(_: object, request: CompactionRequest) -> RunReport:
-        return clean_logs(LocalPasses, request)
-
+    """The copy of a day."""
     argv = ["--log-dir", logs, "--output-dir", target, "--as-of", f"2027-01-{day:02}T00:00Z", *OPTIONS, *options]
-    return executed(compact, [str(each) for each in argv], cleaned)
+    return compact.main([str(each) for each in argv])
 
 
 def tree(path: Path) -> dict[str, bytes]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from compaction.commands import compact, erase, expire
+from compaction.commands import compact
 from compaction.config.request import CompactionRequest
-from compaction.erasure.erase_keys import erase_keys
 from compaction.files.filesystem import join
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.uri import parse_uri
@@ -29,7 +27,7 @@ __all__ = ["no_exports_known", "objects"]
 def job(*options: object) -> int:
     """Compaction without Spark, as of a fixed time; its exit code."""
     given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
-    return int(executed(compact, given, lambda _, request: partial(clean_logs, LocalPasses)(request)))
+    return compact.main(given)
 
 
 def batches(log_dir: str) -> list[bytes]:
@@ -84,33 +82,6 @@ def test_what_is_written_is_compacted_again_into_another_layout(objects: Path, t
     assert names == {path.name.partition("-")[2] for path in (tmp_path / "new").rglob("*.log")}
 
 
-def test_keys_are_erased_from_uploads(tmp_path: Path) -> None:
-    for each in (range(10), range(10, 20)):
-        upload(tmp_path / "in", each)
-    (tmp_path / "keys").write_text("key-3\nkey-19\n")
-    options = ["--log-dir", f"local-tiered+file://{tmp_path}/in", "--output-dir", f"{tmp_path}/new"]
-    options += ["--output-layout", "local-tiered", "--keys", f"{tmp_path}/keys", "--include-active"]
-    assert executed(erase, options, lambda _, request: erase_keys(LocalPasses, request)) == 0
-    data = b"".join(path.read_bytes() for path in (tmp_path / "new").rglob("*.log"))
-    assert [at for at in range(20) if b"value-%d" % at not in data] == [3, 19]
-
-
-def test_expired_uploads_are_written_without_records(tmp_path: Path) -> None:
-    """The cluster's metadata names them until its own retention deletes them."""
-    for each in (range(10), range(10, 20), range(20, 30)):
-        upload(tmp_path / "in", each)
-    options = ["--log-dir", f"local-tiered+file://{tmp_path}/in", "--output-dir", f"{tmp_path}/new"]
-    options += ["--output-layout", "local-tiered"]
-    options += ["--set", "cleanup.policy=delete", "retention.ms=1000", "--as-of-ms", str(NOW_MS)]
-    assert expire.main(options) == 0
-    fs, found = MixedFileSystem(), {}
-    log = join(parse_uri(f"local-tiered+file://{tmp_path}/new", "--log-dir"), "orders-0")
-    for name in sorted(name for name in fs.listdir(log) if name.endswith(".log")):
-        read = [each for each in iter_batches(fs.read_bytes(join(log, name))) if isinstance(each, RecordBatch)]
-        found[int(name[:20])] = [(each.header.base_offset, each.header.record_count) for each in read]
-    assert found == {0: [(9, 0)], 10: [(19, 0)], 20: [(29, 0)]}
-
-
 def test_what_is_uploaded_during_a_run_is_not_written(tmp_path: Path) -> None:
     """The copy has no records of it."""
     for each in (range(10), range(10, 20)):
@@ -125,25 +96,6 @@ def test_what_is_uploaded_during_a_run_is_not_written(tmp_path: Path) -> None:
     options += ["--output-layout", "local-tiered", "--include-active", *COMPACT]
     assert executed(compact, options, run_meanwhile) == 0
     assert sorted(int(path.name.partition("-")[0]) for path in (tmp_path / "new").rglob("*.log")) == [0, 10]
-
-
-def test_a_backup_set_can_become_tiered_storage(tmp_path: Path) -> None:
-    for each in (range(10), range(10, 20)):
-        upload(tmp_path / "in", each)
-    given = f"local-tiered+file://{tmp_path}/in"
-    backup = ("--output-dir", tmp_path / "set", "--output-layout", "backup", "--accept-loss")
-    assert job("--log-dir", given, *backup) == 0
-    tiered = ("--output-dir", tmp_path / "new", "--output-layout", "local-tiered")
-    assert job("--log-dir", f"backup+file://{tmp_path}/set", *tiered) == 0
-    fs = MixedFileSystem()
-    log = join(parse_uri(f"local-tiered+file://{tmp_path}/new", "--log-dir"), "orders-0")
-    keys = []
-    for name in fs.listdir(log):
-        if name.endswith(".log"):
-            for batch in iter_batches(fs.read_bytes(join(log, name))):
-                assert isinstance(batch, RecordBatch)
-                keys += [record.key for record in batch.records()]
-    assert keys == [b"key-%d" % offset for offset in range(20)]
 
 
 @pytest.mark.parametrize(("directories", "files_of"), [(0o700, 0o600), (0o750, 0o640)])
