@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.dumping.segments import write_segment
 from tests.golden import unpack_sample
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,3 +109,13 @@ def test_a_dump_is_a_product_that_must_be_complete(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "error: standard output: cannot be written: No space left on device\n")
     done = _run(tmp_path, "without a reader", "dump-log", "--files", str(log_dir / "orders-0"))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_dump_ends_without_an_error_if_its_reader_closes_the_pipe(tmp_path: Path) -> None:
+    segment = write_segment(tmp_path / "long-0", batches=1_500).path
+    call = [sys.executable, "-m", "compaction", "dump-log", "--files", str(segment), "--print-data-log"]
+    with subprocess.Popen(call, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None and started.stderr is not None
+        assert started.stdout.readline() == f"Dumping {segment}\n"
+        started.stdout.close()
+        assert (started.stderr.read(), started.wait(timeout=120)) == ("", 0)

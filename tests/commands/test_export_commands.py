@@ -173,7 +173,7 @@ def test_a_command_on_an_export_reports_what_it_does_of_the_log_directory(
             return text
 
         out, err = map(shown, capsys.readouterr())
-        report = _scrubbed(json.loads(shown((place / "report.json").read_text()))) if reports else sorted(out.splitlines())
+        report: Any = _scrubbed(json.loads(shown((place / "report.json").read_text()))) if reports else sorted(out.splitlines())
         if words[0] in ("compact", "erase"):
             assert report["totals"]["cleaned"], err
         # the order of what is wrong with files depends on their paths

@@ -114,12 +114,6 @@ def test_something_is_on_the_terminal_within_a_second(sample: Path) -> None:
     assert any(each.first_s < limit_s for each in seen)
 
 
-def test_expire_through_a_pipe_has_neither_colours_nor_steps(sample: Path, request: pytest.FixtureRequest) -> None:
-    done = through_a_pipe("expire", sample, "--dry-run")
-    assert (done.returncode, done.stderr) == (0, "")
-    check_golden("expire-sample-pipe", timeless(done.stdout), request)
-
-
 @pytest.mark.slow
 @pytest.mark.spark
 def test_the_same_bytes_are_meant_by_a_run_and_a_comparison(tmp_path: Path) -> None:
