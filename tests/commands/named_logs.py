@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.certifier.story import CONFIG, Story, records
 from tests.dumping.segments import write_partition, write_segment
 from tests.erasure.test_erase_keys import write_odd
+from tests.files.layouts.exports import upload
 from tests.golden import AIVEN_OBJECTS, unpack_backup_sets, unpack_sample
 from tests.log.settings.guesses import jbod
 
@@ -62,6 +63,12 @@ def aiven_objects(here: Path) -> None:
     """``objects``: the sample's ``payments-0``, as Aiven's plugin stores it, by encoding."""
     with tarfile.open(AIVEN_OBJECTS) as archive:
         archive.extractall(here / "objects", filter="data")
+
+
+def uploads(here: Path, count: str) -> None:
+    """``in``: so many segments of ten records of ``orders-0``, as Kafka's ``LocalTieredStorage`` stores them."""
+    for number in range(int(count)):
+        upload(here / "in", range(10 * number, 10 * number + 10))
 
 
 def backup_sets(here: Path) -> None:

@@ -1,8 +1,9 @@
-"""The command line of the cleaner: requests, usage errors and exit codes."""
+"""Outcomes of runs that no call can bring about: errors of every kind, interrupts, a full disk."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,14 +12,23 @@ from pathlib import Path
 import pytest
 
 import compaction
-from compaction.commands import compact
+from compaction.cli.parser import APPLICATIONS
+from compaction.commands import compact, expire
 from compaction.config.request import Budget, CompactionRequest
 from compaction.engine_choice import EngineChoice
 from compaction.errors import CorruptLogError, LockedError
 from compaction.files import object_store
+from compaction.files.local import FreeSpace
 from compaction.report import LogReport, LogStatus
+from compaction.run import waves
+from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
+from tests.certifier.story import CONFIG, Story, records
+from tests.certifier.story import NOW_MS as STORY_MS
+from tests.commands.named_logs import two_topics
 from tests.executed import executed
+from tests.golden import unpack_sample
+from tests.local_passes import LocalPasses
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,9 +51,7 @@ class Run:
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     """A log directory with two topics."""
-    for name in ("orders-0", "orders-1", "sales-0", "__cluster_metadata-0"):
-        (tmp_path / "data" / name).mkdir(parents=True)
-        (tmp_path / "data" / name / "00000000000000000000.log").touch()
+    two_topics(tmp_path)
     return tmp_path / "data"
 
 
@@ -69,35 +77,10 @@ def test_directories_may_be_uris(log_dir: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("argv0", "program"),
-    [("kafka-log-compaction compact", "kafka-log-compaction compact"), ("/x/jobs/compact.py", "spark-submit jobs/compact.py")],
-)
-def test_the_help_shows_the_command_as_its_user_runs_it(
-    argv0: str, program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", [argv0])
-    assert compact.main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith(f"usage: {program} ")
-    assert f"\n    {program} --log-dir /var/lib/kafka" in shown
-    assert ("spark-submit jobs/" in shown) == (argv0[0] == "/")
-    assert compact.main(["--logdir", "x"]) == 2
-    assert capsys.readouterr().err == (
-        f"error: unrecognized arguments: --logdir; did you mean --log-dir? See {program} --help\n"
-    )
-
-
-def log_report(status: LogStatus, reason: str = "ratio 0.9") -> LogReport:
-    return LogReport("orders", 0, "/data", status, reason)
-
-
-@pytest.mark.parametrize(
     ("run", "code", "errors"),
     [
-        pytest.param(Run(), 0, "", id="nothing to do"),
-        pytest.param(Run(log_report(LogStatus.CLEANED)), 0, "", id="all cleaned"),
         pytest.param(
-            Run(log_report(LogStatus.CLEANED), log_report(LogStatus.FAILED, "x.log at byte 3:\nbroken")),
+            Run(LogReport("orders", 0, "/data", LogStatus.FAILED, "x.log at byte 3:\nbroken")),
             1, "error: orders-0: x.log at byte 3: broken\n", id="one failed",
         ),
         pytest.param(
@@ -123,29 +106,17 @@ def test_exit_code_and_errors_of_each_outcome(
 ) -> None:
     assert executed(compact, ["--log-dir", str(log_dir)], run) == code
     assert capsys.readouterr().err == errors
+    assert executed(compact, ["--log-dir", str(log_dir), "--verbose"], run) == code
+    assert ("Traceback (most recent call last)" in capsys.readouterr().err) is isinstance(run.error, Exception)
 
 
-def test_verbose_shows_the_stack_trace(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run(error=RuntimeError("boom"))
-    assert executed(compact, ["--log-dir", str(log_dir), "--verbose"], run) == 1
-    captured = capsys.readouterr().err
-    assert "Traceback (most recent call last)" in captured
-    assert captured.splitlines()[-1].startswith("error: RuntimeError: boom")
-
-
-def test_the_script_runs_from_any_directory_without_being_installed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("application", APPLICATIONS)
+def test_a_script_runs_from_any_directory_without_being_installed(application: str, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    script = str(ROOT / "jobs" / "compact.py")
-    done = subprocess.run(
-        [sys.executable, script, "--log-dir", "nowhere"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    call = [sys.executable, str(ROOT / "jobs" / f"{application}.py"), "--no-such-option"]
+    done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: nowhere: no such log directory; give one of the broker's log.dirs, or a copy of it\n"
+    assert re.fullmatch(f"error: .*; see spark-submit jobs/{application}.py --help\n", done.stderr, re.IGNORECASE)
 
 
 def test_the_metrics_of_a_failed_run_have_the_time_of_the_last_success(log_dir: Path, tmp_path: Path) -> None:
@@ -176,3 +147,32 @@ def test_an_interrupted_dry_run_does_not_speak_of_changes(log_dir: Path, capsys:
 def test_an_empty_path_in_python_is_named() -> None:
     with pytest.raises(compaction.UsageError, match="log_dirs: the path is empty; give a directory or a URI"):
         compaction.compact("")
+
+
+def test_a_copy_that_does_not_fit_is_refused_with_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = unpack_sample(tmp_path)
+    monkeypatch.setattr(waves, "free_space", lambda path: FreeSpace(1, (4 << 20) + 5000, 0))
+    assert expire.main(["--log-dir", str(logs), "--set", "cleanup.policy=delete", "--output-dir", str(tmp_path / "out")]) == 1
+    assert re.fullmatch(
+        rf"error: {tmp_path}/out: the copy takes [\d.]+ [kM]B, 5\.0 kB are free besides a margin of 4\.2 MB for"
+        r" checkpoints and journals; free some space and run again; nothing was written\n",
+        capsys.readouterr().err,
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == [logs.name]
+
+
+def test_a_result_in_place_that_does_not_hold_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    story = Story.cleaned(tmp_path)
+
+    def spoiled(_: EngineChoice, request: CompactionRequest) -> RunReport:
+        report = clean_logs(LocalPasses, request)
+        left = Story(tmp_path, story.before)
+        left.change(left.offset_of("unique-2"), records(lambda found: found[1:]))
+        return report
+
+    settings = [f"{name}={value}" for name, value in CONFIG.items()]
+    call = ["--log-dir", str(story.before), "--as-of-ms", str(STORY_MS), "--allow-keyless", "--verify", "--set", *settings]
+    assert executed(compact, call, spoiled) == 1
+    assert "record is missing though it is the last of its key" in capsys.readouterr().err

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +17,7 @@ from compaction.checkup import log_health
 from compaction.commands import doctor, warm_up
 from compaction.files.local import FreeSpace
 from tests.dumping.segments import write_segment
+from tests.files.test_lock import held_elsewhere
 from tests.golden import unpack_sample
 from tests.kafka.broker import Broker
 
@@ -101,21 +100,13 @@ def test_the_memory_is_that_of_the_container(monkeypatch: pytest.MonkeyPatch, tm
     assert machine.available_memory() is None
 
 
-def damaged(sample: Path) -> tuple[Path, int]:
-    """Damages a batch of the sample's orders-0 that is in an inactive segment: the segment, and the batch's position."""
-    path = sorted((sample / "orders-0").glob("*.log"))[1]
-    content = bytearray(path.read_bytes())
-    at = 12 + int.from_bytes(content[8:12], "big")
-    content[at + 70] ^= 1
-    path.write_bytes(content)
-    return path, at
-
-
 @pytest.mark.kafka
 def test_a_partition_that_a_real_broker_gave_up_is_named_with_the_cause(examine: Examine, tmp_path: Path) -> None:
     sample = unpack_sample(tmp_path)
-    path, at = damaged(sample)
+    # the second batch of an inactive segment has no length
+    path = sorted((sample / "orders-0").glob("*.log"))[1]
     content = bytearray(path.read_bytes())
+    at = 12 + int.from_bytes(content[8:12], "big")
     content[at + 8 : at + 12] = bytes(4)
     path.write_bytes(content)
     cleaning = {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": "200", "log.cleaner.dedupe.buffer.size": "4194304"}
@@ -141,20 +132,10 @@ def test_a_directory_in_use_and_a_full_disk_are_notes(
     monkeypatch.setattr(log_health, "free_space", lambda path: FreeSpace(1, 10, 1 << 40))
     for base in (0, 200):
         write_segment(tmp_log_dir / "orders-0", base)
-    lock = tmp_log_dir / ".lock"
-    lock.touch()
-    hold = (
-        "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX);print(1, flush=True); sys.stdin.read()"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", hold, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        assert holder.stdout is not None
-        holder.stdout.readline()
+    with held_elsewhere(tmp_log_dir) as holder:
         code, checks = examine("--log-dir", tmp_log_dir, *COMPACT)
-    finally:
-        holder.communicate()
     assert (code, checks["log-dir", "lock"]["state"], checks["log-dir", "free space"]["state"]) == (0, "note", "note")
-    assert f"process {holder.pid}" in checks["log-dir", "lock"]["found"]
+    assert f"process {holder}" in checks["log-dir", "lock"]["found"]
     assert "orders-0 may need up to" in checks["log-dir", "free space"]["found"]
 
 

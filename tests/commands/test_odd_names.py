@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from compaction.commands import compact, dry_run
 from compaction.policies.compare_policies import compare_with
 from compaction.run.compact import clean_logs
+from tests.commands.test_terminal_output import on_a_terminal as seen_on_a_terminal
 from tests.damage.valid_logs import NOW_MS, valid_log, write_log
 from tests.executed import executed
 from tests.kafka.encode import Batch, Record
@@ -53,25 +53,8 @@ def run(*arguments: str, command: str = "compact", **environment: str) -> subpro
 
 def on_a_terminal(*command: str) -> bytes:
     """The output of a command on a terminal, on which it draws nothing."""
-    ours, theirs = pty.openpty()
     # with colorama, which the suites install, numba ends a process on a terminal by resetting the colours
-    environment = {**os.environ, "TERM": "dumb", "NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING": "1"}
-    with subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        shown = b""
-        while data := _read(ours):
-            shown += data
-        process.wait()
-    os.close(ours)
-    return shown
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 1 << 16)
-    except OSError:
-        # the process closed the other end
-        return b""
+    return seen_on_a_terminal(80, command, TERM="dumb", NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING="1").text.encode()
 
 
 def test_report_and_metrics_of_a_run_have_all_names(

@@ -114,22 +114,6 @@ def test_something_is_on_the_terminal_within_a_second(sample: Path) -> None:
     assert any(each.first_s < limit_s for each in seen)
 
 
-def test_expire_through_a_pipe_has_neither_colours_nor_steps(sample: Path, request: pytest.FixtureRequest) -> None:
-    done = through_a_pipe("expire", sample, "--dry-run")
-    assert (done.returncode, done.stderr) == (0, "")
-    check_golden("expire-sample-pipe", timeless(done.stdout), request)
-
-
-def test_a_quiet_run_prints_one_line_and_a_verbose_one_its_steps_and_details(sample: Path) -> None:
-    quiet = through_a_pipe("expire", sample, "--dry-run", "--quiet")
-    assert (quiet.stdout.count("\n"), quiet.stderr) == (1, "")
-    assert quiet.stdout.startswith("dry run, nothing written: 16 logs: ")
-    verbose = through_a_pipe("expire", sample, "--dry-run", "--verbose")
-    steps = [line.split("s  ", 1)[1] for line in verbose.stderr.splitlines()]
-    assert steps == ["reading the call", f"looking for logs in {sample}", "reading 16 logs"]
-    assert "\n    removed: 3 expired segments of 12.5 kB\n" in verbose.stdout
-
-
 @pytest.mark.slow
 @pytest.mark.spark
 def test_the_same_bytes_are_meant_by_a_run_and_a_comparison(tmp_path: Path) -> None:
