@@ -49,7 +49,7 @@ from compaction.rules.plan import (
     explain_compaction,
     explain_deletion,
     freed_bytes,
-    plan_cleanup_policy,
+    plan_policy,
 )
 from compaction.run.cleaner import Cleaner, Limits, map_settings, slices_of
 from compaction.run.compact import keyless_refusal
@@ -160,7 +160,7 @@ def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: L
     now_ms, config, rules = request.base.as_of_ms, log.settings.topic, log.settings.kafka.rules
     try:
         active = request.base.include_active
-        plan = plan_cleanup_policy(log.view, config, now_ms=now_ms, include_active=active, rules=rules)
+        plan = plan_policy(log.view, config, now_ms=now_ms, include_active=active, rules=rules, expires=True)
     except Exception as error:
         return str(as_log_error(error, log.location.path))
     return PolicyCase(policy, now_ms, log.settings, fs, log.view, plan)
