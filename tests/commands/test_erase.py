@@ -18,6 +18,7 @@ from pyarrow import parquet
 from compaction.certifier import erased_keys
 from compaction.cli.parser import Parser
 from compaction.commands import erase, verify
+from compaction.errors import UsageError
 from compaction.files.durable import DurableSteps
 from compaction.formats import keys as key_list
 from compaction.formats.keys import KeyCriteria
@@ -66,12 +67,14 @@ def test_the_formats_are_those_of_key_lists() -> None:
 def test_keys_are_read_from_lines_and_columns(tmp_path: Path) -> None:
     text, table, rows = (tmp_path / name for name in ("keys.txt", "keys.parquet", "keys.csv"))
     text.write_bytes(b"a\n\nb\na\n")
-    columns = {"raw": pa.array([b"\xff", None, b""], pa.binary()), "name": ["x", "", None]}
+    columns = {"raw": pa.array([b"\xff", None, b""], pa.binary()), "name": ["x", "", None], "number": [1, 2, 3]}
     parquet.write_table(pa.table(columns), table)
     rows.write_text("id,other\n007,1\n,2\n7f,3\n", encoding="utf-8")
     assert keys_read("--keys", text, text) == [b"a", b"b"]
     assert keys_read("--keys", table, "--keys-column", "raw") == [b"\xff", b""]
     assert keys_read("--keys", table, "--keys-column", "name") == [b"x"]
+    with pytest.raises(UsageError, match="--keys-column: number has the type int64"):
+        keys_read("--keys", table, "--keys-column", "number")
     assert keys_read("--keys", rows, "--keys-column", "id") == [b"007", b"7f"]
     rows.write_text("id\n07\n\n7f\n", encoding="utf-8")
     assert keys_read("--keys", rows, "--keys-column", "id", "--keys-format", "hex") == [b"\x07", b"\x7f"]

@@ -73,12 +73,6 @@ def console(command: str, log_dir: Path, *options: object) -> list[object]:
     return [sys.executable, "-m", "jobs", command, "--log-dir", log_dir, *fixed, *options]
 
 
-def through_a_pipe(command: str, log_dir: Path, *options: object) -> subprocess.CompletedProcess[str]:
-    given = list(map(str, console(command, log_dir, *options)))
-    variables = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    return subprocess.run(given, cwd=ROOT, capture_output=True, text=True, check=False, env=variables)
-
-
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample, for commands that only read it."""
@@ -127,7 +121,8 @@ def test_the_same_bytes_are_meant_by_a_run_and_a_comparison(tmp_path: Path) -> N
     steps = [each for each in ("looking for logs in", "reading 16 logs", "starting Spark") if each in seen.text]
     assert len(steps) == 3
     setting = ("--set", "cleanup.policy=compact", "--include-active", "--engine", "spark")
-    run = through_a_pipe("compact", log_dir, *setting, "--output", "json", "--log-format", "json")
+    call = console("compact", log_dir, *setting, "--output", "json", "--log-format", "json")
+    run = subprocess.run(list(map(str, call)), cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     totals = json.loads(run.stdout)["totals"]
     assert [f"{totals[name] / 1000:.1f}" for name in ("disk_bytes_before", "disk_bytes_after")] == [first[1], first[3]]

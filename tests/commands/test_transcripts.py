@@ -10,16 +10,9 @@ from tests.commands.transcripts import Transcript, matches, transcripts
 
 
 @pytest.mark.parametrize(("file", "title"), transcripts())
-def test_calls(
-    file: str,
-    title: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfdbinary: pytest.CaptureFixture[bytes],
-    request: pytest.FixtureRequest,
-) -> None:
+def test_calls(file: str, title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     rewrite = request.config.getoption("--rewrite-golden")
-    Transcript(tmp_path, monkeypatch, capfdbinary).run(file, title, rewrite=rewrite)
+    Transcript(tmp_path, monkeypatch, request.getfixturevalue("capfdbinary")).run(file, title, rewrite=rewrite)
 
 
 def test_other_lines_do_not_match() -> None:
