@@ -39,7 +39,7 @@ from compaction.options import inputs
 from compaction.options.values import iso_time_ms
 from tests.commands import named_logs
 from tests.scenarios.language import parse
-from tests.scenarios.runner import append
+from tests.scenarios.runner import files
 
 CALLS = Path(__file__).with_name("calls")
 NAMES = {command.name for command in COMMANDS}
@@ -154,7 +154,9 @@ class Transcript:
             name, *arguments = rest.split()
             getattr(named_logs, name.replace("-", "_"))(self.here, *arguments)
         elif kind == "log":
-            append(self.here / rest, parse([*(line.strip() for line in below), "clean"]), 0)
+            partition = self.here / rest
+            partition.mkdir(parents=True, exist_ok=True)
+            files(partition, parse([*(line.strip() for line in below), "clean"]), 0)
         else:
             text = "".join(f"{line.removeprefix('  ')}\n" for line in below)
             (self.here / rest).write_text(text, encoding="utf-8")

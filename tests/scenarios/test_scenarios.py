@@ -15,8 +15,10 @@ from compaction.report import LogStatus
 from tests.certifier.certify import certify
 from tests.local_job import KAFKA, TopicConfigs, clean_locally, resolver_of
 from tests.memory import scratch
-from tests.scenarios.language import Scenario, files, parse, scenarios, with_answers
+from tests.scenarios.draw import draw
+from tests.scenarios.language import Scenario, files, parse, scenarios, sections, with_answers
 from tests.scenarios.plain import plainly
+from tests.scenarios.printer import printed
 from tests.scenarios.runner import (
     Outcomes,
     Way,
@@ -32,14 +34,15 @@ from tests.scenarios.runner import (
     rounds_of,
 )
 
-READ = {file: {name: one for name, one in scenarios(file).items() if not one.only_kafka} for file in files()}
+ALL = {file: {name: one for name, one in scenarios(file).items() if not one.needs_kafka} for file in files()}
+READ = {file: {name: one for name, one in found.items() if not one.version} for file, found in ALL.items()}
 #: a file is cleaned, or its segments are deleted
 FOUND = {file: found for file, found in READ.items() if not any(one.expires for one in found.values())}
 EXPIRED = {file: found for file, found in READ.items() if file not in FOUND}
 #: a version of each set of rules
 OLDER = "2.8", "3.0", "3.3", "3.9", "4.0"
-ANSWERS = {name: list(map(list, one.answers)) for found in FOUND.values() for name, one in found.items()}
-DELETIONS = {name: list(map(list, one.answers)) for found in EXPIRED.values() for name, one in found.items()}
+ANSWERS = {name: one.answers for found in FOUND.values() for name, one in found.items()}
+DELETIONS = {name: one.answers for found in EXPIRED.values() for name, one in found.items()}
 
 
 def certified(version: str) -> Way:
@@ -62,8 +65,8 @@ def answers(way: Way, read: Mapping[str, Mapping[str, Scenario]] = FOUND) -> Map
     left: dict[str, list[list[str]]] = defaultdict(list)
     with scratch() as root:
         for file, found in ((file, found) for file, found in read.items() if found):
-            for name, _, answer in rounds_of(root / file, found, way):
-                left[name].append(answer)
+            for each in rounds_of(root / file, found, way):
+                left[each.name].append(each.answer)
     return left
 
 
@@ -87,6 +90,26 @@ def test_the_result_is_certified(version: str) -> None:
     left = answers(certified(version))
     assert left.keys() == ANSWERS.keys()
     assert version != KAFKA or left == ANSWERS
+
+
+def test_the_answers_of_older_versions_are_those_by_their_rules() -> None:
+    older = {name: one for found in ALL.values() for name, one in found.items() if one.version}
+    assert older
+    for version in {one.version for one in older.values()}:
+        found = {name: one for name, one in older.items() if one.version == version}
+        assert answers(certified(version), {version: found}) == {name: one.answers for name, one in found.items()}
+
+
+@pytest.mark.parametrize("file", ALL)
+def test_a_printed_scenario_is_the_same_when_it_is_read(file: str) -> None:
+    for name, one in ALL[file].items():
+        ((read, lines),) = sections(printed(name, one))
+        assert (read, parse(lines)) == (name, one)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_drawn_scenario_is_printed(seed: int) -> None:
+    assert printed(f"seed{seed}", draw(seed)).count("\nclean at=") > 0
 
 
 @pytest.mark.parametrize("way", [expire_in_place, expire_in_copies], ids=lambda way: way.__name__)

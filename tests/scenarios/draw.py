@@ -1,24 +1,20 @@
-"""Stories of logs for the fuzzer: the appends before each round, and the settings of the round. All of it from a seed.
+"""Random scenarios, each from a seed: a random log, cut into the appends before each round, and the settings.
 
-The times of the rounds are the same for all stories, so that one run cleans many of them; a story takes part in some.
-A story can be written to a file and read again, batches as hexadecimal text.
+The times of the rounds are the same for all, so that one run cleans many logs; each has some of them.
 """
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from compaction.config.entries import MAX_RECORD
 from tests.oracle.random_logs import Flavour, RandomLog, random_log
+from tests.scenarios.language import KNOWN, Round, Scenario
+from tests.scenarios.writer import DAY, T
 
-START_MS = 1_700_000_000_000
-_LATEST_START_MS = START_MS + 100_000
-_DAY_MS = 86_400_000
+_LATEST_START_MS = T + 100_000
 NEWEST = (4, 4, 0)
 #: the first release whose cleaner keeps markers beside records with the keys of markers (KAFKA-14055)
 _KEEPS_MARKERS = (3, 0, 2)
@@ -28,87 +24,7 @@ _BOUND_BY_HIGH_WATERMARK = (3, 1)
 _SIZE_FIRST = (3, 0)
 _LARGEST_INDEX = "10485760"
 #: the times of the rounds: every log has been written by the first one
-ROUND_TIMES = tuple(START_MS + 400_000 + later for later in (0, 500, 1_000, 60_000, _DAY_MS, _DAY_MS + 999, 12 * _DAY_MS))
-
-
-@dataclass(frozen=True)
-class NewSegment:
-    """A segment's batches as appended, and the modification time that its file then gets."""
-
-    mtime_ms: int
-    batches: tuple[bytes, ...]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One round: its index in ``ROUND_TIMES``, the segments appended before it, and the broker's state.
-
-    The last segment is the active one. ``checkpoint`` is the cleaner's; the text ``end`` stands for the end of the last cleaned
-    round. ``killed``: the broker that appended did not shut down. ``lost`` names index files that are removed, by the index of
-    their segment in the log: ``2.index``. ``replays``: the newest producer snapshot is removed.
-    """
-
-    at: int
-    segments: tuple[NewSegment, ...] = ()
-    checkpoint: int | str | None = "end"
-    log_start_offset: int = 0
-    high_watermark: int | None = None
-    killed: bool = False
-    lost: tuple[str, ...] = ()
-    replays: bool = False
-
-    @property
-    def was_killed(self) -> bool:
-        """Whether a broker wrote something and was then killed."""
-        return self.killed and bool(self.segments)
-
-    @property
-    def now_ms(self) -> int:
-        """The time of the round."""
-        return ROUND_TIMES[self.at]
-
-
-@dataclass(frozen=True)
-class Story:
-    """One log. ``as_leader``: Kafka appends as a leader does, which sets offsets, timestamps and epoch of the batches.
-    ``version`` is the judge's, empty for the reference."""
-
-    name: str
-    config: Mapping[str, str] = field(default_factory=dict)
-    turns: tuple[Turn, ...] = ()
-    as_leader: bool = False
-    version: str = ""
-
-    @property
-    def topic_config(self) -> dict[str, str]:
-        """All topic-level settings."""
-        return {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", **self.config}
-
-    @property
-    def deletes(self) -> bool:
-        """Whether its policy also deletes."""
-        return "delete" in self.topic_config["cleanup.policy"]
-
-    @property
-    def knows_what_was_cleaned(self) -> bool:
-        """Whether no checkpoint is past the end of a round."""
-        return all(turn.checkpoint in (None, "end", 0) for turn in self.turns)
-
-    def write(self, path: Path) -> None:
-        """As a file."""
-        path.write_text(json.dumps(asdict(self), indent=1, default=bytes.hex) + "\n", encoding="utf-8")
-
-
-def read_story(path: Path) -> Story:
-    """A story from a file."""
-    story = json.loads(path.read_text(encoding="utf-8"))
-    turns = tuple(_turn(turn) for turn in story["turns"])
-    return Story(story["name"], story["config"], turns, story["as_leader"], story.get("version", ""))
-
-
-def _turn(fields: dict[str, Any]) -> Turn:
-    segments = (NewSegment(one["mtime_ms"], tuple(map(bytes.fromhex, one["batches"]))) for one in fields["segments"])
-    return Turn(**{**fields, "segments": tuple(segments), "lost": tuple(fields["lost"])})
+ROUND_TIMES = tuple(T + 400_000 + later for later in (0, 500, 1_000, 60_000, DAY, DAY + 999, 12 * DAY))
 
 
 def has_sparse_indexes(release: tuple[int, ...]) -> bool:
@@ -121,24 +37,24 @@ def limits_records(release: tuple[int, ...]) -> bool:
     return release >= (4, 4) or (4, 2, 2) <= release < (4, 3)
 
 
-def random_story(seed: int, release: tuple[int, ...] = NEWEST) -> Story:
-    """The story of this seed, without what the cleaner of that release handles against its own rules."""
-    return _Teller(seed, release).tell()
+def draw(seed: int, release: tuple[int, ...] = NEWEST) -> Scenario:
+    """The scenario of this seed, without what the cleaner of that release handles against its own rules."""
+    return _Drawer(seed, release).draw()
 
 
-def _without_offsets(turn: Turn) -> Turn:
-    checkpoint = turn.checkpoint if turn.checkpoint in (None, "end") else 0
-    return replace(turn, log_start_offset=0, high_watermark=None, checkpoint=checkpoint)
+def _without_offsets(round_: Round) -> Round:
+    checkpoint = round_.checkpoint if round_.checkpoint in (None, KNOWN) else 0
+    return replace(round_, log_start=0, high_watermark=None, checkpoint=checkpoint)
 
 
-class _Teller:
+class _Drawer:
     def __init__(self, seed: int, release: tuple[int, ...]) -> None:
         self.seed, self.release = seed, release
         self.rng = random.Random(f"story {seed}")
         self.as_leader = self.rng.random() < 0.2
         self.deletes = random.Random(f"policy {seed}").random() < 0.15
 
-    def tell(self) -> Story:
+    def draw(self) -> Scenario:
         rng = self.rng
         log = self._log()
         stages = [stage for stage in log.stages if stage.segments >= 2] or [log.stages[-1]]
@@ -146,12 +62,12 @@ class _Teller:
         grown[-1] = len(stages) - 1 if rng.random() < 0.7 else grown[-1]
         steps = [stages[at].segments for at in sorted(set(grown))]
         times = sorted(rng.sample(range(len(ROUND_TIMES)), min(len(ROUND_TIMES), len(steps) + rng.choice((0, 1, 2, 3)))))
-        turns: list[Turn] = []
+        rounds: list[Round] = []
         done = start = 0
         for number, at in enumerate(times):
             upto = steps[number] if number < len(steps) else done
             grows = upto > done
-            new = tuple(NewSegment(s.mtime_ms, tuple(b.raw for b in s.batches)) for s in log.segments[done:upto])
+            new = log.segments[done:upto]
             done = max(done, upto)
             known = log.segments[:done]
             start = self._log_start(start, known[-1].next_offset)
@@ -159,7 +75,7 @@ class _Teller:
             # mostly below the active segment, where it has an effect
             bound = known[-1].next_offset if rng.random() < 0.2 else known[-1].base_offset
             checkpoint = self._checkpoint(number, bound, grows=grows)
-            if number and log.producers and has_sparse_indexes(self.release) and checkpoint not in (None, "end"):
+            if number and log.producers and has_sparse_indexes(self.release) and checkpoint not in (None, KNOWN):
                 # inside a cleaned segment the index decides whether the map pass reads an ABORT marker before the checkpoint
                 checkpoint = 0
             # when Kafka recovers it replays from the log start, and then takes aborted data before it for committed; and when
@@ -168,24 +84,35 @@ class _Teller:
             if self.deletes:
                 # the log start is that of the last round, and both halves of the policy are checked
                 killed, lost = False, ()
-            if killed or any(turn.killed for turn in turns):
+            if killed or any(each.killed for each in rounds):
                 # when it recovers, Kafka loses which transactions ended past the high watermark
                 high = None
             if self.release < _BOUND_BY_HIGH_WATERMARK:
                 high = None
-            replays = rng.random() < 0.15 and not self.deletes and not any((killed, *(turn.killed for turn in turns)))
-            turns.append(Turn(at, new, checkpoint, start, high, killed, lost, replays))
+            replays = rng.random() < 0.15 and not self.deletes and not any((killed, *(each.killed for each in rounds)))
+            rounds.append(
+                Round(
+                    ROUND_TIMES[at],
+                    [[batch.raw for batch in segment.batches] for segment in new],
+                    {place: segment.mtime_ms for place, segment in enumerate(new)},
+                    checkpoint,
+                    start,
+                    high,
+                    killed,
+                    (*lost, *["newest.snapshot"] * replays),
+                )
+            )
         if self.as_leader:
             # a leader assigns other offsets than these batches have
-            turns = [_without_offsets(turn) for turn in turns]
-        config = self._config(log, turns)
-        if any(turn.killed for turn in turns):
+            rounds = list(map(_without_offsets, rounds))
+        config = self._config(log, rounds)
+        if any(each.killed for each in rounds):
             # Kafka refuses preallocated indexes over the bound
             config["segment.index.bytes"] = _LARGEST_INDEX
         if has_sparse_indexes(self.release):
             # the job rebuilds indexes with few entries, and groups are bound by the size of their indexes
             config["segment.index.bytes"] = _LARGEST_INDEX
-        return Story(f"seed{self.seed}", config, tuple(turns), self.as_leader)
+        return Scenario(rounds, config, as_leader=self.as_leader)
 
     def _log(self) -> RandomLog:
         rng = self.rng
@@ -212,7 +139,7 @@ class _Teller:
         if self.deletes:
             # a log that cannot be cleaned is unchanged here, and loses its expired segments in Kafka
             flavour = replace(flavour, spoiled=0.0)
-        start_ms = START_MS + rng.randrange(_LATEST_START_MS - START_MS)
+        start_ms = T + rng.randrange(_LATEST_START_MS - T)
         log = random_log(self.seed, flavour, start_ms)
         if log.producers and rng.random() < 0.3:
             # one of them expires exactly at the time of a later round
@@ -220,16 +147,16 @@ class _Teller:
             log = random_log(self.seed, flavour, start_ms)
         return log
 
-    def _some_age(self, log: RandomLog, turns: Sequence[Turn], *, first: bool = False) -> int:
+    def _some_age(self, log: RandomLog, rounds: Sequence[Round], *, first: bool = False) -> int:
         """About the time between a round and a segment's largest timestamp, or that of its ``first`` batch."""
         filled = [[batch.max_timestamp for batch in segment.batches] for segment in log.segments if segment.batches]
         times = [each[0] if first else max(each) for each in filled]
         time = times[0] if first and self.rng.random() < 0.5 else self.rng.choice(times)
-        return self.rng.choice(turns).now_ms - time + self.rng.choice((-1, 0, 0, 0, 1))
+        return self.rng.choice(rounds).now_ms - time + self.rng.choice((-1, 0, 0, 0, 1))
 
-    def _some_wait(self, turns: Sequence[Turn]) -> str:
+    def _some_wait(self, rounds: Sequence[Round]) -> str:
         """About the time between two rounds."""
-        early, late = sorted((self.rng.choice(turns).now_ms, self.rng.choice(turns).now_ms))
+        early, late = sorted((self.rng.choice(rounds).now_ms, self.rng.choice(rounds).now_ms))
         return str(max(late - early + self.rng.choice((-1, 0, 0, 1)), 0))
 
     def _interval(self) -> str:
@@ -243,11 +170,11 @@ class _Teller:
         place = rng.randrange(6)
         return rng.choice(((f"{place}.index",), (f"{place}.index", f"{place}.timeindex")))
 
-    def _checkpoint(self, number: int, bound: int, *, grows: bool) -> int | str | None:
+    def _checkpoint(self, number: int, bound: int, *, grows: bool) -> int | None:
         rng = self.rng
         draw = rng.random()
         if number:
-            return "end" if draw < (0.7 if grows else 0.05) else rng.choice((None, rng.randrange(bound + 1)))
+            return KNOWN if draw < (0.7 if grows else 0.05) else rng.choice((None, rng.randrange(bound + 1)))
         if draw < 0.6:
             return None
         return rng.randrange(bound + 3) if draw < 0.9 else 0
@@ -257,27 +184,27 @@ class _Teller:
             return before
         return self.rng.randrange(before, end_offset + 1)
 
-    def _config(self, log: RandomLog, turns: Sequence[Turn]) -> dict[str, str]:
+    def _config(self, log: RandomLog, rounds: Sequence[Round]) -> dict[str, str]:
         rng = self.rng
         config = {
             "internal.segment.bytes": rng.choice(("3000", "6000", "1048576", self._sum_of([len(s.log) for s in log.segments]))),
             "segment.index.bytes": rng.choice(("10485760", self._index_bound(log))),
             "index.interval.bytes": self._interval(),
-            "delete.retention.ms": rng.choice(("0", "1000000000", *([self._some_wait(turns)] * 3))),
+            "delete.retention.ms": rng.choice(("0", "1000000000", *([self._some_wait(rounds)] * 3))),
         }
         if rng.random() < 0.15:
             config["min.cleanable.dirty.ratio"] = rng.choice(("0.2", "0.5", "0.8"))
         if rng.random() < 0.4:
             bound = rng.choice(("min.compaction.lag.ms", "max.compaction.lag.ms"))
-            age = self._some_age(log, turns, first=bound == "max.compaction.lag.ms")
-            config[bound] = str(max(rng.choice((1, _DAY_MS, age, age, age, age)), 1))
+            age = self._some_age(log, rounds, first=bound == "max.compaction.lag.ms")
+            config[bound] = str(max(rng.choice((1, DAY, age, age, age, age)), 1))
             if bound == "max.compaction.lag.ms":
                 config["min.cleanable.dirty.ratio"] = rng.choice(("0", "0.9", "1"))
         if self.as_leader:
             config["compression.type"] = rng.choice(("producer", "gzip", "snappy", "lz4", "zstd", "uncompressed"))
             config["message.timestamp.type"] = rng.choice(("CreateTime", "CreateTime", "LogAppendTime"))
         if self.deletes:
-            config.update(self._retention(log, turns))
+            config.update(self._retention(log, rounds))
         if limits_records(self.release):
             # about the largest records of these logs
             limited = random.Random(f"record limit {self.seed}")
@@ -295,10 +222,10 @@ class _Teller:
         longest = max([*sizes, *(len(each.index) for each in log.segments)])
         return self.rng.choice((str(96 + 3 * longest), str(max(int(self._sum_of(sizes)), 24 + 2 * longest))))
 
-    def _retention(self, log: RandomLog, turns: Sequence[Turn]) -> dict[str, str]:
+    def _retention(self, log: RandomLog, rounds: Sequence[Round]) -> dict[str, str]:
         """``compact,delete`` with limits that some segments exceed."""
         rng = self.rng
-        longest = max(self._some_age(log, turns), 1)
+        longest = max(self._some_age(log, rounds), 1)
         sizes = [len(segment.log) for segment in log.segments]
         kept = sum(sizes[rng.randrange(len(sizes)) :]) + rng.choice((-1, 0, 1))
         by_time, by_size = {"retention.ms": str(longest)}, {"retention.bytes": str(kept)}
