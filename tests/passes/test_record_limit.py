@@ -25,11 +25,13 @@ COMPRESSED = FOUND["compressed-at-the-limit"]
 SIZE = int(COMPRESSED.config[MAX_RECORD])
 
 
-def cleaned(root: Path, scenario: Scenario, version: str = KAFKA, *, dry_run: bool = False, **config: str) -> LogReport:
+def cleaned(
+    root: Path, scenario: Scenario, version: str = KAFKA, *, dry_run: bool = False, limit: int | None = None
+) -> LogReport:
     """The report of the log ``t``."""
     (root / "t-0").mkdir(parents=True)
     files(root / "t-0", scenario, 0)
-    topics = {"t": {**scenario.topic_config, **config}}
+    topics = {"t": {**scenario.topic_config, **({} if limit is None else {MAX_RECORD: str(limit)})}}
     return clean_locally(root, scenario.rounds[0].now_ms, topics, kafka_version=version, dry_run=dry_run)["t"]
 
 
@@ -50,7 +52,7 @@ def test_the_reason_has_the_size_of_the_record_and_the_log_is_not_changed(tmp_pa
     [("4.3.1", 1, LogStatus.CLEANED), ("4.2.2", SIZE - 1, LogStatus.FAILED), ("4.2.2", SIZE, LogStatus.CLEANED)],
 )
 def test_versions_without_the_setting_take_any_record(tmp_path: Path, version: str, limit: int, status: LogStatus) -> None:
-    assert cleaned(tmp_path, COMPRESSED, version, **{MAX_RECORD: str(limit)}).status is status
+    assert cleaned(tmp_path, COMPRESSED, version, limit=limit).status is status
 
 
 def test_topics_without_a_limit_take_any_record(tmp_path: Path) -> None:
@@ -59,7 +61,7 @@ def test_topics_without_a_limit_take_any_record(tmp_path: Path) -> None:
 
 
 def test_a_comparison_and_a_dry_run_fail_the_log_under_that_policy_only(tmp_path: Path) -> None:
-    report = cleaned(tmp_path, COMPRESSED, dry_run=True, **{MAX_RECORD: str(SIZE - 1)})
+    report = cleaned(tmp_path, COMPRESSED, dry_run=True, limit=SIZE - 1)
     assert report.status is LogStatus.FAILED
     assert MAX_RECORD in report.reason
     policies = tuple(Policy.read(f"{MAX_RECORD}={limit}") for limit in (SIZE - 1, SIZE))
