@@ -23,7 +23,7 @@ begins a comment. Times are relative to the record at offset 0 (``3d``, ``-4h``,
 | ``bytes HEX`` | a batch that the other lines cannot express |
 | ``v0 KEYS [codec=C]``, ``v1 ...`` | a message set |
 | ``sent P KEYS [codec=C]``, ``plain P KEYS`` | a batch of producer P (``P.EPOCH``), in a transaction and not |
-| ``commit P``, ``abort P`` ``[time=T]`` | the marker that ends its transaction |
+| ``commit P``, ``abort P`` ``[time=T] [horizon=T]`` | the marker that ends its transaction |
 | ``gap N`` | skips offsets |
 | ``clean [at=TIME]`` | what is above is appended, and the log is cleaned: at 30d, then a millisecond before 31d, then at 31d |
 | ``expire`` | the same, but only segments are deleted by retention |
@@ -300,16 +300,17 @@ class _Parser:
     def _plain(self, producer: str, keys: str) -> None:
         self.segments[-1].append(self.writer.sent(_producer(producer), keys, transactional=False))
 
-    def _commit(self, producer: str, time: str = "") -> None:
-        self._end(producer, COMMIT, time)
+    def _commit(self, producer: str, **times: str) -> None:
+        self._end(producer, COMMIT, **times)
 
-    def _abort(self, producer: str, time: str = "") -> None:
-        self._end(producer, ABORT, time)
+    def _abort(self, producer: str, **times: str) -> None:
+        self._end(producer, ABORT, **times)
 
-    def _end(self, producer: str, kind: int, time: str) -> None:
+    def _end(self, producer: str, kind: int, time: str = "", horizon: str = "") -> None:
         (record,) = self.writer.records(".")
         at = T + time_of(time) if time else record.timestamp
-        self.segments[-1].append(marker(record.offset, at, _producer(producer), kind))
+        horizon_ms = T + time_of(horizon) if horizon else None
+        self.segments[-1].append(marker(record.offset, at, _producer(producer), kind, delete_horizon=horizon_ms))
 
     def _bytes(self, text: str) -> None:
         self.segments[-1].append(bytes.fromhex(text))

@@ -13,7 +13,7 @@ from tests.kafka.encode import ABORT
 from tests.local_job import TopicConfigs
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
 from tests.oracle.disk import write_partition
-from tests.oracle.records import NaiveBatch, decode
+from tests.oracle.records import KafkaRefuses, NaiveBatch, decode
 from tests.oracle.segments import NaiveSegment, write_segment
 from tests.scenarios.answers import Outcome
 from tests.scenarios.language import KNOWN, MTIME, Scenario
@@ -99,6 +99,14 @@ class PlainLog:
         assert result.end_offset == end
         self.segments, self.checkpoint = after_round(self.segments, result), end
 
+    def refusal(self, number: int) -> str:
+        """Why a round cannot be carried out; empty if it can."""
+        try:
+            self.clean(number, self.segments[-1].base_offset)
+        except KafkaRefuses as refusal:
+            return str(refusal)
+        return ""
+
 
 def plainly(found: Mapping[str, Scenario]) -> Way:
     """By the plain cleaner."""
@@ -111,9 +119,13 @@ def plainly(found: Mapping[str, Scenario]) -> Way:
             number = [each.now_ms for each in found[name].rounds].index(now_ms)
             state = found[name].answers[number][0]
             log.append(number)
-            end = None if state == "skipped" else int(state.rpartition(" ")[2])
-            cleaned[name] = Outcome(end)
-            if end is not None:
+            if state == "refused":
+                # before the end of the round is known
+                cleaned[name] = Outcome(None, refused=log.refusal(number))
+            elif state == "skipped":
+                cleaned[name] = Outcome(None)
+            else:
+                cleaned[name] = Outcome(end := int(state.rpartition(" ")[2]))
                 log.clean(number, end)
             shutil.rmtree(log_dir / f"{name}-0")
             write_partition(log_dir / f"{name}-0", log.segments)

@@ -98,7 +98,8 @@ class _Batches:
             return []
         gap, self.offset = batch.base_offset - self.offset, batch.next_offset
         (record,) = batch.records()
-        line = f"{kind} {batch.producer_id}.{batch.producer_epoch}{self._at(record)}"
+        horizon = "" if batch.delete_horizon_ms is None else f" horizon={_time(batch.delete_horizon_ms)}"
+        line = f"{kind} {batch.producer_id}.{batch.producer_epoch}{self._at(record)}{horizon}"
         return [*([f"gap {gap}"] if gap else []), line]
 
     def _at(self, record: NaiveRecord) -> str:
