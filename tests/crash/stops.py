@@ -12,8 +12,7 @@ from unittest.mock import patch
 from compaction.files.local import LocalFileSystem
 from compaction.run import destination
 from tests.crash.surroundings import Ended, run
-from tests.files.faults import Stopped
-from tests.trust.watched import CHANGES, Operation, WatchedFileSystem
+from tests.disk import CHANGES, Operation, Stopped, WatchedFileSystem
 
 #: what is appended to an output counts when it is closed
 _COUNTED = CHANGES - {"append", "append_copy", "link_sync"}

@@ -12,7 +12,7 @@ from compaction.files.local import LocalFileSystem
 from compaction.names import CLEAN_SHUTDOWN
 from tests.crash.surroundings import run, small_disk
 from tests.damage.valid_logs import valid_log, write_log
-from tests.trust.watched import Operation, WatchedFileSystem
+from tests.disk import Operation, WatchedFileSystem
 
 VALID = valid_log("none")
 

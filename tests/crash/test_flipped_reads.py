@@ -11,41 +11,28 @@ from compaction.files.filesystem import File
 from compaction.files.local import LocalFileSystem
 from tests.crash.surroundings import run
 from tests.damage.valid_logs import valid_log, write_log
+from tests.disk import WatchedFileSystem
 
 KINDS = ("none", "zstd", "v0-none", "v1-none", "v1-gzip", "mixed", "transactions")
 
 
-class TurnedReads(LocalFileSystem):
+class TurnedReads(WatchedFileSystem):
     """Once ``armed``, one bit of a file is flipped in each sequential read."""
 
     def __init__(self, name: str, position: int, bit: int) -> None:
+        super().__init__(LocalFileSystem())
         self.name, self.position, self.bit = name, position, bit
         self.armed = False
 
     def arm(self) -> None:
         self.armed = True
 
-    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
-        source = super().open(path, start, end, uncached=uncached)
-        return _Turned(source, self) if self.armed and end is not None and Path(path).name == self.name else source
-
-
-class _Turned(File):
-    def __init__(self, source: File, how: TurnedReads) -> None:
-        self._source, self._how = source, how
-
-    def size(self) -> int:
-        return self._source.size()
-
-    def pread(self, view: memoryview, position: int) -> int:
-        n = self._source.pread(view, position)
-        at = self._how.position - position
-        if 0 <= at < n:
-            view[at] ^= 1 << self._how.bit
+    def pread(self, path: str, source: File, view: memoryview, position: int) -> int:
+        n = super().pread(path, source, view, position)
+        at = self.position - position
+        if self.armed and Path(path).name == self.name and 0 <= at < n:
+            view[at] ^= 1 << self.bit
         return n
-
-    def close(self) -> None:
-        self._source.close()
 
 
 def outputs(log: Path) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import JOURNAL
 from tests.crash.surroundings import NOBODY, run
 from tests.damage.valid_logs import look_at, valid_log, write_log
-from tests.trust.watched import Operation, WatchedFileSystem
+from tests.disk import Operation, WatchedFileSystem
 
 VALID = valid_log("none")
 VICTIM = b"root's own"

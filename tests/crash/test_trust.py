@@ -20,10 +20,10 @@ from compaction.run.sizing import Sizes
 from tests.crash.surroundings import Ended, run
 from tests.damage.harm import reseal
 from tests.damage.valid_logs import ReadableFileSystem, look_at, valid_log, write_log
+from tests.disk import Before, Operation, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.log.logs import NOW_MS as BUILT_MS
 from tests.log.logs import build
-from tests.trust.watched import Before, Operation, WatchedFileSystem
 
 VALID = valid_log("none")
 #: so small that a segment is written in several parts

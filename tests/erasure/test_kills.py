@@ -14,8 +14,8 @@ from compaction.formats.keys import KeyCriteria
 from compaction.run import destination
 from compaction.run.run import Environment
 from tests.crash.stops import StoppingFiles, end_process
+from tests.disk import Stopped
 from tests.erasure.test_erase_keys import SALT, records_in, write_odd
-from tests.files.faults import Stopped
 from tests.local_job import logs_in, read_offsets, write_offsets
 from tests.local_passes import LocalPasses
 from tests.memory import scratch

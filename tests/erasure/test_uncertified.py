@@ -16,9 +16,9 @@ from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.errors import StorageError
 from compaction.run_report import RunReport
 from tests.crash.stops import end_process
+from tests.disk import Stopped
 from tests.erasure.test_erase_keys import write_odd
 from tests.executed import executed
-from tests.files.faults import Stopped
 from tests.local_passes import LocalPasses
 from tests.passes.random_cases import NOW_MS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -13,11 +13,11 @@ from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogEr
 from compaction.exports import new_export
 from compaction.exports.backup_writer import BackupTarget, write_set
 from compaction.exports.new_export import require_empty
-from compaction.files.filesystem import Output
 from compaction.files.local import LocalFileSystem
 from compaction.formats.backup import Compression, parse_manifest
 from compaction.log.discover import Selector
 from compaction.names import TopicPartition
+from tests.disk import Before, Operation, WatchedFileSystem
 from tests.kafka.encode import ABORT, COMMIT, Batch, Producer, Record, marker
 from tests.oracle.backup_segments import decode_segment
 
@@ -161,35 +161,22 @@ def test_what_an_old_set_says_of_partitions_without_records_is_kept(tmp_path: Pa
     assert written["orders"]["partitions"][1] == pruned
 
 
-class Recorder(LocalFileSystem):
-    """Records the changes of names, and what was made durable, in order."""
-
-    done: ClassVar[list[tuple[str, str]]] = []
-
-    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
-        self.done.append(("write", path))
-        return super().create(path, like, write_behind=write_behind)
-
-    def rename(self, source: str, target: str) -> None:
-        self.done.append(("rename", source))
-        super().rename(source, target)
-
-    def fsync_dir(self, path: str) -> None:
-        self.done.append(("fsync_dir", path))
-        super().fsync_dir(path)
+def watch(monkeypatch: pytest.MonkeyPatch, before: Before) -> None:
+    """Calls this before each operation on an export's files."""
+    monkeypatch.setattr(new_export, "LocalFileSystem", lambda: WatchedFileSystem(LocalFileSystem(), before))
 
 
 def test_the_names_of_all_files_are_durable_before_the_set_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some_log(tmp_path / "logs", "orders-0", batch(0, 40))
     some_log(tmp_path / "logs", "orders-1", batch(0, 40))
-    monkeypatch.setattr(new_export, "LocalFileSystem", Recorder)
-    monkeypatch.setattr(Recorder, "done", [])
+    done: list[tuple[str, str]] = []
+    watch(monkeypatch, lambda operation: done.append((operation.name, operation.path)))
     write_set(str(tmp_path / "logs"), BackupTarget(str(tmp_path / "b2"), segment_bytes=1000), 77)
-    appeared = next(at for at, (what, _) in enumerate(Recorder.done) if what == "rename")
-    last = {path.rpartition("/")[0]: at for at, (what, path) in enumerate(Recorder.done) if what == "write"}
+    appeared = next(at for at, (what, _) in enumerate(done) if what == "rename")
+    last = {path.rpartition("/")[0]: at for at, (what, path) in enumerate(done) if what == "create"}
     assert len(last) == 3
     for directory, at in last.items():
-        assert ("fsync_dir", directory) in Recorder.done[at:appeared]
+        assert ("fsync_dir", directory) in done[at:appeared]
 
 
 def test_a_record_larger_than_a_segment_is_written(tmp_path: Path) -> None:
@@ -214,12 +201,11 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, monkeypatch: pytest.M
     (sets / f".b3.{'0' * 32}.partial").mkdir()
     modes = []
 
-    class Watched(LocalFileSystem):
-        def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
+    def look(operation: Operation) -> None:
+        if operation.name == "create":
             modes.append([each.stat().st_mode & 0o777 for each in sets.iterdir() if each.name.startswith(".b2.")])
-            return super().create(path, like, write_behind=write_behind)
 
-    monkeypatch.setattr(new_export, "LocalFileSystem", Watched)
+    watch(monkeypatch, look)
     write_set(str(tmp_path / "logs"), BackupTarget(str(sets / "b2")), 77)
     assert modes == [[0o700], [0o700]]
     assert sorted(path.name for path in sets.iterdir()) == [f".b3.{'0' * 32}.partial", "b2"]

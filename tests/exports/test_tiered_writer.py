@@ -29,6 +29,7 @@ from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import BatchHeader
 from compaction.log.discover import Selector, discover
 from compaction.names import TopicPartition
+from tests.disk import Operation, WatchedFileSystem
 from tests.exports.test_aiven import read_all
 from tests.exports.test_local_tiered import offsets, read_log_files
 from tests.files.layouts.exports import (
@@ -420,36 +421,26 @@ def test_a_leader_that_goes_on_uploading_does_not_fail_the_run(tmp_path: Path) -
     assert told.startswith("2 segments, ")
 
 
-class Failing(LocalFileSystem):
-    """Its file of a number cannot be written."""
-
-    left = 0
-
-    def create(self, path: str, like: str | None, *, write_behind: bool = False):  # type: ignore[no-untyped-def]
-        Failing.left -= 1
-        if Failing.left == 0:
-            raise StorageError("no space", path=path)
-        return super().create(path, like, write_behind=write_behind)
-
-
-@pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Failing]]:
-    monkeypatch.setattr("compaction.exports.new_export.LocalFileSystem", Failing)
-    yield Failing
-
-
 @pytest.mark.parametrize(("layout", "count"), [("aiven", 6), ("local-tiered", 10)])
-def test_nothing_is_left_if_any_file_cannot_be_written(tmp_path: Path, failing: type[Failing], layout: str, count: int) -> None:
+def test_nothing_is_left_if_any_file_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, count: int
+) -> None:
+    left: Iterator[int] = iter(())
+
+    def fail(operation: Operation) -> None:
+        if operation.name == "create" and next(left, None) == 1:
+            raise StorageError("no space", path=operation.path)
+
+    monkeypatch.setattr("compaction.exports.new_export.LocalFileSystem", lambda: WatchedFileSystem(LocalFileSystem(), fail))
     for each in (range(10), range(10, 20)):
         upload(tmp_path / "in", each)
     copy = a_copy(tmp_path / "copy", [0, *range(10)], [10, 15])
     address = local_tiered(tmp_path / "in")
     for number in range(1, count + 1):
-        failing.left = number
+        left = iter(range(number, 0, -1))
         with pytest.raises(StorageError, match="no space"):
             write(copy, tmp_path / "out", layout, address)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "in"]
-    failing.left = 0
     write(copy, tmp_path / "out", layout, address)
     assert len(files(tmp_path / "out")) == count
 

@@ -11,7 +11,7 @@ from compaction.errors import StorageError
 from compaction.files.durable import DurableSteps, content_of, names_in, run_alone, run_in_step
 from compaction.files.local import LocalFileSystem
 from compaction.files.system_calls import WholeSync
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem, WatchedFileSystem
 
 MANY = 20
 
@@ -90,17 +90,6 @@ def test_an_error_that_a_work_does_not_handle_is_raised() -> None:
         run_alone(FaultyFileSystem(), (step for step in [names_in("/missing")]))
 
 
-class Counting(LocalFileSystem):
-    """Files of this machine; ``flushed`` are the paths that were flushed one by one."""
-
-    def __init__(self) -> None:
-        self.flushed: list[str] = []
-
-    def fsync(self, path: str) -> None:
-        self.flushed.append(path)
-        super().fsync(path)
-
-
 def waiting(path: Path) -> DurableSteps[str | None]:
     try:
         yield content_of(str(path))
@@ -111,11 +100,12 @@ def waiting(path: Path) -> DurableSteps[str | None]:
 
 def run_files(tmp_path: Path, count: int) -> tuple[list[str | None], list[str]]:
     """Waits for this many files, of which the fourth is missing: the results, and the paths flushed one by one."""
-    fs, paths = Counting(), [tmp_path / str(number) for number in range(count)]
+    fs, paths = WatchedFileSystem(LocalFileSystem()), [tmp_path / str(number) for number in range(count)]
     for number, path in enumerate(paths):
         if number != 3:
             path.write_bytes(b"abc")
-    return run_in_step(fs, [str(tmp_path)], [waiting(path) for path in paths]), fs.flushed
+    results = run_in_step(fs, [str(tmp_path)], [waiting(path) for path in paths])
+    return results, [operation.path for operation in fs.log if operation.name == "fsync"]
 
 
 def test_many_files_are_flushed_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from compaction.names import (
     RECOVERY_POINTS,
     TopicPartition,
 )
-from tests.files.faults import FaultyFileSystem, Stopped, crash_states
+from tests.disk import FaultyFileSystem, Operation, Stopped, WatchedFileSystem, crash_states
 
 A, B = TopicPartition("a", 0), TopicPartition("b.c", 12)
 PATH = f"/logs/{CLEANER_OFFSETS}"
@@ -147,37 +147,26 @@ def test_a_crash_at_any_operation_leaves_the_old_or_the_new_file(before: bytes |
     assert len(seen) == 2
 
 
-class Slow(FaultyFileSystem):
-    """Takes a while to sync a file, as a disk does."""
-
-    def fsync(self, path: str) -> None:
+def syncs_slowly(operation: Operation) -> None:
+    """As a disk does."""
+    if operation.name == "fsync":
         time.sleep(0.01)
-        super().fsync(path)
 
 
 def test_changes_of_many_threads_are_batched_into_few_writes() -> None:
-    fs, logs = Slow(), [TopicPartition("t", number) for number in range(200)]
-    fs.mkdir("/logs")
+    fs, logs = WatchedFileSystem(log_dir(), syncs_slowly), [TopicPartition("t", number) for number in range(200)]
     files = CheckpointFiles(fs)
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda tp: run_alone(fs, files.change("/logs", CLEANER_OFFSETS, Change(tp, tp.partition))), logs))
     assert read_checkpoints(fs, "/logs").cleaner_offsets == {tp: tp.partition for tp in logs}
-    assert sum(step.startswith("rename") for step in fs.log) <= 100
+    assert sum(step.name == "rename" for step in fs.log) <= 100
     assert fs.read_bytes(PATH).decode().splitlines()[2:] == [f"t {number} {number}" for number in range(200)]
 
 
 def test_an_entry_is_returned_during_a_write_without_reading_the_file_again() -> None:
-    class Counting(Slow):
-        reads = 0
-
-        def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-            self.reads += path == PATH
-            return super().read_bytes(path, start, length)
-
     logs = [TopicPartition("t", number) for number in range(200)]
-    fs = Counting()
-    fs.mkdir("/logs")
-    fs.put(PATH, format_offset_checkpoint({tp: tp.partition for tp in logs}).encode())
+    offsets = format_offset_checkpoint({tp: tp.partition for tp in logs})
+    fs = WatchedFileSystem(log_dir(cleaner_offset_checkpoint=offsets.encode()), syncs_slowly)
     files = CheckpointFiles(fs)
 
     def move(tp: TopicPartition) -> int | None:
@@ -189,7 +178,7 @@ def test_an_entry_is_returned_during_a_write_without_reading_the_file_again() ->
         assert list(pool.map(move, logs)) == list(range(200))
     assert read_checkpoints(fs, "/logs").cleaner_offsets == dict.fromkeys(logs, 1000)
     # once by the run, once by the line above
-    assert fs.reads == 2
+    assert sum((step.name, step.path) == ("read", PATH) for step in fs.log) == 2
 
 
 def test_a_change_is_durable_on_return() -> None:
@@ -233,14 +222,11 @@ def test_all_waiting_threads_fail_on_a_malformed_file() -> None:
 
 
 def test_an_unreadable_checkpoint_is_damage_of_its_directory() -> None:
-    class Broken(FaultyFileSystem):
-        def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-            raise StorageError("cannot read: Input/output error", path=path)
+    def broken(operation: Operation) -> None:
+        if operation.name == "read":
+            raise StorageError("cannot read: Input/output error", path=operation.path)
 
-    fs = Broken()
-    fs.mkdir("/logs")
-    fs.write_file(PATH, b"0\n0\n")
-    found = read_checkpoints(fs.settle(), "/logs")
+    found = read_checkpoints(WatchedFileSystem(log_dir(cleaner_offset_checkpoint=b"0\n0\n"), broken), "/logs")
     assert [str(error) for error in found.damage] == [f"{PATH}: cannot read: Input/output error"]
     with pytest.raises(StorageError):
         found.require_valid()

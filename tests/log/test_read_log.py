@@ -15,7 +15,7 @@ from compaction.log.checkpoint_store import Checkpoints
 from compaction.log.read_log import ReadOptions, read_log
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition, segment_file
 from compaction.rules.log_view import AbortedTxn, LogView
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem
 from tests.kafka.encode import Legacy, Record
 from tests.log.logs import (
     NOW_MS,

@@ -9,7 +9,7 @@ import pytest
 from compaction.files.filesystem import join
 from compaction.log.read_log import ByteRange, cut_segment, read_segments
 from compaction.names import INDEX, LOG, segment_file
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem
 from tests.log.logs import data_segment, location
 
 PATH = location("/logs").path

@@ -12,7 +12,7 @@ from compaction.files.durable import run_alone
 from compaction.files.filesystem import join
 from compaction.names import INDEX, LOG
 from compaction.output.journal import JOURNAL, Journal, JournalGroup, Source, read_journal, remove_journal, write_journal
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem
 
 PATH = "/logs/orders-0"
 FILES = (FileDigest(LOG, 70, "ab" * 16, 5), FileDigest(INDEX, 8, "cd" * 16, 6))

@@ -21,7 +21,7 @@ from compaction.output.finished import FINISHED, layout, remove_leftovers, requi
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
 from compaction.recovery.recover import recover_log
-from tests.files.faults import FaultyFileSystem, Stopped, crash_states
+from tests.disk import FaultyFileSystem, Stopped, crash_states
 from tests.log.logs import TOPIC, build, data_batch, data_segment, location, put_snapshot, served, tree
 from tests.output.requests import copying
 

@@ -12,7 +12,7 @@ from compaction.files.filesystem import File
 from compaction.names import LOG
 from compaction.output import segment_writer
 from compaction.output.segment_writer import ReadBack
-from tests.files.faults import FaultyFileSystem, MemorySource
+from tests.disk import FaultyFileSystem, MemorySource
 from tests.kafka.encode import Batch, Record
 
 PATH = "/logs/0.log"

@@ -18,7 +18,7 @@ from compaction.names import DELETED, LEADER_EPOCHS, LOG_STARTS
 from compaction.output.segment_files import delete_segments
 from compaction.recovery.recover import recover_log
 from compaction.rules.segment_retention import DeletionCause, DeletionPlan, Removal
-from tests.files.faults import FaultyFileSystem, Stopped, crash_states
+from tests.disk import FaultyFileSystem, Stopped, crash_states
 from tests.log.broker_model import start_broker
 from tests.log.logs import NOW_MS, TOPIC, data_segment, location, put_snapshot, served
 

@@ -7,7 +7,7 @@ import pytest
 from compaction.files.filesystem import join
 from compaction.names import CLEAN, DELETED, SNAPSHOT, SWAP
 from compaction.output.segment_files import any_log, change_suffixes, discard_unfinished, is_unfinished, remove_deleted
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem
 from tests.log.logs import data_segment
 
 PATH = "/logs/orders-0"

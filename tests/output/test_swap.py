@@ -33,7 +33,7 @@ from compaction.output.swap import SwapGroup, finish_group, replace_segments, so
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.recovery.recover import recover_log
 from compaction.rules.log_view import AbortedTxn
-from tests.files.faults import FaultyFileSystem, Stopped, crash_states
+from tests.disk import FaultyFileSystem, Stopped, crash_states
 from tests.log.broker_model import start_broker
 from tests.log.logs import (
     TOPIC,

@@ -12,7 +12,7 @@ import pytest
 from compaction.files.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS
 from compaction.recovery.recover import recover_log
-from tests.files.faults import FaultyFileSystem, Stopped, crash_states
+from tests.disk import FaultyFileSystem, Stopped, crash_states
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.log.logs import NOW_MS, location, served, tree

@@ -11,7 +11,7 @@ from compaction.files.contents import FileDigest
 from compaction.files.filesystem import FileRange
 from compaction.names import LOG
 from compaction.output.segment_writer import SegmentCheck, copy_verified
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
 from tests.log.logs import data_batch
 
 BATCHES = [data_batch(offset) for offset in (3, 5, 9)]
@@ -94,14 +94,12 @@ def test_a_damaged_batch_is_not_copied() -> None:
 
 
 def test_a_copy_that_the_device_returns_differently_is_an_error() -> None:
-    class Corrupting(FaultyFileSystem):
-        def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-            super().copy(source, target, start, length)
-            self.put(target, FLIPPED)
+    def corrupt(operation: Operation) -> None:
+        if operation.path == "/logs/target":
+            copied.put("/logs/target", FLIPPED)
 
-    fs = Corrupting()
-    fs.mkdir("/logs")
-    fs.put("/logs/source", DATA)
+    copied = disk(DATA)
+    fs = WatchedFileSystem(copied, corrupt)
     with pytest.raises(StorageError, match="other bytes than were written"):
         copy_verified(fs, fs, FileRange("/logs/source", 0, len(DATA)), "/logs/target")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compaction.files.filesystem import join
 from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem
 from tests.log.logs import Built, data_segment, location
 
 HERE = location("/logs")

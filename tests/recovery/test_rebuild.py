@@ -17,7 +17,7 @@ from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.recovery.indexes import rebuild_indexes
 from compaction.recovery.recover import recover_log
 from compaction.rules.log_view import AbortedTxn
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem
 from tests.log.logs import (
     NOW_MS,
     Built,

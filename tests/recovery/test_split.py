@@ -12,7 +12,7 @@ from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.output.segment_writer import new_suffix
 from compaction.recovery.recover import recover_log, split_segment
 from compaction.rules.log_view import AbortedTxn
-from tests.files.faults import FaultyFileSystem, Stopped, crash_states
+from tests.disk import FaultyFileSystem, Stopped, crash_states
 from tests.log.broker_model import start_broker
 from tests.log.logs import Built, build, data_batch, data_segment, location, served, tree
 

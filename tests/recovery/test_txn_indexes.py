@@ -13,7 +13,7 @@ from compaction.log.checkpoint_store import Checkpoints
 from compaction.names import TXNINDEX
 from compaction.recovery.recover import recover_log
 from compaction.rules.log_view import AbortedTxn
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem
 from tests.log.logs import NOW_MS, TOPIC, Built, build, data_segment, marker, put_snapshot, tree, txn_batch
 from tests.recovery.small_logs import HERE, PATH, log_with, name
 

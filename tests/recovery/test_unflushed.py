@@ -12,7 +12,7 @@ from compaction.log.checkpoint_store import Checkpoints
 from compaction.log.read_log import read_segments
 from compaction.names import INDEX, LEADER_EPOCHS, TIMEINDEX
 from compaction.recovery.recover import recover_log
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem
 from tests.log.logs import TOPIC, build, data_batch, data_segment, tree
 from tests.recovery.small_logs import HERE, PATH, SMALL, log_with, name
 

@@ -9,7 +9,7 @@ from compaction.files.durable import run_alone
 from compaction.files.overlay import OverlayFileSystem
 from compaction.recovery.recover import recover_log, write_repairs
 from compaction.rules.log_view import Segment
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem
 from tests.log.logs import data_batch, tree
 from tests.recovery.test_split import FAR, HERE, log_with, overflowing
 

@@ -19,13 +19,12 @@ from compaction.run import waves
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run_report import RunReport
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.local_job import KAFKA, logs_in, resolver_of
 from tests.local_passes import LocalPasses
 from tests.log.logs import NOW_MS, build
 from tests.trust.scenes import of_a_process_that_is_over
-from tests.trust.watched import Operation, WatchedFileSystem
 
 LOG_DIR = "/memory/logs"
 _BLOCK_BYTES = 4096

@@ -10,8 +10,8 @@ from compaction.report import LogReport, LogStatus, RunStatus
 from compaction.run import waves
 from compaction.run_report import RunReport
 from compaction.screen.amounts import size
+from tests.disk import Operation
 from tests.run.small_disk import SmallDisk, cleaned_logs, files_of
-from tests.trust.watched import Operation
 
 LOGS = 6
 #: enough for all

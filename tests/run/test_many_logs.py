@@ -28,11 +28,11 @@ from compaction.run.compact import clean_logs
 from compaction.run.log import skipped_report
 from compaction.run.prepare import LogAccess, LogReadTask, ParallelRead, prepare, read_without_recovery
 from compaction.run.run import Environment, parallel_read
+from tests.disk import WatchedFileSystem
 from tests.local_job import KAFKA, resolver_of
 from tests.local_passes import LocalPasses
 from tests.log.logs import NOW_MS
 from tests.log.many_logs import topic_partitions, write_many_logs
-from tests.trust.watched import WatchedFileSystem
 
 T = TypeVar("T")
 R = TypeVar("R")

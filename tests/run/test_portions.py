@@ -18,10 +18,9 @@ from compaction.report import LogStatus
 from compaction.run import waves
 from compaction.run.log import Log
 from compaction.run_report import RunReport
-from tests.files.faults import FaultyFileSystem, Stopped
+from tests.disk import FaultyFileSystem, Operation, Stopped
 from tests.oracle.records import decode
 from tests.run.small_disk import LOG_DIR, SmallDisk, cleaned_logs, disk_of, files_of, used_bytes
-from tests.trust.watched import Operation
 
 SEGMENTS = 12
 #: groups have two segments

@@ -28,13 +28,12 @@ from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run_report import RunReport
 from tests.crash.stops import StoppingFiles
-from tests.files.faults import Stopped
+from tests.disk import Operation, Stopped, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.local_job import read_offsets, request_for, write_offsets
 from tests.local_passes import LocalPasses
 from tests.log.logs import NOW_MS, build
 from tests.oracle.records import decode
-from tests.trust.watched import Operation, WatchedFileSystem
 
 FS = LocalFileSystem()
 COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "index.interval.bytes": "1"}

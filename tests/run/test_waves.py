@@ -16,9 +16,8 @@ from compaction.run import waves
 from compaction.run_report import RunReport
 from compaction.screen.amounts import size
 from compaction.screen.steps import STEPS, WAVE, WaveProgress
-from tests.files.faults import Stopped
+from tests.disk import Operation, Stopped
 from tests.run.small_disk import SmallDisk, cleaned_logs, files_of, topics, used_bytes
-from tests.trust.watched import Operation
 
 LOGS = 12
 #: the outputs of all logs take three times this share

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from compaction.files.filesystem import join
 from compaction.names import DELETED, LOCK
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem
 from tests.log.broker_model import start_broker
 from tests.log.logs import served
 from tests.trust.scenes import LOG_DIR, OUTPUT_DIR, Ended, Kind, log_path, made

@@ -23,10 +23,9 @@ from functools import cache
 from typing import NamedTuple, TypeVar
 
 from compaction.files.filesystem import storage_errors
-from tests.files.faults import FaultyFileSystem, Stopped
+from tests.disk import CHANGES, GROWS, FaultyFileSystem, Operation, Stopped, WatchedFileSystem
 from tests.trust.checks import after_broker, after_next_run, after_run
 from tests.trust.scenes import KINDS, Ended, Kind
-from tests.trust.watched import CHANGES, GROWS, Operation, WatchedFileSystem
 
 T = TypeVar("T")
 
@@ -83,7 +82,7 @@ class FailingFileSystem(WatchedFileSystem):
         super().__init__(disk)
         self.disk, self.fault = disk, fault
 
-    def _do(self, operation: Operation, action: Callable[[], T]) -> T:
+    def carry_out(self, operation: Operation, action: Callable[[], T]) -> T:
         if operation.number == self.fault.stop_at:
             raise Stopped
         if not self.fault.hits(operation):

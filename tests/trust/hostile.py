@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from compaction.files.filesystem import Output
-from compaction.files.local import LocalFileSystem
 from tests.crash.surroundings import run
 from tests.damage.valid_logs import valid_log, write_log
+from tests.disk import Operation
 
+_CREATES = frozenset(("create", "write_file", "link", "copy", "rename", "second name", "mkdir"))
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
@@ -56,43 +56,10 @@ def make_logs(place: Path) -> Path:
     return place
 
 
-class Recording(LocalFileSystem):
-    """Records the names of created files."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
-        self.names.add(path)
-        super().write_file(path, data, like=like, mtime_ns=mtime_ns)
-
-    def link_new(self, path: str, data: bytes, like: str) -> bool:
-        self.names.add(path)
-        return super().link_new(path, data, like)
-
-    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
-        self.names.add(path)
-        return super().create(path, like, write_behind=write_behind)
-
-    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-        self.names.add(target)
-        super().copy(source, target, start, length)
-
-    def rename(self, source: str, target: str) -> None:
-        self.names.add(target)
-        super().rename(source, target)
-
-    def link(self, source: str, target: str) -> bool:
-        self.names.add(target)
-        return super().link(source, target)
-
-    def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
-        self.names.add(path)
-        super().mkdir(path, like, private=private)
-
-    def predictable(self, below: Path) -> list[str]:
-        """The predictable names, relative to a directory."""
-        return sorted({os.path.relpath(name, below) for name in self.names if not _TOKEN.search(name) and Path(name) != below})
+def predictable(operations: Sequence[Operation], below: Path) -> list[str]:
+    """The predictable names that were created, relative to a directory."""
+    names = {each.target or each.path for each in operations if each.name in _CREATES}
+    return sorted({os.path.relpath(name, below) for name in names if not _TOKEN.search(name) and Path(name) != below})
 
 
 def plant(place: Path, target: Path) -> None:

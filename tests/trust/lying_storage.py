@@ -37,11 +37,10 @@ from compaction.formats.message_set import iter_batches
 from compaction.formats.primitives import FormatError
 from compaction.names import DELETED, LEADER_EPOCHS, LOG, META_PROPERTIES
 from compaction.output.journal import JOURNAL
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
 from tests.log.broker_model import start_broker
 from tests.trust.checks import Tree, difference, tree, undisturbed
 from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path
-from tests.trust.watched import Operation, WatchedFileSystem
 
 T = TypeVar("T")
 _READS = frozenset(("read", "pread"))
@@ -109,7 +108,7 @@ class LyingFileSystem(WatchedFileSystem):
         self._at, self._chance, self._injected = at, chance, False
         self._past: dict[str, list[bytes]] = {}
 
-    def _do(self, operation: Operation, action: Callable[[], T]) -> T:
+    def carry_out(self, operation: Operation, action: Callable[[], T]) -> T:
         self._remember(operation)
         if self._injected or operation.number < self._at:
             self._notice(operation)

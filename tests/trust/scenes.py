@@ -29,12 +29,11 @@ from compaction.run.expire import delete_old_segments
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
-from tests.files.faults import FaultyFileSystem, Stopped
+from tests.disk import FaultyFileSystem, Operation, Stopped, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.local_job import KAFKA, TopicConfigs, logs_in, resolver_of
 from tests.local_passes import LocalPasses
 from tests.log.logs import NOW_MS, Built, build, marker, put_snapshot
-from tests.trust.watched import WatchedFileSystem
 
 LOG_DIR, OUTPUT_DIR = "/memory/logs", "/memory/out/cleaned"
 #: beyond the range of an index with base offset 0
@@ -257,18 +256,10 @@ KINDS = (
 )
 
 
-class _Killed(WatchedFileSystem):
+def _stop_in_second_group(operation: Operation) -> None:
     """Stops a run once sources of the second group of a log are ``.deleted``."""
-
-    def rename(self, source: str, target: str) -> None:
-        if target.endswith(".log.deleted") and f"{FAR:020d}" in target:
-            raise Stopped
-        super().rename(source, target)
-
-    def link(self, source: str, target: str) -> bool:
-        if target.endswith(".log.deleted") and f"{FAR:020d}" in target:
-            raise Stopped
-        return super().link(source, target)
+    if operation.target.endswith(".log.deleted") and f"{FAR:020d}" in operation.target:
+        raise Stopped
 
 
 @cache
@@ -278,7 +269,7 @@ def _start(kind: Kind) -> FaultyFileSystem:
         # one log at a time: a killed run has one unfinished swap for each thread
         for topic in kind.topics:
             try:
-                kind._replace(topics=(topic,), half_done=None).run(_Killed(disk))
+                kind._replace(topics=(topic,), half_done=None).run(WatchedFileSystem(disk, _stop_in_second_group))
             except Stopped:
                 disk = disk.after_kill()
             else:

@@ -14,10 +14,10 @@ from compaction.files.filesystem import join
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import TRANSACTIONAL, RecordBatch
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SEGMENT_KINDS, SWAP, TIMEINDEX, TXNINDEX, segment_file
-from tests.files.faults import Inode
+from tests.disk import Inode
 from tests.log.broker_model import start_broker
-from tests.trust.shared_disk import ActorFiles
 from tests.trust.simulated_logs import KEYS, PATH, History, bases, batch
+from tests.trust.turns import ActorFiles
 
 
 @dataclass(frozen=True)

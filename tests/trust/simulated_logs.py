@@ -13,7 +13,7 @@ from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import TRANSACTIONAL, RecordBatch
 from compaction.names import CLEANER_OFFSETS, LOG, TXNINDEX, segment_file
 from compaction.rules.log_view import AbortedTxn
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.log.logs import NOW_MS, TOPIC, Built, build, marker
 

@@ -45,14 +45,13 @@ from compaction.run import waves
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run_report import RunReport
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.log.logs import NOW_MS, TOPIC
-from tests.trust.shared_disk import ActorFiles, Killed, LockTable
 from tests.trust.simulated_broker import Broker, Habits
 from tests.trust.simulated_logs import LOG_DIR, PATH, History, put_log, served
-from tests.trust.turns import Actor, Schedule
+from tests.trust.turns import Actor, ActorFiles, Killed, LockTable, Schedule
 
 WORKING, ADVISORY, LOST, UNGUARDED = "working", "advisory", "lost", "unguarded"
 MODES = (WORKING, ADVISORY, LOST)

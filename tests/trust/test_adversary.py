@@ -19,6 +19,7 @@ from typing import NoReturn
 import pytest
 import xxhash
 
+from compaction.files.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from compaction.output.journal import JOURNAL
 from compaction.run.compact import clean_logs
@@ -26,9 +27,10 @@ from compaction.run.expire import delete_old_segments
 from compaction.run.run import Environment
 from tests.crash.surroundings import NOBODY, run
 from tests.damage.valid_logs import NOW_MS, look_at
+from tests.disk import WatchedFileSystem
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
-from tests.trust.hostile import Recording, make_logs, make_victims, plant, run_quietly, seen
+from tests.trust.hostile import make_logs, make_victims, plant, predictable, run_quietly, seen
 
 SETTINGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
@@ -51,7 +53,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 def names_of_a_run(place: Path, kind: str) -> list[str]:
     """The predictable names that a run of a kind creates, relative to ``place``, where the logs are in ``data``."""
-    files, logs = Recording(), make_logs(place / "data")
+    files, logs = WatchedFileSystem(LocalFileSystem()), make_logs(place / "data")
     request = request_for(logs, NOW_MS, {"aside": SETTINGS, "subject": SETTINGS})
     if kind == "expire":
         deleting = {"cleanup.policy": "delete", "retention.ms": "1"}
@@ -61,7 +63,7 @@ def names_of_a_run(place: Path, kind: str) -> list[str]:
         clean_logs(LocalPasses, replace(request, output_dir=str(place / "out")), Environment(files))
     else:
         clean_logs(LocalPasses, request, Environment(files))
-    return files.predictable(place)
+    return predictable(files.log, place)
 
 
 @pytest.mark.parametrize("kind", ["in place", "copy", "expire"])

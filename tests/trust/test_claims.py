@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from compaction.errors import LockedError, StorageError
 from compaction.files.local import LocalFileSystem
 from compaction.log import access as claims
 from compaction.log.access import Claim, Identity
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
 
 LOG_DIR = "/logs"
 
@@ -31,32 +30,20 @@ def over(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return tokens
 
 
-class Interrupted(FaultyFileSystem):
-    """Calls ``between`` once, just before the next claim is created."""
-
-    between: Callable[[], None] | None = None
-
-    def link_new(self, path: str, data: bytes, like: str) -> bool:
-        between, self.between = self.between, None
-        if between is not None:
-            between()
-        return super().link_new(path, data, like)
-
-
 def test_a_live_run_keeps_its_claim_when_a_lower_number_becomes_free(over: set[str]) -> None:
-    fs = Interrupted()
+    fs = FaultyFileSystem()
     over.add("dead")
     fs.mkdir(LOG_DIR)
     Claim.take(fs, LOG_DIR, run("dead"))
     living: list[Claim] = []
 
-    def another_run_ends_and_a_third_one_begins() -> None:
-        Claim.take(fs, LOG_DIR, run("short")).release()
-        living.append(Claim.take(fs, LOG_DIR, run("third")))
+    def another_run_ends_and_a_third_one_begins(operation: Operation) -> None:
+        if operation.name == "link" and not living:
+            Claim.take(fs, LOG_DIR, run("short")).release()
+            living.append(Claim.take(fs, LOG_DIR, run("third")))
 
-    fs.between = another_run_ends_and_a_third_one_begins
     with pytest.raises(LockedError, match="claimed by another run"):
-        Claim.take(fs, LOG_DIR, run("slow"))
+        Claim.take(WatchedFileSystem(fs, another_run_ends_and_a_third_one_begins), LOG_DIR, run("slow"))
     living[0].require()
     assert fs.listdir(LOG_DIR) == [".compaction-run.00000001"]
 

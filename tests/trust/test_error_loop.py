@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.disk import Operation, WatchedFileSystem
 from tests.side_by_side import in_processes
 from tests.trust.checks import undisturbed
 from tests.trust.error_loop import FailingFileSystem, Fault, Mode, Search, faults, look, sample
 from tests.trust.scenes import KINDS, Kind
-from tests.trust.watched import Operation, WatchedFileSystem
 
 _BY_NAME = {kind.name: kind for kind in KINDS}
 _NAMES = [kind.name.replace(" ", "-") for kind in KINDS]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compaction.files.local import LocalFileSystem
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.log.logs import NOW_MS, served

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from compaction.files.segment_file import SegmentReader
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.side_by_side import in_processes
 from tests.trust.lying_storage import Lie, Outcome, run_seed, run_with_lie
 from tests.trust.scenes import KINDS, Kind
-from tests.trust.watched import Operation, WatchedFileSystem
 
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
@@ -90,15 +89,13 @@ def test_an_index_that_is_damaged_while_logs_are_copied_is_not_published() -> No
 
 
 def _zero_before(kind: Kind, copy: Operation) -> int:
-    class Zeroing(WatchedFileSystem):
-        def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-            if source == copy.path:
-                file = disk.inode(source)
-                file.data = file.safe = bytes(len(file.data)) or b"\1"
-            super().copy(source, target, start, length)
+    def zero(operation: Operation) -> None:
+        if (operation.name, operation.path) == ("copy", copy.path):
+            file = disk.inode(copy.path)
+            file.data = file.safe = bytes(len(file.data)) or b"\1"
 
     disk = kind.start()
-    return kind.run(Zeroing(disk)).code
+    return kind.run(WatchedFileSystem(disk, zero)).code
 
 
 def test_a_leader_epoch_that_changes_between_the_passes_is_detected() -> None:

@@ -1,4 +1,4 @@
-"""A file system in memory that can stop before any change, and then be looked at as a kill or a power loss leaves it.
+"""One disk for the tests: files in memory, with their states after a kill or a power loss, and hooks on every operation.
 
 The model is the strictest that POSIX allows: a file's bytes are safe after ``fsync`` of the file, a directory's names after
 ``fsync_dir``. After a kill everything is there. After a power loss, of the changes to a directory since its last
@@ -8,6 +8,9 @@ half of the new ones, or all of them. After a failed flush the bytes of a file a
 
 A file that is written in several steps exists from its creation on. It keeps its number over a crash, also under two names;
 its ``ctime`` changes with every change, renames included. An open file is read as it is now, even after its name was removed.
+
+``FaultyFileSystem`` stops or fails before a change. ``WatchedFileSystem`` is a hook on every operation, reads included, of this
+disk or of real files: it watches, stops, fails, and, overridden, lies.
 """
 
 from __future__ import annotations
@@ -16,15 +19,29 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from compaction.errors import StorageError
-from compaction.files.filesystem import File, FileRange, FileStat, base_name, join, normal, parent
+from compaction.files.filesystem import (
+    Chunk,
+    DiskFileSystem,
+    File,
+    FileStat,
+    Lock,
+    Output,
+    base_name,
+    join,
+    normal,
+    parent,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 Names = dict[str, "Inode"]
 Change = Callable[[Names], None]
 
@@ -58,19 +75,6 @@ class Directory:
     changes: list[Change] = field(default_factory=list)
 
 
-class ReadAnywhere(File):
-    """A file opened to be read at any position: each read is one ``read_bytes`` of its file system."""
-
-    def __init__(self, read_bytes: Callable[[str, int, int | None], bytes], path: str) -> None:
-        self._read_bytes, self._path = read_bytes, path
-
-    def size(self) -> int:
-        return len(self.read())
-
-    def read(self, start: int = 0, length: int | None = None) -> bytes:
-        return self._read_bytes(self._path, start, length)
-
-
 class MemorySource(File):
     """An open file."""
 
@@ -80,29 +84,24 @@ class MemorySource(File):
     def size(self) -> int:
         return len(self._inode.data)
 
-    def pread(self, view: memoryview, position: int) -> int:
-        data = self._inode.data[position : position + len(view)]
-        view[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        """Nothing."""
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
+        return self._inode.data[start : None if length is None else start + length]
 
 
-class MemoryOutput:
-    """A file being written; see ``compaction.files.filesystem.Output``."""
+class MemoryOutput(Output):
+    """A file being written."""
 
     def __init__(self, fs: FaultyFileSystem, path: str) -> None:
         self._fs, self.path = fs, path
 
-    def write(self, chunks: Sequence[bytes | memoryview]) -> None:
+    def write(self, chunks: Sequence[Chunk]) -> None:
         self._fs.append(self.path, b"".join(chunks))
 
     def copy_from(self, path: str) -> None:
         self._fs.append(self.path, self._fs.read_bytes(path))
 
     def start_writeback(self) -> None:
-        """Nothing."""
+        """No operation."""
 
     def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
         if mtime_ms is not None:
@@ -111,20 +110,20 @@ class MemoryOutput:
             self._fs.fsync(self.path)
 
     def abandon(self) -> None:
-        """Nothing."""
+        """No operation."""
 
     def remove(self) -> None:
         self._fs.unlink(self.path)
 
 
-class MemoryLock:
-    """A lock without contention."""
+class MemoryLock(Lock):
+    """A lock without contention; ``NO_LOCK`` is of storage whose directories runs do not claim."""
 
     def release(self) -> None:
-        """Nothing."""
+        """No operation."""
 
 
-class FaultyFileSystem:
+class FaultyFileSystem(DiskFileSystem):
     """Files in memory. ``stop_before`` is the number of the change (from 0) that does not happen any more."""
 
     def __init__(self, stop_before: int | None = None) -> None:
@@ -159,10 +158,7 @@ class FaultyFileSystem:
         return data[start:] if length is None else data[start : start + length]
 
     def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
-        return ReadAnywhere(self.read_bytes, path) if end is None else MemorySource(self.inode(path))
-
-    def real_path(self, path: str) -> FileRange:
-        return FileRange(path, 0, len(self.inode(path).data))
+        return MemorySource(self.inode(path))
 
     # changing
 
@@ -207,9 +203,6 @@ class FaultyFileSystem:
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         self.write_file(target, self.read_bytes(source, start, length), like=source, mtime_ns=self.inode(source).mtime_ns)
 
-    def copy_inside(self, source: str, target: str) -> bool:
-        return False
-
     def rename(self, source: str, target: str) -> None:
         self._step("rename", source)
         if normal(source) in self._directories:
@@ -247,11 +240,8 @@ class FaultyFileSystem:
             del self._directories[each]
         self._dir(parent(path)).names.pop(base_name(path), None)
 
-    def lock(self, log_dir: str, *, shared: bool = False) -> MemoryLock:
+    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
         return MemoryLock()
-
-    def exchange(self, first: str, second: str) -> bool:
-        return False
 
     def lock_holder(self, log_dir: str) -> str | None:
         return None
@@ -422,3 +412,156 @@ def _move(source: str, target: str, inode: Inode) -> Change:
         names[target] = inode
 
     return change
+
+
+# hooks
+
+
+#: the operations that change something
+CHANGES = frozenset(
+    ("create", "append", "append_copy", "close", "copy", "fsync", "fsync_dir", "link", "link_sync", "mkdir", "release")
+    + ("remove", "remove_tree", "rename", "unlink", "write_file")
+)
+#: those that take space
+GROWS = frozenset(("create", "append", "append_copy", "close", "copy", "fsync", "link", "mkdir", "write_file", "rename"))
+
+
+class Operation(NamedTuple):
+    """One operation of a run, by its number; ``target`` is a second path."""
+
+    number: int
+    name: str
+    path: str
+    target: str = ""
+
+    def __str__(self) -> str:
+        return f"#{self.number} {self.name} {self.path}" + (f" -> {self.target}" if self.target else "")
+
+
+Before = Callable[[Operation], None]
+
+
+def _hooked(method: F, name: str = "", *, target: bool = False) -> F:
+    """An operation that the inner file system carries out, as ``name``; with a second path if ``target``."""
+    of_inner = method.__name__
+
+    def call(self: WatchedFileSystem, path: str, *given: Any, **named: Any) -> Any:
+        action = partial(getattr(self.inner, of_inner), path, *given, **named)
+        return self.do(name or of_inner, path, action, given[0] if target else "")
+
+    return cast(F, call)
+
+
+class WatchedFileSystem:
+    """A file system with a hook; ``log`` has the operations so far.
+
+    :param before: called before each operation; what it raises is raised in its place
+    """
+
+    def __init__(self, inner: DiskFileSystem, before: Before = lambda _: None) -> None:
+        self.inner, self._before = inner, before
+        self.log: list[Operation] = []
+
+    def carry_out(self, operation: Operation, action: Callable[[], T]) -> T:
+        """Carry an operation out."""
+        self._before(operation)
+        return action()
+
+    def do(self, name: str, path: str, action: Callable[[], T], target: str = "") -> T:
+        """Carry out what is to be counted."""
+        operation = Operation(len(self.log), name, path, target)
+        self.log.append(operation)
+        return self.carry_out(operation, action)
+
+    def pread(self, path: str, source: File, view: memoryview, position: int) -> int:
+        """One read of a file opened to be read sequentially."""
+        return self.do("pread", path, lambda: source.pread(view, position))
+
+    def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
+        if end is None:
+            return ReadAnywhere(self, path)
+        name = "open uncached" if uncached else "open"
+        return WatchedSource(self, path, self.do(name, path, lambda: self.inner.open(path, start, end, uncached=uncached)))
+
+    def link_new(self, path: str, data: bytes, like: str) -> bool:
+        made = self.do("link", path, lambda: self.inner.link_new(path, data, like))
+        self.do("link_sync", parent(path), lambda: None)
+        return made
+
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
+        made = self.do("create", path, lambda: self.inner.create(path, like, write_behind=write_behind))
+        return WatchedOutput(self, path, made)
+
+    listdir = _hooked(DiskFileSystem.listdir)
+    stat = _hooked(DiskFileSystem.stat)
+    read_bytes = _hooked(DiskFileSystem.read_bytes, "read")
+    real_path = _hooked(DiskFileSystem.real_path, "stat")
+    write_file = _hooked(DiskFileSystem.write_file)
+    copy = _hooked(DiskFileSystem.copy, target=True)
+    copy_inside = _hooked(DiskFileSystem.copy_inside, "copy", target=True)
+    rename = _hooked(DiskFileSystem.rename, target=True)
+    link = _hooked(DiskFileSystem.link, "second name", target=True)
+    unlink = _hooked(DiskFileSystem.unlink)
+    mkdir = _hooked(DiskFileSystem.mkdir)
+    remove_tree = _hooked(DiskFileSystem.remove_tree)
+    fsync = _hooked(DiskFileSystem.fsync)
+    fsync_dir = _hooked(DiskFileSystem.fsync_dir)
+    lock = _hooked(DiskFileSystem.lock)
+    lock_holder = _hooked(DiskFileSystem.lock_holder)
+    exchange = _hooked(DiskFileSystem.exchange)
+
+
+class ReadAnywhere(File):
+    """A file opened to be read at any position: each read is one ``read_bytes`` of its file system."""
+
+    def __init__(self, fs: WatchedFileSystem, path: str) -> None:
+        self._fs, self._path = fs, path
+
+    def size(self) -> int:
+        return len(self.read())
+
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
+        return self._fs.read_bytes(self._path, start, length)
+
+
+class WatchedSource(File):
+    """An open file whose reads are counted."""
+
+    def __init__(self, fs: WatchedFileSystem, path: str, inner: File) -> None:
+        self._fs, self._path, self._inner = fs, path, inner
+
+    def size(self) -> int:
+        return self._fs.do("size", self._path, self._inner.size)
+
+    def pread(self, view: memoryview, position: int) -> int:
+        return self._fs.pread(self._path, self._inner, view, position)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class WatchedOutput(Output):
+    """A file being written whose operations are counted."""
+
+    def __init__(self, fs: WatchedFileSystem, path: str, inner: Output) -> None:
+        self._fs, self._path, self._inner = fs, path, inner
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        data = b"".join(chunks)
+        self._fs.do("append", self._path, lambda: self._inner.write([data]))
+
+    def copy_from(self, path: str) -> None:
+        self._fs.do("append_copy", path, lambda: self._inner.copy_from(path), self._path)
+
+    def start_writeback(self) -> None:
+        self._inner.start_writeback()
+
+    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
+        self._fs.do("close", self._path, lambda: self._inner.close(sync=sync, mtime_ms=mtime_ms))
+
+    def abandon(self) -> None:
+        self._inner.abandon()
+
+    def remove(self) -> None:
+        """As of real files: a file that cannot be removed stays, without an error."""
+        self._fs.do("remove", self._path, self._inner.remove)

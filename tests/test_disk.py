@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.files.faults import FaultyFileSystem
+from tests.disk import FaultyFileSystem
 
 
 def test_a_power_loss_loses_what_was_not_synced() -> None:
