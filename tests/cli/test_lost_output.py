@@ -100,7 +100,7 @@ def test_closed_streams_do_not_make_a_run_print_into_its_files(tmp_path: Path) -
     done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False, timeout=120)
     assert done.returncode == 0
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["status"] == "done"
+    assert (report["status"], report["tool"]["spark"]) == ("done", None)
 
 
 def test_a_dump_is_a_product_that_must_be_complete(tmp_path: Path) -> None:
