@@ -29,7 +29,7 @@ TopicConfigs = Mapping[str, Mapping[str, str]]
 #: the version of the Kafka classes that most tests compare with
 KAFKA = REFERENCE_RULES
 #: a partition's directory name is ``<topic>-0`` in all of these tests
-_CHECKPOINTS = {
+OFFSET_FILES = {
     "log_starts": LOG_STARTS,
     "high_watermarks": HIGH_WATERMARKS,
     "cleaner_offsets": CLEANER_OFFSETS,
@@ -98,12 +98,12 @@ def write_offsets(log_dir: Path, **files: Mapping[str, int | None]) -> None:
     """Writes checkpoint files (``log_starts``, ``high_watermarks``, ``cleaner_offsets``) with one offset per topic."""
     for name, offsets in files.items():
         lines = [f"{topic} 0 {offset}" for topic, offset in offsets.items() if offset is not None]
-        (log_dir / _CHECKPOINTS[name]).write_text("\n".join(["0", str(len(lines)), *lines, ""]), encoding="utf-8")
+        (log_dir / OFFSET_FILES[name]).write_text("\n".join(["0", str(len(lines)), *lines, ""]), encoding="utf-8")
 
 
 def read_offsets(log_dir: Path, name: str) -> dict[str, int]:
     """A checkpoint file's offsets by topic."""
-    rows = (log_dir / _CHECKPOINTS[name]).read_text(encoding="utf-8").splitlines()[2:]
+    rows = (log_dir / OFFSET_FILES[name]).read_text(encoding="utf-8").splitlines()[2:]
     return {topic: int(offset) for topic, _, offset in (row.split() for row in rows)}
 
 

@@ -143,6 +143,28 @@ def test_a_chart_has_the_figures_of_the_page(name: str) -> None:
     assert len(re.findall(r"<text [^>]*>[\d.]+ s</text>", drawn)) == len(pictures.CHARTED)
 
 
+def test_the_page_of_what_is_supported_is_that_of_the_code() -> None:
+    """Otherwise: ``python conf/site/support.py``."""
+    support = load("support")
+    assert support.page() == support.PAGE.read_text(encoding="utf-8")
+    settings = {name for kip in support.KIPS for name in kip.settings}
+    assert settings <= set(TOPIC_ENTRIES)
+    assert [kip.tests for kip in support.KIPS if kip.tests and not (ROOT / kip.tests).exists()] == []
+    assert {kip.number for kip in support.KIPS if kip.state != support.NOT_APPLICABLE and not kip.tests} == set()
+
+
+def test_the_tested_versions_are_those_of_the_package() -> None:
+    tested = load("support").TESTED
+    pythons = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    assert sorted(python for python, *_ in tested) == sorted(pythons)
+    constraints = (ROOT / "constraints.txt").read_text()
+    (pinned,) = re.findall(r'^pyspark==(\d+\.\d+)\.\d+; python_version >= "3.11"$', constraints, re.MULTILINE)
+    assert tested[0][2] == pinned
+    install = " ".join((ROOT / "docs/install.md").read_text().split())
+    for python, _, spark, _ in tested:
+        assert re.search(rf"{re.escape(python)} and (PySpark )?{re.escape(spark)}", install), python
+
+
 def words_of(picture: str) -> list[str]:
     """The text of an SVG, without times and rates."""
     texts = [html.unescape(text).replace("\xa0", " ") for text in re.findall(r"<text [^>]*>([^<]*)</text>", picture)]

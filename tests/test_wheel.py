@@ -153,6 +153,7 @@ def test_an_installation_leaves_the_same_bytes_by_each_engine(
         missing("grpcio (`make suites` installs it)")
     assert set(compact_by_each_engine(installed, tmp_path)) == {"local", "spark", "connect"}
 
+
 def test_spark_submit_runs_an_installed_application(installed: Path, tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     where = "import importlib.util as u; print(u.find_spec('compaction.jobs.compact').origin)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,21 +14,10 @@ from compaction.certifier.reader import Chunk, read_chunks
 from compaction.certifier.records import RangeTask, RecordKinds, cut_into_ranges, last_of_key
 from compaction.certifier.transactions import Transactions
 from compaction.engine import Engine, Job
+from compaction.files.filesystem import base_name
 from compaction.screen.amounts import counted
 
 _RANGE_BYTES = 16 << 20
-
-
-class FoundRecord(NamedTuple):
-    """The record in one ``row`` of a chunk."""
-
-    chunk: Chunk
-    row: int
-
-    @property
-    def segment(self) -> str:
-        """The name of its segment's file."""
-        return self.chunk.path.rpartition("/")[2]
 
 
 def explain(start: Callable[[], Engine], request: VerifyRequest, offset: int) -> list[str]:
@@ -59,21 +47,22 @@ def explain_record(runner: Engine, pair: LogPair, offset: int) -> str:
         offsets = f"offsets {pair.before.log_start_offset} to {log.end_offset} (exclusive)"
         return f"{name}: there is no record at this offset; before cleaning the log had {offsets}"
     if result is not None:
-        return f"{name} was retained: it is in {result.segment}"
-    return f"{name} {_reason(runner, tasks, task, source, offset)}"
+        return f"{name} was retained: it is in {base_name(result[0].path)}"
+    return f"{name} {_reason(runner, tasks, task, *source)}"
 
 
-def _find(task: RangeTask, offset: int, *, in_after: bool) -> FoundRecord | None:
+def _find(task: RangeTask, offset: int, *, in_after: bool) -> tuple[Chunk, int] | None:
+    """The record at ``offset``: a chunk, and its row there."""
     for chunk in read_chunks(task.after if in_after else task.before, task.first_offset, task.end_offset):
         rows = np.flatnonzero(chunk.records["offset"] == offset)
         if len(rows):
-            return FoundRecord(chunk, int(rows[0]))
+            return chunk, int(rows[0])
     return None
 
 
-def _reason(runner: Engine, tasks: list[RangeTask], task: RangeTask, source: FoundRecord, offset: int) -> str:
-    chunk, row = source
-    kinds, batch = RecordKinds.of(chunk, task), chunk.rows[chunk.records["batch"][row]]
+def _reason(runner: Engine, tasks: list[RangeTask], task: RangeTask, chunk: Chunk, row: int) -> str:
+    record, kinds = chunk.records[row], RecordKinds.of(chunk, task)
+    offset, batch = int(record["offset"]), chunk.rows[record["batch"]]
     reasons = (
         (offset < task.before_start, f"is missing: it was below the log start, offset {task.before_start}"),
         (offset < task.after_start, f"expired: its segment was deleted, the log now starts at offset {task.after_start}"),
@@ -85,12 +74,11 @@ def _reason(runner: Engine, tasks: list[RangeTask], task: RangeTask, source: Fou
     for holds, reason in reasons:
         if holds:
             return reason
-    return _reason_by_key(runner, tasks, source, offset, droppable=bool(kinds.droppable[row]))
+    key = chunk.data[record["key_at"] : record["key_at"] + record["key_size"]].tobytes()
+    return _reason_by_key(runner, tasks, key, offset, droppable=bool(kinds.droppable[row]))
 
 
-def _reason_by_key(runner: Engine, tasks: list[RangeTask], source: FoundRecord, offset: int, *, droppable: bool) -> str:
-    record = source.chunk.records[source.row]
-    key = source.chunk.data[record["key_at"] : record["key_at"] + record["key_size"]].tobytes()
+def _reason_by_key(runner: Engine, tasks: list[RangeTask], key: bytes, offset: int, *, droppable: bool) -> str:
     candidates = [task for task in tasks if task.end_offset > offset and task.first_offset < task.cleaned_to]
     last = max(last_of(runner, candidates, key), default=-1)
     if last > offset:

@@ -20,7 +20,7 @@ from compaction.screen.text_table import Column, Line, Row, Style, table
 from compaction.source.read_columns import READ_COMMITTED, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
-    from compaction.counting.count_logs import CountPlan, LogCount, RecordCounts, TopicCount
+    from compaction.counting.count_logs import CountPlan, LogCount, TopicCount
     from compaction.counting.key_totals import KeyGroups, KeySummary
 
 #: longer keys are cut to the second number of characters
@@ -153,10 +153,9 @@ _STORED = "rule: all stored records (also aborted ones, and those below the log 
 #: topics of their own on the page, the largest ones
 MOST_TOPICS = 200
 
-_COLUMNS = (
-    Column("topic", right=False),
-    *(Column(title) for title in ("records", "keys", "deleted keys", "tombstones", "no key", "data")),
-)
+#: the figures of a topic and of a log, by their JSON fields, and their titles
+_FIGURES = ("records", "keys", "deleted_keys", "tombstones", "keyless", "bytes")
+_COLUMNS = (Column("topic", right=False), *map(Column, ("records", "keys", "deleted keys", "tombstones", "no key", "data")))
 
 
 @dataclass(frozen=True)
@@ -239,15 +238,13 @@ def _lines(report: CountReport, style: Style) -> Iterator[Line]:
     """The result as text."""
     plan, rows = report.plan, []
     for topic in plan.topics:
-        rows.append(_row(topic.topic, topic.counts, topic.keys.keys, _deleted(topic), failed=topic.failed))
+        rows.append(_row(topic.topic, _figures(topic, topic.logs)))
         for log in topic.logs if report.partitions else ():
-            name = f"  {log.location.topic_partition.partition}"
-            rows.append(_row(name, log.counts, log.keys.keys, log.keys.deleted, failed=log.error is not None))
-    topics = [topic for topic in plan.topics if not topic.failed]
+            rows.append(_row(f"  {log.location.topic_partition.partition}", _figures(log, [log])))
+    topics = [figures for topic in plan.topics if (figures := _figures(topic, topic.logs)) is not None]
     if len(topics) > 1:
         # a key of several topics counts in each
-        keys, deleted = sum(topic.keys.keys for topic in topics), sum(map(_deleted, topics))
-        rows.append(_row("total", plan.counted.counts, keys, deleted, failed=False))
+        rows.append(_row("total", {name: sum(figures[name] for figures in topics) for name in _FIGURES}))
     yield from table(_COLUMNS, rows, style)
     yield Line(_RULES[report.isolation_level])
     for log_dir in sorted(report.in_use):
@@ -267,33 +264,35 @@ def _lines(report: CountReport, style: Style) -> Iterator[Line]:
             yield Line(_STORED)
 
 
-def _deleted(topic: TopicCount) -> int:
-    return sum(log.keys.deleted for log in topic.logs)
+def _figures(counted_logs: TopicCount | LogCount, logs: Sequence[LogCount]) -> dict[str, int] | None:
+    """The figures of a topic or a log, ``None`` if it failed. Deleted keys are the sum over the ``logs``."""
+    if any(log.error is not None for log in logs):
+        return None
+    deleted = sum(log.keys.deleted for log in logs)
+    return {**asdict(counted_logs.counts), "keys": counted_logs.keys.keys, "deleted_keys": deleted}
 
 
-def _row(name: str, counts: RecordCounts, keys: int, deleted: int, *, failed: bool) -> Row:
-    if failed:
+def _row(name: str, figures: Mapping[str, int] | None) -> Row:
+    if figures is None:
         return Row([name, "failed", *[""] * (len(_COLUMNS) - 2)], "bold red")
-    figures = (counts.records, keys, deleted, counts.tombstones, counts.keyless)
-    return Row([name, *(f"{figure:,}" for figure in figures), size(counts.bytes)])
+    *numbers, data = (figures[each] for each in _FIGURES)
+    return Row([name, *(f"{number:,}" for number in numbers), size(data)])
 
 
 def _topic_json(topic: TopicCount, report: CountReport) -> dict[str, Any]:
-    logs = [_log_json(log, report) for log in topic.logs]
-    if topic.failed:
+    logs, figures = [_log_json(log, report) for log in topic.logs], _figures(topic, topic.logs)
+    if figures is None:
         return {"topic": topic.topic, "status": "failed", "partitions": logs}
-    figures = {**asdict(topic.counts), "keys": topic.keys.keys, "deleted_keys": _deleted(topic)}
     largest = {"largest_keys": _keys_json(topic.keys, report.stored, report.group_by)}
     usage = {"usage": topic_json(topic, report.group_by)} if report.stored else {}
     return {"topic": topic.topic, "status": "counted", **figures, **largest, **usage, "partitions": logs}
 
 
 def _log_json(log: LogCount, report: CountReport) -> dict[str, Any]:
-    log_dir = log.location.log_dir
+    log_dir, figures = log.location.log_dir, _figures(log, [log])
     identity = {"partition": log.location.topic_partition.partition, "log_dir": log_dir, "in_use": log_dir in report.in_use}
-    if log.error is not None:
+    if figures is None:
         return {**identity, "status": "failed", "reason": log.error}
-    figures = {**asdict(log.counts), "keys": log.keys.keys, "deleted_keys": log.keys.deleted}
     usage = {} if log.usage is None else {"usage": log.usage.to_dict()}
     largest = _keys_json(log.keys, log.usage is not None, report.group_by)
     return {**identity, "status": "counted", **figures, "largest_keys": largest, **usage}

@@ -24,6 +24,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from compaction.config.request import CompactionRequest
 from compaction.config.resolver import BrokerConfig, Resolver, TopicConfig
@@ -127,13 +128,12 @@ def read_settings(
     """
     request.resolver.broker()
     directories = dict.fromkeys((*request.log_dirs, *(location.log_dir for location in locations)))
-    sources = MetadataSources(fs, directories, request.metadata_dirs)
-    stored = {log_dir: _stored(sources, log_dir) for log_dir in directories}
+    stored = cache(MetadataSources(fs, directories, request.metadata_dirs).of)
     by_topic: dict[tuple[str, str, str], Settings] = {}
     results: list[Settings | CompactionError] = []
     for location in locations:
         try:
-            config = _log_config(fs, location, stored[location.log_dir])
+            config = _log_config(fs, location, stored(location.log_dir))
             topic = location.log_dir, location.topic_partition.topic, config.unknown
             if topic not in by_topic:
                 by_topic[topic] = _settings(location, request, config)
@@ -150,20 +150,11 @@ def require_policy(settings: Settings | CompactionError) -> Settings | Compactio
     return PolicyUnknownError(f"{SkipCause.REFUSED.value}: {settings.topic.policy_guess}")
 
 
-def _stored(sources: MetadataSources, log_dir: str) -> StoredConfig | LogError:
-    try:
-        return sources.of(log_dir)
-    except LogError as error:
-        return error
-
-
-def _log_config(fs: FileSystem, location: LogLocation, stored: StoredConfig | LogError) -> StoredConfig:
+def _log_config(fs: FileSystem, location: LogLocation, stored: StoredConfig) -> StoredConfig:
     """The stored configuration, without the log's topic if the metadata log has another topic of that name.
 
-    :raises LogError: the metadata log or ``partition.metadata`` is damaged
+    :raises LogError: ``partition.metadata`` is damaged
     """
-    if isinstance(stored, LogError):
-        raise stored
     name = location.topic_partition.topic
     topic_id = stored.topic_ids.get(name)
     if topic_id is None:

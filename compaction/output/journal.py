@@ -11,7 +11,7 @@ removed.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import xxhash
@@ -70,13 +70,9 @@ def write_journal(fs: FileSystem, log_path: str, journal: Journal, like: str | N
 
     :param like: the file whose mode and owner the journal takes, so that the broker's user can remove it
     """
-    body = {**vars(journal), "groups": [_values_of(group) for group in journal.groups]}
+    body = asdict(journal)
     text = json.dumps({"version": _VERSION, "checksum": _checksum(body), **body})
     yield from replacement(fs, join(log_path, JOURNAL), text.encode(), like=like)
-
-
-def _values_of(group: JournalGroup) -> dict[str, Any]:
-    return {**vars(group), "sources": [vars(source) for source in group.sources]}
 
 
 def read_journal(fs: FileSystem, log_path: str) -> Journal | None:

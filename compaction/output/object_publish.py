@@ -132,25 +132,6 @@ def _sources(output_dir: str, names: Sequence[str]) -> list[str] | None:
     return sources_of(read_whole(join(output_dir, mark)))
 
 
-def remove_own(output: OutputFileSystem, output_dir: str, names: Iterable[str], own: OwnNames) -> None:
-    """Remove entries of an output, but for objects that no run has written."""
-    found, foreign = list_directory(output_dir), own.foreign(objects_below(output_dir))
-    for name in names:
-        path = join(output_dir, name)
-        is_dir = name in found and found[name].is_dir
-        kept = [entry for entry in foreign if entry == name or entry.startswith(f"{name}/")]
-        if kept:
-            _LOG.warning("%s: keeping %s, which no run has written", output_dir, kept[0])
-        if is_dir and kept:
-            inside = [entry for entry in objects_below(output_dir) if entry.startswith(f"{name}/")]
-            for extra in set(inside).difference(kept):
-                delete_object(join(output_dir, extra))
-        elif is_dir:
-            output.remove_tree(path)
-        elif not kept:
-            delete_object(path)
-
-
 class ObjectTarget:
     """See ``Target``. Begin with :meth:`begin`.
 
@@ -296,7 +277,22 @@ class ObjectTarget:
             _LOG.warning("%s; the next run into this directory removes the rest", error)
 
     def _remove(self, names: Iterable[str]) -> None:
-        remove_own(self.files, self.place, names, self._own)
+        """Remove entries of the output, but for objects that no run has written."""
+        found, foreign = list_directory(self.place), self._own.foreign(objects_below(self.place))
+        for name in names:
+            path = join(self.place, name)
+            is_dir = name in found and found[name].is_dir
+            kept = [entry for entry in foreign if entry == name or entry.startswith(f"{name}/")]
+            if kept:
+                _LOG.warning("%s: keeping %s, which no run has written", self.place, kept[0])
+            if is_dir and kept:
+                inside = [entry for entry in objects_below(self.place) if entry.startswith(f"{name}/")]
+                for extra in set(inside).difference(kept):
+                    delete_object(join(self.place, extra))
+            elif is_dir:
+                self.files.remove_tree(path)
+            elif not kept:
+                delete_object(path)
 
 
 def complete_replacement(output_dir: str) -> None:

@@ -49,7 +49,7 @@ from compaction.rules.plan import (
     explain_compaction,
     explain_deletion,
     freed_bytes,
-    plan_cleanup_policy,
+    plan_policy,
 )
 from compaction.run.cleaner import Cleaner, Limits, map_settings, slices_of
 from compaction.run.compact import keyless_refusal
@@ -122,17 +122,14 @@ def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> l
 
 def _with_settings(view: PolicyView, request: CompactionRequest) -> PolicyView | None:
     """The view with another policy's settings, ``None`` if these have an effect on reading."""
-    settings_of_logs = read_settings(view.fs, [log.location for log in view.logs], request)
-    logs = [_log_with_settings(log, settings) for log, settings in zip(view.logs, settings_of_logs, strict=True)]
-    pairs = zip(view.logs, logs, strict=True)
-    same = all(_read_settings_of(old.settings) == _read_settings_of(new.settings) for old, new in pairs)
-    return PolicyView(view.fs, logs) if same else None
-
-
-def _log_with_settings(log: Log, settings: Settings | CompactionError) -> Log:
-    if isinstance(settings, CompactionError):
-        return replace(log, settings=None).fail(settings)
-    return replace(log, settings=settings)
+    logs = []
+    for log, settings in zip(view.logs, read_settings(view.fs, [log.location for log in view.logs], request), strict=True):
+        found = None if isinstance(settings, CompactionError) else settings
+        if _read_settings_of(log.settings) != _read_settings_of(found):
+            return None
+        other = replace(log, settings=found)
+        logs.append(other.fail(settings) if isinstance(settings, CompactionError) else other)
+    return PolicyView(view.fs, logs)
 
 
 def _read_settings_of(settings: Settings | None) -> tuple[int, int] | None:
@@ -160,7 +157,7 @@ def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: L
     now_ms, config, rules = request.base.as_of_ms, log.settings.topic, log.settings.kafka.rules
     try:
         active = request.base.include_active
-        plan = plan_cleanup_policy(log.view, config, now_ms=now_ms, include_active=active, rules=rules)
+        plan = plan_policy(log.view, config, now_ms=now_ms, include_active=active, rules=rules, expires=True)
     except Exception as error:
         return str(as_log_error(error, log.location.path))
     return PolicyCase(policy, now_ms, log.settings, fs, log.view, plan)

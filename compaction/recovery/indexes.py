@@ -321,57 +321,92 @@ def repaired_after_scan(fs: FileSystem, view: LogView, rows: Rows, end_offset: i
                 " counts as committed, as for a broker", view.path, first
             )  # fmt: skip
     broken = contradictions(segments, read, rows, start)
-    return replace(view, segments=repair(fs, view.path, segments, rows, broken, start)) if broken else view
+    return replace(view, segments=TxnIndexes(fs, view.path, segments, start).repair(rows, broken)) if broken else view
 
 
-def repair(
-    fs: FileSystem, log_path: str, segments: Sequence[Segment], rows: Rows, broken: Mapping[int, str], log_start_offset: int
-) -> tuple[Segment, ...]:
-    """Rebuilds the transaction indexes of the segments in ``broken`` (by index, with the reason); returns all segments.
+class TxnIndexes:
+    """Rebuilds transaction indexes of a log.
 
-    :param rows: as for ``contradictions``
-    :raises CorruptLogError: a control batch cannot be read, or no index fits the markers
+    :param segments: all segments of the log, ascending
     """
-    for snapshots in (True, False):
-        repaired, lowest = list(segments), LONG_MAX
-        rebuilt = _rebuilt(fs, log_path, segments, sorted(broken), log_start_offset, snapshots=snapshots)
-        for index in reversed(range(len(segments))):
-            if index in broken:
-                entries = _with_data(rebuilt[index], rows, log_start_offset)
-                repaired[index] = replace(segments[index], aborted_txns=_bounded(entries, lowest))
-            lowest = min([lowest, *(txn.first_offset for txn in repaired[index].aborted_txns)])
-        remaining = contradictions(repaired, broken, rows, log_start_offset)
-        if not remaining:
-            break
-    else:
-        index, reason = next(iter(remaining.items()))
-        path = join(log_path, segment_file(segments[index].base_offset, LOG))
-        raise CorruptLogError(f"its {TXNINDEX} cannot be rebuilt: {reason}", path=path, hint=_RESTORE_LOG)
-    for index in broken:
-        _write(fs, log_path, repaired[index])
-    return tuple(repaired)
 
+    def __init__(self, fs: FileSystem, log_path: str, segments: Sequence[Segment], log_start_offset: int) -> None:
+        self._fs, self._path, self._segments, self._log_start = fs, log_path, segments, log_start_offset
 
-def recover_unflushed(
-    fs: FileSystem, log_path: str, segments: Sequence[Segment], unflushed: Sequence[int], log_start_offset: int
-) -> dict[int, Segment]:
-    """Rewrites the entries of segments that a broker recovers after it was killed: an append of several batches leaves higher
-    last stable offsets than ``LogSegment.recover``, which replays single batches. None is raised: cleaning may have removed the
-    batch that shows that another transaction was open.
+    def repair(self, rows: Rows, broken: Mapping[int, str]) -> tuple[Segment, ...]:
+        """Rebuilds the indexes of the segments in ``broken`` (by index, with the reason); returns all segments.
 
-    :param unflushed: indexes of these segments, but for the active one, which a run does not change
-    :returns: those that have changed, by index
-    """
-    selected = sorted(index for index in unflushed if segments[index].aborted_txns)
-    rebuilt = _rebuilt(fs, log_path, segments, selected, log_start_offset, snapshots=True) if selected else {}
-    changed = {}
-    for index, entries in rebuilt.items():
-        found = segments[index].aborted_txns
-        same = [entry[:3] for entry in entries] == [entry[:3] for entry in found]
-        if same and (lower := tuple(map(min, entries, found))) != found:
-            changed[index] = replace(segments[index], aborted_txns=lower)
-            _write(fs, log_path, changed[index])
-    return changed
+        :param rows: as for ``contradictions``
+        :raises CorruptLogError: a control batch cannot be read, or no index fits the markers
+        """
+        for snapshots in (True, False):
+            repaired, lowest = list(self._segments), LONG_MAX
+            rebuilt = self._rebuilt(sorted(broken), snapshots=snapshots)
+            for index in reversed(range(len(repaired))):
+                if index in broken:
+                    entries = _with_data(rebuilt[index], rows, self._log_start)
+                    repaired[index] = replace(repaired[index], aborted_txns=_bounded(entries, lowest))
+                lowest = min([lowest, *(txn.first_offset for txn in repaired[index].aborted_txns)])
+            remaining = contradictions(repaired, broken, rows, self._log_start)
+            if not remaining:
+                break
+        else:
+            index, reason = next(iter(remaining.items()))
+            path = join(self._path, segment_file(self._segments[index].base_offset, LOG))
+            raise CorruptLogError(f"its {TXNINDEX} cannot be rebuilt: {reason}", path=path, hint=_RESTORE_LOG)
+        for index in broken:
+            self._write(repaired[index])
+        return tuple(repaired)
+
+    def recover_unflushed(self, unflushed: Sequence[int]) -> dict[int, Segment]:
+        """Rewrites the entries of segments that a broker recovers after it was killed: an append of several batches leaves
+        higher last stable offsets than ``LogSegment.recover``, which replays single batches. None is raised: cleaning may have
+        removed the batch that shows that another transaction was open.
+
+        :param unflushed: indexes of these segments, but for the active one, which a run does not change
+        :returns: those that have changed, by index
+        """
+        selected = sorted(index for index in unflushed if self._segments[index].aborted_txns)
+        changed = {}
+        for index, entries in self._rebuilt(selected, snapshots=True).items() if selected else ():
+            found = self._segments[index].aborted_txns
+            same = [entry[:3] for entry in entries] == [entry[:3] for entry in found]
+            if same and (lower := tuple(map(min, entries, found))) != found:
+                changed[index] = replace(self._segments[index], aborted_txns=lower)
+                self._write(changed[index])
+        return changed
+
+    def _rebuilt(self, selected: Sequence[int], *, snapshots: bool) -> dict[int, tuple[AbortedTxn, ...]]:
+        """The aborted transactions of the segments ``selected``, by index, ascending."""
+        fs, path, segments, start, first = self._fs, self._path, self._segments, self._log_start, selected[0]
+        bounds = start, segments[first].base_offset
+        states = replay_producers(fs, path, segments[:first], bounds, _UNEXPIRED, from_snapshots=snapshots)
+        rebuilt = {}
+        for index in range(first, selected[-1] + 1):
+            if index in selected:
+                rebuilt[index] = self._aborted_in(segments[index], states)
+            else:
+                replay_segment(fs, path, segments[index], (start, LONG_MAX), states)
+        return rebuilt
+
+    def _aborted_in(self, segment: Segment, states: ProducerStates) -> tuple[AbortedTxn, ...]:
+        file, aborted = SegmentFile.of(self._fs, self._path, segment), []
+        for batches in file.scan():
+            rows = batches[batches["last_offset"] >= self._log_start]
+            control = np.flatnonzero((rows["attributes"] & CONTROL) != 0)
+            for part in np.split(rows, control + 1):
+                states.append(part, file.marker_at)
+                aborted.extend(states.flush())
+        return tuple(aborted)
+
+    def _write(self, segment: Segment) -> None:
+        """Without aborted transactions there is no file, as in Kafka."""
+        if segment.aborted_txns:
+            data = indexes.write_txn_index(np.array(list(segment.aborted_txns), indexes.TXN_ROW))
+            write_like_log(self._fs, self._path, segment.base_offset, TXNINDEX, data)
+        else:
+            self._fs.unlink(join(self._path, segment_file(segment.base_offset, TXNINDEX)))
+            self._fs.fsync_dir(self._path)
 
 
 def _bounded(entries: Sequence[AbortedTxn], lowest: int) -> tuple[AbortedTxn, ...]:
@@ -384,52 +419,8 @@ def _bounded(entries: Sequence[AbortedTxn], lowest: int) -> tuple[AbortedTxn, ..
     return tuple(reversed(bounded))
 
 
-def _rebuilt(
-    fs: FileSystem,
-    log_path: str,
-    segments: Sequence[Segment],
-    selected: Sequence[int],
-    log_start_offset: int,
-    *,
-    snapshots: bool,
-) -> dict[int, tuple[AbortedTxn, ...]]:
-    """The aborted transactions of the segments ``selected``, by index, ascending."""
-    first, bounds = selected[0], (log_start_offset, segments[selected[0]].base_offset)
-    states = replay_producers(fs, log_path, segments[:first], bounds, _UNEXPIRED, from_snapshots=snapshots)
-    rebuilt = {}
-    for index in range(first, selected[-1] + 1):
-        if index in selected:
-            rebuilt[index] = _aborted_in(fs, log_path, segments[index], states, log_start_offset)
-        else:
-            replay_segment(fs, log_path, segments[index], (log_start_offset, LONG_MAX), states)
-    return rebuilt
-
-
-def _aborted_in(
-    fs: FileSystem, log_path: str, segment: Segment, states: ProducerStates, log_start_offset: int
-) -> tuple[AbortedTxn, ...]:
-    file, aborted = SegmentFile.of(fs, log_path, segment), []
-    for batches in file.scan():
-        rows = batches[batches["last_offset"] >= log_start_offset]
-        control = np.flatnonzero((rows["attributes"] & CONTROL) != 0)
-        for part in np.split(rows, control + 1):
-            states.append(part, file.marker_at)
-            aborted.extend(states.flush())
-    return tuple(aborted)
-
-
 def _with_data(entries: Iterable[AbortedTxn], rows: Rows, log_start_offset: int) -> tuple[AbortedTxn, ...]:
     """The transactions that end at or past the log start, and of which the log still holds a batch: cleaning removes others."""
     table = np.array(list(entries), np.int64).reshape(-1, 4)
     retained = with_data(table[:, :3], rows[rows["last_offset"] >= log_start_offset])
     return tuple(AbortedTxn(*entry) for entry in table[retained].tolist())
-
-
-def _write(fs: FileSystem, log_path: str, segment: Segment) -> None:
-    """Without aborted transactions there is no file, as in Kafka."""
-    if segment.aborted_txns:
-        data = indexes.write_txn_index(np.array(list(segment.aborted_txns), indexes.TXN_ROW))
-        write_like_log(fs, log_path, segment.base_offset, TXNINDEX, data)
-    else:
-        fs.unlink(join(log_path, segment_file(segment.base_offset, TXNINDEX)))
-        fs.fsync_dir(log_path)

@@ -60,10 +60,9 @@ from compaction.recovery.indexes import (
     HeaderScan,
     Recovered,
     ScanRange,
+    TxnIndexes,
     contradictions,
     rebuild_indexes,
-    recover_unflushed,
-    repair,
     repair_epochs,
     repair_indexes,
     scan_headers,
@@ -317,13 +316,13 @@ class _Repair:
         broken |= {index: state.txn_problem for index, state in enumerate(self._states) if state.txn_problem is not None}
         bases = {index: segments[index].base_offset for index in sorted(broken)}
         wrong = {base for base in bases.values() if exists(fs, path, base, TXNINDEX, "")}
-        report.segments = repair(fs, path, segments, rows, broken, start) if broken else segments
+        report.segments = TxnIndexes(fs, path, segments, start).repair(rows, broken) if broken else segments
         for index, base in bases.items():
             report.actions.append(f"rebuilt the transaction index of segment {base}: {broken[index]}")
             if base in wrong:
                 _LOG.warning("%s: %s", path, report.actions[-1])
         unflushed = [index for index, scan in scans.items() if scan.recovered is not None and index < len(segments) - 1]
-        changed = recover_unflushed(fs, path, report.segments, unflushed, start)
+        changed = TxnIndexes(fs, path, report.segments, start).recover_unflushed(unflushed)
         report.segments = tuple(changed.get(index, segment) for index, segment in enumerate(report.segments))
         for segment in changed.values():
             report.actions.append(f"rebuilt the transaction index of segment {segment.base_offset}, which was not flushed")

@@ -257,24 +257,23 @@ class PolicyPlan:
         return () if self.deletion is None else self.deletion.removals
 
 
-def plan_compact_run(
-    view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False, rules: KafkaRules = RULES[NEWEST]
+def plan_policy(
+    view: LogView,
+    config: TopicConfig,
+    *,
+    now_ms: int,
+    include_active: bool = False,
+    rules: KafkaRules = RULES[NEWEST],
+    expires: bool = False,
 ) -> PolicyPlan:
-    """The plan of a compaction run: it deletes segments only under ``compact,delete``. Parameters as for ``plan_log``."""
-    deletes = config.policy_guess is None and config.cleanup_compact and config.cleanup_delete
+    """The plan of a compaction run: it deletes segments only under ``compact,delete``. Parameters as for ``plan_log``.
+
+    :param expires: the plan of the command for the policy: without ``compact``, of a run of the delete policy
+    """
+    deletes = config.cleanup_delete and config.policy_guess is None if config.cleanup_compact else expires
     deletion = plan_deletion(view, config, now_ms=now_ms) if deletes else None
     remaining = view if deletion is None else deletion.after
     return PolicyPlan(plan_log(remaining, config, now_ms=now_ms, include_active=include_active, rules=rules), deletion)
-
-
-def plan_cleanup_policy(
-    view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False, rules: KafkaRules = RULES[NEWEST]
-) -> PolicyPlan:
-    """The plan of the command for this policy: a compaction run if it has ``compact``, else a run of the delete policy."""
-    if config.cleanup_compact:
-        return plan_compact_run(view, config, now_ms=now_ms, include_active=include_active, rules=rules)
-    deletion = plan_deletion(view, config, now_ms=now_ms)
-    return PolicyPlan(plan_log(deletion.after, config, now_ms=now_ms, include_active=include_active, rules=rules), deletion)
 
 
 def _refused(view: LogView, config: TopicConfig, refusal: tuple[SkipCause, str], basics: tuple[Condition, ...]) -> LogPlan:

@@ -36,7 +36,7 @@ from compaction.passes.tasks import MapContext
 from compaction.report import LogReport
 from compaction.rules.log_to_clean import Verdict
 from compaction.rules.log_view import LogView
-from compaction.rules.plan import LogPlan, PolicyPlan, benefit, dirtiest_first, freed_bytes, plan_compact_run
+from compaction.rules.plan import LogPlan, PolicyPlan, benefit, dirtiest_first, freed_bytes, plan_policy
 from compaction.run.cleaner import Cleaner
 from compaction.run.log import Log, cleaned_report, deferred_report, skipped_report
 from compaction.run.offset_maps import OffsetMaps
@@ -78,7 +78,7 @@ class _Compaction(Command):
 
     def plan(self, view: LogView, settings: Settings) -> PolicyPlan:
         active, rules = self.request.include_active, settings.kafka.rules
-        return plan_compact_run(view, settings.topic, now_ms=self.request.as_of_ms, include_active=active, rules=rules)
+        return plan_policy(view, settings.topic, now_ms=self.request.as_of_ms, include_active=active, rules=rules)
 
     def order(self, logs: Sequence[Log]) -> list[Log]:
         by_path = {log.location.path: log for log in logs}

@@ -13,14 +13,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from compaction.cli import execution, log_lines
-from compaction.commands import compact, dry_run
-from compaction.policies.compare_policies import compare_with
+from compaction.commands import compact
 from compaction.run import waves
 from compaction.screen.steps import WaveProgress, begin_wave, step
-from tests.executed import executed
 from tests.golden import unpack_sample
 from tests.kafka.jars import spark_home
-from tests.local_passes import LocalPasses
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,37 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 def run(*options: str | Path, job: str = "compact") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "jobs", job, *map(str, options)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
-
-
-def test_a_usage_error_is_one_json_object_if_json_is_chosen() -> None:
-    for log_format in (("--log-format", "json"), ("--log-format=json",)):
-        done = run("--log-dir", "/no/such/directory", *log_format)
-        assert done.returncode == 2
-        told = json.loads(done.stderr)
-        assert (told["level"], told["logger"]) == ("ERROR", "kafka_log_compaction")
-        assert told["message"].startswith("/no/such/directory: ")
-        assert told["time"].endswith("+00:00")
-
-
-def test_an_unknown_log_format_is_a_usage_error() -> None:
-    done = run("--log-dir", ".", "--log-format", "xml")
-    assert done.returncode == 2
-    assert "invalid choice: 'xml'" in done.stderr
-
-
-def test_a_metrics_file_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
-    log_dir = unpack_sample(tmp_path)
-    done = run("--log-dir", log_dir, "--metrics", tmp_path / "missing/metrics.txt")
-    assert done.returncode == 2
-    assert "missing" in done.stderr
-
-
-def test_expire_writes_metrics_too(tmp_path: Path) -> None:
-    log_dir = unpack_sample(tmp_path)
-    done = run("--log-dir", log_dir, "--dry-run", "--metrics", tmp_path / "m.txt", job="expire")
-    assert done.returncode == 0, done.stderr
-    families = {family.name for family in text_string_to_metric_families((tmp_path / "m.txt").read_text())}
-    assert "kafka_log_compaction_log_expired_bytes" in families
 
 
 def test_metrics_are_written_again_after_each_wave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,30 +117,3 @@ def test_spark_submit_on_a_terminal_draws_a_bar(tmp_path: Path) -> None:
     text = shown.decode(errors="replace")
     assert "pass 1  ─" in text
     assert "pass 2" in text
-
-
-def test_dump_log_writes_errors_and_findings_as_json_too(tmp_path: Path) -> None:
-    log_dir = unpack_sample(tmp_path)
-    log = next((log_dir / "orders-0").glob("*.log"))
-    data = bytearray(log.read_bytes())
-    data[30] ^= 1
-    log.write_bytes(data)
-    (log_dir / "orders-0" / "notes.txt").touch()
-    done = run("--files", log, log_dir / "orders-0" / "notes.txt", "--log-format", "json", job="dump-log")
-    assert done.returncode == 1
-    told = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [each["level"] for each in told] == ["WARNING", "ERROR"]
-    assert told[0]["message"].startswith("Ignoring unknown file")
-    assert "fails its CRC" in told[1]["message"]
-    assert done.stdout.startswith("Dumping ")
-
-
-def test_a_comparison_writes_metrics(tmp_path: Path) -> None:
-    log_dir = unpack_sample(tmp_path)
-    metrics = tmp_path / "metrics.txt"
-    policies = ("--policy", "configured", "cleanup.policy=compact")
-    arguments = ["--log-dir", str(log_dir), "--topic", "orders", "--metrics", str(metrics), *policies]
-    assert executed(dry_run, arguments, lambda _, request: compare_with(LocalPasses, request)) == 0
-    samples = [sample for family in text_string_to_metric_families(metrics.read_text()) for sample in family.samples]
-    found = {sample.labels["policy"] for sample in samples if sample.name.endswith("policy_log_records")}
-    assert found == {"configured", "cleanup.policy=compact"}

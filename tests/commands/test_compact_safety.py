@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,59 +21,6 @@ from tests.log.logs import build
 
 #: strings that no message, name or path contains
 SECRETS = ("Zugangswort", "geheimer-Wert", "Kopfzeilenname", "Kopfzeilenwert")
-
-
-def keyed_and_not(log_dir: Path, keyless: int, total: int) -> Path:
-    """A log of ``total`` records, ``keyless`` of them without a key."""
-    records = [Record(i, NOW_MS, None if i < keyless else b"key", b"value") for i in range(total)]
-    files = {}
-    for base, batches in ((0, [Batch(records).encode()]), (total, [])):
-        files.update({f"{base:020d}{kind}": data for kind, data in build(base, batches).files.items()})
-    write_log(log_dir / "mixed-0", files)
-    return log_dir / "mixed-0"
-
-
-@pytest.mark.parametrize(("keyless", "refused"), [(0, False), (1, False), (2, True), (100, True)])
-def test_more_than_one_percent_without_a_key_is_refused(tmp_path: Path, keyless: int, refused: bool) -> None:
-    path = keyed_and_not(tmp_path, keyless, 100)
-    before = look_at(path)
-    ended = run(tmp_path)
-    assert ended.code == (1 if refused else 0)
-    if refused:
-        what = f"{keyless} of 100 records ({keyless:.1f} %) have no key and would be lost"
-        hint = "if that is intended, run again with --allow-keyless"
-        assert ended.err == f"error: mixed-0: {path}: {what}; {hint}\n"
-        assert look_at(path) == before
-
-
-def test_allow_keyless_drops_records_without_a_key(tmp_path: Path) -> None:
-    path = keyed_and_not(tmp_path, 99, 100)
-    assert "removed: 99 without a key" in run(tmp_path, "--allow-keyless", "--dry-run", "--verbose").out
-    ended = run(tmp_path, "--allow-keyless")
-    assert (ended.code, ended.err) == (0, "")
-    assert " -99 " in ended.out
-    assert len((path / f"{0:020d}.log").read_bytes()) < 100
-
-
-def test_a_dry_run_refuses_as_the_real_run_does(tmp_path: Path) -> None:
-    keyed_and_not(tmp_path, 50, 100)
-    assert run(tmp_path, "--dry-run")[::2] == run(tmp_path)[::2]
-
-
-METADATA_SELECTORS = (("--partition", "__cluster_metadata-0"), ("--topic", "__cluster_metadata"), ("--topic", "__cluster.*"))
-
-
-@pytest.mark.parametrize("selector", METADATA_SELECTORS)
-def test_the_metadata_log_is_never_changed(tmp_path: Path, selector: tuple[str, str]) -> None:
-    write_log(tmp_path / "__cluster_metadata-0", valid_log("none").files)
-    write_log(tmp_path / "orders-0", valid_log("none").files)
-    before = look_at(tmp_path / "__cluster_metadata-0")
-    ended = run(tmp_path, *selector)
-    assert ended.code == 2
-    # a pattern selects other topics only, here none
-    told = "no topic here matches" if "*" in selector[1] else "__cluster_metadata is never touched"
-    assert told in ended.err
-    assert look_at(tmp_path / "__cluster_metadata-0") == before
 
 
 def _secret_log(change: Callable[[bytes], bytes] = bytes) -> dict[str, bytes]:
@@ -166,20 +112,3 @@ def test_a_journal_with_other_paths_is_malformed(tmp_path: Path) -> None:
     assert f"error: orders-0: {log}/.compaction-swap: the journal of an earlier run is malformed" in ended.err
     assert victim.read_text() == "precious"
     assert look_at(log) == before
-
-
-@pytest.mark.parametrize("target", ["inside", "parent", "same", "link"])
-def test_the_output_directory_must_be_outside_of_the_log_directories(tmp_path: Path, target: str) -> None:
-    write_log(tmp_path / "data" / "orders-0", valid_log("none").files)
-    (tmp_path / "link").symlink_to(tmp_path / "data")
-    output_dir = {
-        "inside": tmp_path / "data" / "out",
-        "parent": tmp_path,
-        "same": tmp_path / "data",
-        "link": tmp_path / "link" / "orders-0" / "..",
-    }[target]
-    before = look_at(tmp_path / "data" / "orders-0")
-    ended = run(tmp_path / "data", "--output-dir", output_dir)
-    assert ended.code == 2
-    assert re.match(r"error: .*--output-dir", ended.err)
-    assert look_at(tmp_path / "data" / "orders-0") == before

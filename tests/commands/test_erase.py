@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,43 +16,22 @@ import pytest
 from pyarrow import parquet
 
 from compaction.certifier import erased_keys
+from compaction.cli.parser import Parser
 from compaction.commands import erase, verify
-from compaction.engine_choice import EngineChoice
-from compaction.erasure.erase_keys import ErasureRequest, erase_keys
+from compaction.errors import UsageError
 from compaction.files.durable import DurableSteps
 from compaction.formats import keys as key_list
 from compaction.formats.keys import KeyCriteria
+from compaction.options.keys import read_keys
 from compaction.options.table import KEY_FORMATS
 from compaction.report import LogReport
 from compaction.run.log import Log
 from compaction.run.run import Run
-from compaction.run_report import RunReport
 from tests.erasure.test_erase_keys import records_in, write_odd
-from tests.executed import executed
 from tests.files.test_lock import held_elsewhere
 from tests.golden import unpack_sample
-from tests.kafka.encode import Batch, Record
-from tests.local_passes import LocalPasses
-from tests.oracle.disk import write_partition
-from tests.oracle.segments import write_segment
-from tests.passes.random_cases import NOW_MS
-from tests.passes.rounds import INTERVAL_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def locally(_: EngineChoice, request: ErasureRequest) -> RunReport:
-    return erase_keys(LocalPasses, request)
-
-
-class Asked:
-    """Replaces a run: records the request."""
-
-    request: ErasureRequest
-
-    def __call__(self, _: EngineChoice, request: ErasureRequest) -> RunReport:
-        self.request = request
-        return RunReport("r-1", request.base.as_of_ms, request.base.dry_run, ())
 
 
 @pytest.fixture
@@ -63,10 +41,22 @@ def log_dir(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def keys_read(log_dir: Path, *options: object) -> list[bytes]:
-    asked = Asked()
-    assert executed(erase, ["--log-dir", str(log_dir), *map(str, options)], asked) == 0
-    found: list[bytes] = asked.request.erasure.criteria.keys.to_pylist()
+@pytest.fixture
+def call(log_dir: Path) -> list[str]:
+    """A call that erases the key ``k`` with a certificate."""
+    keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
+    keys.write_bytes(b"k\n")
+    return ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
+
+
+def criteria(*options: object) -> KeyCriteria:
+    """The selected keys of a call."""
+    given = vars(Parser(erase.OPTIONS).parse_args(["--log-dir", ".", *map(str, options)]))
+    return read_keys(erase.OPTIONS.complete(given))[0]
+
+
+def keys_read(*options: object) -> list[bytes]:
+    found: list[bytes] = criteria(*options).keys.to_pylist()
     return found
 
 
@@ -74,167 +64,36 @@ def test_the_formats_are_those_of_key_lists() -> None:
     assert KEY_FORMATS == key_list.FORMATS
 
 
-def test_keys_are_read_from_lines_and_columns(log_dir: Path) -> None:
-    text, table, rows = (log_dir.parent / name for name in ("keys.txt", "keys.parquet", "keys.csv"))
+def test_keys_are_read_from_lines_and_columns(tmp_path: Path) -> None:
+    text, table, rows = (tmp_path / name for name in ("keys.txt", "keys.parquet", "keys.csv"))
     text.write_bytes(b"a\n\nb\na\n")
-    columns = {"raw": pa.array([b"\xff", None, b""], pa.binary()), "name": ["x", "", None]}
+    columns = {"raw": pa.array([b"\xff", None, b""], pa.binary()), "name": ["x", "", None], "number": [1, 2, 3]}
     parquet.write_table(pa.table(columns), table)
     rows.write_text("id,other\n007,1\n,2\n7f,3\n", encoding="utf-8")
-    assert keys_read(log_dir, "--keys", text, text) == [b"a", b"b"]
-    assert keys_read(log_dir, "--keys", table, "--keys-column", "raw") == [b"\xff", b""]
-    assert keys_read(log_dir, "--keys", table, "--keys-column", "name") == [b"x"]
-    assert keys_read(log_dir, "--keys", rows, "--keys-column", "id") == [b"007", b"7f"]
+    assert keys_read("--keys", text, text) == [b"a", b"b"]
+    assert keys_read("--keys", table, "--keys-column", "raw") == [b"\xff", b""]
+    assert keys_read("--keys", table, "--keys-column", "name") == [b"x"]
+    with pytest.raises(UsageError, match="--keys-column: number has the type int64"):
+        keys_read("--keys", table, "--keys-column", "number")
+    assert keys_read("--keys", rows, "--keys-column", "id") == [b"007", b"7f"]
     rows.write_text("id\n07\n\n7f\n", encoding="utf-8")
-    assert keys_read(log_dir, "--keys", rows, "--keys-column", "id", "--keys-format", "hex") == [b"\x07", b"\x7f"]
-
-
-def test_patterns_are_read_from_the_call_and_from_files(log_dir: Path) -> None:
-    patterns = log_dir.parent / "patterns"
-    patterns.write_text("prefix=user-1:\n\nregex=a+\n", encoding="utf-8")
-    asked = Asked()
-    assert executed(erase, ["--log-dir", str(log_dir), "--where", f"@{patterns}", "prefix=x"], asked) == 0
-    found = [(each.kind, each.text) for each in asked.request.erasure.criteria.patterns]
-    assert found == [("prefix", "user-1:"), ("regex", "a+"), ("prefix", "x")]
+    assert keys_read("--keys", rows, "--keys-column", "id", "--keys-format", "hex") == [b"\x07", b"\x7f"]
 
 
 @pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\r", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
-def test_only_a_line_feed_ends_a_pattern_of_a_file(log_dir: Path, odd: str) -> None:
-    patterns = log_dir.parent / "patterns"
+def test_only_a_line_feed_ends_a_pattern_of_a_file(tmp_path: Path, odd: str) -> None:
+    patterns = tmp_path / "patterns"
     patterns.write_bytes(f"prefix=tenant1{odd}\nprefix=a{odd}b\r\n\r\n".encode())
-    asked = Asked()
-    assert executed(erase, ["--log-dir", str(log_dir), "--where", f"@{patterns}"], asked) == 0
-    found = [each.text for each in asked.request.erasure.criteria.patterns]
+    found = [each.text for each in criteria("--where", f"@{patterns}").patterns]
     assert found == [f"tenant1{odd}" if odd != "\r" else "tenant1", f"a{odd}b"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "no keys are given"),
-        (["--keys", "nowhere"], "nowhere: --keys: no such file"),
-        (["--keys", "KEYS", "--keys-format", "hex"], "KEYS: --keys: line 1 is not a key in the format hex"),
-        (["--keys", "KEYS", "--keys-column", "id"], "KEYS: --keys-column needs a .parquet or .csv file"),
-        (["--keys", "ROWS", "--keys-column", "key"], "ROWS: --keys-column: there is no column key"),
-        (["--keys", "ROWS", "EMPTY.parquet", "--keys-column", "id"], "--keys: no such file"),
-        (["--keys", "EMPTY"], "no keys are given"),
-        (["--where", "secret"], "--where: a pattern is neither prefix=TEXT nor regex=EXPRESSION"),
-        (["--on-match", "drop", "prefix=secret"], "unrecognized arguments: a value belongs to no option"),
-        (["--on-match", "prefix=secret"], "--on-match: invalid choice"),
-        (["--dry-run=prefix=secret"], "--dry-run: ignored explicit argument"),
-        (["--where", "bytes=secreté"], "--where: a pattern has a character that is not ASCII, whose bytes are not known"),
-        (["--where", "regex=(secret"], "--where: a pattern is not a regular expression of RE2: missing )"),
-        (["--where", "regex=customer: (secret"], "--where: a pattern is not a regular expression of RE2: missing )"),
-        (["--where", "@MARKED"], "MARKED: --where: begins with a byte order mark"),
-        (["--keys", "MARKED"], "MARKED: --keys: begins with a byte order mark of UTF-8"),
-        (["--keys", "KEYS", "--if-done", "skip"], "--if-done needs --certificate"),
-        (["--keys", "KEYS", "--if-done", "skip", "--certificate", "KEYS"], "--replace and --if-done need --output-dir"),
-    ],
-)
-def test_a_wrong_call_is_one_line_without_a_key(
-    log_dir: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = {"KEYS": b"secret\n", "ROWS": b"id\nsecret\n", "EMPTY": b"\n\n", "MARKED": b"\xef\xbb\xbfprefix=secret\n"}
-    paths = {name: log_dir.parent / f"{name}{'.csv' if name == 'ROWS' else ''}" for name in files}
-    for name, data in files.items():
-        paths[name].write_bytes(data)
-    given = [f"@{paths[each[1:]]}" if each.startswith("@") else str(paths.get(each, each)) for each in options]
-    for name, path in paths.items():
-        message = message.replace(f"{name}: ", f"{path}: ")
-    assert executed(erase, ["--log-dir", str(log_dir), *given], Asked()) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and message in error and error.count("\n") == 1
-    assert "secret" not in error
-
-
-def test_an_internal_topic_is_erased_from_only_if_it_is_named(log_dir: Path) -> None:
-    (log_dir / "odd-0").rename(log_dir / "__odd-0")
-    keys, report = log_dir.parent / "keys", log_dir.parent / "report.json"
-    keys.write_bytes(b"k")
-    for option, value, status in (("--topic", "__.*", "skipped"), ("--partition", "__odd-0", "cleaned")):
-        call = ["--log-dir", str(log_dir), "--keys", str(keys), "--report", str(report), "--include-active", option, value]
-        assert executed(erase, call, locally) == 0
-        (log,) = json.loads(report.read_text())["logs"]
-        assert (log["status"], log["reason_code"]) == (status, "refused" if status == "skipped" else "")
-
-
-def test_neither_keys_nor_patterns_are_in_any_output(log_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    keys, report, metrics = (log_dir.parent / name for name in ("keys", "report.json", "metrics"))
-    keys.write_bytes("ключ\n".encode())
-    code = executed(erase, [
-            "--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--where", "prefix=kkk",
-            "--report", str(report), "--metrics", str(metrics), "--verbose", "--output", "json",
-        ],
-        locally,
-    )  # fmt: skip
-    assert code == 0
-    printed = capfd.readouterr()
-    for text in (printed.out, printed.err, report.read_text(), metrics.read_text()):
-        assert "ключ" not in text and "\\u043a" not in text and "kkk" not in text
-    document = json.loads(report.read_text())
-    assert document["erasure"]["keys_found"] == 3
-    assert document["options"]["--where"]["value"] == ["[hidden]"]
-    assert document["totals"]["erased_records"] == 8
-    assert 'reason="erased"} 8\n' in metrics.read_text()
-    assert report.stat().st_mode & 0o777 == 0o600
-    assert {each.key for each in records_in(log_dir)} == {None, b"", b"\x00\xff\n", b"k"}
-
-
-def test_a_directory_that_is_in_use_is_refused(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keys = log_dir.parent / "keys"
-    keys.write_bytes(b"k")
+def test_a_directory_that_is_in_use_is_refused(log_dir: Path, call: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     before = records_in(log_dir)
     with held_elsewhere(log_dir):
-        assert executed(erase, ["--log-dir", str(log_dir), "--keys", str(keys), "--include-active"], locally) == 2
+        assert erase.main(call) == 2
     assert f"error: {log_dir}: log directory is in use" in capsys.readouterr().err
     assert records_in(log_dir) == before
-
-
-def test_a_finished_copy_of_the_same_keys_is_skipped_and_of_others_refused(
-    log_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keys = log_dir.parent / "keys"
-    keys.write_bytes(b"k")
-    target = log_dir.parent / "copy"
-    file = log_dir.parent / "certificate.json"
-    call = [
-        "--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--output-dir", str(target),
-        "--as-of-ms", "1700000000000",
-    ]  # fmt: skip
-    assert executed(erase, [*call, "--if-done", "skip"], locally) == 2
-    assert "--if-done needs --certificate" in capsys.readouterr().err
-    call += ["--certificate", str(file)]
-    assert executed(erase, [*call, "--replace"], locally) == 0
-    assert executed(erase, [*call, "--if-done", "skip"], locally) == 0
-    assert "done already by the same request" in capsys.readouterr().out
-    keys.write_bytes(b"kk")
-    assert executed(erase, [*call, "--if-done", "skip"], locally) == 2
-    assert "the output of another request: it differs in keys" in capsys.readouterr().err
-
-
-def test_a_pattern_of_letters_outside_ascii_erases_what_it_names_and_nothing_else(log_dir: Path) -> None:
-    names = ["josé", "JOSÉ", "jose", "©", "½", "£", "à"]
-    records = [Record(at, NOW_MS, name.encode(), b"v") for at, name in enumerate(names)]
-    shutil.rmtree(log_dir)
-    file = log_dir.parent / "certificate.json"
-    accented, any_case, of_bytes = "regex=[à-ÿ]+", "regex=[jJ][oO][sS][eéEÉ]", r"bytes=jos\xc3\xa9"
-    for pattern, left in ((accented, names[:6]), (any_case, names[3:]), (of_bytes, names[1:])):
-        write_partition(log_dir / "odd-0", [write_segment(0, [Batch(records).encode()], INTERVAL_BYTES, NOW_MS)])
-        call = ["--log-dir", str(log_dir), "--include-active", "--where", pattern, "--certificate", str(file)]
-        assert executed(erase, call, locally) == 0
-        assert [each.key.decode() for each in records_in(log_dir) if each.key is not None] == left
-        assert verify.main(["--in-place", str(log_dir), "--certificate", str(file), "--where", pattern]) == 0
-        shutil.rmtree(log_dir)
-
-
-def test_a_pattern_that_the_certifier_cannot_judge_is_refused_before_the_run(
-    log_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    call = ["--log-dir", str(log_dir), "--where", r"regex=\p{Greek}secret"]
-    assert executed(erase, [*call, "--certificate", str(log_dir.parent / "certificate.json")], Asked()) == 2
-    error = capsys.readouterr().err
-    assert r"--certificate: a pattern has \p, which the certifier does not read; change it, or erase without" in error
-    assert "secret" not in error
-    assert executed(erase, call, Asked()) == 0
 
 
 def test_what_a_copy_records_of_its_request_does_not_let_keys_be_guessed(log_dir: Path) -> None:
@@ -243,37 +102,11 @@ def test_what_a_copy_records_of_its_request_does_not_let_keys_be_guessed(log_dir
     options = ["--include-active", "--where", "prefix=kkk", "--as-of-ms", "1700000000000", "--replace"]
     recorded = []
     for copy in copies:
-        assert (
-            executed(erase, ["--log-dir", str(log_dir), "--keys", str(keys), "--output-dir", str(copy), *options], locally) == 0
-        )
+        assert erase.main(["--log-dir", str(log_dir), "--keys", str(keys), "--output-dir", str(copy), *options]) == 0
         recorded.append(json.loads((copy / "_finished.json").read_text())["request"])
     # a salt of each run, and nothing else that depends on the keys
     assert recorded[0].pop("keys") != recorded[1].pop("keys")
     assert recorded[0] == recorded[1] and recorded[0]["where"] == ["[hidden]"]
-
-
-def test_a_certificate_is_written_and_verified(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
-    keys.write_bytes(b"k\n")
-    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
-    assert executed(erase, call, locally) == 0
-    assert f"certificate: holds, {file}\n" in capsys.readouterr().out
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert not list(log_dir.rglob("*.deleted"))
-    assert '"k"' not in file.read_text()
-    again = ["--in-place", str(log_dir), "--certificate", str(file), "--keys", str(keys)]
-    assert verify.main(again) == 0
-    out = capsys.readouterr().out
-    assert "odd-0 holds: 17 -> 17 records" in out and f"certificate matches: {file}\n" in out
-    log = log_dir / "odd-0" / "00000000000000000020.log"
-    log.write_bytes(log.read_bytes() + Batch([Record(27, NOW_MS, b"new", b"v")]).encode())
-    assert verify.main(again) == 1
-    out = capsys.readouterr().out
-    assert "odd-0:0: bytes_after of segment 20 is " in out and f"certificate does not match: {file}\n" in out
-    keys.write_bytes(b"other\n")
-    assert verify.main(again) == 2
-    assert "it belongs to other keys" in capsys.readouterr().err
-    assert verify.main(["--in-place", str(log_dir), "--keys", str(keys)]) == 2
 
 
 def changed(value: Any) -> Iterator[Any]:
@@ -290,15 +123,12 @@ def changed(value: Any) -> Iterator[Any]:
 
 
 def test_no_field_of_a_certificate_can_be_changed_unnoticed(
-    log_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    log_dir: Path, call: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
-    keys.write_bytes(b"k\n")
-    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
     monkeypatch.setattr(KeyCriteria, "secret", lambda self, salt: salt + self.keys[0].as_py())
-    assert executed(erase, call, locally) == 0
+    assert erase.main(call) == 0
+    file, again = Path(call[-1]), ["--in-place", *call[1:2], *call[3:]]
     document = json.loads(file.read_text())
-    again = ["--in-place", str(log_dir), "--certificate", str(file), "--keys", str(keys)]
     file.write_text(json.dumps(document, sort_keys=True))
     assert verify.main(again) == 0
     others = list(changed(document))
@@ -313,30 +143,24 @@ def test_no_field_of_a_certificate_can_be_changed_unnoticed(
 
 
 def test_a_result_that_is_not_certified_fails_and_its_sources_remain(
-    log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    log_dir: Path, call: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
-    keys.write_bytes(b"k\n")
     monkeypatch.setattr(erased_keys, "matching", lambda criteria, keys: np.zeros(len(keys), np.bool_))
-    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
-    assert executed(erase, call, locally) == 1
+    assert erase.main(call) == 1
     error = capsys.readouterr().err
     assert "odd-0:4: batch without an erased key is missing, or differs from its source" in error
     copy_away = "copy them away before the next run or a broker's start, which remove them\n"
     assert error.endswith(f"; the replaced segments remain as .deleted files: {copy_away}")
     assert len(list(log_dir.rglob("*.log.deleted"))) == 3
-    assert json.loads(file.read_text())["status"] == "violated"
+    assert json.loads(Path(call[-1]).read_text())["status"] == "violated"
 
 
 def test_a_run_that_moves_the_cleaner_checkpoint_is_not_certified(
-    log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    log_dir: Path, call: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
-    keys.write_bytes(b"k\n")
     checkpoint = log_dir / "cleaner-offset-checkpoint"
     checkpoint.write_text("0\n1\nodd 0 5\n")
-    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
-    assert executed(erase, call, locally) == 0
+    assert erase.main(call) == 0
     finish = Run._finish
 
     def moving(run: Run, log: Log) -> DurableSteps[LogReport]:
@@ -344,39 +168,8 @@ def test_a_run_that_moves_the_cleaner_checkpoint_is_not_certified(
         return finish(run, log)
 
     monkeypatch.setattr(Run, "_finish", moving)
-    assert executed(erase, call, locally) == 1
+    assert erase.main(call) == 1
     assert "cleaner-offset-checkpoint has offset 16, it had offset 5" in capsys.readouterr().err
-
-
-def test_a_log_that_fails_is_in_the_certificate_also_if_no_other_is(log_dir: Path) -> None:
-    keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
-    keys.write_bytes(b"k\n")
-    shutil.copytree(log_dir / "odd-0", log_dir / "odd-1")
-    log = log_dir / "odd-1" / "00000000000000000010.log"
-    log.write_bytes(log.read_bytes()[:30] + b"?" + log.read_bytes()[31:])
-    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
-    assert executed(erase, call, locally) == 1
-    found = json.loads(file.read_text())
-    assert found["status"] == "failed"
-    assert [(each["partition"], each["status"]) for each in found["logs"]] == [(0, "holds"), (1, "failed")]
-    assert "00000000000000000010.log" in found["logs"][1]["reason"]
-    assert executed(erase, [*call, "--partition", "odd-1"], locally) == 1
-    found = json.loads(file.read_text())
-    assert (found["status"], [each["partition"] for each in found["logs"]]) == ("failed", [1])
-
-
-def test_a_directory_without_the_logs_of_a_certificate_is_no_proof(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
-    keys.write_bytes(b"k\n")
-    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
-    assert executed(erase, call, locally) == 0
-    shutil.copytree(log_dir / "odd-0", log_dir / "odd-1")
-    shutil.rmtree(log_dir / "odd-0")
-    again = ["--in-place", str(log_dir), "--certificate", str(file), "--keys", str(keys)]
-    assert verify.main(again) == 1
-    assert "odd-0:0: log is missing" in capsys.readouterr().out
-    assert verify.main([*again, "--partition", "odd-1"]) == 2
-    assert "it has none of the selected logs" in capsys.readouterr().err
 
 
 @pytest.mark.spark

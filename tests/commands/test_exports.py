@@ -1,4 +1,4 @@
-"""The commands on exports of tiered storage: the same results as on the log directory that was exported."""
+"""Exports of tiered storage: read with the results of the log directory that was exported, and written."""
 
 from __future__ import annotations
 
@@ -9,11 +9,31 @@ from pathlib import Path
 import pytest
 
 from compaction.cli.console import main
+from compaction.commands import compact
+from compaction.config.request import CompactionRequest
 from compaction.files import data_keys
 from compaction.files.calls import KEYS_VARIABLE
-from tests.files.layouts.exports import CODINGS, LOG_NAME, no_exports_known, objects, require_cryptography, source
+from compaction.files.filesystem import join
+from compaction.files.mixed import MixedFileSystem
+from compaction.files.uri import parse_uri
+from compaction.formats.message_set import iter_batches
+from compaction.formats.record_batch import RecordBatch
+from compaction.run.compact import clean_logs
+from compaction.run_report import RunReport
+from tests.executed import executed
+from tests.files.layouts.exports import (
+    CODINGS,
+    LOG_NAME,
+    aiven,
+    no_exports_known,
+    objects,
+    require_cryptography,
+    source,
+    upload,
+)
+from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
-from tests.object_store.local_run import COMPACT, figures, run
+from tests.object_store.local_run import COMPACT, NOW_MS, figures, run
 
 __all__ = ["no_exports_known", "objects", "source"]
 
@@ -75,3 +95,95 @@ def test_private_keys_of_a_call_are_read(
     capsys.readouterr()
     assert main([*call.split(), place, *settings, "--private-key", f"key1={objects}/nothing.pem"]) == 2
     assert "nothing.pem: cannot be read" in capsys.readouterr().err
+
+
+def job(*options: object) -> int:
+    """Compaction without Spark, as of a fixed time; its exit code."""
+    given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
+    return executed(compact, given, lambda _, request: clean_logs(LocalPasses, request))
+
+
+def batches(log_dir: str) -> list[bytes]:
+    """The batches of a log, but for those that end an uploaded segment."""
+    fs, log = MixedFileSystem(), join(log_dir, LOG_NAME)
+    found = []
+    for name in sorted(name for name in fs.listdir(log) if name.endswith(".log")):
+        for batch in iter_batches(fs.read_bytes(join(log, name))):
+            assert isinstance(batch, RecordBatch)
+            if batch.header.record_count or batch.header.producer_id >= 0:
+                found.append(bytes(batch.data))
+    return found
+
+
+def stems(export: Path) -> list[str]:
+    return sorted(path.relative_to(export).as_posix() for path in export.rglob("*.rsm-manifest"))
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_an_export_of_the_plugin_is_compacted_into_another_one(
+    coding: str, objects: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which has the same uploads, by name, and the records that a log directory would have."""
+    if "encrypted" in coding:
+        require_cryptography()
+    before = files(objects)
+    given, target = f"aiven+file://{objects}/{coding}", tmp_path / "new" / "prefix"
+    options = ("--log-dir", given, "--output-dir", target, "--output-layout", "aiven")
+    assert job(*options) == 0
+    assert f"{target}: tiered storage of 15 segments, " in capsys.readouterr().out
+    run("--log-dir", given, "--output-dir", tmp_path / "plain", *COMPACT)
+    assert batches(aiven(target)) == batches(str(tmp_path / "plain")) != batches(aiven(objects / coding))
+    assert stems(target) == stems(objects / coding)
+    assert sorted(path.name for path in target.parent.iterdir()) == ["prefix"]
+    assert files(objects) == before
+    assert job(*options) == 2
+    assert "--output-dir exists and is not empty" in capsys.readouterr().err
+
+
+def test_what_is_written_is_compacted_again_into_another_layout(objects: Path, tmp_path: Path) -> None:
+    given = f"aiven+file://{objects}/plain"
+    assert job("--log-dir", given, "--output-dir", tmp_path / "new", "--output-layout", "aiven") == 0
+    again = ("--log-dir", f"aiven+file://{tmp_path}/new", "--output-dir", tmp_path / "again", "--output-layout", "local-tiered")
+    assert job(*again, "--accept-loss") == 0
+    last = parse_uri(f"local-tiered+file://{tmp_path}/again", "--log-dir")
+    assert batches(last) == batches(aiven(tmp_path / "new"))
+    # though markers get delete horizons, which makes them larger
+    sizes = [{path.name: path.stat().st_size for path in (tmp_path / each).rglob("*.log")} for each in ("new", "again")]
+    assert all(sizes[1][name] <= size for name, size in sizes[0].items())
+    # the same segment ids in the other layout
+    names = {path.name.partition("-")[2] for path in (tmp_path / "again").rglob("*.log")}
+    assert names == {path.name.partition("-")[2] for path in (tmp_path / "new").rglob("*.log")}
+
+
+def test_what_is_uploaded_during_a_run_is_not_written(tmp_path: Path) -> None:
+    """The copy has no records of it."""
+    for each in (range(10), range(10, 20)):
+        upload(tmp_path / "in", each)
+
+    def run_meanwhile(_: object, request: CompactionRequest) -> RunReport:
+        report = clean_logs(LocalPasses, request)
+        upload(tmp_path / "in", range(20, 30))
+        return report
+
+    options = ["--log-dir", f"local-tiered+file://{tmp_path}/in", "--output-dir", f"{tmp_path}/new"]
+    options += ["--output-layout", "local-tiered", "--include-active", *COMPACT]
+    assert executed(compact, options, run_meanwhile) == 0
+    assert sorted(int(path.name.partition("-")[0]) for path in (tmp_path / "new").rglob("*.log")) == [0, 10]
+
+
+@pytest.mark.parametrize(("directories", "files_of"), [(0o700, 0o600), (0o750, 0o640)])
+def test_an_export_on_a_disk_is_readable_by_those_only_who_may_read_the_source(
+    tmp_path: Path, directories: int, files_of: int
+) -> None:
+    for each in (range(10), range(10, 20)):
+        upload(tmp_path / "in", each)
+    for path in (tmp_path / "in", *(tmp_path / "in").rglob("*")):
+        path.chmod(directories if path.is_dir() else files_of)
+    outputs = {"plain": (), "aiven": ("--accept-loss",), "local-tiered": ("--accept-loss",), "backup": ("--accept-loss",)}
+    for place, name in ((f"local-tiered+file://{tmp_path}/in", "uploads"), (tmp_path / "uploads-plain", "logs")):
+        for layout, options in outputs.items():
+            target = tmp_path / f"{name}-{layout}"
+            chosen = () if layout == "plain" else ("--output-layout", layout, *options)
+            assert job("--log-dir", place, "--output-dir", target, *chosen) == 0
+            modes = {(each.is_dir(), each.stat().st_mode & 0o777) for each in (target, *target.rglob("*"))}
+            assert modes == {(True, directories), (False, files_of)}, target

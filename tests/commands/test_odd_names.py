@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +11,9 @@ from pathlib import Path
 import pytest
 
 from compaction.commands import compact, dry_run
-from compaction.policies.compare_policies import compare_with
-from compaction.run.compact import clean_logs
+from tests.commands.test_terminal_output import on_a_terminal as seen_on_a_terminal
 from tests.damage.valid_logs import NOW_MS, valid_log, write_log
-from tests.executed import executed
 from tests.kafka.encode import Batch, Record
-from tests.local_passes import LocalPasses
 
 ROOT = Path(__file__).resolve().parents[2]
 ODD = b"\xff \x1b[31m[red]\xe2\x80\xae"
@@ -53,32 +49,15 @@ def run(*arguments: str, command: str = "compact", **environment: str) -> subpro
 
 def on_a_terminal(*command: str) -> bytes:
     """The output of a command on a terminal, on which it draws nothing."""
-    ours, theirs = pty.openpty()
     # with colorama, which the suites install, numba ends a process on a terminal by resetting the colours
-    environment = {**os.environ, "TERM": "dumb", "NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING": "1"}
-    with subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        shown = b""
-        while data := _read(ours):
-            shown += data
-        process.wait()
-    os.close(ours)
-    return shown
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 1 << 16)
-    except OSError:
-        # the process closed the other end
-        return b""
+    return seen_on_a_terminal(80, command, TERM="dumb", NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING="1").text.encode()
 
 
 def test_report_and_metrics_of_a_run_have_all_names(
     log_dir: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     arguments = ["--log-dir", str(log_dir), *CLEANING, *outputs(tmp_path, "report", "metrics")]
-    assert executed(compact, arguments, lambda _, request: clean_logs(LocalPasses, request)) == 1
+    assert compact.main(arguments) == 1
     printed = capsysbinary.readouterr()
     for data in (printed.out, printed.err, *((tmp_path / name).read_bytes() for name in ("report", "metrics"))):
         assert harmless(data)
@@ -109,7 +88,7 @@ def test_the_page_of_a_comparison_has_all_names(
 ) -> None:
     files = outputs(tmp_path, "report", "metrics", "html")
     arguments = ["--log-dir", str(log_dir), "--policy", "cleanup.policy=compact", *files]
-    assert executed(dry_run, arguments, lambda _, request: compare_with(LocalPasses, request)) == 1
+    assert dry_run.main(arguments) == 1
     assert all(harmless((tmp_path / name).read_bytes()) for name in ("report", "metrics", "html"))
     assert SHOWN.replace("\\", "\\\\").encode() in (tmp_path / "html").read_bytes()
     printed = capsysbinary.readouterr()

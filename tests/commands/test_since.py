@@ -1,27 +1,28 @@
-"""``compact --since`` as a user calls it: which calls are refused, what is repeated, what is printed."""
+"""``compact --since``: what is read back and published; damaged previous copies, by kind of file and of damage."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import compaction
 from compaction.commands import compact
-from compaction.config.request import CompactionRequest
 from compaction.files import local_output
 from compaction.output import segment_writer
+from compaction.output.finished import FINISHED
 from compaction.output.publish import LocalTarget
-from compaction.run.compact import clean_logs
-from compaction.run_report import RunReport
-from tests.executed import executed
+from tests.damage.copied_files import DAMAGES, damage, record_count
 from tests.golden import unpack_sample
-from tests.local_passes import LocalPasses
 
 OPTIONS = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0")
+LOG = "payments-0"
+#: files of a log that are taken over, and checkpoints; the bytes of the others are those of the source
+TAKEN = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", "cleaner-offset-checkpoint")
+#: several segments are cleaned segments of the copy
+SMALL = ("--set", "internal.segment.bytes=5500")
+OTHERS = ("leader-epoch-checkpoint", "partition.metadata", "replication-offset-checkpoint")
 
 
 @pytest.fixture(scope="module")
@@ -31,71 +32,13 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(logs: Path, target: Path, day: int, *options: object) -> int:
-    """The copy of a day, without Spark."""
-
-    def cleaned(_: object, request: CompactionRequest) -> RunReport:
-        return clean_logs(LocalPasses, request)
-
+    """The copy of a day."""
     argv = ["--log-dir", logs, "--output-dir", target, "--as-of", f"2027-01-{day:02}T00:00Z", *OPTIONS, *options]
-    return executed(compact, [str(each) for each in argv], cleaned)
+    return compact.main([str(each) for each in argv])
 
 
 def tree(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-
-
-def test_two_slots_continue_each_other(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    even, odd, report = tmp_path / "even", tmp_path / "odd", tmp_path / "report.json"
-    repeated = ("--if-done", "skip", "--replace", "--report", report)
-    assert run(logs, even, 2, *repeated) == 0
-    for day, (target, since) in enumerate(((odd, even), (even, odd), (odd, even)), 3):
-        capsys.readouterr()
-        assert run(logs, target, day, "--since", since, "--verify", *repeated) == 0
-        assert "since the previous copy: 3 unchanged; " in capsys.readouterr().out
-        document = json.loads(report.read_text())
-        assert {log["since"] for log in document["logs"]} == {"unchanged"} and document["totals"]["previous_bytes"] > 0
-        # the same slot again
-        before = tree(target)
-        assert run(logs, target, day, "--since", since, *repeated) == 0
-        assert "done already by the same request" in capsys.readouterr().out and tree(target) == before
-    # it is not the result of a copy in full, or of one that continues another
-    assert run(logs, odd, 5, "--if-done", "skip") == 2
-    assert "--output-dir has the output of another request: it differs in since" in capsys.readouterr().err
-
-
-def test_a_copy_in_full_is_named_with_its_reason(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = shutil.copytree(logs, tmp_path / "kafka")
-    assert run(source, tmp_path / "first", 2, "--if-done", "skip") == 0
-    (source / "orders-0" / f"{0:020d}.log").touch()
-    capsys.readouterr()
-    assert run(source, tmp_path / "second", 3, "--since", tmp_path / "first", "--verbose") == 0
-    printed = capsys.readouterr().out
-    assert "since the previous copy: 2 unchanged, 1 copied in full; " in printed
-    assert "copied in full: orders-0: segment 0 has changed" in printed
-    assert "    copied in full: segment 0 has changed" in printed
-
-
-def test_wrong_calls_are_refused(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, target = tmp_path / "first", tmp_path / "new"
-    (tmp_path / "empty").mkdir()
-    assert run(logs, first, 2, "--if-done", "skip") == 0
-    for options, told in (
-        (("--since", target), f"--since overlaps {target}"),
-        (("--since", target / "inside"), f"--since overlaps {target}"),
-        (("--since", tmp_path), f"--since overlaps {target}"),
-        (("--since", logs), f"--since overlaps {logs}"),
-        (("--since", first, "--dry-run"), "--since needs --output-dir, and no --dry-run"),
-        (("--since", first, "--output-layout", "local-tiered"), "--output-layout"),
-        (("--since", "s3://bucket/first"), "--since and --output-dir must both be on disks, or both in stores"),
-        (("--since", tmp_path / "nothing"), "/nothing: --since: no such directory; name the output of an earlier run"),
-        (("--since", tmp_path / "empty"), "this directory has no _finished.json"),
-    ):
-        capsys.readouterr()
-        assert run(logs, target, 3, *options) == 2
-        assert told in capsys.readouterr().err
-        assert not target.exists()
-    with pytest.raises(compaction.UsageError, match="since needs output_dir"):
-        compaction.compact(logs, since=first, settings={"cleanup.policy": "compact"})
 
 
 def test_shared_blocks_are_not_read_back(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +89,37 @@ def test_a_copy_is_published_after_it_was_found_good(
     assert "3 logs: 3 hold (" in capsys.readouterr().out and tree(target) != before
 
 
-def test_an_output_that_cannot_be_written_is_a_wrong_call(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(logs, Path("/proc/copies"), 2) == 2
-    told = "error: /proc/copies: --output-dir: cannot make the directory: No such file or directory"
-    assert capsys.readouterr().err == f"{told}; name a directory in one that can be written\n"
+def files(copy: Path, kind: str) -> list[Path]:
+    """The files of a kind, without those of the last segment, which are the source's except for its log."""
+    if not kind.startswith("."):
+        return [path for path in (copy / kind, copy / LOG / kind) if path.exists()]
+    last = max((copy / LOG).glob("*.log")).stem
+    return sorted(path for path in (copy / LOG).glob(f"*{kind}") if path.stem < last or kind == ".log")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_damaged_previous_copy_costs_no_record(tmp_path: Path, clean: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    source = unpack_sample(tmp_path / "source", "__cluster_metadata-0", LOG)
+    if not clean:
+        (source / ".kafka_cleanshutdown").unlink()
+    first, plain, continued = tmp_path / "first", tmp_path / "plain", tmp_path / "continued"
+    assert run(source, first, 2, "--if-done", "skip", *SMALL) == 0
+    assert run(source, plain, 3, "--if-done", "skip", *SMALL) == 0
+    assert run(source, continued, 3, "--since", first, *SMALL) == 0
+    assert "1 unchanged" in capsys.readouterr().out
+    expected = {"full": tree(plain), "unchanged": tree(continued)}
+    for kind in (*TAKEN, *OTHERS):
+        for how in DAMAGES if kind == ".log" else ["missing" if clean else "longer"]:
+            damaged, target = tmp_path / "damaged", tmp_path / "next"
+            shutil.copytree(first, damaged)
+            path = files(damaged, kind)[-1]
+            assert damage(path, how), (kind, how)
+            capsys.readouterr()
+            assert run(source, target, 3, "--since", damaged, "--verbose", *SMALL) == 0, (kind, how)
+            since = "full" if kind in TAKEN else "unchanged"
+            assert f"1 {'copied in full' if since == 'full' else since}" in capsys.readouterr().out, (kind, how)
+            found = tree(target)
+            assert {**found, FINISHED: b""} == {**expected[since], FINISHED: b""}, (kind, how)
+            assert record_count(target) == record_count(plain)
+            for copy in (damaged, target):
+                shutil.rmtree(copy)

@@ -73,12 +73,6 @@ def console(command: str, log_dir: Path, *options: object) -> list[object]:
     return [sys.executable, "-m", "jobs", command, "--log-dir", log_dir, *fixed, *options]
 
 
-def through_a_pipe(command: str, log_dir: Path, *options: object) -> subprocess.CompletedProcess[str]:
-    given = list(map(str, console(command, log_dir, *options)))
-    variables = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    return subprocess.run(given, cwd=ROOT, capture_output=True, text=True, check=False, env=variables)
-
-
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample, for commands that only read it."""
@@ -114,63 +108,6 @@ def test_something_is_on_the_terminal_within_a_second(sample: Path) -> None:
     assert any(each.first_s < limit_s for each in seen)
 
 
-def test_expire_through_a_pipe_has_neither_colours_nor_steps(sample: Path, request: pytest.FixtureRequest) -> None:
-    done = through_a_pipe("expire", sample, "--dry-run")
-    assert (done.returncode, done.stderr) == (0, "")
-    check_golden("expire-sample-pipe", timeless(done.stdout), request)
-
-
-def test_a_quiet_run_prints_one_line_and_a_verbose_one_its_steps_and_details(sample: Path) -> None:
-    quiet = through_a_pipe("expire", sample, "--dry-run", "--quiet")
-    assert (quiet.stdout.count("\n"), quiet.stderr) == (1, "")
-    assert quiet.stdout.startswith("dry run, nothing written: 16 logs: ")
-    verbose = through_a_pipe("expire", sample, "--dry-run", "--verbose")
-    steps = [line.split("s  ", 1)[1] for line in verbose.stderr.splitlines()]
-    assert steps == ["reading the call", f"looking for logs in {sample}", "reading 16 logs"]
-    assert "\n    removed: 3 expired segments of 12.5 kB\n" in verbose.stdout
-
-
-def test_the_result_is_a_json_document_on_standard_output(sample: Path, tmp_path: Path) -> None:
-    file = tmp_path / "r.json"
-    done = through_a_pipe("expire", sample, "--dry-run", "--output", "json", "--report", file, "--set", "retention.ms=1")
-    assert (done.returncode, done.stderr) == (0, "")
-    document = json.loads(done.stdout)
-    assert document == json.loads(file.read_text())
-    assert document["command"] == "expire"
-    assert document["tool"]["spark"] is None
-    assert document["options"]["--set"] == {"value": ["retention.ms=1"], "source": "command line"}
-    assert document["options"]["--verbose"] == {"value": False, "source": "default"}
-    # Kafka's default is the largest double
-    assert document["settings"]["log.cleaner.io.max.bytes.per.second"]["value"] is None
-    assert document["settings"]["log.cleaner.threads"] == {"value": 1, "source": "Kafka's default"}
-    assert document["default_settings"]["retention.ms"] == 604_800_000
-    sessions = next(log for log in document["logs"] if log["topic"] == "sessions")
-    assert sessions["settings"]["retention.ms"] == {"value": 1, "source": "--set retention.ms"}
-    assert document["totals"]["disk_bytes_before"] > document["totals"]["disk_bytes_after"] > 0
-
-
-def test_an_explanation_is_a_json_document_too(sample: Path) -> None:
-    done = through_a_pipe("dry-run", sample, "--explain", "inventory-0", "--output=json")
-    assert json.loads(done.stdout)["logs"][0]["policies"][0]["status"] == "skipped"
-
-
-def test_passwords_in_options_are_not_reported(sample: Path) -> None:
-    setting = "ssl.keystore.password=hunter2"
-    done = through_a_pipe("expire", sample, "--dry-run", "--output", "json", "--set", setting)
-    assert "hunter2" not in done.stdout + done.stderr
-
-
-def test_bytes_remain_as_deleted_files_as_reported(tmp_path: Path) -> None:
-    """What a run says of the disk is what is there."""
-    log_dir = unpack_sample(tmp_path)
-    done = through_a_pipe("expire", log_dir, "--output", "json")
-    totals = json.loads(done.stdout)["totals"]
-    deleted = [file for file in log_dir.rglob("*.deleted") if file.name.split(".")[1] in ("log", "index", "timeindex")]
-    assert sum(file.stat().st_size for file in deleted) == totals["deleted_bytes"] > 0
-    logs = [file for file in log_dir.rglob("*.log") if "__cluster_metadata" not in str(file)]
-    assert sum(file.stat().st_size for file in logs) == totals["disk_bytes_after"]
-
-
 @pytest.mark.slow
 @pytest.mark.spark
 def test_the_same_bytes_are_meant_by_a_run_and_a_comparison(tmp_path: Path) -> None:
@@ -184,7 +121,8 @@ def test_the_same_bytes_are_meant_by_a_run_and_a_comparison(tmp_path: Path) -> N
     steps = [each for each in ("looking for logs in", "reading 16 logs", "starting Spark") if each in seen.text]
     assert len(steps) == 3
     setting = ("--set", "cleanup.policy=compact", "--include-active", "--engine", "spark")
-    run = through_a_pipe("compact", log_dir, *setting, "--output", "json", "--log-format", "json")
+    call = console("compact", log_dir, *setting, "--output", "json", "--log-format", "json")
+    run = subprocess.run(list(map(str, call)), cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     totals = json.loads(run.stdout)["totals"]
     assert [f"{totals[name] / 1000:.1f}" for name in ("disk_bytes_before", "disk_bytes_after")] == [first[1], first[3]]

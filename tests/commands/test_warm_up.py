@@ -53,13 +53,3 @@ def test_all_kernels_are_compiled(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "all compiled" in done.stdout
     assert run(tmp_path / "cache", "--status").stdout == done.stdout
-
-
-def test_an_empty_directory_starts_no_spark(tmp_path: Path) -> None:
-    program = (
-        "import sys; from compaction.cli.console import main;"
-        "code = main(['compact', '--allow-empty', '--log-dir', sys.argv[1]]);"
-        "print(code, sorted({'pyspark', 'py4j', 'pyarrow', 'rich.progress'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "0 []"

@@ -12,9 +12,9 @@ from pathlib import Path
 from compaction.formats.producer_snapshot import read_snapshot
 from compaction.names import LEADER_EPOCHS
 from tests.conformance.segment_bytes import RawBatch, batches_of, expected_indexes, segments_of
-from tests.conformance.stories import has_sparse_indexes
 from tests.kafka.gateway import Gateway
 from tests.kafka.reader import kafka_records
+from tests.scenarios.draw import has_sparse_indexes
 
 _KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 _INDEX_INTERVAL_BYTES = 4096

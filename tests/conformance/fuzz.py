@@ -1,9 +1,9 @@
 """The fuzzer: random logs cleaned by Kafka's own ``UnifiedLog`` and ``Cleaner`` and by the job; the results must be equal.
 
-``python -m tests.conformance.fuzz --seeds 0:2000`` runs the stories of these seeds. A failing story is reduced and written to
-``tests/conformance/cases``, where the tests find it. With ``--spark`` the job runs on Spark, else in this process.
-``--kafka-version 3.1.2`` has the cleaner of that version as the judge, and the job follows its rules; ``--kafka-version all``
-runs the seeds once for each version and ends with a line for each.
+``python -m tests.conformance.fuzz --seeds 0:2000`` draws the scenarios of these seeds. One that fails is reduced and written to
+``tests/scenarios``, where the tests find it; ``python -m tests.scenarios`` then adds Kafka's answers. With ``--spark`` the job
+runs on Spark, else in this process. ``--kafka-version 3.1.2`` has the cleaner of that version as the judge, and the job follows
+its rules; ``--kafka-version all`` runs the seeds once for each version and ends with a line for each.
 """
 
 from __future__ import annotations
@@ -13,46 +13,46 @@ import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from compaction.report import LogReport
 from compaction.run.sizing import Sizes
-from tests.conformance.fuzz_bench import FuzzBench, OurJob, Progress
-from tests.conformance.shrink import shrink
-from tests.conformance.stories import Story, random_story
+from tests.conformance.kafkas import Compared
 from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.jars import REFERENCE, VERSIONS
-from tests.local_job import TopicConfigs, clean_locally, clean_on_spark
+from tests.local_job import clean_on_spark
 from tests.memory import scratch
-
-CASES = Path(__file__).resolve().parent / "cases"
+from tests.scenarios.draw import draw
+from tests.scenarios.language import HERE, Scenario
+from tests.scenarios.printer import printed
+from tests.scenarios.runner import Way, in_place_by, outcomes
+from tests.scenarios.shrink import shrink
 
 
 @dataclass(frozen=True)
 class Tally:
-    """The result of a run of the fuzzer."""
+    """The result of a run of the fuzzer; ``failed`` has the problems by scenario."""
 
-    stories: int = 0
+    scenarios: int = 0
     rounds: int = 0
     cleaned: int = 0
     refused: int = 0
     expired: int = 0
-    failed: tuple[Progress, ...] = ()
+    failed: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
-            self.stories + other.stories,
+            self.scenarios + other.scenarios,
             self.rounds + other.rounds,
             self.cleaned + other.cleaned,
             self.refused + other.refused,
             self.expired + other.expired,
-            self.failed + other.failed,
+            {**self.failed, **other.failed},
         )
 
     def __str__(self) -> str:
         return (
-            f"{self.stories} logs, {self.rounds} rounds, {self.cleaned} of them cleaned, {self.refused} logs refused by both,"
+            f"{self.scenarios} logs, {self.rounds} rounds, {self.cleaned} of them cleaned, {self.refused} logs refused by both,"
             f" {self.expired} segments expired, {len(self.failed)} logs differ"
         )
 
@@ -66,45 +66,47 @@ def random_sizes(seed: int, *, spark: bool = False) -> Sizes:
     return Sizes(rng.choice(some), rng.choice(some), rng.choice((2, 30, 1 << 20)))
 
 
-def local_job(sizes: Sizes | None = None, *, include_active: bool = False, version: str = REFERENCE) -> OurJob:
-    """The job in this process, by the rules of that version."""
-
-    def job(log_dir: Path, now_ms: int, topics: TopicConfigs) -> Mapping[str, LogReport]:
-        return clean_locally(log_dir, now_ms, topics, sizes, include_active=include_active, kafka_version=version)
-
-    return job
+def on_spark(sizes: Sizes, version: str) -> Way:
+    """As Spark jobs, in a session of its own."""
+    job = clean_on_spark(sizes, kafka_version=version)
+    return lambda log_dir, now_ms, topics: (outcomes(job(log_dir, now_ms, topics).values()), log_dir)
 
 
-def run_stories(gateway: Gateway, root: Path, stories: Sequence[Story], job: OurJob, *, include_active: bool = False) -> Tally:
-    """All stories, side by side; ``include_active`` says that the job cleans last segments too."""
-    outcome = FuzzBench(gateway, root, stories, job, include_active=include_active).run()
+def run_scenarios(
+    gateway: Gateway, root: Path, found: Mapping[str, Scenario], ours: Way, *, include_active: bool = False
+) -> Tally:
+    """All scenarios, side by side; ``include_active`` says that the job cleans last segments too."""
+    both = Compared(gateway, ours, include_active).run(root, found)
+    failed: dict[str, list[str]] = {}
+    for (name, number), problems in both.problems.items():
+        failed.setdefault(name, []).extend(f"round {number}: {problem}" for problem in problems)
     return Tally(
-        len(stories),
-        sum(len(story.turns) for story in stories),
-        sum(each.cleaned for each in outcome.values()),
-        sum(each.refused for each in outcome.values()),
-        sum(each.expired for each in outcome.values()),
-        tuple(each for each in outcome.values() if each.problems),
+        len(found),
+        len(both.rounds),
+        sum(each.outcome.end_offset is not None for each in both.rounds),
+        sum(bool(each.outcome.refused) for each in both.rounds),
+        sum(each.outcome.deleted for each in both.rounds),
+        failed,
     )
 
 
-def make_small(gateway: Gateway, story: Story, sizes: Sizes | None, *, include_active: bool = False) -> Story:
-    """The smallest story found that still fails."""
+def make_small(gateway: Gateway, scenario: Scenario, sizes: Sizes | None, *, include_active: bool = False) -> Scenario:
+    """The smallest scenario found that still fails."""
 
-    def fails(smaller: Story) -> bool:
+    def fails(smaller: Scenario) -> bool:
         with scratch() as root:
             try:
-                job = local_job(sizes, include_active=include_active, version=gateway.version)
-                return bool(run_stories(gateway, root, [smaller], job, include_active=include_active).failed)
-            except Exception:  # noqa: BLE001 - what Kafka or the bench cannot even build is no smaller case
+                ours = in_place_by(gateway.version, sizes, include_active=include_active)
+                return bool(run_scenarios(gateway, root, {"small": smaller}, ours, include_active=include_active).failed)
+            except Exception:  # noqa: BLE001 - what Kafka or the runner cannot even build is no smaller case
                 return False
 
-    return shrink(story, fails)
+    return shrink(scenario, fails)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Stories that the job cleans in one run; ``first`` also decides the sizes of its work."""
+    """Scenarios that the job cleans in one run; ``first`` also decides the sizes of its work."""
 
     first: int
     count: int
@@ -120,24 +122,27 @@ class Batch:
     def run(self) -> Tally:
         """Runs them, with the cleaner of the version as the judge."""
         gateway = shared_gateway(self.version)
-        stories = [random_story(seed, gateway.release) for seed in range(self.first, self.first + self.count)]
-        job = local_job(self.sizes, include_active=self.include_active, version=self.version)
+        ours = in_place_by(self.version, self.sizes, include_active=self.include_active)
         if self.spark:
-            job = clean_on_spark(self.sizes, kafka_version=self.version)
+            ours = on_spark(self.sizes, self.version)
+        found = {f"seed{seed}": draw(seed, gateway.release) for seed in range(self.first, self.first + self.count)}
         with scratch() as root:
-            return run_stories(gateway, root, stories, job, include_active=self.include_active)
+            return run_scenarios(gateway, root, found, ours, include_active=self.include_active)
 
-    def write_small(self, story: Story, cases: Path = CASES) -> Path:
-        """Writes the smallest story found that fails as this one does, as a case."""
-        small = make_small(shared_gateway(self.version), story, self.sizes, include_active=self.include_active)
-        cases.mkdir(exist_ok=True)
-        path = cases / f"{story.name}.json"
-        replace(small, version=self.version).write(path)
+    def write_small(self, name: str, directory: Path = HERE) -> Path:
+        """Writes the smallest scenario found that fails as this one does, as a file of scenarios."""
+        gateway = shared_gateway(self.version)
+        scenario = draw(int(name.removeprefix("seed")), gateway.release)
+        small = make_small(gateway, scenario, self.sizes, include_active=self.include_active)
+        directory.mkdir(exist_ok=True)
+        path = directory / f"{name}.txt"
+        version = "" if self.version == REFERENCE else self.version
+        path.write_text(printed(name, replace(small, version=version)), encoding="utf-8")
         return path
 
 
 def run_seeds(version: str, options: argparse.Namespace) -> Tally:
-    """The stories of these seeds, with the cleaner of that version as the judge."""
+    """The scenarios of these seeds, with the cleaner of that version as the judge."""
     first, end = (int(part) for part in options.seeds.split(":"))
     tally = Tally()
     for start in range(first, end, options.chunk):
@@ -146,10 +151,10 @@ def run_seeds(version: str, options: argparse.Namespace) -> Tally:
         tally += (found := batch.run())
         seconds = time.monotonic() - began
         print(f"{version}, seeds {start}:{start + batch.count}, {batch.sizes}: {found} ({seconds:.0f} s)", flush=True)
-        for each in found.failed:
-            print(f"{each.story.name}:", *each.problems[:5], sep="\n  ", flush=True)
+        for name, problems in found.failed.items():
+            print(f"{name}:", *problems[:5], sep="\n  ", flush=True)
             if not options.no_shrink:
-                batch.write_small(each.story)
+                batch.write_small(name)
     return tally
 
 

@@ -21,7 +21,7 @@ from compaction.run.compact import clean_logs
 from tests.certifier.certify import certify_copy
 from tests.conformance.broker_dir import checkpoint, clean_as_broker, soon_after
 from tests.conformance.compare import differences
-from tests.conformance.fuzz_bench import forget_active_indexes, forget_snapshots
+from tests.conformance.kafkas import forget_active_indexes, forget_snapshots
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway

@@ -18,7 +18,7 @@ from compaction.report import LogStatus
 from compaction.run.compact import clean_logs
 from tests.conformance.broker_dir import soon_after
 from tests.conformance.compare import differences
-from tests.conformance.fuzz_bench import forget_active_indexes, forget_snapshots
+from tests.conformance.kafkas import forget_active_indexes, forget_snapshots
 from tests.conformance.test_brokers import COMPACT, SEGMENT_BYTES, write
 from tests.kafka.broker import Broker
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due

@@ -25,7 +25,7 @@ from compaction.files.overlay import OverlayFileSystem
 from compaction.names import LogLocation, parse_partition_dir
 from compaction.screen.progress import Progress
 from compaction.source.read_plan import ReadRequest, plan_log
-from tests.dumping.segments import T0, write_segment
+from tests.dumping.segments import T0
 from tests.files.test_lock import held_elsewhere
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
@@ -193,29 +193,6 @@ class TestText:
             (log / f"{0:020d}.log").write_bytes(Batch(tuple(records)).encode())
         return tmp_log_dir
 
-    def test_it_fits_a_terminal_and_escapes_keys(self, log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert count_command.main(["--log-dir", str(log_dir), "--partitions", "--top", "5"]) == 0
-        assert capsys.readouterr().out.splitlines() == [
-            "topic   records  keys  deleted keys  tombstones  no key    data",
-            "orders        9     3             2           2       2  1.5 kB",
-            "  0           5     3             1           1       1  1.0 kB",
-            "  1           4     3             1           1       1   520 B",
-            "rule: read_committed (log start to last stable offset, no aborted data)",
-            "",
-            "largest keys of orders:",
-            "   1.5 kB           3 records  order-1",
-            "     14 B           2 records  0xff1b5b33316d",
-            "     10 B           2 records  gone\\x0a",
-        ]
-
-    def test_keys_are_named_only_if_wanted(self, log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert count_command.main(["--log-dir", str(log_dir)]) == 0
-        out = capsys.readouterr().out
-        assert "order-1" not in out
-        assert len(out.splitlines()) == 3
-        (topic,) = counted(capsys, "--log-dir", log_dir)["topics"]
-        assert (topic["largest_keys"], [log["largest_keys"] for log in topic["partitions"]]) == ([], [[], []])
-
     def test_the_directory_of_a_live_broker_is_counted_as_a_snapshot(
         self, log_dir: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -227,49 +204,3 @@ class TestText:
         assert [log["in_use"] for log in topic["partitions"]] == [True, True]
         (topic,) = counted(capsys, "--log-dir", log_dir)["topics"]
         assert [log["in_use"] for log in topic["partitions"]] == [False, False]
-
-    def test_a_damaged_log_fails_with_its_topic_and_the_others_are_counted(
-        self, log_dir: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        made = write_segment(log_dir / "bad-0", batches=4)
-        write_segment(log_dir / "bad-0", base=400, batches=1)
-        content = bytearray(made.path.read_bytes())
-        content[made.positions[2] + 70] ^= 1
-        made.path.write_bytes(content)
-        assert count_command.main(["--log-dir", str(log_dir), "--partitions"]) == 1
-        out, err = capsys.readouterr()
-        assert [line.split() for line in out.splitlines()[1:4]] == [
-            ["bad", "failed"], ["0", "failed"], ["orders", "9", "3", "2", "2", "2", "1.5", "kB"],
-        ]  # fmt: skip
-        assert err.startswith(f"error: bad-0: {made.path} at byte {made.positions[2]}: batch fails its CRC")
-        document = counted(capsys, "--log-dir", log_dir, code=1)
-        (bad, orders) = document["topics"]
-        assert (bad["status"], "keys" in bad, orders["status"], orders["keys"]) == ("failed", False, "counted", 3)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ((), "arguments are required: --log-dir"),
-        (("--log-dir", "/no/such"), "no such log directory"),
-        (("--log-dir", "{here}", "--topic", "nothing"), "no topic here matches 'nothing'"),
-        (("--log-dir", "{here}", "--partition", "orders-9"), "no such partition: orders-9"),
-        (("--log-dir", "{here}", "--top", "-1"), "'-1' is not a number between 0 and 1000"),
-    ],
-)
-def test_wrong_calls_end_with_2(
-    sample: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
-) -> None:
-    assert count_command.main([each.format(here=sample) for each in options]) == 2
-    out, err = capsys.readouterr()
-    assert (out, len(err.splitlines())) == ("", 1)
-    assert message in err
-
-
-def test_nothing_is_written(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def state() -> dict[Path, tuple[int, int]]:
-        return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sample.rglob("*") if path.name != ".lock"}
-
-    before = state()
-    counted(capsys, "--log-dir", sample)
-    assert state() == before

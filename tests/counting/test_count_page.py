@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import compaction
-from compaction.commands import count as count_command
 from compaction.counting.count_logs import LogCount
 from compaction.counting.count_report import MOST_TOPICS, CountReport
 from compaction.names import LogLocation, TopicPartition
@@ -56,16 +55,6 @@ def assert_has(shown: Any, reported: Any) -> None:
             assert_has(each, other)
     else:
         assert shown == reported
-
-
-def test_it_is_written_by_the_command(tmp_path: Path) -> None:
-    sample, file = unpack_sample(tmp_path / "logs"), tmp_path / "orders.html"
-    argv = ["--log-dir", str(sample), "--topic", "orders", "--html", str(file)]
-    assert count_command.main([*argv, "--as-of", NOW, "--bytes"]) == 0
-    assert '"topic":"orders"' in file.read_text("utf-8")
-    assert '"stored":true' in file.read_text("utf-8")
-    assert count_command.main(argv) == 0
-    assert '"stored":false' in file.read_text("utf-8")
 
 
 def test_logs_that_cannot_be_read_are_named(report: CountReport) -> None:

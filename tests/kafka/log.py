@@ -56,7 +56,7 @@ class KafkaLog:
         self._background, self.checks_producers = opening.background, opening.checks_producers
         clean = opening.clean_shutdown
         if clean is None:
-            clean = not path.exists() or _has_snapshot(path)
+            clean = not path.exists() or has_snapshot(path)
         self.config = log_config(gateway, opening.config)
         self.java: Any = _factory(gateway)(
             {
@@ -199,7 +199,7 @@ def log_config(gateway: Gateway, config: Mapping[str, str]) -> Any:
     return gateway.cls(name)(own)
 
 
-def _has_snapshot(path: Path) -> bool:
+def has_snapshot(path: Path) -> bool:
     """Whether a snapshot remains when Kafka loads the log, which removes those before the last segment that belong to none.
 
     The cleaner of 2.8 leaves the snapshots of the segments that it removes.

@@ -12,7 +12,7 @@ import pytest
 from compaction.files.filesystem import join
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.uri import parse_uri
-from tests.commands.test_tiered_output import job
+from tests.commands.test_exports import job
 from tests.kafka.broker import Broker, host_partition
 from tests.kafka.clients import Clients, Consumed
 from tests.kafka.gateway import Gateway

@@ -8,7 +8,7 @@ import pytest
 
 from compaction.exports import new_export
 from compaction.files.manifest import MARKER
-from tests.commands.test_tiered_output import job
+from tests.commands.test_exports import job
 from tests.files.layouts.exports import no_exports_known, objects
 from tests.object_store.fixtures import Bucket, files
 from tests.object_store.test_exports_in_store import few

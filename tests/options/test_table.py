@@ -1,16 +1,22 @@
-"""The table of options: what derives from it holds for each row and each combination of each command."""
+"""The table of options: what derives from it holds for each row and each combination of each command. Each row has a good
+value, and bad ones that its command refuses in one line."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 
 import pytest
 
-from compaction.cli.console import COMMANDS
+from compaction.cli.console import COMMANDS, main
 from compaction.cli.parser import Parser
 from compaction.errors import UsageError
-from compaction.options.option import COMBINATIONS, CommandOptions, Option
+from compaction.options.option import COMBINATIONS, HIDDEN, Combination, CommandOptions, Option
 from compaction.options.table import GROUPS
+from tests.commands.named_logs import two_topics
+from tests.commands.transcripts import CALLS
 
 OPTIONS: dict[str, CommandOptions[object]] = {each.name: each.load().OPTIONS for each in COMMANDS}
 ROWS = [(command, name) for command, options in OPTIONS.items() for name in options.rows]
@@ -19,17 +25,79 @@ APPLIED = [
     for command, combination in product(OPTIONS, COMBINATIONS)
     if combination.applies(command, OPTIONS[command].rows)
 ]
+#: a call that lacks nothing; ``data`` has logs
+CALL = {
+    "dump-log": ["--files", "data/orders-0"], "verify": ["--before", "data", "--after", "data"], "warm-up": [],
+    "completion": ["bash"], "erase": ["--log-dir", "data", "--where", "prefix=k"],
+}  # fmt: skip
+#: what an option needs beside it
+NEEDS = {
+    "every": ["--over-time"], "ahead": ["--over-time"], "fit": ["--over-time"], "from_time": ["--over-time"],
+    "to_time": ["--over-time"], "group_by": ["--bytes"], "certificate": ["--where", "prefix=k"],
+    "keys_column": ["--keys", f"data/orders-0/{0:020d}.log", "--certificate", "c.json"],
+    "accept_loss": ["--output-layout", "backup", "--output-dir", "new"], "since": ["--output-dir", "new"],
+}  # fmt: skip
+#: by the name of a value in the help: a good one, and bad ones that no reader of the parser refuses
+VALUES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "REGEX": ("orders.*", ("(", "nothing")),
+    "TOPIC-N": ("orders-0", ("orders", "orders-77")),
+    "TOPIC-N:OFFSET": ("orders-0:5", ("orders-0", "orders-0:x")),
+    "DIR": ("data", ("s3://name:password@bucket/place",)),
+    "FILE": ("data/orders-0/file", ("/no/such/file",)),
+    "F": ("data/orders-0", ("/no/such/file",)),
+    "[ID=]FILE": ("key.pem", ("/no/such/file",)),
+    "KEY=VALUE": ("retention.ms=1", ("retention.ms", "retention.mss=1", "retention.ms=one")),
+    "K=V,K=V": ("retention.ms=1", ("compact", "retention.mss=1")),
+    "VERSION": ("3.9", ("1.0", "newest")),
+    "PATTERN": ("prefix=k", ("k", "regex=(", "@/no/such/file")),
+    "NAME": ("column", ("column",)),
+    "TIME": ("2026-11-22T02:00Z", ("soon", "0")),
+    "MS": ("1795312800000", ("1e3",)),
+    "SIZE": ("500GiB", ("5G", "500")),
+    "SHARE": ("10%", ("10", "101%")),
+    "N": ("3", ("-1", "1k", "3.0")),
+    "A:B": ("4:7", (":", "7:4", "9223372036854775808")),
+    "CLASS": ("org.apache.kafka.tools.api.LongDecoder", ("my.Decoder",)),
+    "GROUPS": ("prefix:3", ("prefix", "regex:(")),
+}
 
 
 def row_of(command: str, name: str) -> Option:
     return OPTIONS[command].rows[name]
 
 
-def given(row: Option) -> object:
-    """A value that is not the default."""
-    if row.many or row.metavar is not None:
-        return ["x"] if row.many else "x"
-    return True if row.is_switch else next(each for each in row.choices or ("x",) if each != row.default)
+def flags_of(row: Option) -> list[Option]:
+    return [each for each in (row, *row.others) if each.flag.startswith("--")]
+
+
+def good(row: Option) -> list[str]:
+    """The words of a value that is not the default."""
+    if row.is_switch or (row.const is not None and row.metavar is None):
+        return []
+    if row.choices is not None:
+        return [next(each for each in row.choices if each != row.default)]
+    return [VALUES[row.metavar or ""][0]]
+
+
+def bad(row: Option) -> Iterator[list[str]]:
+    """The words of values that are refused: by the kind of the option, its reader, and the name of its value."""
+    if row.is_switch:
+        return
+    if row.const is None:
+        yield []
+        yield [""]
+    if row.choices is not None:
+        yield ["no-such"]
+        return
+    if row.metavar is None:
+        return
+    yield from ([text] for text in VALUES[row.metavar][1])
+    if row.read is not None:
+        with pytest.raises(ValueError, match="is not a") as refused:
+            row.read("x")
+        if largest := re.search(r"between 0 and (\d+)", str(refused.value)):
+            assert row.read(largest[1]) == int(largest[1])
+            yield [str(int(largest[1]) + 1)]
 
 
 @pytest.mark.parametrize(("command", "name"), ROWS)
@@ -39,6 +107,40 @@ def test_a_row_is_complete(command: str, name: str) -> None:
     assert row.text and not row.text.endswith(".")
     assert row.choices is None or row.default is None or row.default in row.choices
     assert not (row.many and row.default), "a list is empty by default"
+
+
+@pytest.mark.parametrize(("command", "name"), ROWS)
+def test_a_good_value_is_read_and_reported(command: str, name: str) -> None:
+    row = row_of(command, name)
+    for each in flags_of(row):
+        call = CALL.get(command, ["--log-dir", "data"])
+        before = [word for at in range(0, len(call), 2) if call[at] != each.flag for word in call[at : at + 2]]
+        given = vars(Parser(OPTIONS[command]).parse_args([*before, each.flag, *good(each)]))
+        found = OPTIONS[command].in_report(given, "command line")[each.flag]
+        assert found["source"] == "command line"
+        shown = found["value"]
+        assert not row.hidden or set(shown) == {HIDDEN}  # type: ignore[call-overload]
+        assert row.hidden or each.read is not None or not good(each) or shown in (good(each)[0], [*dict.fromkeys(good(each))])
+
+
+@pytest.mark.parametrize(("command", "name"), ROWS)
+def test_a_bad_value_is_refused_in_one_line_that_names_it(
+    command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two_topics(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [""])
+    row = row_of(command, name)
+    before = sorted(tmp_path.rglob("*"))
+    for each in flags_of(row):
+        calls = [[each.flag, *words] for words in bad(each)] + ([[f"{each.flag}=yes"]] if row.is_switch else [])
+        for call in calls:
+            capsys.readouterr()
+            code = main([command, *CALL.get(command, ["--log-dir", "data"]), *NEEDS.get(name, []), *call])
+            out, err = capsys.readouterr()
+            assert (code, out) == (2, ""), (call, err)
+            assert re.fullmatch(r"error: .*\n", err) and any(word in err for word in (each.flag, *call[1:])), (call, err)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("command", OPTIONS)
@@ -53,28 +155,32 @@ def test_the_short_help_has_the_options_that_people_use(command: str, capsys: py
 
 
 @pytest.mark.parametrize("command", OPTIONS)
-def test_the_complete_help_has_every_flag(command: str) -> None:
+def test_the_complete_help_has_every_flag_once(command: str) -> None:
     text = Parser(OPTIONS[command]).format_help()
-    rows = OPTIONS[command].rows.values()
-    assert [row.flag for row in rows if row.flag not in text] == []
-    assert [other.flag for row in rows for other in row.others if other.flag not in text] == []
+    flags = [each.flag for row in OPTIONS[command].rows.values() for each in (row, *row.others) if each.flag]
+    assert [flag for flag in flags if flag not in text] == []
+    assert len(flags) == len(set(flags))
 
 
 @pytest.mark.parametrize(("command", "combination"), APPLIED, ids=lambda each: each if isinstance(each, str) else each.message)
-def test_a_wrong_combination_is_refused_in_the_words_of_the_caller(command: str, combination: object) -> None:
-    assert combination in COMBINATIONS
-    wrong = next(each for each in COMBINATIONS if each == combination)
+def test_a_wrong_combination_is_refused_in_the_words_of_the_caller(command: str, combination: Combination) -> None:
     options = OPTIONS[command]
-    names = next(name for name in wrong.given if name in options.rows), *[n for n in wrong.excluded[:1] if n in options.rows]
-    with pytest.raises(UsageError) as raised:
-        options.check({name: given(options.rows[name]) for name in names})
     flags = [row.flag for row in options.rows.values() if row.flag]
-    keywords = options.in_keywords(str(raised.value))
-    assert [flag for flag in flags if f"{flag} " in keywords and flag.startswith("--")] == []
+    for name, excluded in product(combination.given, combination.excluded or ("",)):
+        if name not in options.rows or (excluded and excluded not in options.rows):
+            continue
+        values: dict[str, object] = {each: True for each in (name, excluded) if each}
+        needed = {each: True for other in COMBINATIONS if other is not combination for each in other.needed}
+        with pytest.raises(UsageError) as raised:
+            options.check({**{each: True for each in needed if each not in combination.needed}, **values})
+        keywords = options.in_keywords(str(raised.value))
+        assert [flag for flag in flags if f"{flag} " in keywords and flag.startswith("--")] == []
 
 
-def test_every_combination_applies_to_a_command() -> None:
+def test_every_combination_applies_to_a_command_and_is_called() -> None:
     assert [each.message for each in COMBINATIONS if each not in [applied for _, applied in APPLIED]] == []
+    called = (CALLS / "combinations.txt").read_text(encoding="utf-8")
+    assert [each.message for each in COMBINATIONS if each.message not in called] == []
 
 
 def test_an_unknown_keyword_is_a_type_error_as_of_any_function() -> None:
@@ -82,10 +188,3 @@ def test_an_unknown_keyword_is_a_type_error_as_of_any_function() -> None:
 
     with pytest.raises(TypeError, match=r"compact\(\) got an unexpected keyword argument 'topic'"):
         compaction.compact("/nowhere", topic="orders")  # type: ignore[call-arg]
-
-
-def test_flags_and_keywords_are_unique_in_a_command() -> None:
-    for command in COMMANDS:
-        actions = Parser(command.load().OPTIONS)._actions
-        flags = [flag for action in actions for flag in action.option_strings]
-        assert len(flags) == len(set(flags))

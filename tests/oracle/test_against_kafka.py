@@ -14,17 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from py4j.protocol import Py4JJavaError
 
 from compaction.formats.producer_snapshot import ProducerEntry
 from tests.kafka.cleaner import CleanResult, clean_partition
-from tests.kafka.gateway import Gateway, unconverted_errors
+from tests.kafka.gateway import Gateway
 from tests.kafka.log import Opening
 from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively
 from tests.oracle.disk import read_partition, write_partition, write_producers
 from tests.oracle.logs import ABORT, COMMIT, Batching, LogBuilder, Sent
 from tests.oracle.random_logs import Flavour, RandomLog, random_log
-from tests.oracle.records import KafkaRefuses, NaiveBatch
+from tests.oracle.records import NaiveBatch
 from tests.oracle.segments import NaiveSegment, write_segment
 
 pytestmark = pytest.mark.kafka
@@ -164,18 +163,6 @@ def features(result: NaiveResult) -> Counter[str]:
             seen["rewritten"] += 0 < batch.count <= batch.last_offset - batch.base_offset
             seen["horizon"] += batch.delete_horizon_ms is not None
     return +seen
-
-
-def test_a_message_set_that_would_have_to_stay_empty_fails_in_both(gateway: Gateway, tmp_path: Path) -> None:
-    log = LogBuilder()
-    log.legacy([Sent(None, b"v")], 1)
-    log.roll(1_000)
-    segments = log.build(1_000)
-    setting = Setting(NaiveConfig(), 1 << 20, 0, ())
-    with unconverted_errors(), pytest.raises(Py4JJavaError, match="Empty batches are only supported for magic v2"):
-        kafka_cleans(gateway, tmp_path / "t-0", segments, setting, 5_000, 0)
-    with pytest.raises(KafkaRefuses):
-        clean_log_naively(segments, setting.config, NaiveRound(0, 1, 5_000))
 
 
 def big_batches(log: LogBuilder) -> None:

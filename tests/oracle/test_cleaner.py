@@ -3,9 +3,7 @@ with Kafka."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -13,7 +11,7 @@ from tests.kafka.jars import REFERENCE
 from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively, group_segments
 from tests.oracle.logs import Batching, LogBuilder, Sent
 from tests.oracle.random_logs import Flavour, random_log
-from tests.oracle.records import KafkaRefuses, NaiveRecord
+from tests.oracle.records import NaiveRecord
 from tests.oracle.rules import rules_in
 from tests.oracle.segments import NaiveSegment, SegmentOverflows, write_segment
 
@@ -111,32 +109,6 @@ def test_groups_end_at_the_first_bound_reached(segments: list[NaiveSegment], exp
     assert [[member.base_offset for member in group] for group in groups] == expected
     if any(not each.log for each in segments):
         assert group_segments(segments, config, end_offset, rules_in("2.8.2")) != groups, "KAFKA-12889"
-
-
-def test_a_message_set_that_would_stay_empty_is_refused() -> None:
-    log = LogBuilder()
-    log.legacy([Sent(None, b"v")], 1)
-    log.roll(1)
-    with pytest.raises(KafkaRefuses):
-        clean(log.build(1))
-
-
-def test_a_batch_with_a_timestamp_before_the_epoch_cannot_be_rewritten() -> None:
-    log = LogBuilder()
-    log.batch([Sent(b"a", b"1"), Sent(b"b", b"1")])
-    log.roll(1)
-    segments = log.build(1)
-    raw = bytearray(segments[0].log)
-    raw[27:35] = struct.pack(">q", -5)
-    raw[21:23] = struct.pack(">h", 0)
-    segments[0] = replace(segments[0], log=bytes(raw))
-    assert records(segments)[0].timestamp == -5
-    log_again = LogBuilder()
-    log_again.skip(2)
-    log_again.batch([Sent(b"a", b"2")])
-    log_again.roll(1)
-    with pytest.raises(KafkaRefuses, match="negative timestamp"):
-        clean([segments[0], *log_again.build(1)])
 
 
 #: neighbouring releases between which a rule changed that random logs show; ``test_groups_end_at_the_first_bound_reached`` has

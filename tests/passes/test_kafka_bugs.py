@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from compaction.report import LogReport, LogStatus
 from tests.local_job import clean_locally, read_offsets, write_offsets
 from tests.memory import scratch
 from tests.oracle.disk import read_partition, write_partition, write_producers
-from tests.oracle.logs import ABORT, COMMIT, Batching, LogBuilder, Sent
+from tests.oracle.logs import LogBuilder, Sent
 from tests.oracle.records import NaiveBatch
 from tests.oracle.segments import NaiveSegment
 
@@ -54,44 +53,6 @@ def closed(log: LogBuilder) -> list[NaiveSegment]:
     log.roll(1_000)
     log.batch([Sent(b"the active segment's", b"")])
     return log.build(2_000)
-
-
-def transaction(log: LogBuilder, producer: int, kind: int, *keys: bytes) -> None:
-    log.batch([Sent(key, b"v") for key in keys], Batching(producer=producer, transactional=True))
-    log.marker(producer, kind)
-
-
-@pytest.mark.parametrize("kind", [ABORT, COMMIT])
-def test_kafka_14055_a_user_key_like_a_markers_key_neither_removes_the_marker_nor_goes_with_it(place: Path, kind: int) -> None:
-    key = struct.pack(">hh", 0, kind)
-    log = LogBuilder()
-    log.batch([Sent(key, b"before")])
-    log.batch([Sent(b"a", b"1")], Batching(producer=1, transactional=True))
-    log.marker(1, kind)
-    log.batch([Sent(b"b", b"2")])
-    lay_out(place, closed(log))
-    clean(place)
-    assert [r.value for b in batches(place) for r in b.records() if r.key == key and not b.control] == [b"before"]
-    assert [b.control_type() for b in batches(place) if b.control] == [kind]
-
-
-def test_kafka_14055_a_markers_key_is_not_superseded_by_a_later_record(place: Path) -> None:
-    log = LogBuilder()
-    transaction(log, 1, COMMIT, b"a")
-    log.batch([Sent(struct.pack(">hh", 0, COMMIT), b"after")])
-    lay_out(place, closed(log))
-    clean(place)
-    assert [b.control_type() for b in batches(place) if b.control] == [COMMIT]
-
-
-def test_kafka_8335_the_sequence_of_an_active_producer_outlives_its_records(place: Path) -> None:
-    log = LogBuilder()
-    log.batch([Sent(b"a", b"1"), Sent(b"b", b"1")], Batching(producer=1))
-    log.batch([Sent(b"a", b"2"), Sent(b"b", b"2")])
-    lay_out(place, closed(log), log.producers())
-    clean(place)
-    first = batches(place)[0]
-    assert (first.producer_id, first.base_sequence, first.last_offset, first.count) == (1, 0, 1, 0)
 
 
 @pytest.mark.parametrize("content", ["", "0\n0\n"])

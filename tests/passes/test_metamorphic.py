@@ -164,22 +164,6 @@ def test_a_second_run_finds_nothing_dirty(chosen: tuple[str, int]) -> None:
 
 
 @QUICK
-@given(CASES)
-def test_a_dry_run_reports_the_figures_of_a_real_run_and_changes_nothing(chosen: tuple[str, int]) -> None:
-    case = random_case(*chosen)
-    with scratch() as root:
-        lay_out(root, case)
-        before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-        (dry,) = clean_locally(root, NOW_MS, {case.name: case.topic_config}, dry_run=True).values()
-        assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
-        (real,) = clean_locally(root, NOW_MS, {case.name: case.topic_config}).values()
-        for name in ("status", "end_offset", "records_before", "records_after", "bytes_before", "keys", "tombstones_removed"):
-            assert getattr(dry, name) == getattr(real, name), name
-        assert (dry.aborted_records, dry.markers_removed) == (real.aborted_records, real.markers_removed)
-        assert (dry.bytes_after, dry.invalid_records) == (real.bytes_after, real.invalid_records)
-
-
-@QUICK
 @given(st.sampled_from(["no-transactions", "gzip", "lz4", "zstd", "one-key"]), st.integers(0, 60))
 def test_the_output_has_the_last_value_of_each_key(flavour: str, seed: int) -> None:
     case = random_case(flavour, seed)

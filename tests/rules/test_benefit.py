@@ -9,13 +9,13 @@ import pytest
 from compaction.config.resolver import Resolver
 from compaction.config.sources import read_sets
 from compaction.rules.log_view import LogView
-from compaction.rules.plan import PolicyPlan, benefit, freed_bytes, plan_compact_run, rewritten_bytes
+from compaction.rules.plan import PolicyPlan, benefit, freed_bytes, plan_policy, rewritten_bytes
 from tests.rules.views import DAY_MS, NOW_MS, log, segment
 
 
 def planned(view: LogView, *sets: str) -> PolicyPlan:
     sets = ("cleanup.policy=compact", "min.cleanable.dirty.ratio=0", *sets)
-    return plan_compact_run(view, Resolver(sets=read_sets(sets)).topic("t"), now_ms=NOW_MS)
+    return plan_policy(view, Resolver(sets=read_sets(sets)).topic("t"), now_ms=NOW_MS)
 
 
 def sections(clean_offsets: int, clean_bytes: int, dirty_offsets: int = 100, dirty_bytes: int = 1000) -> LogView:

@@ -9,7 +9,7 @@ from compaction.config.sources import read_properties, read_sets
 from compaction.formats.java_text import parse_properties
 from compaction.rules.log_to_clean import SkipCause, Verdict
 from compaction.rules.log_view import LogView
-from compaction.rules.plan import PolicyPlan, plan_cleanup_policy, plan_compact_run
+from compaction.rules.plan import PolicyPlan, plan_policy
 from tests.rules.views import DAY_MS, NOW_MS, log, segment
 
 
@@ -38,16 +38,16 @@ def test_a_policy_deletes_and_compacts_what_it_names(
     policy: str, compact_run: tuple[int | None, list[int]], cleanup_policy: tuple[int | None, list[int]]
 ) -> None:
     config = Resolver(sets=read_sets([f"cleanup.policy={policy}", f"retention.ms={7 * DAY_MS}"])).topic("orders")
-    assert outcome(plan_compact_run(one_old_segment(), config, now_ms=NOW_MS)) == compact_run
-    assert outcome(plan_cleanup_policy(one_old_segment(), config, now_ms=NOW_MS)) == cleanup_policy
+    assert outcome(plan_policy(one_old_segment(), config, now_ms=NOW_MS)) == compact_run
+    assert outcome(plan_policy(one_old_segment(), config, now_ms=NOW_MS, expires=True)) == cleanup_policy
 
 
 @pytest.mark.parametrize("default", ["compact", "compact,delete", "delete"])
 def test_nothing_is_removed_on_a_guess(default: str) -> None:
     properties = read_properties(parse_properties(f"log.cleanup.policy={default}", "s"), "s")
     config = Resolver(properties=properties).topic("orders")
-    for plan in (plan_compact_run, plan_cleanup_policy):
-        found = plan(one_old_segment(), config, now_ms=NOW_MS)
+    for expires in (False, True):
+        found = plan_policy(one_old_segment(), config, now_ms=NOW_MS, expires=expires)
         assert (found.compaction.verdict, found.compaction.skip_cause) == (Verdict.SKIP, SkipCause.REFUSED)
         assert found.compaction.reason.startswith("refused: cleanup.policy is unknown: ")
         assert found.deletion is None or found.deletion.removals == ()

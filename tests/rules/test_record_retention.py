@@ -1,4 +1,4 @@
-"""Batch verdicts: each rule by itself, then agreement with the oracle over rounds of random logs."""
+"""Batch verdicts agree with the oracle over rounds of random logs; ``tests/scenarios`` has each rule by itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import replace
 from enum import IntFlag
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from compaction.formats.producer_snapshot import ProducerEntry
@@ -16,7 +15,7 @@ from compaction.kernels import tables
 from compaction.rules.record_retention import ActiveProducers, RoundRules
 from compaction.rules.transactions import AbortedRanges, resolve_cleaning, summarise
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
-from tests.oracle.logs import ABORT, COMMIT, Batching, LogBuilder, Sent
+from tests.oracle.logs import LogBuilder, Sent
 from tests.oracle.random_logs import Flavour, random_log
 from tests.oracle.tables import as_segment, batch_table
 
@@ -29,7 +28,6 @@ class V(IntFlag):
 
 ONE = [Sent(b"k", b"v")]
 P = 7
-HORIZON, NOW = 5_000, 6_000
 NOBODY = ActiveProducers.of([])
 
 
@@ -43,89 +41,7 @@ def rows_of(log: LogBuilder) -> NDArray[np.void]:
     return batch_table(segment)
 
 
-RULES = RoundRules(ranges(), np.empty(0, np.int64), NOBODY, retain_end_offset=1_000, now_ms=NOW)
-
-
-def producer(last_data_offset: int, epoch: int = 0) -> ActiveProducers:
-    return ActiveProducers.of([ProducerEntry(P, epoch, 0, last_data_offset, 0, 0, 0, -1)])
-
-
-def data(horizon_ms: int = -1) -> NDArray[np.void]:
-    log = LogBuilder()
-    log.batch(ONE, Batching(producer=P, transactional=True, horizon_ms=horizon_ms))
-    return rows_of(log)
-
-
-def marker(horizon_ms: int = -1, *, epoch: int = 0, empty: bool = False) -> NDArray[np.void]:
-    log = LogBuilder()
-    log.marker(P, COMMIT, Batching(horizon_ms=horizon_ms, epoch=epoch), empty=empty)
-    return rows_of(log)
-
-
-ABORTED = replace(RULES, aborted=ranges((P, 0, 9)))
-DISCARDABLE = replace(RULES, discardable=np.array([0], np.int64))
-
-
-@pytest.mark.parametrize(
-    ("rows", "rules", "expected"),
-    [
-        pytest.param(data(), RULES, V(0), id="ordinary data is judged record by record"),
-        pytest.param(data(), ABORTED, V.DISCARD, id="aborted data is discarded"),
-        pytest.param(
-            data(),
-            replace(ABORTED, producers=producer(0)),
-            V.DISCARD | V.RETAIN_EMPTY,
-            id="aborted data that is the last of an active producer leaves an empty batch",
-        ),
-        pytest.param(data(), replace(ABORTED, aborted=ranges((P, 1, 9))), V(0), id="data before the aborted range"),
-        pytest.param(data(), replace(ABORTED, aborted=ranges((P + 1, 0, 9))), V(0), id="another producer's aborted range"),
-        pytest.param(data(), replace(RULES, producers=producer(1)), V(0), id="not the last data of the producer"),
-        pytest.param(data(), replace(RULES, producers=producer(-1)), V(0), id="data is never a producer's last marker"),
-        pytest.param(
-            data(),
-            replace(RULES, retain_end_offset=1),
-            V.RETAIN_EMPTY,
-            id="the last batch of the round leaves an empty batch",
-        ),
-        pytest.param(data(), replace(RULES, retain_end_offset=2), V(0), id="a batch one offset before the end of the round"),
-        pytest.param(data(), DISCARDABLE, V(0), id="only control batches are discardable by offset"),
-        pytest.param(data(HORIZON), RULES, V(0), id="a passed horizon decides about tombstones only"),
-        pytest.param(marker(), RULES, V(0), id="a marker whose transaction has data is retained"),
-        pytest.param(marker(), DISCARDABLE, V.MARKER_OF_EMPTY_TXN, id="a marker of an empty transaction gets a horizon"),
-        pytest.param(
-            marker(NOW + 1),
-            DISCARDABLE,
-            V.MARKER_OF_EMPTY_TXN,
-            id="a marker of an empty transaction is retained before its horizon",
-        ),
-        pytest.param(
-            marker(NOW),
-            DISCARDABLE,
-            V.MARKER_OF_EMPTY_TXN | V.DISCARD,
-            id="a marker of an empty transaction is discarded at its horizon",
-        ),
-        pytest.param(marker(HORIZON), RULES, V(0), id="a passed horizon alone does not discard a marker"),
-        pytest.param(
-            marker(HORIZON, epoch=3),
-            replace(DISCARDABLE, producers=producer(-1, epoch=3)),
-            V.MARKER_OF_EMPTY_TXN | V.DISCARD | V.RETAIN_EMPTY,
-            id="a discarded marker of the epoch of a producer without data leaves an empty batch",
-        ),
-        pytest.param(
-            marker(epoch=2),
-            replace(RULES, producers=producer(-1, epoch=3)),
-            V(0),
-            id="a marker of an older epoch leaves none",
-        ),
-        pytest.param(
-            marker(empty=True), DISCARDABLE, V.MARKER_OF_EMPTY_TXN, id="a control batch without records is discardable too"
-        ),
-    ],
-)
-def test_each_rule_decides(rows: NDArray[np.void], rules: RoundRules, expected: V) -> None:
-    verdicts = rules.verdicts(rows)
-    assert verdicts.dtype == np.uint8
-    assert V(int(verdicts[0])) == expected
+RULES = RoundRules(ranges(), np.empty(0, np.int64), NOBODY, retain_end_offset=1_000, now_ms=6_000)
 
 
 def test_a_batch_without_a_producer_is_no_producers_last_record() -> None:
@@ -181,18 +97,3 @@ def test_verdicts_agree_with_the_oracle_over_rounds_of_random_logs() -> None:
     shown = [V(v) for v in seen]
     for bit in V:
         assert any(bit in verdict for verdict in shown), bit
-
-
-def test_an_abort_marker_is_retained_with_its_data_and_dropped_two_rounds_later() -> None:
-    log = LogBuilder()
-    log.batch(ONE, Batching(producer=P, transactional=True))
-    log.marker(P, ABORT)
-    log.batch(ONE)
-    log.roll(1)
-    segments = log.build(1)
-    left = []
-    for now_ms in (1_000, 2_000, 4_000):
-        result = clean_log_naively(segments, NaiveConfig(delete_retention_ms=1_000), NaiveRound(0, 3, now_ms))
-        segments = after_round(segments, result)
-        left.append([(b.last_offset, b.delete_horizon_ms) for b in segments[0].batches if b.control])
-    assert left == [[(1, None)], [(1, 3_000)], []]

@@ -1,4 +1,4 @@
-"""Which segments the delete policy deletes; the cases are those of Kafka's ``UnifiedLogTest``."""
+"""Which segments the delete policy deletes, why, and what it says of it; ``tests/scenarios/deletion.txt`` has the bounds."""
 
 from __future__ import annotations
 
@@ -31,51 +31,11 @@ def deleted(plan: DeletionPlan) -> list[tuple[int, DeletionCause]]:
     return [(removal.segment.base_offset, removal.cause) for removal in plan.removals]
 
 
-@pytest.mark.parametrize(
-    ("retention_ms", "expected"),
-    [
-        pytest.param(300, [], id="as old as the bound"),
-        pytest.param(299, [0], id="older than the bound"),
-        pytest.param(150, [0, 10], id="two are older"),
-        pytest.param(0, [0, 10, 20], id="all are older"),
-        pytest.param(-1, [], id="unlimited"),
-    ],
-)
-def test_segments_are_deleted_when_their_largest_timestamp_is_too_old(retention_ms: int, expected: list[int]) -> None:
-    plan = planned(three(), f"retention.ms={retention_ms}")
-    assert deleted(plan) == [(base, TIME) for base in expected]
-
-
-def test_the_time_pass_ends_at_the_first_segment_that_is_young_enough() -> None:
-    stamps = [NOW_MS - 300, NOW_MS - 10, NOW_MS - 300]
-    view = log(*(segment(base * 10, timestamp_ms=stamp) for base, stamp in enumerate(stamps)), end=30)
-    assert deleted(planned(view, "retention.ms=100")) == [(0, TIME)]
-
-
 def test_a_timestamp_in_the_future_retains_the_segment_and_all_later_ones() -> None:
     view = log(segment(0, timestamp_ms=NOW_MS + 1), segment(10, timestamp_ms=1), segment(20), end=30)
     plan = planned(view, "retention.ms=100")
     assert deleted(plan) == []
     assert plan.reason.startswith(f"future: segment 0 has a timestamp {NOW_MS + 1} after {NOW_MS}")
-
-
-@pytest.mark.parametrize(
-    ("retention_bytes", "expected"),
-    [
-        pytest.param(301, [], id="larger than the log"),
-        pytest.param(300, [], id="as large as the log"),
-        pytest.param(201, [], id="less than a segment over"),
-        pytest.param(200, [0], id="a segment over, exactly"),
-        pytest.param(199, [0], id="more than one segment over, less than two"),
-        pytest.param(100, [0, 10], id="two segments over"),
-        pytest.param(0, [0, 10, 20], id="zero bytes"),
-        pytest.param(-1, [], id="unlimited"),
-    ],
-)
-def test_segments_are_deleted_while_the_rest_has_the_size_of_the_bound(retention_bytes: int, expected: list[int]) -> None:
-    plan = planned(three(), f"retention.bytes={retention_bytes}")
-    assert deleted(plan) == [(base, SIZE) for base in expected]
-    assert plan.removed_bytes == 100 * len(expected)
 
 
 @pytest.mark.parametrize(
@@ -96,10 +56,6 @@ def test_without_delete_neither_time_nor_size_matters(policy: str) -> None:
     assert plan.reason.startswith("policy: cleanup.policy is")
 
 
-def test_compact_and_delete_together_delete() -> None:
-    assert deleted(planned(three(), "cleanup.policy=compact,delete", "retention.ms=250")) == [(0, TIME)]
-
-
 def test_the_passes_are_log_start_then_size_then_time() -> None:
     view = log(
         *(segment(base * 10, 100, timestamp_ms=NOW_MS - age) for base, age in enumerate((900, 800, 700, 10))),
@@ -112,15 +68,6 @@ def test_the_passes_are_log_start_then_size_then_time() -> None:
     assert plan.reason.startswith("3 of 4 segments expired (1 by log start, 1 by size, 1 by time)")
 
 
-@pytest.mark.parametrize(
-    ("high_watermark", "expected"), [(9, []), (10, [0]), (19, [0]), (20, [0, 10]), (29, [0, 10]), (30, [0, 10, 20])]
-)
-def test_a_segment_that_ends_above_the_high_watermark_is_retained(high_watermark: int, expected: list[int]) -> None:
-    for bound in ("retention.ms=0", "retention.bytes=0"):
-        plan = planned(three(high_watermark=high_watermark), bound)
-        assert [base for base, _ in deleted(plan)] == expected
-
-
 def test_an_empty_segment_at_the_log_end_replaces_a_log_that_is_deleted_completely() -> None:
     plan = planned(three(), "retention.ms=1")
     assert plan.new_log_start_offset == 30
@@ -128,27 +75,9 @@ def test_an_empty_segment_at_the_log_end_replaces_a_log_that_is_deleted_complete
     assert plan.after.log_end_offset == 30
 
 
-def test_two_passes_together_can_delete_every_segment() -> None:
-    plan = planned(three(), "retention.bytes=100", "retention.ms=1")
-    assert deleted(plan) == [(0, SIZE), (10, SIZE), (20, TIME)]
-    assert [each.base_offset for each in plan.after.segments] == [30]
-
-
-def test_an_empty_last_segment_is_retained() -> None:
-    view = log(segment(0, timestamp_ms=1), segment(10, 0, timestamp_ms=1), end=10)
-    plan = planned(view, "retention.ms=1", "retention.bytes=0")
-    assert deleted(plan) == [(0, SIZE)]
-    assert plan.new_log_start_offset == 10
-
-
 def test_an_empty_segment_before_the_last_is_deleted_like_any_other() -> None:
     view = log(segment(0, timestamp_ms=1), segment(10, 0, timestamp_ms=1), segment(15, timestamp_ms=NOW_MS), end=20)
     assert deleted(planned(view, "retention.ms=9999")) == [(0, TIME), (10, TIME)]
-
-
-def test_a_log_start_inside_the_first_remaining_segment_does_not_change() -> None:
-    plan = planned(three(log_start_offset=15))
-    assert (deleted(plan), plan.new_log_start_offset) == ([(0, LOG_START)], 15)
 
 
 def test_the_log_afterwards_can_be_planned() -> None:

@@ -1,4 +1,4 @@
-"""Transaction resolution: named cases, then agreement with the oracle, which replays batch by batch."""
+"""Transaction resolution agrees with the oracle, which replays batch by batch; ``tests/scenarios`` has named cases."""
 
 from __future__ import annotations
 
@@ -41,85 +41,12 @@ def summaries(segments: Sequence[NaiveSegment], rng: random.Random | None = None
     return np.concatenate(parts)
 
 
-def logged(text: str, entries: Sequence[tuple[int, int, int, int]] | None = None) -> list[NaiveSegment]:
-    """A log with a batch for each word, and the transaction index of its first segment, if ``entries`` are given.
-
-    ``P`` and ``Q`` are data of transactions of these producers, ``Pc`` and ``Pa`` markers, ``Pe`` an emptied COMMIT marker,
-    ``-`` is data without a producer, ``leader`` another control batch, ``|`` begins a segment.
-    """
-    log = LogBuilder()
-    for word in text.split():
-        producer = {"P": P, "Q": Q}.get(word[0], -1)
-        if word == "|":
-            log.roll(1)
-        elif word == "leader":
-            log.marker(-1, LEADER_CHANGE)
-        elif len(word) == 1:
-            log.batch(ONE, txn(producer) if producer > 0 else Batching())
-        else:
-            log.marker(producer, ABORT if word[1] == "a" else COMMIT, empty=word[1] == "e")
-    segments = log.build()
-    if entries is not None:
-        segments[0] = replace(segments[0], txn_index=txn_index_bytes([AbortedTxn(*entry) for entry in entries]))
-    return segments
-
-
-def resolve(segments: Sequence[NaiveSegment], groups: Sequence[Sequence[int]] = ([0],), log_start: int = 0) -> TxnResolution:
-    """Resolution of a round whose groups are given by segment indexes."""
-    models = [as_segment(segment) for segment in segments]
-    return resolve_cleaning(models, [[models[at] for at in group] for group in groups], log_start, summaries(segments))
-
-
 def aborted_offsets(segments: Sequence[NaiveSegment], verdicts: TxnResolution) -> list[int]:
     """Last offsets of the transactional data batches in the aborted ranges."""
     batches = [batch for segment in segments for batch in segment.batches if batch.transactional and not batch.control]
     producers = np.array([batch.producer_id for batch in batches], dtype=np.int64)
     offsets = np.array([batch.last_offset for batch in batches], dtype=np.int64)
     return [int(offset) for offset in offsets[verdicts.aborted.contains(producers, offsets)]]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A log, and the offsets that are aborted and discardable, and the entries of each group."""
-
-    log: str
-    aborted: list[int]
-    discardable: list[int]
-    index: list[list[tuple[int, int, int, int]]] = field(default_factory=lambda: [[]])
-    groups: Sequence[Sequence[int]] = ([0],)
-    log_start: int = 0
-    entries: list[tuple[int, int, int, int]] | None = None
-
-
-CASES = {
-    "interleaved transactions are resolved by producer": Case("P Q - P Qc Pa P Pc", [0, 3], [], [[(P, 0, 5, 6)]]),
-    "a marker is discardable once its transaction has no batch": Case("Pc Qa Pe leader", [], [0, 1, 2]),
-    "the entry of an aborted transaction without data is dropped": Case("Pa", [], [0], entries=[(P, 0, 0, 1)]),
-    "an entry is in the group of its marker, though its transaction spans groups": Case(
-        "P | P | Q Pa |", [0, 1], [], [[], [(P, 0, 3, 2)]], groups=([0], [1, 2])
-    ),
-    "an ABORT marker does not clear committed data, which the index does not know": Case("P Pa Pc Pc", [], [1, 3], entries=[]),
-    "a later entry of a producer with an open aborted transaction is ignored": Case(
-        "P P P Pa P Pc", [1, 2], [], [[(P, 1, 1, 9)]], entries=[(P, 1, 1, 9), (P, 2, 3, 9)]
-    ),
-    "an entry that ends at the log start counts": Case("P Pa", [0], [], [[(P, 0, 1, 2)]], log_start=1),
-    "an entry below the log start is ignored": Case("P Pa", [], [1], log_start=2),
-}
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_transactions_are_resolved(case: Case) -> None:
-    segments = logged(case.log, case.entries)
-    verdicts = resolve(segments, case.groups, case.log_start)
-    cleaned = [segments[at] for group in case.groups for at in group]
-    assert (aborted_offsets(cleaned, verdicts), verdicts.discardable.tolist()) == (case.aborted, case.discardable)
-    assert [list(entries) for entries in verdicts.txn_index] == case.index
-
-
-def test_an_aborted_range_without_a_marker_in_the_cleaned_segments_is_open_ended() -> None:
-    verdicts = resolve(logged("P | Pa"))
-    assert verdicts.aborted.last_offset.tolist() == [2**63 - 1]
-    assert verdicts.txn_index == ((),)
 
 
 def test_a_log_without_transactions_has_no_rows() -> None:
@@ -129,37 +56,11 @@ def test_a_log_without_transactions_has_no_rows() -> None:
     segments = log.build()
     rows = summaries(segments)
     assert len(rows) == 0
-    verdicts = resolve(segments)
+    models = [as_segment(segment) for segment in segments]
+    verdicts = resolve_cleaning(models, [models], 0, rows)
     assert len(verdicts.aborted) == 0
     assert not verdicts.aborted.contains(np.array([1]), np.array([1])).any()
     assert verdicts.discardable.dtype == np.int64
-
-
-def test_an_output_index_that_would_not_ascend_is_refused() -> None:
-    with pytest.raises(UnsupportedLogError, match="would not ascend"):
-        resolve(logged("P Pa P Pa", [(P, 0, 9, 0), (P, 2, 3, 9)]))
-
-
-def test_the_map_pass_extends_an_aborted_range_whose_marker_is_before_its_first_batch() -> None:
-    (segment,) = logged("P Pa P Pc P Pa P Pc")
-    committed, after = 2, 6
-    models = [as_segment(segment)]
-
-    def is_aborted(offset: int, first_position: int) -> bool:
-        spans = aborted_for_map(models, 0, 2, 8, first_position, summaries([segment]))
-        return bool(spans.contains(np.array([P]), np.array([offset]))[0])
-
-    positions = {batch.last_offset: batch.position for batch in segment.batches}
-    assert not is_aborted(committed, positions[0])
-    assert not is_aborted(committed, positions[1])
-    assert is_aborted(committed, positions[2])
-    assert not is_aborted(after, positions[2])
-
-
-@pytest.mark.parametrize(("start", "end"), [(5, 5), (-1, 8)], ids=["nothing dirty", "start below the first segment"])
-def test_the_map_pass_finds_nothing_in_an_empty_range(start: int, end: int) -> None:
-    segments = logged("P Pa")
-    assert len(aborted_for_map([as_segment(segments[0])], 0, start, end, 0, summaries(segments))) == 0
 
 
 def test_a_summary_has_every_control_batch_and_the_ends_of_every_run() -> None:
@@ -184,7 +85,10 @@ def test_a_summary_has_every_control_batch_and_the_ends_of_every_run() -> None:
 
 
 def test_what_reads_like_transactions_in_an_old_batch_is_not_read() -> None:
-    table = batch_table(logged("P Pa")[0])
+    log = LogBuilder()
+    log.batch(ONE, txn(P))
+    log.marker(P, ABORT)
+    table = batch_table(log.build()[0])
     table["magic"] = 1
     assert len(summarise(table, 0)) == 0
 

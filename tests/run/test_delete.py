@@ -14,7 +14,7 @@ from compaction.config.request import CompactionRequest
 from compaction.config.resolver import Resolver
 from compaction.config.sources import read_sets
 from compaction.engines.spark import SparkEngine
-from compaction.errors import CompactionError, ConfigError
+from compaction.errors import CompactionError
 from compaction.files.local import LocalFileSystem
 from compaction.log.read_log import segment_bases
 from compaction.report import LogReport, LogStatus
@@ -68,32 +68,6 @@ def test_a_dry_run_reports_what_a_run_does_and_writes_nothing(logs: Path) -> Non
     assert tree(logs) != before
 
 
-def test_a_second_run_has_nothing_to_do_and_removes_the_deleted_files(logs: Path) -> None:
-    delete_old_segments(LocalPasses, request(logs))
-    assert list(logs.rglob("*.deleted"))
-    again = delete_old_segments(LocalPasses, request(logs))
-    assert again.totals["expired_segments"] == 0
-    assert not list(logs.rglob("*.deleted"))
-
-
-def test_without_a_delay_files_are_removed_at_once(logs: Path) -> None:
-    delete_old_segments(LocalPasses, request(logs, "file.delete.delay.ms=0"))
-    assert not list(logs.rglob("*.deleted"))
-
-
-def test_a_damaged_log_fails_and_is_not_changed(logs: Path) -> None:
-    segment = sorted((logs / "clickstream-0").glob("*.log"))[0]
-    segment.write_bytes(segment.read_bytes()[:-7])
-    before = tree(logs / "clickstream-0")
-    report = delete_old_segments(LocalPasses, request(logs))
-    assert report.exit_code == 1
-    failed = [log for log in report.logs if log.status is LogStatus.FAILED]
-    assert [log.name for log in failed] == [report.logs[-1].name] == ["clickstream-0"]
-    assert segment.name in failed[0].reason
-    assert tree(logs / "clickstream-0") == before
-    assert by_name(report)["clickstream-1"].expired_segments
-
-
 def with_stored(logs: Path, topic: str, name: str, value: str) -> None:
     """Appends a record to the metadata log, as a controller of another version might."""
     log = max((logs / "__cluster_metadata-0").glob("*.log"))
@@ -123,13 +97,6 @@ def test_an_unreadable_metadata_log_fails_the_logs_of_its_directory(logs: Path, 
     failed = {log.log_dir for log in report.logs if log.status is LogStatus.FAILED}
     assert failed == {str(logs)}
     assert [log.status for log in report.logs if log.log_dir == str(other)] == [LogStatus.CLEANED]
-
-
-def test_contradicting_settings_of_the_call_are_an_error_before_anything_is_changed(logs: Path) -> None:
-    before = tree(logs)
-    with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms is 9"):
-        delete_old_segments(LocalPasses, request(logs, "min.compaction.lag.ms=9", "max.compaction.lag.ms=8"))
-    assert {name: size for name, size in tree(logs).items() if not name.endswith(".lock")} == before
 
 
 def test_producers_expire_by_the_configuration_that_the_broker_stored(logs: Path) -> None:

@@ -22,7 +22,7 @@ from compaction.log.discover import Selector, discover
 from compaction.log.settings import Settings
 from compaction.report import LogStatus
 from compaction.rules.log_view import LogView
-from compaction.rules.plan import PolicyPlan, plan_compact_run
+from compaction.rules.plan import PolicyPlan, plan_policy
 from compaction.run import prepare as prepare_module
 from compaction.run.compact import clean_logs
 from compaction.run.log import skipped_report
@@ -70,7 +70,7 @@ def retained_bytes(log_dir: Path, segments: int, read: ParallelRead | None) -> i
     call, fs = request(log_dir), LocalFileSystem()
 
     def plan(view: LogView, settings: Settings) -> PolicyPlan:
-        return plan_compact_run(view, settings.topic, now_ms=call.as_of_ms)
+        return plan_policy(view, settings.topic, now_ms=call.as_of_ms)
 
     def planned() -> object:
         prepared = prepare(LogAccess(fs, fs), call, plan, read)

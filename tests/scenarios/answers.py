@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -14,15 +14,20 @@ _INDEXES = (".index", ".timeindex", ".txnindex")
 
 
 class Outcome(NamedTuple):
-    """The offset up to which a log was cleaned, ``None`` if it was not; the number of segments that were deleted."""
+    """The offset up to which a log was cleaned, ``None`` if it was not; the number of segments that were deleted; why it could
+    not be cleaned; figures of the cleaning."""
 
     end_offset: int | None
     deleted: int = 0
+    refused: str = ""
+    figures: Mapping[str, int | None] | None = None
 
 
 def answer_of(partition: Path, outcome: Outcome, log_start: int) -> list[str]:
     """A partition directory after a round. The segments of a log that was left as it is are not repeated."""
-    end, deleted = outcome
+    end, deleted, refused, _ = outcome
+    if refused:
+        return ["refused"]
     lines = [f"deleted {deleted}, log start {log_start}"] if deleted else []
     lines.append("skipped" if end is None else f"cleaned to {end}")
     segments = (_segment(path) for path in sorted(partition.glob("*.log")))

@@ -7,29 +7,37 @@ begins a comment. Times are relative to the record at offset 0 (``3d``, ``-4h``,
 | --- | --- |
 | ``set KEY VALUE`` | a topic-level setting, beside compaction of everything dirty |
 | ``writer [size=N] [time=TIME] [offset=N]`` | bytes of a value, the time of offset 0, the next offset |
-| ``checkpoint N``, ``high-watermark N``, ``log-start N`` | the broker's state before the first cleaning |
-| ``mtime BASE TIME`` | the modification time of a segment, otherwise 29d |
+| ``checkpoint N`` | the cleaner's checkpoint at the next cleaning, otherwise that of the last one; ``none``: it is lost |
+| ``high-watermark N``, ``log-start N`` | the broker's state, until another line changes it; ``none``: the log end |
 | ``only-kafka`` | only Kafka itself can write this log: its indexes depend on how the batches were appended |
-| ``without SUFFIX [ours]`` | the log lacks its first file with this suffix (``ours``: not Kafka's copy) |
+| ``as-leader`` | Kafka appends as a leader does, which sets offsets, times and epoch of the batches |
+| ``version N`` | the answers are of this version of Kafka |
+| ``killed`` | the broker that appends before the next cleaning does not shut down |
+| ``without FILE [ours]`` | at the next cleaning the log lacks its first file with a suffix (``.index``), that of an inactive |
+| | segment (``2.index``), or ``newest.snapshot``; ``ours``: not Kafka's copy |
 | ``segment [LINE | LINE ...]`` | a new segment, perhaps with its batches; the last one is the active one |
-| ``batch KEYS [time=T] [codec=C] [epoch=N] [append-time=T] [max-time=T] [base=N] [last=N]`` | a record for each key |
-| ``record KEY [offset=N] [time=T] [header:NAME=VALUE ...]`` | a record more, in the batch above |
+| ``mtime TIME`` | the modification time of the segment above, otherwise 29d |
+| ``batch KEYS [time=T] [codec=C] [epoch=N] [append-time=T] [max-time=T] [base=N] [last=N]`` | a record for each key; also |
+| | ``[producer=P.EPOCH] [sequence=N] [in-transaction=yes] [horizon=T]`` |
+| ``record KEY [offset=N] [time=T] [value=V] [header:NAME=VALUE ...]`` | a record more, in the batch or message set above |
+| ``bytes HEX`` | a batch that the other lines cannot express |
 | ``v0 KEYS [codec=C]``, ``v1 ...`` | a message set |
 | ``sent P KEYS [codec=C]``, ``plain P KEYS`` | a batch of producer P (``P.EPOCH``), in a transaction and not |
-| ``commit P``, ``abort P`` | the marker that ends its transaction |
+| ``commit P``, ``abort P`` ``[time=T] [horizon=T]`` | the marker that ends its transaction |
 | ``gap N`` | skips offsets |
-| ``clean`` | what is above is appended, and the log is cleaned: first at 30d, then a millisecond before 31d, then at 31d |
+| ``clean [at=TIME]`` | what is above is appended, and the log is cleaned: at 30d, then a millisecond before 31d, then at 31d |
 | ``expire`` | the same, but only segments are deleted by retention |
 
 ``KEYS`` are letters: a capital letter is a tombstone of its key, a dot a record without a key, an apostrophe none at all. Other
-keys are separated by commas: ``0x00ff``, ``""``, and ``k*70000``, which repeats a letter.
+keys are separated by commas: ``0x00ff``, ``""``, ``key-5``, and ``k*70000``, which repeats a letter. A value is text,
+``0x00ff``, ``""`` or ``none``.
 
 The ``time`` of a batch is that of its first record; ``none``: its records have no time.
 
 After ``clean`` come the lines of the answer, which begin with ``>`` and are written from Kafka's files by ``python -m
-tests.scenarios``: ``deleted N, log start N`` if segments were deleted; ``skipped``, or the offset that is cleaned up to; then
-each segment with the batches that remain, and a digest of its files. ``a3`` is key ``a`` at offset 3, ``c4,d5`` are one batch,
-``commit.1@7`` is a marker, ``(9)`` a batch without records.
+tests.scenarios``: ``deleted N, log start N`` if segments were deleted; ``skipped``, ``refused`` if the cleaner fails, or the
+offset that is cleaned up to; then each segment with the batches that remain, and a digest of its files. ``a3`` is key ``a`` at
+offset 3, ``c4,d5`` are one batch, ``commit.1@7`` is a marker, ``(9)`` a batch without records.
 """
 
 from __future__ import annotations
@@ -40,7 +48,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.kafka.encode import Batch, Producer
+from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, marker
 from tests.scenarios.writer import DAY, HOUR, T, Writer
 
 #: the times of the rounds
@@ -51,31 +59,68 @@ HERE = Path(__file__).resolve().parent
 _UNITS = {"d": DAY, "h": HOUR, "m": 60_000, "s": 1_000, "ms": 1}
 
 Segments = Sequence[Sequence[bytes]]
+#: the checkpoint is that of the last cleaning
+KNOWN = -1
+
+
+@dataclass(frozen=True)
+class Round:
+    """One cleaning.
+
+    ``segments`` are appended before it, possibly none; the last of them is the active one until more are appended. ``mtimes``
+    are the modification times of some, by their index. A
+    ``checkpoint`` replaces that of the cleaner, unless it is ``KNOWN``; a ``high_watermark`` of ``None`` is the log end.
+    ``killed``: the broker that appended did not shut down. ``lost`` and ``lost_ours`` name files to remove. ``answer`` has the
+    lines of Kafka's.
+    """
+
+    now_ms: int
+    segments: Segments = ()
+    mtimes: Mapping[int, int] = field(default_factory=dict)
+    checkpoint: int | None = KNOWN
+    log_start: int = 0
+    high_watermark: int | None = None
+    killed: bool = False
+    lost: Sequence[str] = ()
+    lost_ours: Sequence[str] = ()
+    answer: Sequence[str] = ()
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a broker wrote something and was then killed."""
+        return self.killed and bool(self.segments)
 
 
 @dataclass(frozen=True)
 class Scenario:
     """One log, its appends and its settings.
 
-    ``rounds`` has for each round the segments appended before it, possibly none; the last of them is the active one until more
-    are appended. ``config`` adds topic-level settings to compaction of everything dirty. ``mtimes`` are modification times of
-    segments by base offset. ``high_watermark`` and ``checkpoint`` are entries of the directory's files before the first round.
-    ``damage`` may change the partition directory before the first round, and Kafka's, too, if ``damages_kafkas``.
-    ``only_kafka``: its files cannot be made without Kafka. ``expires``: its rounds are ``expire``. ``answers`` has for each
-    round the lines of Kafka's answer.
+    ``config`` adds topic-level settings to compaction of everything dirty. ``only_kafka``: its files cannot be made without
+    Kafka. ``expires``: its rounds are ``expire``. ``version`` is that of the answers, empty for the reference.
     """
 
-    rounds: Sequence[Segments]
+    rounds: Sequence[Round] = ()
     config: Mapping[str, str] = field(default_factory=dict)
-    mtimes: Mapping[int, int] = field(default_factory=dict)
-    checkpoint: int | None = None
-    high_watermark: int | None = None
-    log_start_offset: int = 0
-    damage: Callable[[Path], None] | None = None
-    damages_kafkas: bool = True
     only_kafka: bool = False
+    as_leader: bool = False
     expires: bool = False
-    answers: Sequence[Sequence[str]] = ()
+    version: str = ""
+
+    @property
+    def answers(self) -> list[list[str]]:
+        """Kafka's answer after each round."""
+        return [list(each.answer) for each in self.rounds]
+
+    @property
+    def needs_kafka(self) -> bool:
+        """Whether files without records beside them are not enough."""
+        placed = any(not name.startswith(".") for each in self.rounds for name in each.lost)
+        return self.only_kafka or self.as_leader or placed or any(each.was_killed for each in self.rounds)
+
+    @property
+    def knows_what_was_cleaned(self) -> bool:
+        """Whether no checkpoint is past the end of a round."""
+        return all(each.checkpoint in (None, KNOWN, 0) for each in self.rounds)
 
     @property
     def topic_config(self) -> dict[str, str]:
@@ -139,11 +184,15 @@ def keys_of(text: str) -> str | list[bytes | None]:
     return [_key(each) for each in text.split(",")]
 
 
-def _key(text: str) -> bytes | None:
+def _text(text: str) -> bytes:
     if text == '""':
         return b""
-    if text.startswith("0x"):
-        return bytes.fromhex(text[2:])
+    return bytes.fromhex(text[2:]) if text.startswith("0x") else text.encode()
+
+
+def _key(text: str) -> bytes | None:
+    if text == '""' or text.startswith("0x"):
+        return _text(text)
     letter, _, times = text.partition("*")
     return letter.encode() * int(times or 1)
 
@@ -152,16 +201,16 @@ class _Parser:
     """The state of a scenario while its lines are read."""
 
     def __init__(self) -> None:
-        self.scenario, self.writer = Scenario(()), Writer()
-        self.rounds: list[list[list[bytes | Batch]]] = []
-        self.segments: list[list[bytes | Batch]] = []
-        self.answers: list[list[str]] = []
+        self.scenario, self.writer = Scenario(), Writer()
+        self.rounds: list[Round] = []
+        self.next = Round(0)
+        self.segments: list[list[bytes | Batch | Legacy]] = []
         self.config: dict[str, str] = {}
-        self.mtimes: dict[int, int] = {}
 
     def line(self, line: str) -> None:
         if line.startswith(">"):
-            self.answers[-1].append(line[1:].strip())
+            last = self.rounds[-1]
+            self.rounds[-1] = replace(last, answer=(*last.answer, line[1:].strip()))
             return
         line = line.partition("#")[0].strip()
         if line.startswith("segment "):
@@ -177,10 +226,11 @@ class _Parser:
         named = {match[1].replace("-", "_"): match[2] for word in words[1:] if (match := re.fullmatch(r"([a-z-]+)=(.*)", word))}
         plain = [word for word in words[1:] if not re.match(r"[a-z-]+=", word)]
         if words[0] in _STATE:
-            state: dict[str, Any] = {_STATE[words[0]]: int(plain[0])}
-            self.scenario = replace(self.scenario, **state)
-        elif words[0] == "only-kafka":
-            self.scenario = replace(self.scenario, only_kafka=True)
+            state: dict[str, Any] = {_STATE[words[0]]: None if plain[0] == "none" else int(plain[0])}
+            self.next = replace(self.next, **state)
+        elif words[0] in ("only-kafka", "as-leader"):
+            flag: dict[str, Any] = {words[0].replace("-", "_"): True}
+            self.scenario = replace(self.scenario, **flag)
         elif words[0] == "record":
             self._record(headers, *plain, **named)
         else:
@@ -197,15 +247,18 @@ class _Parser:
         if offset:
             self.writer.offset = int(offset)
 
-    def _mtime(self, base: str, time: str) -> None:
-        self.mtimes[int(base)] = T + time_of(time)
+    def _mtime(self, time: str) -> None:
+        self.next = replace(self.next, mtimes={**self.next.mtimes, len(self.segments) - 1: T + time_of(time)})
 
-    def _without(self, suffix: str, whose: str = "") -> None:
-        def remove(partition: Path) -> None:
-            for file in sorted(partition.glob(f"*{suffix}"))[:1]:
-                file.unlink()
+    def _version(self, version: str) -> None:
+        self.scenario = replace(self.scenario, version=version)
 
-        self.scenario = replace(self.scenario, damage=remove, damages_kafkas=whose != "ours")
+    def _killed(self) -> None:
+        self.next = replace(self.next, killed=True)
+
+    def _without(self, file: str, whose: str = "") -> None:
+        lost = {"lost_ours": (*self.next.lost_ours, file)} if whose == "ours" else {"lost": (*self.next.lost, file)}
+        self.next = replace(self.next, **lost)  # type: ignore[arg-type]
 
     def _segment(self) -> None:
         self.segments.append([])
@@ -215,28 +268,30 @@ class _Parser:
         if time:
             times = [-1] * len(records) if time == "none" else range(T + time_of(time), 2**62, 1000)
             records = [record._replace(timestamp=each) for record, each in zip(records, times, strict=False)]
-        fields: dict[str, Any] = {_FIELDS[name]: _VALUES[name](text) for name, text in named.items()}
+        fields: dict[str, Any] = {_FIELDS[name]: _VALUES[name](text) for name, text in named.items() if name != "producer"}
+        if "producer" in named:
+            fields["producer_id"], fields["producer_epoch"] = _producer(named["producer"])
         self.segments[-1].append(Batch(records, **fields))
 
     def _record(self, headers: Sequence[str], key: str, offset: str = "", time: str = "", value: str = "") -> None:
         batch = self.segments[-1][-1]
-        assert isinstance(batch, Batch)
+        assert not isinstance(batch, bytes)
         if offset:
             self.writer.offset = int(offset)
         (record,) = self.writer.records(keys_of(key))
         if time:
             record = record._replace(timestamp=T + time_of(time))
         if value:
-            record = record._replace(value=value.encode())
+            record = record._replace(value=None if value == "none" else _text(value))
         pairs = [header.partition("=")[::2] for header in headers]
-        found = tuple((name.encode(), None if text == "null" else text.encode()) for name, text in pairs)
+        found = tuple((_text(name), None if text == "null" else _text(text)) for name, text in pairs)
         record = record._replace(headers=found)
         self.segments[-1][-1] = replace(batch, records=[*batch.records, record])
 
-    def _v0(self, keys: str, codec: str = "none", magic: int = 0) -> None:
-        self.segments[-1].append(self.writer.legacy(keys_of(keys), magic, codec))
+    def _v0(self, keys: str = "'", codec: str = "none", magic: int = 0) -> None:
+        self.segments[-1].append(Legacy(self.writer.records(keys_of(keys)), magic, codec))
 
-    def _v1(self, keys: str, codec: str = "none") -> None:
+    def _v1(self, keys: str = "'", codec: str = "none") -> None:
         self._v0(keys, codec, 1)
 
     def _sent(self, producer: str, keys: str, codec: str = "none") -> None:
@@ -245,30 +300,40 @@ class _Parser:
     def _plain(self, producer: str, keys: str) -> None:
         self.segments[-1].append(self.writer.sent(_producer(producer), keys, transactional=False))
 
-    def _commit(self, producer: str) -> None:
-        self.segments[-1].append(self.writer.commit(_producer(producer)))
+    def _commit(self, producer: str, **times: str) -> None:
+        self._end(producer, COMMIT, **times)
 
-    def _abort(self, producer: str) -> None:
-        self.segments[-1].append(self.writer.abort(_producer(producer)))
+    def _abort(self, producer: str, **times: str) -> None:
+        self._end(producer, ABORT, **times)
+
+    def _end(self, producer: str, kind: int, time: str = "", horizon: str = "") -> None:
+        (record,) = self.writer.records(".")
+        at = T + time_of(time) if time else record.timestamp
+        horizon_ms = T + time_of(horizon) if horizon else None
+        self.segments[-1].append(marker(record.offset, at, _producer(producer), kind, delete_horizon=horizon_ms))
+
+    def _bytes(self, text: str) -> None:
+        self.segments[-1].append(bytes.fromhex(text))
 
     def _gap(self, offsets: str) -> None:
         self.writer.offset += int(offsets)
 
-    def _clean(self) -> None:
-        self.rounds.append(self.segments)
+    def _clean(self, at: str = "") -> None:
+        now_ms = T + time_of(at) if at else ROUNDS[len(self.rounds)]
+        segments = [[_encoded(batch) for batch in segment] for segment in self.segments]
+        self.rounds.append(replace(self.next, now_ms=now_ms, segments=segments))
+        self.next = replace(self.next, mtimes={}, checkpoint=KNOWN, killed=False, lost=(), lost_ours=())
         self.segments = []
-        self.answers.append([])
 
     def _expire(self) -> None:
         self._clean()
         self.scenario = replace(self.scenario, expires=True)
 
     def result(self) -> Scenario:
-        rounds = [[[_encoded(batch) for batch in segment] for segment in segments] for segments in self.rounds]
-        return replace(self.scenario, rounds=rounds, config=self.config, mtimes=self.mtimes, answers=self.answers)
+        return replace(self.scenario, rounds=self.rounds, config=self.config)
 
 
-_STATE = {"checkpoint": "checkpoint", "high-watermark": "high_watermark", "log-start": "log_start_offset"}
+_STATE = {"checkpoint": "checkpoint", "high-watermark": "high_watermark", "log-start": "log_start"}
 _FIELDS = {
     "codec": "codec",
     "epoch": "leader_epoch",
@@ -276,6 +341,9 @@ _FIELDS = {
     "max_time": "max_timestamp",
     "base": "base_offset",
     "last": "last_offset",
+    "sequence": "base_sequence",
+    "in_transaction": "transactional",
+    "horizon": "delete_horizon",
 }
 _VALUES: Mapping[str, Callable[[str], object]] = {
     "codec": str,
@@ -284,6 +352,9 @@ _VALUES: Mapping[str, Callable[[str], object]] = {
     "max_time": lambda text: T + time_of(text),
     "base": int,
     "last": int,
+    "sequence": int,
+    "in_transaction": bool,
+    "horizon": lambda text: T + time_of(text),
 }
 
 
@@ -292,8 +363,8 @@ def _producer(text: str) -> Producer:
     return Producer(int(number), int(epoch or 0))
 
 
-def _encoded(batch: bytes | Batch) -> bytes:
-    return batch.encode() if isinstance(batch, Batch) else batch
+def _encoded(batch: bytes | Batch | Legacy) -> bytes:
+    return batch if isinstance(batch, bytes) else batch.encode()
 
 
 def parse(lines: Sequence[str]) -> Scenario:

@@ -13,10 +13,10 @@ from tests.kafka.encode import ABORT
 from tests.local_job import TopicConfigs
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
 from tests.oracle.disk import write_partition
-from tests.oracle.records import NaiveBatch, decode
+from tests.oracle.records import KafkaRefuses, NaiveBatch, decode
 from tests.oracle.segments import NaiveSegment, write_segment
 from tests.scenarios.answers import Outcome
-from tests.scenarios.language import MTIME, ROUNDS, Scenario
+from tests.scenarios.language import KNOWN, MTIME, Scenario
 from tests.scenarios.runner import Outcomes, Way
 from tests.scenarios.writer import DAY
 
@@ -34,7 +34,7 @@ class PlainLog:
     """A log between the rounds, and the state of its producers."""
 
     scenario: Scenario
-    checkpoint: int | None
+    checkpoint: int | None = None
     segments: list[NaiveSegment] = field(default_factory=list)
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
     open_txns: dict[int, int] = field(default_factory=dict)
@@ -50,7 +50,8 @@ class PlainLog:
 
     def append(self, number: int) -> None:
         """The segments before a round."""
-        for segment in self.scenario.rounds[number]:
+        state = self.scenario.rounds[number]
+        for at, segment in enumerate(state.segments):
             batches, aborted = list(decode(b"".join(segment))), list[AbortedTxn]()
             for batch in batches:
                 aborted += self._note(batch)
@@ -58,7 +59,7 @@ class PlainLog:
             if batches and batches[-1].last_offset - base > _INT_MAX:
                 # Kafka rolls when a batch is too far from the base offset
                 base = batches[0].base_offset
-            mtime_ms = self.scenario.mtimes.get(base, MTIME)
+            mtime_ms = state.mtimes.get(at, MTIME)
             self.segments.append(write_segment(base, [batch.raw for batch in batches], interval, mtime_ms, aborted))
 
     def _note(self, batch: NaiveBatch) -> list[AbortedTxn]:
@@ -84,31 +85,48 @@ class PlainLog:
         last_stable = min(self.open_txns.values(), default=batch.next_offset)
         return [AbortedTxn(producer, first, batch.last_offset, last_stable)]
 
-    def clean(self, end: int, now_ms: int) -> None:
+    def clean(self, number: int, end: int) -> None:
         """One round."""
-        start = self.scenario.log_start_offset
+        state = self.scenario.rounds[number]
+        start, now_ms = state.log_start, state.now_ms
+        if state.checkpoint != KNOWN:
+            self.checkpoint = state.checkpoint
         known = self.checkpoint is not None and start <= self.checkpoint <= self.end
         first_dirty = self.checkpoint if known and self.checkpoint is not None else start
         active = tuple(entry for entry in self.producers.values() if now_ms - entry.last_timestamp_ms < DAY)
-        round_ = NaiveRound(first_dirty, end, now_ms, start, active, high_watermark=self.scenario.high_watermark)
+        round_ = NaiveRound(first_dirty, end, now_ms, start, active, high_watermark=state.high_watermark)
         result = clean_log_naively(self.segments, self.config, round_)
         assert result.end_offset == end
         self.segments, self.checkpoint = after_round(self.segments, result), end
 
+    def refusal(self, number: int) -> str:
+        """Why a round cannot be carried out; empty if it can."""
+        try:
+            self.clean(number, self.segments[-1].base_offset)
+        except KafkaRefuses as refusal:
+            return str(refusal)
+        return ""
+
 
 def plainly(found: Mapping[str, Scenario]) -> Way:
     """By the plain cleaner."""
-    logs = {name: PlainLog(scenario, scenario.checkpoint) for name, scenario in found.items()}
+    logs = {name: PlainLog(scenario) for name, scenario in found.items()}
 
     def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
-        number, cleaned = ROUNDS.index(now_ms), dict[str, Outcome]()
+        cleaned = dict[str, Outcome]()
         for name in topics:
-            log, (state, *_) = logs[name], found[name].answers[number]
+            log = logs[name]
+            number = [each.now_ms for each in found[name].rounds].index(now_ms)
+            state = found[name].answers[number][0]
             log.append(number)
-            end = None if state == "skipped" else int(state.rpartition(" ")[2])
-            cleaned[name] = Outcome(end)
-            if end is not None:
-                log.clean(end, now_ms)
+            if state == "refused":
+                # before the end of the round is known
+                cleaned[name] = Outcome(None, refused=log.refusal(number))
+            elif state == "skipped":
+                cleaned[name] = Outcome(None)
+            else:
+                cleaned[name] = Outcome(end := int(state.rpartition(" ")[2]))
+                log.clean(number, end)
             shutil.rmtree(log_dir / f"{name}-0")
             write_partition(log_dir / f"{name}-0", log.segments)
         return cleaned, log_dir

@@ -1,29 +1,31 @@
-"""Lays the logs of scenarios out as plain segment files, and cleans them without Kafka: its answers are in the files.
+"""Carries out the rounds of scenarios: many logs in one directory, appended by a ``Writer`` and cleaned in a ``Way``.
 
-A ``Way`` is how a round is carried out: the offset up to which each topic was cleaned (``None``: skipped), and the directory
-that the next round continues.
+A way returns the outcome of each topic, and the directory that the next round continues. Those of this module are ours, and
+``files`` writes plain segment files; ``tests/conformance/kafkas.py`` has Kafka's.
 """
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compaction.engine import Engine
-from compaction.names import LOG_STARTS
+from compaction.names import CLEAN_SHUTDOWN
 from compaction.report import LogReport, LogStatus
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
-from tests.local_job import TopicConfigs, clean_locally, read_offsets, request_for, write_offsets
+from tests.local_job import KAFKA, OFFSET_FILES, TopicConfigs, clean_locally, read_offsets, request_for, write_offsets
 from tests.local_passes import LocalPasses
 from tests.oracle.records import decode
 from tests.scenarios.answers import Outcome, answer_of
-from tests.scenarios.language import MTIME, ROUNDS, Scenario
+from tests.scenarios.language import KNOWN, MTIME, Scenario
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,18 +34,57 @@ Outcomes = Mapping[str, Outcome]
 Way = Callable[[Path, int, TopicConfigs], tuple[Outcomes, Path]]
 
 
+class Shutdown(Enum):
+    """How the broker that wrote a log ended; ``UNKNOWN`` if neither file of a log directory says it."""
+
+    CLEAN = "clean"
+    KILLED = "killed"
+    UNKNOWN = "unknown"
+
+
+#: appends to a partition directory the segments of a round; how the broker ended, and where it had flushed the log up to
+Writer = Callable[[Path, Scenario, int], tuple[Shutdown, int]]
+
+
+class Left(NamedTuple):
+    """What one round of a scenario leaves."""
+
+    name: str
+    number: int
+    outcome: Outcome
+    answer: list[str]
+
+
+#: of a report, those that Kafka's cleaner has too
+FIGURES = "first_dirty_offset", "end_offset", "records_before", "records_after", "bytes_before", "invalid_records"
+
+
 def outcomes(reports: Iterable[LogReport], *, compacted: bool = True) -> Outcomes:
     """Of the logs of a run; one with the delete policy only compacts nothing."""
-    found = list(reports)
-    failed = {log.topic: log.reason for log in found if log.status is LogStatus.FAILED}
-    assert not failed, failed
-    ends = {log.topic: log.end_offset for log in found if compacted and log.status is not LogStatus.SKIPPED}
-    return {log.topic: Outcome(ends.get(log.topic), log.expired_segments) for log in found}
+    return {log.topic: _outcome(log, compacted=compacted) for log in reports}
+
+
+def _outcome(log: LogReport, *, compacted: bool) -> Outcome:
+    if log.status is LogStatus.FAILED:
+        return Outcome(None, refused=log.reason)
+    if not compacted or log.status is LogStatus.SKIPPED:
+        return Outcome(None, log.expired_segments)
+    return Outcome(log.end_offset, log.expired_segments, figures={name: getattr(log, name) for name in FIGURES})
+
+
+def in_place_by(version: str = KAFKA, sizes: Sizes | None = None, *, include_active: bool = False) -> Way:
+    """In this process, by the rules of a version of Kafka."""
+
+    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
+        reports = clean_locally(log_dir, now_ms, topics, sizes, include_active=include_active, kafka_version=version)
+        return outcomes(reports.values()), log_dir
+
+    return clean
 
 
 def in_place(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
     """In this process."""
-    return outcomes(clean_locally(log_dir, now_ms, topics).values()), log_dir
+    return in_place_by()(log_dir, now_ms, topics)
 
 
 def in_many_tasks(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
@@ -98,47 +139,101 @@ def by(start: Callable[[], Engine], sizes: Sizes | None = None) -> Way:
     return clean
 
 
-def on_spark(session: SparkSession) -> Way:
+def on_spark(session: SparkSession, sizes: Sizes | None = None) -> Way:
     """As Spark jobs."""
     from compaction.engines.spark import SparkEngine
 
-    return by(lambda: SparkEngine(session.sparkContext))
+    return by(lambda: SparkEngine(session.sparkContext), sizes)
 
 
-def rounds_of(log_dir: Path, found: Mapping[str, Scenario], way: Way) -> Iterator[tuple[str, int, list[str]]]:
-    """The name, the number of the round and the answer of each round, of logs in one directory."""
-    for number, now_ms in enumerate(ROUNDS):
-        alive = {name: scenario for name, scenario in found.items() if number < len(scenario.rounds)}
-        if not alive:
-            return
-        for name, scenario in alive.items():
-            append(log_dir / f"{name}-0", scenario, number)
-        if number == 0:
-            write_offsets(
-                log_dir,
-                log_starts={name: scenario.log_start_offset or None for name, scenario in alive.items()},
-                high_watermarks={name: scenario.high_watermark for name, scenario in alive.items()},
-                cleaner_offsets={name: scenario.checkpoint for name, scenario in alive.items()},
-            )
-        cleaned, log_dir = way(log_dir, now_ms, {name: scenario.topic_config for name, scenario in alive.items()})
-        for name in alive:
-            yield name, number, answer_of(log_dir / f"{name}-0", cleaned[name], starts_of(log_dir).get(name, 0))
+class _Log:
+    """A log between its rounds: its partition directory, and the broker's state."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.partition: Path | None = None
+        self.checkpoint: int | None = None
+        self.log_start = 0
+        self.over = False
+
+    def due(self, now_ms: int) -> int | None:
+        """The number of its round at this time."""
+        numbers = [number for number, each in enumerate(self.scenario.rounds) if each.now_ms == now_ms]
+        return numbers[0] if numbers and not self.over else None
 
 
-def starts_of(log_dir: Path) -> dict[str, int]:
-    """The log starts of topics."""
-    return read_offsets(log_dir, "log_starts") if (log_dir / LOG_STARTS).exists() else {}
+def rounds_of(root: Path, found: Mapping[str, Scenario], way: Way, write: Writer | None = None) -> Iterator[Left]:
+    """What each round leaves, in the order of the times of the rounds; a log ends when its cleaner refuses it.
+
+    Each run has a directory of its own under ``root``, with the logs that have a round at that time. One has been shut down
+    cleanly or not, so there are up to three.
+    """
+    logs = {name: _Log(scenario) for name, scenario in found.items()}
+    for now_ms in sorted({each.now_ms for scenario in found.values() for each in scenario.rounds}):
+        due = {name: number for name, log in logs.items() if (number := log.due(now_ms)) is not None}
+        runs: dict[Shutdown, Path] = {}
+        written: dict[Shutdown, dict[str, int]] = defaultdict(dict)
+        for name, number in due.items():
+            log = logs[name]
+            partition = root / f"{name}-0"
+            if log.partition is not None and log.partition != partition:
+                log.partition.rename(partition)
+            partition.mkdir(parents=True, exist_ok=True)
+            shutdown, point = (write or files)(partition, log.scenario, number)
+            log_dir = runs.setdefault(shutdown, root / f"{now_ms}-{shutdown.value}" / "logs")
+            log_dir.mkdir(parents=True, exist_ok=True)
+            log.partition = partition.rename(log_dir / partition.name)
+            written[shutdown][name] = point
+        for shutdown, points in written.items():
+            yield from _round(runs[shutdown], {name: logs[name] for name in points}, now_ms, way, shutdown, points)
 
 
-def append(partition: Path, scenario: Scenario, number: int) -> None:
-    """The segments that are appended before a round: the first offset of each is the end of the log."""
-    partition.mkdir(parents=True, exist_ok=True)
-    for segment in scenario.rounds[number]:
+def _round(
+    log_dir: Path, logs: Mapping[str, _Log], now_ms: int, way: Way, shutdown: Shutdown, points: Mapping[str, int]
+) -> Iterator[Left]:
+    numbers = {name: log.due(now_ms) or 0 for name, log in logs.items()}
+    states = {name: log.scenario.rounds[numbers[name]] for name, log in logs.items()}
+    for name, log in logs.items():
+        log.checkpoint = log.checkpoint if states[name].checkpoint == KNOWN else states[name].checkpoint
+        log.log_start = max(log.log_start, states[name].log_start)
+    marks = {
+        name: None if (mark := each.high_watermark) is None else max(mark, logs[name].log_start)
+        for name, each in states.items()
+    }
+    write_offsets(
+        log_dir,
+        log_starts={name: log.log_start or None for name, log in logs.items()},
+        high_watermarks=marks,
+        cleaner_offsets={name: log.checkpoint for name, log in logs.items()},
+    )
+    if shutdown is Shutdown.KILLED:
+        write_offsets(log_dir, recovery_points=points)
+    if shutdown is Shutdown.CLEAN:
+        (log_dir / CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":-1}', encoding="utf-8")
+    cleaned, after = way(log_dir, now_ms, {name: log.scenario.topic_config for name, log in logs.items()})
+    starts, checkpoints = (offsets_of(after, name) for name in ("log_starts", "cleaner_offsets"))
+    for name, log in logs.items():
+        log.partition, log.log_start, log.checkpoint = after / f"{name}-0", starts.get(name, 0), checkpoints.get(name)
+        log.over = bool(cleaned[name].refused)
+        yield Left(name, numbers[name], cleaned[name], answer_of(log.partition, cleaned[name], log.log_start))
+
+
+def offsets_of(log_dir: Path, name: str) -> dict[str, int]:
+    """The entries of a checkpoint file by topic; none if there is no file."""
+    return read_offsets(log_dir, name) if (log_dir / OFFSET_FILES[name]).exists() else {}
+
+
+def files(partition: Path, scenario: Scenario, number: int) -> tuple[Shutdown, int]:
+    """Writes the segments that are appended before a round, and no file beside them: the first offset of each is the end of
+    the log."""
+    state = scenario.rounds[number]
+    for at, segment in enumerate(state.segments):
         base = end_of(partition)
         file = partition / f"{base:020d}.log"
         file.write_bytes(b"".join(segment))
-        mtime_ms = scenario.mtimes.get(base, MTIME)
+        mtime_ms = state.mtimes.get(at, MTIME)
         os.utime(file, ns=(mtime_ms * 10**6,) * 2)
+    return Shutdown.UNKNOWN, 0
 
 
 def end_of(partition: Path) -> int:

@@ -10,13 +10,16 @@ import pytest
 
 from compaction.certifier.certificate import Status
 from compaction.certifier.find_pairs import VerifyRequest
+from compaction.config.entries import MAX_RECORD
 from compaction.engines.local import LocalEngine
 from compaction.report import LogStatus
 from tests.certifier.certify import certify
 from tests.local_job import KAFKA, TopicConfigs, clean_locally, resolver_of
 from tests.memory import scratch
-from tests.scenarios.language import Scenario, files, parse, scenarios, with_answers
+from tests.scenarios.draw import draw
+from tests.scenarios.language import Scenario, files, parse, scenarios, sections, with_answers
 from tests.scenarios.plain import plainly
+from tests.scenarios.printer import printed
 from tests.scenarios.runner import (
     Outcomes,
     Way,
@@ -32,14 +35,15 @@ from tests.scenarios.runner import (
     rounds_of,
 )
 
-READ = {file: {name: one for name, one in scenarios(file).items() if not one.only_kafka} for file in files()}
+ALL = {file: {name: one for name, one in scenarios(file).items() if not one.needs_kafka} for file in files()}
+READ = {file: {name: one for name, one in found.items() if not one.version} for file, found in ALL.items()}
 #: a file is cleaned, or its segments are deleted
 FOUND = {file: found for file, found in READ.items() if not any(one.expires for one in found.values())}
 EXPIRED = {file: found for file, found in READ.items() if file not in FOUND}
 #: a version of each set of rules
 OLDER = "2.8", "3.0", "3.3", "3.9", "4.0"
-ANSWERS = {name: list(map(list, one.answers)) for found in FOUND.values() for name, one in found.items()}
-DELETIONS = {name: list(map(list, one.answers)) for found in EXPIRED.values() for name, one in found.items()}
+ANSWERS = {name: one.answers for found in FOUND.values() for name, one in found.items()}
+DELETIONS = {name: one.answers for found in EXPIRED.values() for name, one in found.items()}
 
 
 def certified(version: str) -> Way:
@@ -48,7 +52,7 @@ def certified(version: str) -> Way:
     def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
         reports = clean_locally(log_dir, now_ms, topics, kafka_version=version)
         request = VerifyRequest((), (str(log_dir),), now_ms, exact=True, resolver=resolver_of(topics), kafka_version=version)
-        cleaned = [name for name in topics if reports[name].status is not LogStatus.SKIPPED]
+        cleaned = [name for name in topics if reports[name].status is LogStatus.CLEANED]
         found = [log for log in certify(request).logs if log.topic in cleaned]
         assert len(found) == len(cleaned)
         assert {log.topic: log.lines() for log in found if log.status is not Status.HOLDS} == {}
@@ -62,8 +66,8 @@ def answers(way: Way, read: Mapping[str, Mapping[str, Scenario]] = FOUND) -> Map
     left: dict[str, list[list[str]]] = defaultdict(list)
     with scratch() as root:
         for file, found in ((file, found) for file, found in read.items() if found):
-            for name, _, answer in rounds_of(root / file, found, way):
-                left[name].append(answer)
+            for each in rounds_of(root / file, found, way):
+                left[each.name].append(each.answer)
     return left
 
 
@@ -89,6 +93,26 @@ def test_the_result_is_certified(version: str) -> None:
     assert version != KAFKA or left == ANSWERS
 
 
+def test_the_answers_of_older_versions_are_those_by_their_rules() -> None:
+    older = {name: one for found in ALL.values() for name, one in found.items() if one.version}
+    assert older
+    for version in {one.version for one in older.values()}:
+        found = {name: one for name, one in older.items() if one.version == version}
+        assert answers(certified(version), {version: found}) == {name: one.answers for name, one in found.items()}
+
+
+@pytest.mark.parametrize("file", ALL)
+def test_a_printed_scenario_is_the_same_when_it_is_read(file: str) -> None:
+    for name, one in ALL[file].items():
+        ((read, lines),) = sections(printed(name, one))
+        assert (read, parse(lines)) == (name, one)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_drawn_scenario_is_printed(seed: int) -> None:
+    assert printed(f"seed{seed}", draw(seed)).count("\nclean at=") > 0
+
+
 @pytest.mark.parametrize("way", [expire_in_place, expire_in_copies], ids=lambda way: way.__name__)
 def test_segments_are_deleted_as_by_kafka(way: Way) -> None:
     assert answers(way, EXPIRED) == DELETIONS
@@ -96,7 +120,11 @@ def test_segments_are_deleted_as_by_kafka(way: Way) -> None:
 
 def test_the_plain_cleaner_leaves_the_same() -> None:
     """So random logs, which only it judges, are judged as by Kafka."""
-    compacted = {file: {name: one for name, one in found.items() if not one.deletes} for file, found in FOUND.items()}
+    # which knows no limit of records
+    compacted = {
+        file: {name: one for name, one in found.items() if not one.deletes and MAX_RECORD not in one.config}
+        for file, found in FOUND.items()
+    }
     read = {name: one for found in compacted.values() for name, one in found.items()}
     assert len(read) > 100
     assert answers(plainly(read), compacted) == {name: ANSWERS[name] for name in read}

@@ -1,4 +1,4 @@
-"""What searches once found, replayed in memory. Cases of the fuzzer are in ``tests/conformance/cases``."""
+"""What searches once found, replayed in memory. Random logs are in ``tests/scenarios/found.txt``."""
 
 from __future__ import annotations
 

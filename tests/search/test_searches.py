@@ -12,13 +12,12 @@ import pytest
 
 from compaction.errors import UnforeseenError
 from tests.conformance import fuzz
-from tests.conformance.fuzz_bench import Progress
 from tests.conformance.growing_logs import GrowingLogs
-from tests.conformance.stories import Story, read_story
 from tests.crash import kill, kill_driver, snapshots
 from tests.damage import targets
 from tests.files.layouts import exchanged_uploads
 from tests.policies import evenings
+from tests.scenarios.language import Scenario, parse, sections
 from tests.trust import error_loop, lying_storage, simulation
 from tests.trust.simulation import Verdict, World
 from tools.search import __main__ as command
@@ -50,17 +49,17 @@ def reads_badly(data: bytes) -> None:
         raise UnforeseenError("a record is lost")
 
 
-def differing(_: Any, root: Path, stories: list[Story], *rest: Any, **options: Any) -> fuzz.Tally:
+def differing(_: Any, root: Path, found: Mapping[str, Scenario], *rest: Any, **options: Any) -> fuzz.Tally:
     """Logs of more than one round differ."""
-    bad = [Progress(story, problems=["a record is lost"]) for story in stories if len(story.turns) > 1]
-    return fuzz.Tally(len(stories), failed=tuple(bad))
+    bad = {name: ["a record is lost"] for name, each in found.items() if len(each.rounds) > 1}
+    return fuzz.Tally(len(found), failed=bad)
 
 
 def plant_in_fuzzer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fuzz, "shared_gateway", lambda version="4.4.0": SimpleNamespace(version=version, release=(4, 4)))
-    patch.setattr(fuzz, "run_stories", differing)
-    patch.setattr(fuzz, "clean_on_spark", lambda *_, **__: None)
-    patch.setattr(searches, "STORIES", 2)
+    patch.setattr(fuzz, "run_scenarios", differing)
+    patch.setattr(fuzz, "on_spark", lambda *_: None)
+    patch.setattr(searches, "LOGS", 2)
 
 
 def differs_every_evening(patch: pytest.MonkeyPatch) -> None:
@@ -119,7 +118,7 @@ def test_every_search_reports_a_planted_failure(name: str, tmp_path: Path, monke
     failure = first_failure(BY_NAME[name], tmp_path / "cases")
     assert "a record is lost" in failure.problem
     assert failure.command.startswith(("python -m tests.", "python -m tools."))
-    written = list((tmp_path / "cases").glob("*.json")) if failure.case else []
+    written = list((tmp_path / "cases").iterdir()) if failure.case else []
     assert written == ([failure.case] if failure.case else [])
     if failure.case and not name.startswith("random logs"):
         assert any("a record is lost" in problem for problem in replay(failure.case))
@@ -153,12 +152,13 @@ def test_a_damaged_input_is_reduced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(failure.case.read_text()) < 2_000
 
 
-def test_a_story_is_reduced_to_a_case_of_its_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_random_log_is_reduced_to_a_scenario_of_its_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_in_fuzzer(monkeypatch)
     failure = first_failure(BY_NAME["random logs 3.9.1"], tmp_path)
     assert failure.case is not None
-    story = read_story(failure.case)
-    assert (len(story.turns), story.version) == (2, "3.9.1")
+    ((_, lines),) = sections(failure.case.read_text())
+    scenario = parse(lines)
+    assert (len(scenario.rounds), scenario.version) == (2, "3.9.1")
     assert "--kafka-version 3.9.1" in failure.command
 
 

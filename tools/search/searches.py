@@ -22,13 +22,14 @@ from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.jars import KAFKA_TOOLS, REFERENCE, TOOLS_RELEASE, VERSIONS
 from tests.passes.repeated_tasks import problems_of
 from tests.policies import evenings
+from tests.scenarios.language import HERE
 from tests.source.query_sequences import drawn_sequence, source_session
 from tools.search import threads
 from tools.search.in_memory import CASES, IN_MEMORY, write
 from tools.search.turns import Failure, Turn, repeat
 
-#: stories of a run of the job, damaged inputs of a target, queries of a sequence
-STORIES, INPUTS, QUERIES = 20, 100, 12
+#: random logs of a run of the job, damaged inputs of a target, queries of a sequence
+LOGS, INPUTS, QUERIES = 20, 100, 12
 _MANY = 10**6
 
 
@@ -43,12 +44,12 @@ class Search(NamedTuple):
 def random_logs(turn: Turn, version: str, *, spark: bool = False, include_active: bool = False) -> Iterator[Failure]:
     """Random logs, cleaned by a version of Kafka and by the job."""
     options = f"--kafka-version {version}" + " --spark" * spark + " --include-active" * include_active
-    for seed in turn.seeds(STORIES):
-        batch = fuzz.Batch(seed, STORIES, version, spark, include_active)
-        for each in batch.run().failed:
-            path = batch.write_small(each.story, turn.cases or fuzz.CASES)
-            seeds = f"--seeds {seed}:{seed + STORIES} --chunk {STORIES}"
-            yield Failure("\n".join(each.problems[:5]), f"python -m tests.conformance.fuzz {seeds} {options}", path)
+    for seed in turn.seeds(LOGS):
+        batch = fuzz.Batch(seed, LOGS, version, spark, include_active)
+        for name, problems in batch.run().failed.items():
+            path = batch.write_small(name, turn.cases or HERE)
+            seeds = f"--seeds {seed}:{seed + LOGS} --chunk {LOGS}"
+            yield Failure("\n".join(problems[:5]), f"python -m tests.conformance.fuzz {seeds} {options}", path)
 
 
 def damaged_bytes(turn: Turn) -> Iterator[Failure]:

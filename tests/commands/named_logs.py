@@ -1,0 +1,76 @@
+"""Logs for the transcripts of ``calls/``, by name."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+from tests.certifier.story import CONFIG, Story, records
+from tests.dumping.segments import write_partition, write_segment
+from tests.erasure.test_erase_keys import write_odd
+from tests.files.layouts.exports import upload
+from tests.golden import AIVEN_OBJECTS, unpack_backup_sets, unpack_sample
+from tests.log.settings.guesses import jbod
+
+
+def two_topics(here: Path) -> None:
+    """``data``: three partitions without records, and a metadata log."""
+    for name in ("orders-0", "orders-1", "sales-0", "__cluster_metadata-0"):
+        (here / "data" / name).mkdir(parents=True)
+        (here / "data" / name / f"{0:020d}.log").touch()
+
+
+def sample(here: Path, *names: str) -> None:
+    """``data``: logs of a real broker, by the beginnings of their names; by default all 16."""
+    unpack_sample(here, *names).rename(here / "data")
+
+
+def two_disks(here: Path) -> None:
+    """``first`` has the metadata log of the sample, ``second`` a log of every policy."""
+    jbod(here)[0].rename(here / "first")
+
+
+def partition(here: Path) -> None:
+    """``orders-0``: three segments with the even offsets 0 to 494, and their indexes."""
+    write_partition(here / "orders-0")
+
+
+def segment(here: Path, batches: str = "12") -> None:
+    """``one-0``: one segment with the even offsets from 0 on, four records in a batch, and its indexes."""
+    write_segment(here / "one-0", batches=int(batches))
+
+
+def cleaned_story(here: Path) -> None:
+    """``before``: ``story-0``, a case of each rule; ``after``, which was cleaned at 2023-11-14T22:13:20Z; ``policy.toml``."""
+    Story.cleaned(here)
+    settings = "".join(f'"{name}" = "{value}"\n' for name, value in CONFIG.items())
+    (here / "policy.toml").write_text(f'[topics."story"]\n{settings}', encoding="utf-8")
+
+
+def damaged_story(here: Path) -> None:
+    """The same, and the copy lacks the last record of a key."""
+    cleaned_story(here)
+    story = Story(here / "before", here / "after")
+    story.change(story.offset_of("unique-2"), records(lambda found: found[1:]))
+
+
+def odd_keys(here: Path) -> None:
+    """``data``: three segments of ``odd-0``, with keys of all bytes and lengths."""
+    write_odd(here / "data")
+
+
+def aiven_objects(here: Path) -> None:
+    """``objects``: the sample's ``payments-0``, as Aiven's plugin stores it, by encoding."""
+    with tarfile.open(AIVEN_OBJECTS) as archive:
+        archive.extractall(here / "objects", filter="data")
+
+
+def uploads(here: Path, count: str) -> None:
+    """``in``: so many segments of ten records of ``orders-0``, as Kafka's ``LocalTieredStorage`` stores them."""
+    for number in range(int(count)):
+        upload(here / "in", range(10 * number, 10 * number + 10))
+
+
+def backup_sets(here: Path) -> None:
+    """``sets``: those that the real kafka-backup has written, by compression."""
+    unpack_backup_sets(here).rename(here / "sets")
