@@ -177,3 +177,10 @@ def missing() -> Callable[[str], None]:
         pytest.skip(f"{what} is missing")
 
     return skip_or_fail
+
+
+@pytest.fixture
+def root(missing: Callable[[str], None]) -> None:
+    """The test mounts, or becomes another user."""
+    if os.geteuid() != 0:
+        missing("root, which may mount and become another user,")

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -257,6 +258,13 @@ class FaultyFileSystem(DiskFileSystem):
         directory = self._dir(path)
         directory.safe, directory.changes = dict(directory.names), []
 
+    def run_until(self, step: int | None, work: Callable[[Self], object]) -> Self:
+        """Run ``work``, stopped before its change number ``step``; returns the files."""
+        self.stop_before, self.done = step, 0
+        with suppress(Stopped):
+            work(self)
+        return self
+
     # after the end
 
     def after_kill(self) -> Self:
@@ -375,13 +383,13 @@ class FaultyFileSystem(DiskFileSystem):
         return self._clock
 
 
-def crash_states(make: Callable[[int], FaultyFileSystem], steps: int, seeds: int = 3) -> Iterator[tuple[str, FaultyFileSystem]]:
+def crash_states(make: Callable[[int | None], FaultyFileSystem], seeds: int = 3) -> Iterator[tuple[str, FaultyFileSystem]]:
     """What is left after a stop before every step of a run: a name, and the files after a kill or a power loss, each once.
 
-    :param make: runs to the given step and returns the files; must be deterministic
+    :param make: runs to the given step, or to the end, and returns the files; must be deterministic
     """
     seen = set()
-    for step in range(steps + 1):
+    for step in range(make(None).done + 1):
         stopped = make(step)
         states = [(f"kill before step {step}", stopped.after_kill())]
         for seed in [None, *range(seeds)]:

@@ -1,7 +1,18 @@
-"""Fixtures of the tests against real Kafka."""
+"""Fixtures of the tests on real files, some of them against real Kafka."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from tests.crash.surroundings import make_logs
 from tests.kafka.fixtures import gateway
 
 __all__ = ["gateway"]
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """Two logs, of which one will be damaged."""
+    return make_logs(tmp_path / "data")

@@ -19,7 +19,6 @@ import signal
 import sys
 import tempfile
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -31,8 +30,8 @@ from compaction.formats.checkpoints import parse_offset_checkpoint
 from compaction.names import CLEANER_OFFSETS
 from compaction.run import waves
 from tests.crash.kill import MEMORY, MOMENTS, SETTINGS, begun, contents, difference, write_logs
-from tests.crash.stops import KillingFiles, StoppingFiles, run_in_order
-from tests.crash.surroundings import Ended, run
+from tests.crash.stops import StoppingFiles, kill_this_process, run_in_order
+from tests.crash.surroundings import forked, run
 
 #: a run of six logs takes about a third of a second; it is killed at most this long after it has begun to write or to swap
 _SOON_S = (0.001, 0.01, 0.1)
@@ -50,21 +49,6 @@ class Undisturbed(NamedTuple):
     changes: int
 
 
-def fork(work: Callable[[], Ended]) -> int:
-    """Fork a process that runs the job; returns its id."""
-    with warnings.catch_warnings():
-        # the child only runs plain Python
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        code = 70
-        try:
-            code = work().code
-        finally:
-            os._exit(code)
-    return child
-
-
 def ended(child: int) -> int | None:
     """The exit code of a fork, ``None`` while it runs, negative when it was killed."""
     found, status = os.waitpid(child, os.WNOHANG)
@@ -75,7 +59,7 @@ def kill_once(log_dir: Path, rng: random.Random, run_seconds: float) -> str:
     """Start a run and kill it at a random time."""
     moment = rng.choice(MOMENTS)
     delay = rng.uniform(0, run_seconds if moment == "any" else rng.choice(_SOON_S))
-    child = fork(lambda: run(log_dir, "--set", *SETTINGS))
+    child = forked(lambda: run(log_dir, "--set", *SETTINGS).code)
     while moment != "any" and not begun(log_dir, moment):
         if ended(child) is not None:
             return ""
@@ -87,7 +71,7 @@ def kill_once(log_dir: Path, rng: random.Random, run_seconds: float) -> str:
 
 def kill_before(log_dir: Path, change: int) -> str:
     """Start a run that is killed before this change."""
-    child = fork(lambda: run_in_order(log_dir, KillingFiles(change), "--set", *SETTINGS))
+    child = forked(lambda: run_in_order(log_dir, StoppingFiles(change, kill_this_process), "--set", *SETTINGS).code)
     _, status = os.waitpid(child, 0)
     return "fixed" if os.waitstatus_to_exitcode(status) < 0 else ""
 

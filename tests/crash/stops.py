@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 from unittest.mock import patch
@@ -18,12 +19,23 @@ from tests.disk import CHANGES, Operation, Stopped, WatchedFileSystem
 _COUNTED = CHANGES - {"append", "append_copy", "link_sync"}
 
 
+def stop() -> NoReturn:
+    """Raises in place of the change."""
+    raise Stopped
+
+
+def kill_this_process() -> NoReturn:
+    """Really ends the process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("a killed process continues")
+
+
 class StoppingFiles(WatchedFileSystem):
     """Real files; each change is recorded in ``changes``. Change number ``stop_before`` and all later ones do not happen."""
 
-    def __init__(self, stop_before: int | None) -> None:
+    def __init__(self, stop_before: int | None, stop: Callable[[], NoReturn] = stop) -> None:
         super().__init__(LocalFileSystem(), self._step)
-        self.stop_before = stop_before
+        self.stop_before, self._stop = stop_before, stop
         self.changes: list[str] = []
 
     def _step(self, operation: Operation) -> None:
@@ -34,17 +46,6 @@ class StoppingFiles(WatchedFileSystem):
         _, name, path, target = operation
         what = f"rename to {Path(target).name}:" if name == "rename" else name
         self.changes.append(f"{what} {Path(path).name}")
-
-    def _stop(self) -> NoReturn:
-        raise Stopped
-
-
-class KillingFiles(StoppingFiles):
-    """The same in a process that really ends."""
-
-    def _stop(self) -> NoReturn:
-        os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError("a killed process continues")
 
 
 def run_until(log_dir: Path, stop_before: int | None, *options: object) -> tuple[Ended | None, list[str]]:

@@ -22,13 +22,20 @@ from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
-from tests.damage.valid_logs import NOW_MS
+from tests.damage.valid_logs import NOW_MS, valid_log, write_log
 from tests.executed import executed
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 
 OPTIONS = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0", "--as-of-ms", str(NOW_MS))
 NOBODY = 65_534
+
+
+def make_logs(place: Path) -> Path:
+    """A log directory of two equal logs."""
+    for topic in ("aside", "subject"):
+        write_log(place / f"{topic}-0", valid_log("none").files)
+    return place
 
 
 class Ended(NamedTuple):
@@ -81,22 +88,39 @@ def run(
     return Ended(code, out.getvalue(), err.getvalue())
 
 
-def run_as_nobody(log_dir: Path, *options: object) -> Ended:
-    """The same in a process of an unprivileged user."""
-    read, write = os.pipe()
+def forked(work: Callable[[], int]) -> int:
+    """Fork a process that exits with the result of ``work``; returns its id."""
     with warnings.catch_warnings():
         # the child only runs plain Python
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
+        code = 99
         try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            ended = run(log_dir, *options)
-            os.write(write, f"{ended.code}\0{ended.out}\0{ended.err}".encode())
+            code = work()
         finally:
-            os._exit(0)
+            os._exit(code)
+    return child
+
+
+def become_nobody() -> None:
+    """Make this process one of an unprivileged user."""
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
+def run_as_nobody(log_dir: Path, *options: object) -> Ended:
+    """The same in a process of an unprivileged user."""
+    read, write = os.pipe()
+
+    def work() -> int:
+        become_nobody()
+        ended = run(log_dir, *options)
+        os.write(write, f"{ended.code}\0{ended.out}\0{ended.err}".encode())
+        return 0
+
+    child = forked(work)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         code, out, err = pipe.read().decode().split("\0")

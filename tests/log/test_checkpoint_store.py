@@ -20,7 +20,7 @@ from compaction.names import (
     RECOVERY_POINTS,
     TopicPartition,
 )
-from tests.disk import FaultyFileSystem, Operation, Stopped, WatchedFileSystem, crash_states
+from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem, crash_states
 
 A, B = TopicPartition("a", 0), TopicPartition("b.c", 12)
 PATH = f"/logs/{CLEANER_OFFSETS}"
@@ -130,17 +130,12 @@ def test_a_new_file_takes_mode_and_owner_of_the_one_named() -> None:
 
 @pytest.mark.parametrize("before", [None, b"0\n1\na 0 3\n"])
 def test_a_crash_at_any_operation_leaves_the_old_or_the_new_file(before: bytes | None) -> None:
-    def make(step: int) -> FaultyFileSystem:
+    def make(step: int | None) -> FaultyFileSystem:
         fs = log_dir() if before is None else log_dir(cleaner_offset_checkpoint=before)
-        fs.stop_before, fs.done = step, 0
-        try:
-            update(fs, CLEANER_OFFSETS, {A: 8})
-        except Stopped:
-            pass
-        return fs
+        return fs.run_until(step, lambda fs: update(fs, CLEANER_OFFSETS, {A: 8}))
 
     seen = set()
-    for name, fs in crash_states(make, make(1000).done):
+    for name, fs in crash_states(make):
         found = fs.read_bytes(PATH) if fs.stat(PATH) is not None else None
         assert found in (before, b"0\n1\na 0 8\n"), name
         seen.add(found)

@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from compaction.output.finished import FINISHED, layout, remove_leftovers, requi
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
 from compaction.recovery.recover import recover_log
-from tests.disk import FaultyFileSystem, Stopped, crash_states
+from tests.disk import FaultyFileSystem, crash_states
 from tests.log.logs import TOPIC, build, data_batch, data_segment, location, put_snapshot, served, tree
 from tests.output.requests import copying
 
@@ -208,31 +209,30 @@ def test_several_log_directories_keep_their_names(tmp_path: Path) -> None:
         layout("/out", ["/a/one", "/b/one"])
 
 
-def test_after_any_interruption_the_target_is_complete_or_absent() -> None:
-    def make(step: int) -> FaultyFileSystem:
-        fs = FaultyFileSystem()
-        here = location("/logs")
-        fs.mkdir(here.path)
-        for segment in (data_segment(0, [5, 10]), data_segment(100, [105])):
-            segment.put(fs, here.path)
-        fs.mkdir("/out")
-        fs.settle()
-        fs.stop_before, fs.done = step, 0
-        try:
-            publication = Publication.begin(fs, "/out/target", copying("/logs"))
-            output = build(0, [data_batch(10)])
-            files = output.put(fs, publication.log_path(here), ".clean")
-            add(publication, fs, here, [SwapGroup(0, (0,), files=files)], end_offset=100)
-            publication.commit(fs)
-        except Stopped:
-            pass
-        return fs
+def disk_with_source() -> FaultyFileSystem:
+    fs, here = FaultyFileSystem(), location("/logs")
+    fs.mkdir(here.path)
+    for segment in (data_segment(0, [5, 10]), data_segment(100, [105])):
+        segment.put(fs, here.path)
+    fs.mkdir("/out")
+    return fs
 
-    complete = tree(make(1000), "/out/target/orders-0")
+
+def publish_to_target(fs: FaultyFileSystem, batch: int, **options: Any) -> None:
+    publication = Publication.begin(fs, "/out/target", copying("/logs", **options))
+    files = build(0, [data_batch(batch)]).put(fs, publication.log_path(location("/logs")), ".clean")
+    add(publication, fs, location("/logs"), [SwapGroup(0, (0,), files=files)], end_offset=100)
+    publication.commit(fs)
+
+
+def test_after_any_interruption_the_target_is_complete_or_absent() -> None:
+    def make(step: int | None) -> FaultyFileSystem:
+        return disk_with_source().settle().run_until(step, lambda fs: publish_to_target(fs, 10))
+
+    complete = tree(make(None), "/out/target/orders-0")
     assert len(complete) == 6
-    steps = make(1000).done
     seen = set()
-    for name, fs in crash_states(make, steps):
+    for name, fs in crash_states(make):
         found = fs.stat("/out/target")
         seen.add(found is not None)
         if found is not None:
@@ -257,33 +257,15 @@ def test_logs_are_published_to_the_directory_of_their_source(tmp_path: Path) -> 
 def test_after_any_interruption_of_a_replacement_there_is_the_old_or_the_new_output() -> None:
     """With two renames, as on file systems that cannot exchange names."""
 
-    def publish_again(fs: FaultyFileSystem, batch: int, call: dict[str, int]) -> None:
-        publication = Publication.begin(fs, "/out/target", copying("/logs", call=call, replace=True))
-        output = build(0, [data_batch(batch)])
-        files = output.put(fs, publication.log_path(location("/logs")), ".clean")
-        add(publication, fs, location("/logs"), [SwapGroup(0, (0,), files=files)], end_offset=100)
-        publication.commit(fs)
+    def make(step: int | None) -> FaultyFileSystem:
+        fs = disk_with_source()
+        publish_to_target(fs, 5, call={"as_of_ms": 1}, replace=True)
+        return fs.settle().run_until(step, lambda fs: publish_to_target(fs, 10, call={"as_of_ms": 2}, replace=True))
 
-    def make(step: int) -> FaultyFileSystem:
-        fs = FaultyFileSystem()
-        here = location("/logs")
-        fs.mkdir(here.path)
-        for segment in (data_segment(0, [5, 10]), data_segment(100, [105])):
-            segment.put(fs, here.path)
-        fs.mkdir("/out")
-        publish_again(fs, 5, {"as_of_ms": 1})
-        fs.settle()
-        fs.stop_before, fs.done = step, 0
-        try:
-            publish_again(fs, 10, {"as_of_ms": 2})
-        except Stopped:
-            pass
-        return fs
-
-    new, old = (tree(make(step), "/out/target/orders-0") for step in (1000, 0))
+    new, old = (tree(make(step), "/out/target/orders-0") for step in (None, 0))
     assert new != old
     seen = set()
-    for name, fs in crash_states(make, make(1000).done):
+    for name, fs in crash_states(make):
         # what every run with this target begins with
         remove_leftovers(fs, "/out/target")
         found = tree(fs, "/out/target/orders-0")

@@ -18,7 +18,7 @@ from compaction.names import DELETED, LEADER_EPOCHS, LOG_STARTS
 from compaction.output.segment_files import delete_segments
 from compaction.recovery.recover import recover_log
 from compaction.rules.segment_retention import DeletionCause, DeletionPlan, Removal
-from tests.disk import FaultyFileSystem, Stopped, crash_states
+from tests.disk import FaultyFileSystem, crash_states
 from tests.log.broker_model import start_broker
 from tests.log.logs import NOW_MS, TOPIC, data_segment, location, put_snapshot, served
 
@@ -88,17 +88,11 @@ def test_with_a_malformed_checkpoint_no_segment_is_deleted() -> None:
 def test_after_any_interruption_the_log_is_valid_and_can_be_deleted_from_again(bases: list[int], with_broker: bool) -> None:
     start = 200 if len(bases) == 2 else 206
 
-    def make(step: int) -> FaultyFileSystem:
-        fs = log_of_three()
-        fs.stop_before, fs.done = step, 0
-        try:
-            delete(fs, bases, start=start)
-        except Stopped:
-            pass
-        return fs
+    def make(step: int | None) -> FaultyFileSystem:
+        return log_of_three().run_until(step, lambda fs: delete(fs, bases, start=start))
 
     kept = {offset for offset in (5, 10, 105, 200, 205) if offset >= start}
-    for name, fs in crash_states(make, make(1000).done):
+    for name, fs in crash_states(make):
         if with_broker:
             start_broker(fs, HERE.path)
         recover_log(fs, HERE)

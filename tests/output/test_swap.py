@@ -33,7 +33,7 @@ from compaction.output.swap import SwapGroup, finish_group, replace_segments, so
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.recovery.recover import recover_log
 from compaction.rules.log_view import AbortedTxn
-from tests.disk import FaultyFileSystem, Stopped, crash_states
+from tests.disk import FaultyFileSystem, crash_states
 from tests.log.broker_model import start_broker
 from tests.log.logs import (
     TOPIC,
@@ -133,24 +133,8 @@ def everything(fs: FileSystem, *, ignore: tuple[str, ...] = ()) -> dict[str, byt
     return {**tree(fs, HERE.path, ignore=ignore), **tree(fs, LOG_DIR)}
 
 
-def stopped_run(kept: Kept) -> Callable[[int], FaultyFileSystem]:
-    def make(step: int) -> FaultyFileSystem:
-        fs = dirty_log()
-        fs.stop_before, fs.done = step, 0
-        try:
-            run(fs, kept)
-        except Stopped:
-            pass
-        return fs
-
-    return make
-
-
-def steps_of(kept: Kept) -> int:
-    fs = dirty_log()
-    before = fs.done
-    run(fs, kept)
-    return fs.done - before
+def stopped_run(kept: Kept) -> Callable[[int | None], FaultyFileSystem]:
+    return lambda step: dirty_log().run_until(step, lambda fs: run(fs, kept))
 
 
 def test_the_outputs_replace_their_sources() -> None:
@@ -310,7 +294,7 @@ def test_after_any_interruption_recovery_restores_the_sources_or_finishes_the_sw
     run(undisturbed, kept)
     start, end = everything(dirty_log()), everything(undisturbed)
     seen = set()
-    for name, fs in crash_states(stopped_run(kept), steps_of(kept)):
+    for name, fs in crash_states(stopped_run(kept)):
         recover(fs)
         found = everything(fs)
         assert found in (start, end), name
@@ -326,7 +310,7 @@ def test_a_broker_started_after_any_interruption_serves_every_survivor(kept: Kep
     before = served(undisturbed, HERE.path)
     run(undisturbed, kept)
     survivors = served(undisturbed, HERE.path)
-    for name, fs in crash_states(stopped_run(kept), steps_of(kept)):
+    for name, fs in crash_states(stopped_run(kept)):
         start_broker(fs, HERE.path)
         found = served(fs, HERE.path)
         assert survivors.items() <= found.items(), name
@@ -342,22 +326,16 @@ def test_recovery_can_itself_be_interrupted() -> None:
     undisturbed = dirty_log()
     run(undisturbed, PLAIN)
     start, end = everything(dirty_log()), everything(undisturbed)
-    total = steps_of(PLAIN)
-    for first in range(0, total, 4):
+    for first in range(0, stopped_run(PLAIN)(None).done, 4):
         for second in range(first % 5, 40, 5):
             fs = stopped_run(PLAIN)(first).after_power_loss(first)
-            fs.stop_before = second
-            try:
-                recover(fs)
-            except Stopped:
-                pass
-            again = fs.after_power_loss(second)
+            again = fs.run_until(second, recover).after_power_loss(second)
             recover(again)
             assert everything(again) in (start, end), (first, second)
 
 
 def test_a_dry_run_reads_the_recovered_log_and_writes_nothing() -> None:
-    for name, fs in crash_states(stopped_run(PLAIN), steps_of(PLAIN), seeds=0):
+    for name, fs in crash_states(stopped_run(PLAIN), seeds=0):
         before = everything(fs)
         done = fs.done
         overlay = OverlayFileSystem(fs)
@@ -469,7 +447,7 @@ def committed_but_not_begun() -> FaultyFileSystem:
 
 def stopped_after(change: str) -> FaultyFileSystem:
     """The log after a kill just after the first change that starts with ``change``."""
-    for step in range(steps_of(PLAIN)):
+    for step in range(stopped_run(PLAIN)(None).done):
         fs = stopped_run(PLAIN)(step)
         if any(line.startswith(change) for line in fs.log):
             return fs.after_kill()
@@ -491,16 +469,12 @@ def test_logs_swapped_in_step_each_have_their_sources_or_their_outputs_after_any
             outputs.append(replace(GROUPS[0], suffix=".clean", files=files))
         fs.put(join(LOG_DIR, CLEANER_OFFSETS), format_offset_checkpoint({OTHER: 7}).encode())
         fs.settle()
-        checkpoints, fs.stop_before, fs.done = CheckpointFiles(fs), stop_before, 0
+        checkpoints = CheckpointFiles(fs)
         works = [
             replace_segments(fs, each, [output], end_offset=200, checkpoints=checkpoints)
             for each, output in zip(partitions, outputs, strict=True)
         ]
-        try:
-            run_in_step(fs, [each.path for each in partitions], works)
-        except Stopped:
-            pass
-        return fs
+        return fs.run_until(stop_before, lambda fs: run_in_step(fs, [each.path for each in partitions], works))
 
     undisturbed = swap(None)
     assert sum(line.startswith(f"rename {CLEANER_OFFSETS}") for line in undisturbed.log) == 1
@@ -508,7 +482,7 @@ def test_logs_swapped_in_step_each_have_their_sources_or_their_outputs_after_any
     assert sorted(start) == [5, 10, 60, 105, 150, 210, 250, 310, 390, 400, 401]
     assert sorted(end) == [5, 150, 210, 250, 310, 390, 400, 401]
     seen = set()
-    for name, fs in crash_states(swap, undisturbed.done, seeds=1):
+    for name, fs in crash_states(swap, seeds=1):
         remove_temporary(fs, LOG_DIR)
         for each in partitions:
             recover_log(fs, each)

@@ -12,7 +12,7 @@ import pytest
 from compaction.files.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS
 from compaction.recovery.recover import recover_log
-from tests.disk import FaultyFileSystem, Stopped, crash_states
+from tests.disk import FaultyFileSystem, crash_states
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.log.logs import NOW_MS, location, served, tree
@@ -24,14 +24,9 @@ pytestmark = [pytest.mark.kafka, pytest.mark.crash]
 FS = LocalFileSystem()
 
 
-def stopped_split(step: int) -> FaultyFileSystem:
+def stopped_split(step: int | None) -> FaultyFileSystem:
     fs = test_split.log_with(test_split.overflowing())
-    fs.stop_before, fs.done = step, 0
-    try:
-        recover_log(fs, test_split.HERE)
-    except Stopped:
-        pass
-    return fs
+    return fs.run_until(step, lambda fs: recover_log(fs, test_split.HERE))
 
 
 def load(gateway: Gateway, path: str, *, clean: bool) -> None:
@@ -58,13 +53,13 @@ def put_on_disk(fs: FaultyFileSystem, log_dir: Path) -> str:
 def judge(
     gateway: Gateway,
     tmp_path: Path,
-    make: Callable[[int], FaultyFileSystem],
+    make: Callable[[int | None], FaultyFileSystem],
     bounds: tuple[set[int], set[int]],
     *,
     clean: bool,
 ) -> None:
     survivors, originals = bounds
-    for name, fs in crash_states(make, make(10_000).done, seeds=1):
+    for name, fs in crash_states(make, seeds=1):
         path = put_on_disk(fs, tmp_path / "logs")
         load(gateway, path, clean=clean)
         assert survivors <= set(served(FS, path)) <= originals, name

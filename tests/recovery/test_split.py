@@ -12,7 +12,7 @@ from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.output.segment_writer import new_suffix
 from compaction.recovery.recover import recover_log, split_segment
 from compaction.rules.log_view import AbortedTxn
-from tests.disk import FaultyFileSystem, Stopped, crash_states
+from tests.disk import FaultyFileSystem, crash_states
 from tests.log.broker_model import start_broker
 from tests.log.logs import Built, build, data_batch, data_segment, location, served, tree
 
@@ -104,17 +104,11 @@ def test_a_dry_run_splits_in_memory_and_locates_the_bytes_on_disk() -> None:
 @pytest.mark.parametrize("with_broker", [False, True])
 @pytest.mark.parametrize("attempt", [False, True], ids=["", "beside files of an attempt to clean"])
 def test_no_interruption_of_a_split_loses_a_record(offsets: list[int], with_broker: bool, attempt: bool) -> None:
-    def make(step: int) -> FaultyFileSystem:
-        fs = log_with(overflowing(offsets=offsets))
-        fs.stop_before, fs.done = step, 0
-        try:
-            recover_log(fs, HERE)
-        except Stopped:
-            pass
-        return fs
+    def make(step: int | None) -> FaultyFileSystem:
+        return log_with(overflowing(offsets=offsets)).run_until(step, lambda fs: recover_log(fs, HERE))
 
-    undisturbed: FileSystem = make(1000)
-    for name, fs in crash_states(make, make(1000).done):
+    undisturbed: FileSystem = make(None)
+    for name, fs in crash_states(make):
         for base in (FAR, 2 * FAR) if attempt else ():
             fs.write_file(f"{HERE.path}/{base:020d}{INDEX}{new_suffix()}", b"")
         if with_broker:

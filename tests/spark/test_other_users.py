@@ -45,13 +45,6 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def root(missing: Callable[[str], None]) -> None:
-    """A test that must run as root, to be another user."""
-    if os.geteuid() != 0:
-        missing("root, which can be another user")
-
-
 @contextmanager
 def run(directory: Path, *, encrypted: bool = False, **variables: str) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """The addresses at which a run's JVM listens, and what it printed."""

@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeVar
 from compaction.files.filesystem import storage_errors
 from tests.disk import CHANGES, GROWS, FaultyFileSystem, Operation, Stopped, WatchedFileSystem
 from tests.trust.checks import after_broker, after_next_run, after_run
-from tests.trust.scenes import KINDS, Ended, Kind
+from tests.trust.scenes import KINDS, Ended, Kind, operations
 
 T = TypeVar("T")
 
@@ -125,10 +125,9 @@ class Finding(NamedTuple):
 @cache
 def faults(kind: Kind) -> list[Fault]:
     """Every fault of every operation of a run."""
-    fs = WatchedFileSystem(kind.start())
-    kind.run(fs)
-    every = (Fault(mode, operation.number) for mode in Mode for operation in fs.log)
-    return [fault for fault in every if fault.hits(fs.log[fault.at])]
+    log = operations(kind)
+    every = (Fault(mode, operation.number) for mode in Mode for operation in log)
+    return [fault for fault in every if fault.hits(log[fault.at])]
 
 
 class Search:

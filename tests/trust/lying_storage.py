@@ -40,7 +40,7 @@ from compaction.output.journal import JOURNAL
 from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
 from tests.log.broker_model import start_broker
 from tests.trust.checks import Tree, difference, tree, undisturbed
-from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path
+from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path, operations
 
 T = TypeVar("T")
 _READS = frozenset(("read", "pread"))
@@ -273,7 +273,7 @@ def draw(seed: int) -> tuple[Kind, Lie, int]:
     """A kind of run, a lie, and the operation at or after which it occurs."""
     chance = random.Random(seed)
     kind, lie = chance.choice(KINDS), chance.choice(list(Lie))
-    return kind, lie, chance.randrange(_operations(kind))
+    return kind, lie, chance.randrange(len(operations(kind)))
 
 
 def run_seed(seed: int) -> Result:
@@ -294,17 +294,6 @@ def run_with_lie(kind: Kind, lie: Lie, at: int, seed: int) -> Result:
     if not problem:
         problem = _lost(kind, disk.after_power_loss(None) if lie is Lie.LOST_SYNC else disk.after_kill(), fs, outcome)
     return Result(seed, kind, lie, Outcome.VIOLATION if problem else outcome, harm.operation, problem)
-
-
-_counts: dict[str, int] = {}
-
-
-def _operations(kind: Kind) -> int:
-    if kind.name not in _counts:
-        fs = WatchedFileSystem(kind.start())
-        kind.run(fs)
-        _counts[kind.name] = len(fs.log)
-    return _counts[kind.name]
 
 
 def _judge(kind: Kind, ended: Ended, disk: FaultyFileSystem, fs: LyingFileSystem) -> tuple[Outcome, str]:

@@ -256,6 +256,19 @@ KINDS = (
 )
 
 
+def kind_of(name: str) -> Kind:
+    """A kind of run by its name."""
+    return next(kind for kind in KINDS if kind.name == name)
+
+
+@cache
+def operations(kind: Kind) -> list[Operation]:
+    """Every operation of an undisturbed run."""
+    fs = WatchedFileSystem(kind.start())
+    kind.run(fs)
+    return fs.log
+
+
 def _stop_in_second_group(operation: Operation) -> None:
     """Stops a run once sources of the second group of a log are ``.deleted``."""
     if operation.target.endswith(".log.deleted") and f"{FAR:020d}" in operation.target:

@@ -49,8 +49,7 @@ from tests.disk import FaultyFileSystem
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.log.logs import NOW_MS, TOPIC
-from tests.trust.simulated_broker import Broker, Habits
-from tests.trust.simulated_logs import LOG_DIR, PATH, History, put_log, served
+from tests.trust.simulated_broker import LOG_DIR, PATH, Broker, Habits, History, put_log, served
 from tests.trust.turns import Actor, ActorFiles, Killed, LockTable, Schedule
 
 WORKING, ADVISORY, LOST, UNGUARDED = "working", "advisory", "lost", "unguarded"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.disk import Operation, WatchedFileSystem
 from tests.side_by_side import in_processes
 from tests.trust.checks import undisturbed
 from tests.trust.error_loop import FailingFileSystem, Fault, Mode, Search, faults, look, sample
-from tests.trust.scenes import KINDS, Kind
+from tests.trust.scenes import KINDS, Kind, kind_of, operations
 
-_BY_NAME = {kind.name: kind for kind in KINDS}
 _NAMES = [kind.name.replace(" ", "-") for kind in KINDS]
 #: failing operations of each kind in the suites; ``python -m tests.trust.error_loop --all`` tries all, in half an hour
 _MANY = 10
@@ -19,12 +17,6 @@ _MANY = 10
 def violations(kind: Kind, count: int) -> list[str]:
     search = Search(kind)
     return [str(finding) for fault in sample(faults(kind), count) for finding in search.look(fault)]
-
-
-def operations(kind: Kind) -> list[Operation]:
-    fs = WatchedFileSystem(kind.start())
-    kind.run(fs)
-    return fs.log
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=_NAMES)
@@ -49,14 +41,14 @@ def test_an_undisturbed_run_changes_the_log_unless_it_is_dry(kind: Kind) -> None
 
 
 def test_a_segment_deletion_that_fails_leaves_no_index_or_snapshot_without_its_log() -> None:
-    kind = _BY_NAME["expire"]
+    kind = kind_of("expire")
     renames = [each.number for each in operations(kind) if each.name == "rename" and each.target.endswith(".deleted")]
     search = Search(kind)
     assert [str(finding) for at in renames for finding in search.look(Fault(Mode.READ_ONLY, at))] == []
 
 
 def test_a_split_that_fails_between_its_renames_is_undone_by_the_next_run() -> None:
-    kind = _BY_NAME["compact a log that overflows and one without indexes"]
+    kind = kind_of("compact a log that overflows and one without indexes")
     renames = [each.number for each in operations(kind) if each.name == "rename" and each.path.endswith(".cleaned")]
     search = Search(kind)
     assert len(renames) == 9
@@ -64,7 +56,7 @@ def test_a_split_that_fails_between_its_renames_is_undone_by_the_next_run() -> N
 
 
 def test_the_report_is_written_even_if_the_claim_cannot_be_removed() -> None:
-    kind = _BY_NAME["compact in place"]
+    kind = kind_of("compact in place")
     unlink = [each.number for each in operations(kind) if each.name == "unlink" and "/.compaction-run." in each.path][-1]
     ended = kind.run(FailingFileSystem(kind.start(), Fault(Mode.ONCE, unlink)))
     assert (ended.code, len(ended.statuses)) == (0, 4)
