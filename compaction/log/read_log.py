@@ -29,6 +29,7 @@ Difference: a broker counts an index file's full length as entries, while a prea
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -197,11 +198,14 @@ def _snapshot_offsets(fs: FileSystem, log_path: str) -> list[int]:
 
 
 def _read_snapshot(fs: FileSystem, log_path: str, offset: int) -> list[ProducerEntry] | None:
-    """The entries of a snapshot; ``None`` if it is malformed."""
-    try:
-        return read_snapshot(read_small(fs, join(log_path, segment_file(offset, SNAPSHOT)), "remove it"))
-    except (CorruptLogError, FormatError):
-        return None
+    """The entries of a snapshot; ``None`` if it is malformed. It is read again then: the first read may have been wrong.
+
+    :raises StorageError: repeated reads of a malformed one differ
+    """
+    for read in (read_small, read_confirmed):
+        with suppress(CorruptLogError, FormatError):
+            return read_snapshot(read(fs, join(log_path, segment_file(offset, SNAPSHOT)), "remove it"))
+    return None
 
 
 def _newest_is_malformed(fs: FileSystem, log_path: str, start: int, end: int) -> bool:

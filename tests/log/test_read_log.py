@@ -293,3 +293,19 @@ def test_a_killed_broker_recovers_a_segment_that_begins_before_the_log_start_and
     view = read_log(fs, HERE, checkpoints, ReadOptions(NOW_MS))
     assert producers_of(view) == {4: (103, 103)}
     assert view.last_stable_offset == 103
+
+
+def test_a_snapshot_is_read_again_if_it_is_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs, read_bytes, reads = with_transactions(), FaultyFileSystem.read_bytes, list[str]()
+    put_snapshot(fs, HERE.path, 10, [ProducerEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
+
+    def wrong_once(files: FaultyFileSystem, path: str, *bounds: int) -> bytes:
+        data = read_bytes(files, path, *bounds)
+        if path.endswith(SNAPSHOT):
+            reads.append(path)
+            return data if reads[1:] else b"\xff" + data[1:]
+        return data
+
+    monkeypatch.setattr(FaultyFileSystem, "read_bytes", wrong_once)
+    assert producers_of(read(fs)) == {2: (10, -1), 4: (12, 12), 8: (9, -1)}
+    assert len(reads) > 1
