@@ -11,17 +11,10 @@ import pytest
 from compaction.files.local import LocalFileSystem
 from compaction.names import CLEAN_SHUTDOWN
 from tests.crash.surroundings import run, small_disk
-from tests.damage.valid_logs import valid_log, write_log
+from tests.damage.valid_logs import valid_log
 from tests.trust.watched import Operation, WatchedFileSystem
 
 VALID = valid_log("none")
-
-
-@pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
-    for topic in ("aside", "subject"):
-        write_log(tmp_path / "data" / f"{topic}-0", VALID.files)
-    return tmp_path / "data"
 
 
 def damage(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,12 +15,6 @@ from tests.crash.surroundings import run
 from tests.damage.valid_logs import look_at, valid_log, write_log
 
 VALID = valid_log("none")
-
-
-@pytest.fixture
-def root(missing: Callable[[str], None]) -> None:
-    if os.geteuid() != 0:
-        missing("root, which may mount,")
 
 
 @pytest.fixture

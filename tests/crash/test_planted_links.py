@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ from tests.trust.watched import Operation, WatchedFileSystem
 
 VALID = valid_log("none")
 VICTIM = b"root's own"
-
-
-@pytest.fixture
-def root(missing: Callable[[str], None]) -> None:
-    if os.geteuid() != 0:
-        missing("root, which may change owners,")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,6 @@ KEPT = ("--set", "file.delete.delay.ms=1d")
 
 
 @pytest.fixture
-def root(missing: Callable[[str], None]) -> None:
-    if os.geteuid() != 0:
-        missing("root, which may mount and become somebody else,")
-
-
-@pytest.fixture
 def disk(root: None, tmp_path: Path) -> Iterator[Path]:
     """A disk of 24 MiB with two logs of 8 MiB: cleaning removes nothing from one and almost everything from the other."""
     with small_disk(tmp_path / "disk", 24) as place:
@@ -38,13 +32,6 @@ def disk(root: None, tmp_path: Path) -> Iterator[Path]:
             files.update({segment_file(ACTIVE, kind): data for kind, data in build(ACTIVE, []).files.items()})
             write_log(place / f"{topic}-0", files)
         yield place
-
-
-@pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
-    for topic in ("aside", "subject"):
-        write_log(tmp_path / "data" / f"{topic}-0", valid_log("none").files)
-    return tmp_path / "data"
 
 
 def logs_of(log_dir: Path) -> dict[str, object]:

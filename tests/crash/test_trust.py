@@ -30,14 +30,6 @@ VALID = valid_log("none")
 PARTS = Sizes(slice_bytes=300, scan_bytes=600, shard_entries=20)
 
 
-@pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
-    """Two logs, of which one will be damaged."""
-    for topic in ("aside", "subject"):
-        write_log(tmp_path / "data" / f"{topic}-0", VALID.files)
-    return tmp_path / "data"
-
-
 def contents(log: Path) -> ReadableFileSystem:
     return {path.name: path.read_bytes() for path in log.iterdir()}
 
