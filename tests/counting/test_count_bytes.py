@@ -20,7 +20,6 @@ from compaction.source.read_plan import ReadRequest
 from tests.counting.stored_bytes import expected_usage, found_usage
 from tests.counting.test_count_keys import location
 from tests.dumping.segments import T0
-from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 from tests.oracle.random_logs import START_MS
@@ -32,11 +31,6 @@ NOW_MS = 1_795_651_200_000
 FORMATS = Path(__file__).parents[1] / "golden" / "formats"
 #: the figures of a log; others are of its topic alone
 PARTS = ("components", "states", "values")
-
-
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack_sample(tmp_path_factory.mktemp("sample"))
 
 
 def counted(capsys: pytest.CaptureFixture[str], log_dir: Path, *options: object) -> list[dict[str, Any]]:

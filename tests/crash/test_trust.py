@@ -83,6 +83,8 @@ def one_bit_turned(path: Path) -> None:
 
 
 HARMS = (halved, emptied, zeroed, one_bit_turned)
+
+
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 def test_rows_of_a_part_that_changed_before_it_is_joined_fail_the_log(log_dir: Path, harm: Callable[[Path], None]) -> None:
     before, harmed = look_at(log_dir / "subject-0"), []
