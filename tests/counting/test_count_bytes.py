@@ -20,12 +20,10 @@ from compaction.source.read_plan import ReadRequest
 from tests.counting.stored_bytes import expected_usage, found_usage
 from tests.counting.test_count_keys import location
 from tests.dumping.segments import T0
-from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 from tests.oracle.random_logs import START_MS
 from tests.oracle.records import decode
-from tests.source.plain_consumer import reader_of
 from tests.source.random_partition import FLAVOURS, write_random
 
 NOW = "2026-11-26T00:00Z"
@@ -33,11 +31,6 @@ NOW_MS = 1_795_651_200_000
 FORMATS = Path(__file__).parents[1] / "golden" / "formats"
 #: the figures of a log; others are of its topic alone
 PARTS = ("components", "states", "values")
-
-
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack_sample(tmp_path_factory.mktemp("sample"))
 
 
 def counted(capsys: pytest.CaptureFixture[str], log_dir: Path, *options: object) -> list[dict[str, Any]]:
@@ -156,62 +149,6 @@ def count(runner: Engine, logs: list[Any], sample: Path, slice_bytes: int) -> li
     usages = [log.usage for log in plan.logs]
     arrays = [[usage.components, usage.states, usage.values, usage.codecs] for usage in usages if usage is not None]
     return [plan.topics[0].names, [topic.names for topic in plan.topics], [[a.tolist() for a in each] for each in arrays]]
-
-
-_SIZED = "select *, coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) as size from records"
-_COMPONENTS = "select sum(coalesce(octet_length(key), 0)), sum(coalesce(octet_length(value), 0)) from records"
-_HEADERS = """
-    select h.key, count(*), sum(octet_length(encode(h.key)) + coalesce(octet_length(h.value), 0))
-    from (select unnest(headers) as h from records) group by 1
-"""
-_STATES = """
-    select case when not newest then 'superseded' when value is null then 'tombstone' else 'live' end, count(*), sum(size)
-    from (select *, row_number() over (partition by key order by "offset" desc) = 1 as newest from sized) group by 1
-"""
-_PRODUCERS = "select producerId, count(*), sum(size) from sized group by 1"
-_GROUPS = "select hex(key[1:2]), count(*), sum(size) from sized where key is not null group by 1"
-
-
-def test_duckdb_finds_the_same_sums_in_a_parquet_export(
-    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    duckdb = pytest.importorskip("duckdb")
-    (topic,) = counted(capsys, sample, "--partition", "orders-0", "--as-of", NOW)
-    usage = found_usage(topic["usage"])
-    export(sample / "orders-0", tmp_path / "orders.parquet")
-    connection = duckdb.connect()
-    connection.read_parquet(str(tmp_path / "orders.parquet")).create_view("records")
-    connection.sql(_SIZED).create_view("sized")
-
-    def query(text: str) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = connection.sql(text).fetchall()
-        return rows
-
-    assert query(_COMPONENTS) == [(usage["components"]["keys"], usage["components"]["values"])]
-    headers = {name.encode(): [count, total] for name, count, total in query(_HEADERS)}
-    assert headers == without_stored(usage["headers"])
-    assert sum(total for _, total in headers.values()) == usage["components"]["headers"] > 0
-    states: dict[str, list[int]] = {}
-    for (name, _), (count, total, _) in usage["states"].items():
-        cell = states.setdefault(name, [0, 0])
-        states[name] = [cell[0] + count, cell[1] + total]
-    assert {name: [count, total] for name, count, total in query(_STATES)} == states
-    assert {name: [count, total] for name, count, total in query(_PRODUCERS)} == without_stored(usage["producers"])
-    assert {bytes.fromhex(name): [count, total] for name, count, total in query(_GROUPS)} == without_stored(usage["groups"])
-
-
-def without_stored(cells: dict[Any, list[int]]) -> dict[Any, list[int]]:
-    return {name: cell[:2] for name, cell in cells.items()}
-
-
-def export(log: Path, target: Path) -> None:
-    """All records but control records, from the data source."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    reader = reader_of(log, batchcolumns="true", includeunreplicated="true")
-    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
-    pq.write_table(pa.Table.from_batches(batches), target)
 
 
 def test_the_start_of_a_window_is_a_time(tmp_log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

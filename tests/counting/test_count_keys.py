@@ -27,7 +27,6 @@ from compaction.screen.progress import Progress
 from compaction.source.read_plan import ReadRequest, plan_log
 from tests.dumping.segments import T0
 from tests.files.test_lock import held_elsewhere
-from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 from tests.source.plain_consumer import Served, read_rows, serve
@@ -38,11 +37,6 @@ if TYPE_CHECKING:
 
 Counted = dict[str, Any]
 FIGURES = ("records", "keyless", "tombstones", "bytes", "keys", "deleted_keys")
-
-
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack_sample(tmp_path_factory.mktemp("sample"))
 
 
 def expected(records: list[Served], top: int, by: str) -> Counted:

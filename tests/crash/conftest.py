@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,12 @@ __all__ = ["gateway"]
 
 
 @pytest.fixture
+def root(missing: Callable[[str], None]) -> None:
+    if os.geteuid() != 0:
+        missing("root, which may mount, change owners and become somebody else,")
+
+
+@pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    """Two logs, of which one will be damaged."""
+    """Two logs, of which one meets the trouble of the test."""
     return make_logs(tmp_path / "data")

@@ -244,13 +244,6 @@ def test_links_to_directories_and_files_are_followed_and_kept(log_dir: Path, tmp
     assert {name: found[0] for name, found in look_at(tmp_path / "elsewhere" / "linked-0").items()} == expected
 
 
-def test_a_link_and_its_directory_are_one_log(log_dir: Path) -> None:
-    (log_dir / "again-0").symlink_to(log_dir / "subject-0")
-    ended = run(log_dir)
-    assert ended.code == 0
-    assert "again-0" not in ended.out
-
-
 ODD_NAMES = ("no number", "x-99999999999", "sp ace-0", "größe-0", "line\nbreak-0", "-0", ".-0", "..-0", "a-0.deleted", "b-0-")
 
 

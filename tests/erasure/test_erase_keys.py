@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from compaction.commands import erase as erase_command
 from compaction.config.request import CompactionRequest
 from compaction.erasure import find_matches
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
@@ -22,6 +23,7 @@ from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from tests.erasure.plain_eraser import PlainEraser
+from tests.executed import executed
 from tests.kafka.encode import Batch, Legacy, Record
 from tests.local_job import clean_locally, logs_in, read_offsets, resolver_of, write_offsets
 from tests.local_passes import LocalPasses
@@ -74,6 +76,11 @@ def erase(
     )
     criteria = KeyCriteria.of(pa.array(keys, pa.binary()), tuple(map(KeyPattern.parse, patterns)))
     return erase_keys(LocalPasses, ErasureRequest(base, Erasure(criteria, SALT, tombstones)), Environment(sizes=sizes))
+
+
+def call(*argv: object) -> int:
+    """``erase`` without Spark; its exit code."""
+    return executed(erase_command, list(map(str, argv)), lambda _, request: erase_keys(LocalPasses, request))
 
 
 def differences(log_dir: Path, case: Case, plain: PlainEraser, report: LogReport) -> list[str]:

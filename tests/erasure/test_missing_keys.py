@@ -8,23 +8,13 @@ from typing import Any
 
 import pytest
 
-from compaction.commands import erase
-from compaction.engine_choice import EngineChoice
-from compaction.erasure.erase_keys import ErasureRequest, erase_keys
-from compaction.run_report import RunReport
-from tests.erasure.test_erase_keys import write_odd
-from tests.executed import executed
-from tests.local_passes import LocalPasses
+from tests.erasure.test_erase_keys import call, write_odd
 
 
 def run(tmp_path: Path, *options: object) -> dict[str, Any]:
-    def locally(_: EngineChoice, request: ErasureRequest) -> RunReport:
-        return erase_keys(LocalPasses, request)
-
     write_odd(tmp_path / "data")
     report = tmp_path / "report.json"
-    call = ["--log-dir", tmp_path / "data", "--include-active", "--report", report, *options]
-    assert executed(erase, list(map(str, call)), locally) == 0
+    assert call("--log-dir", tmp_path / "data", "--include-active", "--report", report, *options) == 0
     found: dict[str, Any] = json.loads(report.read_text())["erasure"]
     return found
 

@@ -9,14 +9,9 @@ from typing import Any
 
 import pytest
 
-from compaction.commands import erase, verify
-from compaction.engine_choice import EngineChoice
+from compaction.commands import verify
 from compaction.erasure import certify_result
-from compaction.erasure.erase_keys import ErasureRequest, erase_keys
-from compaction.run_report import RunReport
-from tests.erasure.test_erase_keys import records_in, write_odd
-from tests.executed import executed
-from tests.local_passes import LocalPasses
+from tests.erasure.test_erase_keys import call, records_in, write_odd
 
 FIRST = "00000000000000000000.log"
 MARK = ".0123456789abcdef0123456789abcdef-"
@@ -32,12 +27,9 @@ class Directory:
         self.keys.write_bytes(b"k\n")
 
     def erase(self, *options: str, certified: bool = True) -> int:
-        def locally(_: EngineChoice, request: ErasureRequest) -> RunReport:
-            return erase_keys(LocalPasses, request)
-
         files = ["--keys", str(self.keys), "--report", str(self.report)]
         certificate = ["--certificate", str(self.certificate)] if certified else []
-        return executed(erase, ["--log-dir", str(self.path), *files, *certificate, *options], locally)
+        return call("--log-dir", self.path, *files, *certificate, *options)
 
     def verify(self) -> int:
         files = ["--keys", str(self.keys), "--certificate", str(self.certificate)]
@@ -106,9 +98,8 @@ def test_keys_that_are_in_the_last_segment_alone_are_not_called_absent(
 
 
 def test_an_erasure_of_a_part_of_the_keys_does_not_end_like_a_complete_one(directory: Directory) -> None:
-    call = ["--log-dir", str(directory.path), "--keys", str(directory.keys)]
-    assert executed(erase, call, lambda _, request: erase_keys(LocalPasses, request)) == 1
-    assert executed(erase, [*call, "--include-active"], lambda _, request: erase_keys(LocalPasses, request)) == 0
+    assert call("--log-dir", directory.path, "--keys", directory.keys) == 1
+    assert call("--log-dir", directory.path, "--keys", directory.keys, "--include-active") == 0
 
 
 def test_remote_segments_of_a_tiered_topic_are_named_as_out_of_reach(
@@ -131,8 +122,7 @@ def test_a_last_segment_without_the_keys_lets_the_certificate_hold(directory: Di
 
 
 def test_a_dry_run_says_what_would_remain(directory: Directory, capsys: pytest.CaptureFixture[str]) -> None:
-    call = ["--log-dir", str(directory.path), "--keys", str(directory.keys), "--dry-run"]
-    assert executed(erase, call, lambda _, request: erase_keys(LocalPasses, request)) == 0
+    assert call("--log-dir", directory.path, "--keys", directory.keys, "--dry-run") == 0
     assert "1 record of these keys remains in the last segment of 1 log" in capsys.readouterr().out
 
 

@@ -9,17 +9,12 @@ import numpy as np
 import pytest
 
 from compaction.certifier import erased_keys
-from compaction.commands import erase, verify
-from compaction.engine_choice import EngineChoice
+from compaction.commands import verify
 from compaction.erasure import certify_result
-from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.errors import StorageError
-from compaction.run_report import RunReport
 from tests.crash.stops import end_process
 from tests.disk import Stopped
-from tests.erasure.test_erase_keys import write_odd
-from tests.executed import executed
-from tests.local_passes import LocalPasses
+from tests.erasure.test_erase_keys import call, write_odd
 from tests.passes.random_cases import NOW_MS
 
 
@@ -35,15 +30,8 @@ def certified(log_dir: Path, *options: object) -> list[str]:
     keys = log_dir.parent / "keys"
     keys.write_bytes(b"k\n")
     files = {name: str(log_dir.parent / f"{name[2:]}.json") for name in ("--certificate", "--report")}
-    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), *map(str, options)]
-    return [*call, *(text for pair in files.items() for text in pair)]
-
-
-def run(call: list[str]) -> int:
-    def locally(_: EngineChoice, request: ErasureRequest) -> RunReport:
-        return erase_keys(LocalPasses, request)
-
-    return executed(erase, call, locally)
+    argv = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), *map(str, options)]
+    return [*argv, *(text for pair in files.items() for text in pair)]
 
 
 def written(log_dir: Path, name: str) -> dict[str, object]:
@@ -70,7 +58,7 @@ def test_a_certificate_that_cannot_be_made_fails_all_logs_and_the_report_is_writ
     certificate = log_dir.parent / "certificate.json"
     certificate.write_text("that of an earlier run")
     monkeypatch.setattr(certify_result, "write_text", without_space)
-    assert run(certified(log_dir)) == 1
+    assert call(*certified(log_dir)) == 1
     logs = {log["topic"]: log for log in json.loads((log_dir.parent / "report.json").read_text())["logs"]}
     assert {log["status"] for log in logs.values()} == {"failed"}
     reason = "certificate: it could not be written (OSError: [Errno 28] No space left on device)"
@@ -85,7 +73,7 @@ def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path,
     with monkeypatch.context() as patched:
         patched.setattr(certify_result, "write_text", killed)
         with pytest.raises(Stopped):
-            run(certified(log_dir))
+            call(*certified(log_dir))
     end_process(log_dir)
     assert list(log_dir.rglob("*.log.deleted"))
     note = (
@@ -93,7 +81,7 @@ def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path,
         " the records erased then are in no report or certificate of this run"
     )
     for resumed in (True, False):
-        assert run(certified(log_dir)) == 0
+        assert call(*certified(log_dir)) == 0
         erasure, logs = written(log_dir, "report")["erasure"], written(log_dir, "certificate")["logs"]
         assert isinstance(erasure, dict) and isinstance(logs, list)
         assert (erasure["resumed"], erasure["notes"]) == ((["odd-0"], [note]) if resumed else ([], []))
@@ -104,36 +92,36 @@ def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path,
 def test_a_copy_that_is_not_certified_is_not_the_finished_output_of_the_call(
     log_dir: Path, how: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = certified(log_dir, "--output-dir", log_dir.parent / "copy", "--as-of-ms", NOW_MS)
+    argv = certified(log_dir, "--output-dir", log_dir.parent / "copy", "--as-of-ms", NOW_MS)
     with monkeypatch.context() as patched:
         if how == "violated":
             patched.setattr(erased_keys, "matching", lambda criteria, keys: np.zeros(len(keys), np.bool_))
-            assert run([*call, "--replace"]) == 1
+            assert call(*argv, "--replace") == 1
         elif how == "failed":
             patched.setattr(erased_keys, "matching", unreadable)
-            assert run([*call, "--replace"]) == 1
+            assert call(*argv, "--replace") == 1
         elif how == "error":
             patched.setattr(certify_result, "write_text", without_space)
-            assert run([*call, "--replace"]) == 1
+            assert call(*argv, "--replace") == 1
         else:
             patched.setattr(certify_result, "write_text", killed)
             with pytest.raises(Stopped):
-                run([*call, "--replace"])
+                call(*argv, "--replace")
     assert ".deleted" not in capsys.readouterr().err
-    assert run([*call, "--if-done", "skip"]) == 2
+    assert call(*argv, "--if-done", "skip") == 2
     assert "the output of another request: it differs in certificate" in capsys.readouterr().err
-    assert run([*call, "--if-done", "skip", "--replace"]) == 0
+    assert call(*argv, "--if-done", "skip", "--replace") == 0
     assert "done already" not in capsys.readouterr().out
-    assert run([*call, "--if-done", "skip"]) == 0
+    assert call(*argv, "--if-done", "skip") == 0
     assert "done already by the same request" in capsys.readouterr().out
 
 
 def test_a_file_beside_the_records_of_an_erased_copy_is_verified(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     epochs, copy = "odd-0/leader-epoch-checkpoint", log_dir.parent / "copy"
     (log_dir / epochs).write_text("0\n1\n0 0\n")
-    call = certified(log_dir, "--output-dir", copy, "--as-of-ms", NOW_MS)
-    assert run(call) == 0
-    sides = ["--before", str(log_dir), "--after", str(copy), *call[call.index("--include-active") : call.index("--output-dir")]]
+    argv = certified(log_dir, "--output-dir", copy, "--as-of-ms", NOW_MS)
+    assert call(*argv) == 0
+    sides = ["--before", str(log_dir), "--after", str(copy), *argv[argv.index("--include-active") : argv.index("--output-dir")]]
     sides += ["--certificate", str(log_dir.parent / "certificate.json"), "--as-of-ms", str(NOW_MS)]
     assert verify.main(sides) == 0
     (copy / epochs).write_text("0\n1\n7 0\n")

@@ -7,8 +7,6 @@ import multiprocessing
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -34,6 +32,7 @@ from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
 from compaction.run.sizing import Sizes
 from compaction.screen.progress import Progress
+from tests.files.test_lock import held_elsewhere
 from tests.golden import unpack_sample
 from tests.kafka.cleaner import clean_partition
 from tests.kafka.encode import Batch, Record
@@ -151,6 +150,13 @@ def without_record_bytes(holdings: LogTotals) -> dict[str, int]:
     values = asdict(holdings)
     del values["record_bytes"]
     return values
+
+
+def assert_as_real_runs(found: Comparison, log_dir: Path, policies: Sequence[str], scratch: Path) -> None:
+    for number, policy in enumerate(policies):
+        copy, real = run_for_real(log_dir, policy, scratch / str(number))
+        for log in found.logs:
+            assert as_told(log.outcomes[number].run, log_dir, copy) == as_told(real[log.name], log_dir, copy), policy
 
 
 def by_name(found: Comparison) -> dict[str, ComparedLog]:
@@ -365,21 +371,14 @@ def test_a_user_without_write_permission_can_compare(sample: Path) -> None:
     assert as_nobody(work) == (True, True)
 
 
-HOLD = "import sys; from compaction.files.lock import LogDirLock; LogDirLock.acquire(sys.argv[1]); print(flush=True); input()"
-
-
 def test_a_directory_in_use_is_read_with_a_warning(sample: Path, caplog: pytest.LogCaptureFixture) -> None:
     expected = compared_locally(sample, "configured").logs
-    command = [sys.executable, "-c", HOLD, str(sample)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
+    with held_elsewhere(sample) as holder:
         assert compared_locally(sample, "configured").logs == expected
         explain(request(sample, "configured"))
-        holder.communicate(b"\n")
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
-    assert all(re.match(rf"{sample}: process {holder.pid} .* is at work here", line) for line in told)
+    assert all(re.match(rf"{sample}: process {holder} .* is at work here", line) for line in told)
 
 
 def test_a_damaged_log_fails_and_the_others_do_not(sample: Path) -> None:
@@ -476,10 +475,7 @@ def test_policies_that_change_what_is_read_are_exact_too(tmp_path: Path, logs: P
         index.unlink()
     policies = [POLICIES[0], f"{POLICIES[0]},index.interval.bytes=0,segment.index.bytes=80"]
     found = compared_locally(log_dir, *policies)
-    for number, policy in enumerate(policies):
-        copy, real = run_for_real(log_dir, policy, tmp_path / str(number))
-        for log in found.logs:
-            assert as_told(log.outcomes[number].run, log_dir, copy) == as_told(real[log.name], log_dir, copy)
+    assert_as_real_runs(found, log_dir, policies, tmp_path)
     segments = [sum(log.outcomes[number].after.segments for log in found.logs) for number in (0, 1)]
     assert segments[1] > segments[0]
 
@@ -503,7 +499,5 @@ def test_lost_transaction_indexes_of_expired_producers_are_rebuilt_for_every_pol
         (log_dir / "t-0" / f"{offset:020d}.snapshot").write_bytes(write_snapshot([]))
     policies = [POLICIES[0], f"{POLICIES[0]},delete.retention.ms=0", f"{POLICIES[0]},min.compaction.lag.ms=1"]
     found = compared_locally(log_dir, *policies)
-    for number, policy in enumerate(policies):
-        copy, real = run_for_real(log_dir, policy, tmp_path / str(number))
-        assert as_told(found.logs[0].outcomes[number].run, log_dir, copy) == as_told(real["t-0"], log_dir, copy), policy
-        assert found.logs[0].outcomes[number].run.aborted_records == 1
+    assert_as_real_runs(found, log_dir, policies, tmp_path)
+    assert [outcome.run.aborted_records for outcome in found.logs[0].outcomes] == [1, 1, 1]

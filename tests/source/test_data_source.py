@@ -45,14 +45,6 @@ def test_the_schema_is_that_of_sparks_kafka_source(source: SparkSession, sample:
 
 
 @pytest.mark.slow
-def test_every_topic_is_read_as_a_data_frame(source: SparkSession, sample: Path) -> None:
-    for topic in ("orders", "prices", "payments-open"):
-        expected = [record for log in sorted(sample.glob(f"{topic}-[0-9]")) for record in serve(log)]
-        found = source.read.format("kafka_log").option("topic", topic).load(str(sample))
-        assert rows_of(found) == sorted(expected) != []
-
-
-@pytest.mark.slow
 @pytest.mark.kafka
 def test_data_frames_have_the_records_of_a_real_consumer(source: SparkSession, gateway: Gateway, tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)

@@ -11,7 +11,6 @@ from pyspark.sql import datasource
 
 from compaction.source.data_source import KafkaLogReader, register
 from tests.kafka.encode import Batch, Record
-from tests.source.exact_filters import ExactFilters
 from tests.source.plain_consumer import serve
 from tests.source.query_sequences import FILTER_PUSHDOWN, QUERIES, drawn_sequence, plain_frame, wrong_answers
 
@@ -54,15 +53,6 @@ def test_a_filter_beyond_the_year_9999_selects_rows(spark: SparkSession, tmp_log
 @pytest.mark.parametrize("seed", range(2))
 def test_random_sequences_have_the_rows_of_a_plain_table(pushing: SparkSession, tmp_log_dir: Path, seed: int) -> None:
     assert drawn_sequence(pushing, tmp_log_dir, seed, 8) == []
-
-
-def test_spark_still_keeps_a_pushed_filter_for_later_queries(pushing: SparkSession) -> None:
-    if not hasattr(datasource, "EqualTo"):
-        pytest.skip("PySpark 4.0 passes no filters to a data source")
-    pushing.dataSource.register(ExactFilters)
-    frame = pushing.read.format("exact_filters").load()
-    assert frame.where("n < 2").count() == 2
-    assert frame.count() == 2, "Spark has repaired its pushdown of filters to Python: kafka_log can take filters, too"
 
 
 def test_the_reader_takes_no_filters() -> None:

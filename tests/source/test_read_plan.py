@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from compaction.source.data_source import KafkaLogReader, KafkaLogSource, end_of
 from compaction.source.read_plan import OPTIONS
 from tests.exports.test_local_tiered import tail
 from tests.files.layouts.exports import local_tiered, upload
+from tests.files.test_lock import held_elsewhere
 from tests.source.plain_consumer import read_rows, reader_of, serve, served
 from tests.source.random_partition import write_random
 
@@ -149,14 +148,6 @@ def test_a_read_has_no_option_of_an_earlier_one_in_the_same_process(tmp_path: Pa
 
 def test_a_directory_in_use_is_not_read(tmp_log_dir: Path) -> None:
     write_random(tmp_log_dir, "plain", 1)
-    holder = """import sys; from compaction.files.lock import LogDirLock
-with LogDirLock.acquire(sys.argv[1]): print(1, flush=True); input()"""
-    with subprocess.Popen(
-        [sys.executable, "-c", holder, str(tmp_log_dir)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        with pytest.raises(LockedError, match=str(other.pid)):
-            read_rows(tmp_log_dir)
-        other.communicate(b"\n")
+    with held_elsewhere(tmp_log_dir) as holder, pytest.raises(LockedError, match=str(holder)):
+        read_rows(tmp_log_dir)
     assert read_rows(tmp_log_dir)

@@ -42,17 +42,6 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_a_short_pass_is_one_line_with_size_time_and_rate(clock: Clock) -> None:
-    stream = io.StringIO()
-    with Progress(partial(print, file=stream), clock) as progress:
-        progress.start("offset map", 100 * MB)
-        clock.now_s += 2
-        progress.advance(60 * MB)
-        progress.advance(40 * MB)
-        progress.done("offset map")
-    assert stream.getvalue() == "offset map: 100.0 MB in 2.0 s, 50.0 MB/s\n"
-
-
 def test_a_long_pass_prints_at_most_one_line_per_interval(clock: Clock) -> None:
     stream = io.StringIO()
     with Progress(partial(print, file=stream), clock) as progress:
