@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Names = dict[str, "Inode"]
-Change = Callable[[Names], None]
 
 _DEVICE = 1
 
@@ -65,6 +64,20 @@ class Inode:
     number: int = 0
     ctime_ns: int = 0
     poisoned: bool = False
+
+
+class Change(NamedTuple):
+    """Of a directory's names, in one step: ``removed`` goes, ``added`` is one of the file."""
+
+    removed: str | None
+    added: str | None = None
+    inode: Inode | None = None
+
+    def apply(self, names: Names) -> None:
+        if self.removed is not None:
+            names.pop(self.removed, None)
+        if self.added is not None and self.inode is not None:
+            names[self.added] = self.inode
 
 
 @dataclass
@@ -174,7 +187,7 @@ class FaultyFileSystem(DiskFileSystem):
         found = None if like is None else self.stat(like)
         if found is not None and found.is_file:
             inode.mode = found.mode
-        self._change(directory, _link(name, inode))
+        self._change(directory, Change(None, name, inode))
 
     def put(self, path: str, data: bytes) -> None:
         """Give a file these bytes, whatever it held before, as no run does."""
@@ -213,7 +226,7 @@ class FaultyFileSystem(DiskFileSystem):
         assert parent(source) == parent(target)
         # a rename between two names of one file has no effect
         if directory.names.get(base_name(target)) is not inode:
-            self._change(directory, _move(base_name(source), base_name(target), inode))
+            self._change(directory, Change(base_name(source), base_name(target), inode))
             inode.ctime_ns = self._tick()
 
     def link(self, source: str, target: str) -> bool:
@@ -221,14 +234,14 @@ class FaultyFileSystem(DiskFileSystem):
         if self.stat(target) is not None:
             return False
         inode = self.inode(source)
-        self._change(self._dir(parent(target)), _link(base_name(target), inode))
+        self._change(self._dir(parent(target)), Change(None, base_name(target), inode))
         inode.ctime_ns = self._tick()
         return True
 
     def unlink(self, path: str) -> None:
         self._step("unlink", path)
         if self.stat(path) is not None:
-            self._change(self._dir(parent(path)), _drop(base_name(path)))
+            self._change(self._dir(parent(path)), Change(base_name(path)))
 
     def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
         self._step("mkdir", path)
@@ -279,7 +292,7 @@ class FaultyFileSystem(DiskFileSystem):
             found = dict(directory.safe)
             for change in directory.changes:
                 if seed is not None and chance.random() < 0.5:
-                    change(found)
+                    change.apply(found)
             return found
 
         def data(inode: Inode) -> bytes:
@@ -358,7 +371,7 @@ class FaultyFileSystem(DiskFileSystem):
         inode.mtime_ns = inode.ctime_ns = self._tick()
 
     def _change(self, directory: Directory, change: Change) -> None:
-        change(directory.names)
+        change.apply(directory.names)
         directory.changes.append(change)
 
     def _rename_directory(self, source: str, target: str) -> None:
@@ -398,28 +411,6 @@ def crash_states(make: Callable[[int | None], FaultyFileSystem], seeds: int = 3)
             if (content := state.content()) not in seen:
                 seen.add(content)
                 yield name, state
-
-
-def _link(name: str, inode: Inode) -> Change:
-    def change(names: Names) -> None:
-        names[name] = inode
-
-    return change
-
-
-def _drop(name: str) -> Change:
-    def change(names: Names) -> None:
-        names.pop(name, None)
-
-    return change
-
-
-def _move(source: str, target: str, inode: Inode) -> Change:
-    def change(names: Names) -> None:
-        names.pop(source, None)
-        names[target] = inode
-
-    return change
 
 
 # hooks
