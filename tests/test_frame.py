@@ -151,7 +151,7 @@ class TestMake:
     def test_make_without_a_target_lists_the_targets(self) -> None:
         done = run("make")
         listed = re.findall(r"^ +make ([a-z-]+) +\S", done.stdout, re.MULTILINE)
-        assert listed == ["help", "install", "run", "test", "test-all", "search", "lint", "bench", "docs", "clean"]
+        assert listed == ["help", "install", "run", "test", "test-all", "search", "lint", "bench", "docs", "release", "clean"]
 
     def test_every_test_is_run_by_one_of_two_targets(self) -> None:
         more = re.search(r"^MORE := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
