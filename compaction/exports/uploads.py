@@ -215,7 +215,7 @@ class SegmentContent:
             number = bisect_right(self._starts, start) - 1
             part, before = self.parts[number], start - self._starts[number]
             size = min(part.size - before, end - start)
-            yield FileRange(part.path, part.start + before, size)
+            yield part.part(before, before + size)
             start += size
 
     def read(self, start: int, length: int) -> bytes:
