@@ -56,7 +56,6 @@ from compaction.files.segment_file import Rows
 from compaction.files.uri import KEY_PREFIX, TAIL, layout_path, options_of
 from compaction.formats import indexes
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
-from compaction.formats.indexes import TXN_ENTRY
 from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
 from compaction.formats.record_batch import MAGIC
@@ -310,7 +309,8 @@ def _piece_files(files: ReadableFileSystem, piece: Piece) -> Iterator[tuple[str,
     else:
         kinds = {LOG: _cut(files, piece)}
         txns = segment.files.get(TXNINDEX)
-        data = b"" if txns is None else _aborted_in(piece, read_file(files, txns))
+        offsets = piece.start_offset, piece.end_offset
+        data = b"" if txns is None else indexes.txn_entries_between(read_file(files, txns), *offsets)
         if data and txns is not None:
             kinds[TXNINDEX] = LogFile.in_memory(data, txns.mtime_ns)
     for kind, file in kinds.items():
@@ -328,12 +328,6 @@ def _cut(files: ReadableFileSystem, piece: Piece) -> LogFile:
     if isinstance(file.content, FileRange):
         return LogFile(end - start, file.mtime_ns, file.content.part(start, end))
     return LogFile(end - start, file.mtime_ns, partial(read_file, files, file, start, end - start))
-
-
-def _aborted_in(piece: Piece, data: bytes) -> bytes:
-    """The entries of a transaction index whose markers are in the piece."""
-    rows = TXN_ENTRY.array(data)
-    return rows[(rows["last_offset"] >= piece.start_offset) & (rows["last_offset"] < piece.end_offset)].tobytes()
 
 
 _LOGGER = logging.getLogger(__name__)
