@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import EntryPoint, distributions
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from compaction.errors import CompactionError, UsageError
-from compaction.files.filesystem import File, FileRange, ReadableFileSystem
+from compaction.files.filesystem import File, FileRange, FileStat, ReadableFileSystem
 from compaction.files.uri import LAYOUT_NAME
 from compaction.formats.checkpoints import EpochEntry
 from compaction.names import TopicPartition
@@ -51,6 +51,15 @@ class LogFile(NamedTuple):
     size: int
     mtime_ns: int
     content: FileRange | Load
+
+    @classmethod
+    def of(cls, path: str, stat: FileStat) -> LogFile:
+        """A whole file."""
+        return cls(stat.size, stat.mtime_ns, FileRange(path, 0, stat.size))
+
+    @classmethod
+    def in_memory(cls, data: bytes, mtime_ns: int) -> LogFile:
+        return cls(len(data), mtime_ns, partial(bytes, data))
 
     def load(self) -> bytes | None:
         """The content, unless it is a range."""

@@ -56,7 +56,6 @@ from compaction.files.segment_file import Rows
 from compaction.files.uri import KEY_PREFIX, TAIL, layout_path, options_of
 from compaction.formats import indexes
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
-from compaction.formats.indexes import TXN_ENTRY
 from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
 from compaction.formats.record_batch import MAGIC
@@ -221,14 +220,14 @@ def log_files(files: ReadableFileSystem, path: str, stored: StoredLog, tail: Sto
     files_by_name = {name: file for piece in pieces for name, file in _piece_files(files, piece)}
     if not pieces:
         return files_by_name
-    last = pieces[-1].segment
+    mtime_ns = pieces[-1].segment.files[LOG].mtime_ns
     if lineage:
         begin = min(pieces[0].start_offset, lineage[0].start_offset)
         lineage = (lineage[0]._replace(start_offset=begin), *lineage[1:])
-        files_by_name[LEADER_EPOCHS] = _text_file(format_leader_epochs(lineage), last)
+        files_by_name[LEADER_EPOCHS] = LogFile.in_memory(format_leader_epochs(lineage).encode(), mtime_ns)
     topic_id = stored.topic_id or (None if tail is None else tail.topic_id)
     if topic_id is not None:
-        files_by_name[PARTITION_METADATA] = _text_file(f"version: 0\ntopic_id: {topic_id}", last)
+        files_by_name[PARTITION_METADATA] = LogFile.in_memory(f"version: 0\ntopic_id: {topic_id}".encode(), mtime_ns)
     return files_by_name
 
 
@@ -310,9 +309,10 @@ def _piece_files(files: ReadableFileSystem, piece: Piece) -> Iterator[tuple[str,
     else:
         kinds = {LOG: _cut(files, piece)}
         txns = segment.files.get(TXNINDEX)
-        data = b"" if txns is None else _aborted_in(piece, read_file(files, txns))
+        offsets = piece.start_offset, piece.end_offset
+        data = b"" if txns is None else indexes.txn_entries_between(read_file(files, txns), *offsets)
         if data and txns is not None:
-            kinds[TXNINDEX] = LogFile(len(data), txns.mtime_ns, partial(bytes, data))
+            kinds[TXNINDEX] = LogFile.in_memory(data, txns.mtime_ns)
     for kind, file in kinds.items():
         yield segment_file(piece.start_offset, kind), file
 
@@ -325,25 +325,9 @@ def _cut(files: ReadableFileSystem, piece: Piece) -> LogFile:
         for offset in (piece.start_offset, piece.end_offset)
         for data, before in [view_before(files, segment, offset)]
     )
-    if not isinstance(file.content, FileRange):
-        return LogFile(end - start, file.mtime_ns, partial(_part_of, file, start, end))
-    content = FileRange(file.content.path, file.content.start + start, end - start)
-    return LogFile(end - start, file.mtime_ns, content)
-
-
-def _part_of(file: LogFile, start: int, end: int) -> bytes:
-    return (file.load() or b"")[start:end]
-
-
-def _aborted_in(piece: Piece, data: bytes) -> bytes:
-    """The entries of a transaction index whose markers are in the piece."""
-    rows = TXN_ENTRY.array(data)
-    return rows[(rows["last_offset"] >= piece.start_offset) & (rows["last_offset"] < piece.end_offset)].tobytes()
-
-
-def _text_file(text: str, segment: StoredSegment) -> LogFile:
-    data = text.encode()
-    return LogFile(len(data), segment.files[LOG].mtime_ns, partial(bytes, data))
+    if isinstance(file.content, FileRange):
+        return LogFile(end - start, file.mtime_ns, file.content.part(start, end))
+    return LogFile(end - start, file.mtime_ns, partial(read_file, files, file, start, end - start))
 
 
 _LOGGER = logging.getLogger(__name__)
@@ -410,7 +394,7 @@ class _Export:
             path = join(str(self._tail), name)
             stat = self._files.stat(path)
             if stat is not None:
-                checkpoint_files[name] = LogFile(stat.size, stat.mtime_ns, FileRange(path, 0, stat.size))
+                checkpoint_files[name] = LogFile.of(path, stat)
         return checkpoint_files
 
     def files_of(self, log: TopicPartition) -> dict[str, LogFile]:

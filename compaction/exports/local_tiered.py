@@ -33,7 +33,7 @@ from compaction.exports.stored_segments import (
     require_one_topic,
     upload_objects,
 )
-from compaction.files.filesystem import FileRange, FileStat, base_name, join
+from compaction.files.filesystem import FileStat, base_name, join
 from compaction.files.text_files import read_small_text
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition
@@ -81,7 +81,7 @@ class LocalTieredReader:
         return StoredLog(tuple(stored_segments), directories_of_log[0]["id"], ignored)
 
     def _segment(self, path: str, stats: Mapping[str, FileStat]) -> StoredSegment:
-        files = {kind: _log_file(path + kind, stat) for kind, stat in stats.items() if kind != EPOCHS}
+        files = {kind: LogFile.of(path + kind, stat) for kind, stat in stats.items() if kind != EPOCHS}
         name, log = base_name(path), path + LOG
         start = int(name.partition("-")[0])
         end = end_of(self._files, log, start, files)
@@ -98,10 +98,6 @@ class LocalTieredReader:
     def open(self, within: str) -> NoReturn:
         """No file of this layout is encoded."""
         raise StorageError("no such file in this export", path=join(self._at.path, within))
-
-
-def _log_file(path: str, stat: FileStat) -> LogFile:
-    return LogFile(stat.size, stat.mtime_ns, FileRange(path, 0, stat.size))
 
 
 class LocalTieredForm:

@@ -319,6 +319,5 @@ def _segment_files(files: ReadableFileSystem, path: str) -> dict[int, dict[str, 
         file = parse_segment_file(name)
         stat = files.stat(join(path, name)) if file is not None and not file.suffix else None
         if file is not None and stat is not None:
-            content = FileRange(join(path, name), 0, stat.size)
-            files_by_base.setdefault(file.base_offset, {})[file.kind] = LogFile(stat.size, stat.mtime_ns, content)
+            files_by_base.setdefault(file.base_offset, {})[file.kind] = LogFile.of(join(path, name), stat)
     return files_by_base

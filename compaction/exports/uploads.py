@@ -215,7 +215,7 @@ class SegmentContent:
             number = bisect_right(self._starts, start) - 1
             part, before = self.parts[number], start - self._starts[number]
             size = min(part.size - before, end - start)
-            yield FileRange(part.path, part.start + before, size)
+            yield part.part(before, before + size)
             start += size
 
     def read(self, start: int, length: int) -> bytes:
@@ -254,7 +254,7 @@ class CopiedLog:
         closing = b"" if last >= upload.end_offset else empty_batch(upload.end_offset - 1, upload.epochs[-1].epoch)
         content = SegmentContent(self._files, tuple(parts.values()), closing, {})
         built = self._whole_indexes(parts, start) or rebuilt_indexes(content, upload)
-        txns = b"".join(self._aborted(base, start, end) for base in base_offsets)
+        txns = b"".join(indexes.txn_entries_between(self._read(base, TXNINDEX), start, end) for base in base_offsets)
         if txns:
             built[TXNINDEX] = txns
         return SegmentContent(self._files, content.parts, closing, built)
@@ -300,11 +300,6 @@ class CopiedLog:
         if status is None or parts[start].size != status.size or any(self._files.stat(path) is None for path in paths.values()):
             return None
         return {kind: self._files.read_bytes(path) for kind, path in paths.items()}
-
-    def _aborted(self, base: int, start: int, end: int) -> bytes:
-        """The entries of a segment's transaction index whose markers have these offsets."""
-        rows = indexes.TXN_ENTRY.array(self._read(base, TXNINDEX))
-        return rows[(rows["last_offset"] >= start) & (rows["last_offset"] < end)].tobytes()
 
 
 def rebuilt_indexes(content: SegmentContent, upload: Upload) -> dict[str, bytes]:

@@ -151,11 +151,6 @@ class InMemory(File):
     def size(self) -> int:
         return len(self._data)
 
-    def pread(self, view: memoryview, position: int) -> int:
-        part = self._data[position : position + len(view)]
-        view[: len(part)] = part
-        return len(part)
-
     def read(self, start: int = 0, length: int | None = None) -> bytes:
         return self._data[start:] if length is None else self._data[start : start + length]
 

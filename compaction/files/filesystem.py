@@ -58,6 +58,10 @@ class FileRange(NamedTuple):
     start: int
     size: int
 
+    def part(self, start: int, end: int) -> FileRange:
+        """The bytes ``[start, end)`` of the range."""
+        return FileRange(self.path, self.start + start, end - start)
+
 
 #: what an output accepts: any bytes
 Chunk = memoryview | bytes

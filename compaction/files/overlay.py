@@ -138,10 +138,7 @@ class OverlayFileSystem(FileSystem):
         node = self._node(source)
         end = node.stat.size if length is None else start + length
         stat = _of_new_file(node.stat, end - start, node.stat.mtime_ns)
-        if isinstance(node.content, bytes):
-            part: FileRange | bytes = node.content[start:end]
-        else:
-            part = FileRange(node.content.path, node.content.start + start, end - start)
+        part = node.content[start:end] if isinstance(node.content, bytes) else node.content.part(start, end)
         self._set(target, _Node(stat, part), Copied(FileRange(source, start, end - start), target))
 
     def rename(self, source: str, target: str) -> None:

@@ -105,6 +105,12 @@ def read_txn_index(data: Buffer) -> Rows:
     return out
 
 
+def txn_entries_between(data: Buffer, start_offset: int, end_offset: int) -> bytes:
+    """The entries of a transaction index whose markers have offsets in ``[start_offset, end_offset)``, of any version."""
+    rows = TXN_ENTRY.array(data)
+    return rows[(rows["last_offset"] >= start_offset) & (rows["last_offset"] < end_offset)].tobytes()
+
+
 def write_offset_index(rows: Rows, base_offset: int) -> bytes:
     """The file's bytes for ``OFFSET_ROW`` rows; ``FormatError`` for an offset outside the segment's int32 range."""
     out = np.empty(len(rows), OFFSET_ENTRY.dtype)
