@@ -56,6 +56,8 @@ CALLS: dict[str, Callable[[Path, Path], object]] = {
     "count bytes": lambda log, out: compaction.count(log, stored=True, as_of=AS_OF),
     "dump": lambda log, out: compaction.dump(files=sorted(log.glob("*/*.log")), print_data_log=True),
     "doctor": lambda log, out: compaction.doctor(log),
+    "read_arrow": lambda log, out: compaction.read_arrow(log, view="latest").read_all(),
+    "read_arrow left": lambda log, out: compaction.read_arrow(log).read_next_batch(),
     "an error": lambda log, out: pytest.raises(compaction.UsageError, compaction.compact, log, settings={"no": "such"}),
 }  # fmt: skip
 
