@@ -35,6 +35,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 
 from compaction.config.entries import DAY_MS, LONG_MAX
 from compaction.errors import CorruptLogError, StorageError
@@ -294,6 +295,7 @@ def inspect_segment(
         next_offset=next_offset,
         aborted_txns=txns,
         identity=None if status is None or not status.inode else identity_of(status),
+        index_digest=xxhash.xxh3_64_intdigest(offsets.entries + times.entries),
     )
     torn_bytes = len(file.data) - tail.scan.position
     return SegmentState(segment, torn_bytes, tail.scan.last_position, problem, txn_problem, tail.ignored)
@@ -317,7 +319,7 @@ def require_same_indexes(fs: ReadableFileSystem, log_path: str, segments: Iterab
 
 
 def _index_entries(segment: Segment) -> tuple[object, ...]:
-    return segment.index_bytes, segment.time_index_bytes, segment.aborted_txns
+    return segment.index_digest, segment.aborted_txns
 
 
 def identity_of(status: FileStat) -> tuple[int, int, int]:
@@ -326,13 +328,14 @@ def identity_of(status: FileStat) -> tuple[int, int, int]:
 
 
 class _Index:
-    """An offset or time index file: the number of valid entries, the last one, and the problem, if any."""
+    """An offset or time index file: the number of valid entries, the last one, their bytes, and the problem, if any."""
 
     def __init__(self, fs: ReadableFileSystem, log_path: str, base_offset: int, kind: str) -> None:
         self._base_offset = base_offset
         self.count = 0
         self.problem: str | None = None
         self.last: tuple[int, ...] = ()
+        self.entries = b""
         path = join(log_path, segment_file(base_offset, kind))
         status = fs.stat(path)
         if status is None:
@@ -349,6 +352,7 @@ class _Index:
             self.count = 0
         elif self.count:
             self.last = tuple(table.unpack(data, (self.count - 1) * table.size))
+            self.entries = data[: self.count * table.size]
 
     @property
     def last_timestamp(self) -> int:
@@ -363,7 +367,7 @@ class _Index:
         if file.ends_with(position, self._base_offset + relative):
             return position
         self.problem = f"{INDEX} is stale: its last entry is not a batch of the segment"
-        self.count, self.last = 0, ()
+        self.count, self.last, self.entries = 0, (), b""
         return 0
 
     def sparse(self, last_position: int, interval_bytes: int | None) -> str | None:

@@ -30,7 +30,7 @@ class Segment:
     (``LogSegment.largestTimestamp``). ``first_batch_timestamp_ms`` is the max timestamp of the first batch, ``LONG_MAX`` for
     an empty segment (``LogSegment.getFirstBatchTimestamp``). ``next_offset`` is the offset after the last batch, the base
     offset if empty. ``aborted_txns`` are the ``.txnindex`` entries in file order. ``identity`` (device, inode, ctime in ns)
-    detects a replaced or changed file.
+    detects a replaced or changed file, ``index_digest`` (of the valid entries) other entries of the offset and time index.
     """
 
     base_offset: int
@@ -43,6 +43,7 @@ class Segment:
     next_offset: int
     aborted_txns: tuple[AbortedTxn, ...] = ()
     identity: tuple[int, int, int] | None = field(default=None, compare=False, repr=False)
+    index_digest: int = field(default=0, compare=False, repr=False)
 
     @property
     def files_bytes(self) -> int:

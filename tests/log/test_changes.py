@@ -12,8 +12,8 @@ from compaction.errors import StorageError
 from compaction.files.local import LocalFileSystem
 from compaction.files.overlay import OverlayFileSystem
 from compaction.log.checkpoint_store import Checkpoints
-from compaction.log.read_log import ReadOptions, has_changed, read_log, require_unchanged
-from compaction.names import LOG, segment_file
+from compaction.log.read_log import ReadOptions, has_changed, read_log, require_same_indexes, require_unchanged
+from compaction.names import LOG, TIMEINDEX, segment_file
 from compaction.rules.log_view import LogView
 from tests.log.logs import NOW_MS, data_segment, location
 
@@ -85,3 +85,15 @@ def test_a_renamed_segment_is_followed_through_an_overlay_to_the_disk(path: Path
     touch(path / segment_file(0, LOG))
     with pytest.raises(StorageError, match="segment has changed"):
         require_unchanged(overlay, FS, str(path), view.segments)
+
+
+@pytest.mark.parametrize(("base", "kind"), [(0, TIMEINDEX), (100, TIMEINDEX)])
+def test_a_copied_index_with_as_many_other_entries_is_refused(path: Path, base: int, kind: str) -> None:
+    """As when the disk returns zeros for a page between the plan and the copy: the index of the last segment is valid then."""
+    segments = view_of(path).segments
+    require_same_indexes(FS, str(path), segments)
+    index = path / segment_file(base, kind)
+    assert any(index.read_bytes())
+    index.write_bytes(bytes(index.stat().st_size))
+    with pytest.raises(StorageError, match="indexes have changed since they were read"):
+        require_same_indexes(FS, str(path), segments)
