@@ -40,7 +40,7 @@ R = TypeVar("R")
 LOGS = 30
 ALL = Selector()
 #: bounds of docs/scaling.md for the memory of the driver, with reports and the state of each log
-SEGMENT_BYTES = 440
+SEGMENT_BYTES = 480
 LOG_BYTES = 2_700
 
 
