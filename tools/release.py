@@ -27,7 +27,7 @@ from tests.kafka.broker import free_ports
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 SAMPLE, SAMPLE_AS_OF_MS = ROOT / "tests/golden/sample-logs.tar.gz", "1798761600000"
-_SERVER_STARTS_S = 90.0
+_SERVER_STARTS_S = 180.0
 
 
 def unready(version: str) -> list[str]:
@@ -98,7 +98,7 @@ def connect_server(commands: Path, place: Path) -> Iterator[str]:
     log = place / "server.log"
     settings = {"spark.connect.grpc.binding.port": port, "spark.ui.enabled": "false", "spark.local.dir": place / "local"}
     options = [text for name, value in settings.items() for text in ("--conf", f"{name}={value}")]
-    own = {"SPARK_NO_DAEMONIZE": "1", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": spark, "SPARK_LOG_DIR": place}
+    own = {"SPARK_NO_DAEMONIZE": "1", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": spark, "SPARK_LOG_DIR": place, "SPARK_PID_DIR": place}
     own |= {"PYSPARK_PYTHON": commands / "python"}
     with log.open("wb") as out:
         server = subprocess.Popen(
