@@ -98,8 +98,8 @@ def connect_server(commands: Path, place: Path) -> Iterator[str]:
     log = place / "server.log"
     settings = {"spark.connect.grpc.binding.port": port, "spark.ui.enabled": "false", "spark.local.dir": place / "local"}
     options = [text for name, value in settings.items() for text in ("--conf", f"{name}={value}")]
-    own = {"SPARK_NO_DAEMONIZE": "1", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": spark, "SPARK_LOG_DIR": place, "SPARK_PID_DIR": place}
-    own |= {"PYSPARK_PYTHON": commands / "python"}
+    own = {"SPARK_NO_DAEMONIZE": "1", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": spark}
+    own |= {"SPARK_LOG_DIR": place, "SPARK_PID_DIR": place, "PYSPARK_PYTHON": commands / "python"}
     with log.open("wb") as out:
         server = subprocess.Popen(
             [spark / "sbin/start-connect-server.sh", "--master", "local[2]", *options],
