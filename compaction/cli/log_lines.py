@@ -149,6 +149,9 @@ def configure(log_format: str, *, verbose: bool, quiet: bool = False) -> None:
     handler = _Errors(stream, shows_status=shows_status)
     _State.errors, _State.quiet = handler, quiet
     handler.setFormatter(JsonFormatter() if is_json else TextFormatter())
+    # of an earlier call in this process
+    for earlier in [each for each in logging.root.handlers if isinstance(each, _Errors)]:
+        logging.root.removeHandler(earlier)
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=is_json)
     JOB.handlers, JOB.propagate = [handler], False
     logging.captureWarnings(is_json)

@@ -116,7 +116,7 @@ def chart(name: str) -> str:
     axes.spines[:].set_visible(False)
     drawn = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}):
-        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        figure.savefig(drawn, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return re.sub(r" +$", "", drawn.getvalue(), flags=re.MULTILINE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pty
 import subprocess
@@ -117,3 +118,13 @@ def test_spark_submit_on_a_terminal_draws_a_bar(tmp_path: Path) -> None:
     text = shown.decode(errors="replace")
     assert "pass 1  ─" in text
     assert "pass 2" in text
+
+
+def test_a_call_as_text_after_one_as_json_in_the_same_process_writes_text(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    for log_format in ("json", "text"):
+        log_lines.configure(log_format, verbose=False)
+    logging.getLogger("other").warning("a warning")
+    assert capsys.readouterr().err == "warning: other: a warning\n"

@@ -16,7 +16,6 @@ import pytest
 import compaction
 from compaction.errors import StorageError, UsageError
 from compaction.files import calls
-from compaction.files.uri import parse_uri
 from tests.dumping.segments import write_segment
 from tests.large_log import END_OFFSET, KEYS, write_large_log
 from tests.source.plain_consumer import read_rows
@@ -70,12 +69,16 @@ def test_a_reader_that_is_left_ends_its_call(sample: Path) -> None:
     assert len(calls._open) == before
 
 
-def test_settings_of_another_call_in_between_are_not_those_of_the_reader(sample: Path) -> None:
+def test_the_call_of_a_reader_is_not_that_of_the_code_which_reads(sample: Path) -> None:
+    outer = calls._current.get()
     read = compaction.read_arrow(sample, "orders")
+    assert calls._current.get() is outer
     with calls.call():
-        parse_uri(f"aiven+{sample}?prefix=other", "path")
-        first = read.read_next_batch()
-    assert first.num_rows + read.read_all().num_rows == compaction.read_arrow(sample, "orders").read_all().num_rows
+        inner = calls._current.get()
+        assert read.read_next_batch().num_rows
+        assert calls._current.get() is inner
+    read.read_all()
+    assert calls._current.get() is outer
 
 
 def test_a_file_that_is_changed_before_it_is_read_is_refused(tmp_log_dir: Path) -> None:
@@ -96,4 +99,9 @@ def test_what_cannot_be_read_is_said_at_once(sample: Path) -> None:
         compaction.read_arrow(sample, options={"colour": 1})
     with pytest.raises(UsageError, match="is neither latest nor changes"):
         compaction.read_arrow(sample, view="newest")
-    assert compaction.read_arrow([sample], "orders", options={"endingOffsets": json.dumps({"orders": {"0": 0}})})
+
+
+def test_options_are_those_of_the_data_source(sample: Path) -> None:
+    ends = json.dumps({"orders": {"0": 0}})
+    read = compaction.read_arrow([sample], "orders", columns="partition", options={"endingOffsets": ends}).read_all()
+    assert set(read["partition"].to_pylist()) == {1, 2}
