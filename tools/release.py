@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from compaction import __version__
-from tests.kafka.broker import free_ports
+from tests.kafka.broker import free_ports, listens
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
@@ -108,7 +108,7 @@ def connect_server(commands: Path, place: Path) -> Iterator[str]:
         )  # fmt: skip
     try:
         deadline = time.monotonic() + _SERVER_STARTS_S
-        while "Spark Connect server started" not in log.read_text(errors="replace"):
+        while not listens(port):
             if server.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit("the Spark Connect server did not start:\n" + log.read_text(errors="replace")[-2000:])
             time.sleep(0.2)

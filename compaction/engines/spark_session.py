@@ -128,15 +128,18 @@ def errors_of_start() -> str:
     return "\n".join(_held)
 
 
-def start_jvm() -> None:
+def start_jvm(options: Mapping[str, str]) -> None:
     """Starts the JVM, and relays its standard error once it has started, except for its warning about a module that Spark's
-    launcher adds: no option suppresses that. It looks for data sources with this Python, unless the user chose one."""
+    launcher adds: no option suppresses that. It looks for data sources with this Python, unless the user chose one.
+
+    :param options: environment variables for this JVM alone; what this process starts later does not get them
+    """
     _held.clear()
     read_end, write_end = os.pipe()
     relay = threading.Thread(target=_relay_errors, args=(read_end,), name="standard error of the JVM", daemon=True)
     relay.start()
     try:
-        with _environment({**_local_jvm_variables(), **_own_python()}):
+        with _environment({**_local_jvm_variables(), **_own_python(), **options}):
             gateway = launch_gateway(popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
     finally:
@@ -204,14 +207,15 @@ def print_to_jvm_errors(text: str) -> None:
     jvm.System.err.flush()
 
 
-def choose_jvm_options(*more: str) -> None:
-    """Sets options of the JVM to be started unless the user did: log errors only, from the first line, and ``more``."""
+def _jvm_options(*more: str) -> dict[str, str]:
+    """The variable with the user's options of the JVM to be started, and those that are not among them: log errors only, from
+    the first line, and ``more``."""
     options = os.environ.get("SPARK_SUBMIT_OPTS", "")
     logging = f"{_LOG_CONFIGURATION}={_LOG_FILE.as_uri()}"
     for option in (logging, *more):
         if option.partition("=")[0] not in options:
             options += f" {option}"
-    os.environ["SPARK_SUBMIT_OPTS"] = options.strip()
+    return {"SPARK_SUBMIT_OPTS": options.strip()}
 
 
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
@@ -340,9 +344,7 @@ def _user_conf(*jvm_options: str) -> SparkConf:
     """The settings of ``spark-submit``, its properties file or ``spark-defaults.conf``; starts the JVM, which reads them."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted and SparkContext._gateway is None:
-        if "SPARK_CONF_DIR" not in os.environ:
-            choose_jvm_options(*jvm_options)
-        start_jvm()
+        start_jvm(_jvm_options(*jvm_options) if "SPARK_CONF_DIR" not in os.environ else {})
     SparkContext._ensure_initialized()
     conf = SparkConf()
     if not submitted:

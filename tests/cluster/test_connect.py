@@ -24,7 +24,7 @@ from compaction.engines.connect import ConnectEngine, connect
 from compaction.errors import CompactionError, UsageError
 from tests.cluster.conftest import ROOT
 from tests.golden import unpack_sample
-from tests.kafka.broker import free_ports
+from tests.kafka.broker import free_ports, listens
 from tests.kafka.jars import spark_home
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import Bucket
@@ -68,7 +68,7 @@ class Server:
         with (place / "server.log").open("wb") as out:
             self._process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT, cwd=place)
         deadline = time.monotonic() + _TIMEOUT_S
-        while "Spark Connect server started" not in self.log():
+        while not listens(port):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 raise TimeoutError(self.log()[-2000:])

@@ -83,13 +83,16 @@ def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_unchanged
 ) -> None:
     monkeypatch.setattr(waves.SpaceBudget, "fits", lambda *_: True)
     (disk / "other files").write_bytes(bytes(4 << 20))
-    before = look_at(disk / "stays-0")
+    before = logs_of(disk)
     ended = run(disk)
     assert ended.code == 1
-    message = r"error: stays-0: \S+\.log\.clean\.\w+: cannot write \(No space left on device\); the log is unchanged"
-    assert re.search(message, ended.err)
-    assert look_at(disk / "stays-0") == before
-    assert cleaned(disk, "shrinks")
+    message = r"error: {}: \S+: cannot write \(No space left on device\); the log is unchanged"
+    assert re.search(message.format("stays-0"), ended.err)
+    assert look_at(disk / "stays-0") == before["stays-0"]
+    # the other log, which is cleaned beside it, fails if it needs space while the disk is full
+    if not cleaned(disk, "shrinks"):
+        assert re.search(message.format("shrinks-0"), ended.err)
+        assert look_at(disk / "shrinks-0") == before["shrinks-0"]
     (disk / "other files").unlink()
     monkeypatch.undo()
     assert run(disk, "--topic", "shrinks").code == 0

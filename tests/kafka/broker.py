@@ -282,3 +282,9 @@ def free_ports(count: int) -> list[int]:
     finally:
         for one in held:
             one.close()
+
+
+def listens(port: int) -> bool:
+    """Whether a server of this machine accepts connections at a port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

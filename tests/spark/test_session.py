@@ -34,6 +34,7 @@ print(json.dumps({{
     "app": sc.appName,
     "worker": sc.parallelize([0], 1).map(worker).first(),
     "jvm": list(sc._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()),
+    "left": os.environ.get("SPARK_SUBMIT_OPTS"),
 }}))
 session.stop()
 """
@@ -82,6 +83,8 @@ def test_plain_python_starts_a_quiet_local_session_with_the_default_settings(tmp
     jvm = str(told["jvm"])
     assert "log4j2" in jvm
     assert C1_ONLY not in jvm
+    # other JVMs that this process starts have their own
+    assert told["left"] is None
 
 
 @pytest.mark.slow

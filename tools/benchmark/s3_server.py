@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import socket
 import subprocess
 import tempfile
 import time
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.kafka.broker import free_ports, listens
 from tests.kafka.gateway import java_executable
 from tests.kafka.jars import maven_classpath
 
@@ -26,9 +26,7 @@ _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", 
 @contextmanager
 def s3_server(bucket: Path) -> Iterator[Callable[[str], str]]:
     """A server whose bucket is a directory, as long as the context is open; yields the addresses of keys."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     settings = {
         "s3proxy.authorization": "none",
         # checksums that clients ask for
@@ -65,8 +63,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     """:raises RuntimeError: the server does not start"""
     end = time.monotonic() + _START_S
     while time.monotonic() < end and process.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
+        if listens(port):
+            return
         time.sleep(0.1)
     raise RuntimeError(f"S3Proxy does not listen on port {port}")
