@@ -17,7 +17,7 @@ import pytest
 import zstandard
 
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
-from compaction.exports import aiven_objects
+from compaction.exports import aiven_objects, aiven_writer
 from compaction.exports.aiven_objects import Chunk, ChunkIndex, decode_sizes, parse_manifest
 from compaction.files import contents, data_keys, text_files
 from compaction.files.calls import KEYS_VARIABLE
@@ -507,10 +507,11 @@ def parsed(**changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "values", [[], [7], [7, 3], [1000, 1000, 5], [10, 300, 70_000, 20_000_000, 1], [0, 2**31 - 1, 2**31 - 1]]
+    "values", [[], [7], [7, 3], [1000, 1000, 5], [300, 44, 0], [10, 300, 70_000, 20_000_000, 1], [0, 2**31 - 1, 2**31 - 1]]
 )
 def test_sizes_are_decoded(values: list[int]) -> None:
     assert decode_sizes(encode_sizes(values)).tolist() == values
+    assert aiven_writer.encode_sizes(values) == encode_sizes(values)
 
 
 def test_random_sizes_are_decoded_and_cut_ones_are_not() -> None:
@@ -518,7 +519,7 @@ def test_random_sizes_are_decoded_and_cut_ones_are_not() -> None:
     for _ in range(200):
         values = [chance.randrange(2 ** chance.randint(1, 31)) for _ in range(chance.randint(1, 40))]
         data = encode_sizes(values)
-        assert decode_sizes(data).tolist() == values
+        assert (aiven_writer.encode_sizes(values), decode_sizes(data).tolist()) == (data, values)
         with pytest.raises(ValueError, match="sizes"):
             decode_sizes(data[: chance.randrange(len(data))] if len(data) > 8 else data[:-1])
 
