@@ -11,6 +11,7 @@ from tests.erasure.test_erase_keys import write_odd
 from tests.files.layouts.exports import upload
 from tests.golden import AIVEN_OBJECTS, unpack_backup_sets, unpack_sample
 from tests.log.settings.guesses import jbod
+from tests.run.test_since import put_segments
 
 
 def two_topics(here: Path) -> None:
@@ -28,6 +29,11 @@ def sample(here: Path, *names: str) -> None:
 def two_disks(here: Path) -> None:
     """``first`` has the metadata log of the sample, ``second`` a log of every policy."""
     jbod(here)[0].rename(here / "first")
+
+
+def segments(here: Path, topic: str, *bases: str) -> None:
+    """``data``: segments of ``TOPIC-0`` with nine records each, whose keys are those of any other one, but for the first."""
+    put_segments(here / "data", topic, *map(int, bases))
 
 
 def partition(here: Path) -> None:
