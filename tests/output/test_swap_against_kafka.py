@@ -13,15 +13,12 @@ from compaction.files.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS
 from compaction.recovery.recover import recover_log
 from tests.disk import FaultyFileSystem, crash_states
-from tests.kafka.fixtures import gateway
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.log.logs import NOW_MS, location, served, tree
 from tests.output import test_swap
 from tests.recovery import test_split
 from tests.recovery.small_logs import HERE
-
-__all__ = ["gateway"]
 
 pytestmark = [pytest.mark.kafka, pytest.mark.crash]
 
