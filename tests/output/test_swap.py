@@ -21,6 +21,7 @@ from compaction.names import (
     DELETED,
     INDEX,
     LOG,
+    SWAP,
     TIMEINDEX,
     TXNINDEX,
     LogLocation,
@@ -398,6 +399,17 @@ def test_a_journal_is_dropped_if_a_broker_has_cleaned_the_outputs_since() -> Non
     recover_log(fs, HERE)
     assert sorted(served(fs, HERE.path)) == [150, 250, 310, 400, 401]
     assert JOURNAL not in fs.listdir(HERE.path)
+
+
+def test_a_journal_is_dropped_if_a_broker_was_stopped_while_it_cleaned_the_outputs_again() -> None:
+    fs = stopped_after("rename 00000000000000000200.timeindex.swap")
+    start_broker(fs, HERE.path)
+    data_segment(0, [150]).put(fs, HERE.path, SWAP)
+    for kind in (LOG, INDEX, TIMEINDEX, TXNINDEX):
+        fs.rename(join(HERE.path, segment_file(0, kind)), join(HERE.path, segment_file(0, kind, DELETED)))
+    recover_log(fs, HERE)
+    assert sorted(served(fs, HERE.path)) == [150, 250, 310, 400, 401]
+    assert not [name for name in fs.listdir(HERE.path) if name == JOURNAL or name.endswith((SWAP, DELETED))]
 
 
 def test_indexes_that_a_broker_has_rebuilt_are_not_damage() -> None:

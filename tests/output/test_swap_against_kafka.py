@@ -13,14 +13,12 @@ from compaction.files.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS
 from compaction.recovery.recover import recover_log
 from tests.disk import FaultyFileSystem, crash_states
-from tests.kafka.fixtures import gateway
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.log.logs import NOW_MS, location, served, tree
 from tests.output import test_swap
 from tests.recovery import test_split
-
-__all__ = ["gateway"]
+from tests.recovery.small_logs import HERE
 
 pytestmark = [pytest.mark.kafka, pytest.mark.crash]
 
@@ -28,8 +26,8 @@ FS = LocalFileSystem()
 
 
 def stopped_split(step: int | None) -> FaultyFileSystem:
-    fs = test_split.log_with(test_split.overflowing())
-    return fs.run_until(step, lambda fs: recover_log(fs, test_split.HERE))
+    fs = test_split.overflowing_log()
+    return fs.run_until(step, lambda fs: recover_log(fs, HERE))
 
 
 def load(gateway: Gateway, path: str, *, clean: bool) -> None:
