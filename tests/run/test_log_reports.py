@@ -40,30 +40,18 @@ VALID = valid_log("none")
 RECORDS = {kind: 17 if kind == "transactions" else 20 for kind in KINDS}
 
 
-def append(log: Path) -> None:
-    with (log / VALID.log(2)).open("ab") as file:
-        file.write(b"more")
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "append": lambda log: (log / VALID.log(2)).write_bytes(VALID.files[VALID.log(2)] + b"more"),
+    "roll": lambda log: (log / f"{60:020d}.log").touch(),
+    "expire": lambda log: (log / VALID.log(0)).unlink(),
+    "clean": lambda log: os.utime(log / VALID.log(1), ns=(1, 1)),
+    "remove": lambda log: log.rename(log.parent / "gone"),
+}
 
 
-def roll(log: Path) -> None:
-    (log / f"{60:020d}.log").touch()
-
-
-def expire(log: Path) -> None:
-    (log / VALID.log(0)).unlink()
-
-
-def clean(log: Path) -> None:
-    os.utime(log / VALID.log(1), ns=(1, 1))
-
-
-def remove(log: Path) -> None:
-    log.rename(log.parent / "gone")
-
-
-@pytest.mark.parametrize("change", [append, roll, expire, clean, remove])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_changed_log_is_distinguished_from_one_in_use(
-    change: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    change: Callable[[Path], object], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for topic in ("still", "moving"):
         write_log(tmp_path / f"{topic}-0", VALID.files)
