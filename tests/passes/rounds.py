@@ -57,20 +57,22 @@ class Case:
         }
 
 
+def write_case(log_dir: Path, case: Case, now_ms: int) -> None:
+    """Writes the log, with producers as of a round: none has expired."""
+    write_partition(log_dir / f"{case.name}-0", case.segments)
+    active = (entry._replace(last_timestamp_ms=now_ms) for entry in case.producers)
+    write_producers(log_dir / f"{case.name}-0", case.segments[-1].next_offset, active)
+
+
 def run_round(
     log_dir: Path, cases: Sequence[Case], now_ms: int, sizes: Sizes | None = None, version: str = REFERENCE
 ) -> Iterator[str]:
     """One round over all cases in ``log_dir``, which is written anew, by the rules of a version of Kafka; what differs. The
-    cases move on to what came out.
-
-    Producers are as of the round: none has expired.
-    """
+    cases move on to what came out."""
     alive = [case for case in cases if not case.ended]
     shutil.rmtree(log_dir, ignore_errors=True)
     for case in alive:
-        write_partition(log_dir / f"{case.name}-0", case.segments)
-        active = (entry._replace(last_timestamp_ms=now_ms) for entry in case.producers)
-        write_producers(log_dir / f"{case.name}-0", case.segments[-1].next_offset, active)
+        write_case(log_dir, case, now_ms)
     write_offsets(log_dir, cleaner_offsets={case.name: case.checkpoint for case in alive})
     topics = {case.name: case.topic_config for case in alive}
     reports = clean_locally(log_dir, now_ms, topics, sizes, kafka_version=version)
