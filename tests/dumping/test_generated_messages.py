@@ -1,4 +1,7 @@
-"""Messages are read by their schemas: every rule of the encoding, on bytes written by hand."""
+"""Messages are read by their schemas: every rule of the encoding, on bytes written by hand.
+
+``tests/conformance/test_dump.py`` compares the tables with Kafka's definitions, and messages that Kafka has written.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,7 @@ import struct
 
 import pytest
 
-from compaction.dumping.message_schemas import (
-    CONSUMER_PROTOCOL,
-    CONTROL_RECORDS,
-    GROUP_RECORDS,
-    METADATA_RECORDS,
-    REMOTE_LOG_RECORDS,
-    SHARE_RECORDS,
-    TRANSACTION_RECORDS,
-    Field,
-    MessageError,
-    Versions,
-    read_table,
-)
-from compaction.dumping.record_decoders import decode_remote_log
+from compaction.dumping.message_schemas import Field, MessageError, Versions, read_table
 from compaction.formats.java_text import json_text
 
 TABLE = """
@@ -39,33 +29,6 @@ class TestTables:
         assert fields["tagged"].is_tagged(3)
         assert not fields["tagged"].is_tagged(2)
         assert fields["tagged"].default_value() == 4
-
-    @pytest.mark.parametrize(
-        ("text", "inside", "outside"), [("3", [3], [2, 4]), ("1-2", [1, 2], [0, 3]), ("1+", [1, 900], [0])]
-    )
-    def test_versions(self, text: str, inside: list[int], outside: list[int]) -> None:
-        versions = Versions.parse(text)
-        assert all(map(versions.includes, inside))
-        assert not any(map(versions.includes, outside))
-
-    @pytest.mark.parametrize(
-        ("table", "count"),
-        [
-            (CONTROL_RECORDS, 5),
-            (CONSUMER_PROTOCOL, 2),
-            (TRANSACTION_RECORDS, 2),
-            (GROUP_RECORDS, 44),
-            (SHARE_RECORDS, 4),
-            (REMOTE_LOG_RECORDS, 4),
-            (METADATA_RECORDS, 26),
-        ],
-    )
-    def test_the_tables_of_kafkas_messages_are_complete(self, table: str, count: int) -> None:
-        messages = read_table(table)
-        assert len(messages) == count
-        assert all(
-            message.fields or "TRANSACTION" in message.name or message.name == "NO_OP_RECORD" for message in messages.values()
-        )
 
 
 class TestPlain:
@@ -110,97 +73,17 @@ class TestPlain:
         with pytest.raises(MessageError, match="non-nullable field name was serialized as null"):
             read_table(TABLE)[0, "plain"].read(broken, 0)
 
-    def test_a_structure_of_a_later_version_is_not_read_as_one_of_a_known_version(self) -> None:
-        assignment = read_table(CONSUMER_PROTOCOL)[1, "assignment"]
-        empty, one = struct.pack(">ii", 0, -1), struct.pack(">ih", 1, 1) + b"t" + struct.pack(">ii", 0, -1)
-        assert assignment.read(one, 3)[0]["assignedPartitions"] == [{"topic": "t", "partitions": []}]
-        with pytest.raises(MessageError, match="cannot read version 4 of assignedPartitions"):
-            assignment.read(one, 4)
-        assert assignment.read(empty, 4)[0]["assignedPartitions"] == []
-
-    def test_a_malformed_varint_has_javas_reason(self) -> None:
-        flexible = read_table(TABLE)[1, "flexible"]
-        with pytest.raises(MessageError) as found:
-            flexible.read(b"\x81\x82\x83\x84\xff\x01", 0)
-        said = "Varint is too long, the most significant bit in the 5th byte is set, converted value: "
-        # Java's int holds what fits of the fifth byte
-        assert found.value.java == f"{said}{(1 | 2 << 7 | 3 << 14 | 4 << 21 | 0xFF << 28) & 0xFFFFFFFF:x}"
-        with pytest.raises(MessageError) as found:
-            flexible.read(b"\x81\x82", 0)
-        assert found.value.java == "null"
-
-
-SEGMENT_ID = "RemoteLogSegmentId{topicIdPartition=AAAAAAAAAAEAAAAAAAAAAg:orders-7, id=AAAAAAAAAAMAAAAAAAAABA}"
-PARTITION_BYTES = b"\x07orders" + struct.pack(">qqi", 1, 2, 7) + b"\0"
-SEGMENT_BYTES = PARTITION_BYTES + struct.pack(">qq", 3, 4) + b"\0"
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        pytest.param(
-            b"\1\0\0"
-            + SEGMENT_BYTES
-            + struct.pack(">qqiqq", 0, 99, 1, 5, 6)
-            + b"\3"
-            + struct.pack(">iqbiqb", 9, 8, 0, 2, 0, 0)
-            + struct.pack(">i", 44)
-            + b"\4abc"
-            + b"\1"
-            + b"\1\0\1\1",
-            f"RemoteLogSegmentMetadata{{remoteLogSegmentId={SEGMENT_ID}, startOffset=0, endOffset=99, brokerId=1,"
-            " maxTimestampMs=5,"
-            " eventTimestampMs=6, segmentLeaderEpochs={2=0, 9=8}, segmentSizeInBytes=44,"
-            " customMetadata=Optional[CustomMetadata{3 bytes}], state=COPY_SEGMENT_FINISHED, txnIdxEmpty=true}",
-            id="segment",
-        ),
-        pytest.param(
-            b"\1\0\0" + SEGMENT_BYTES + struct.pack(">qqiqq", 5, 4, 1, 5, 6) + b"\1" + struct.pack(">i", 44) + b"\0\1\0",
-            "Error at offset 3, skipping. Unexpected end offset = 4. EndOffset for a remote segment cannot be less than"
-            " startOffset = 5",
-            id="segment that ends early",
-        ),
-        pytest.param(
-            b"\1\1\0" + SEGMENT_BYTES + struct.pack(">iq", 1, 6) + b"\0" + b"\3" + b"\0",
-            f"RemoteLogSegmentMetadataUpdate{{remoteLogSegmentId={SEGMENT_ID}, customMetadata=Optional.empty,"
-            " state=DELETE_SEGMENT_FINISHED, eventTimestampMs=6, brokerId=1}",
-            id="update",
-        ),
-        pytest.param(
-            b"\1\2\0" + PARTITION_BYTES + struct.pack(">iqb", 1, 6, 2) + b"\0",
-            "RemotePartitionDeleteMetadata{topicPartition=AAAAAAAAAAEAAAAAAAAAAg:orders-7, state=DELETE_PARTITION_FINISHED,"
-            " eventTimestampMs=6, brokerId=1}",
-            id="deletion",
-        ),
-        pytest.param(
-            b"\1\3\0" + struct.pack(">qqqqiqq", 3, 4, 7, 9, 1, 5, 6) + b"\1" + struct.pack(">i", 44) + b"\0\4\0",
-            "Error at offset 3, skipping. state can not be null",
-            id="snapshot in an unknown state",
-        ),
-        pytest.param(b"\1\0\0", "Error at offset 3, skipping. Failed to deserialize record with type 0", id="too short"),
-    ],
-)
-def test_remote_log_metadata_is_shown_as_by_kafkas_classes(value: bytes, shown: str) -> None:
-    assert decode_remote_log(None, value, 3) == (None, shown)
-
 
 class TestFlexible:
     def test_compact_forms_and_tagged_fields(self) -> None:
         flexible = read_table(TABLE)[1, "flexible"]
         part = struct.pack(">i", 9) + b"\x01" + b"\x00\x03" + b"\x03hi"
         data = (
-            b"\x03ab"
-            + b"\x00"
-            + b"\x00"
-            + b"\x02"
-            + bytes(15)
-            + b"\x01"
-            + b"\x02"
-            + part
-            + b"\x01"
-            + struct.pack(">i", 4)
-            + b"\x00"
-        )
+            b"\x03ab" + b"\x00" + b"\x00"
+            + b"\x02" + bytes(15) + b"\x01"
+            + b"\x02" + part
+            + b"\x01" + struct.pack(">i", 4) + b"\x00"
+        )  # fmt: skip
         data += b"\x03" + b"\x05\x04" + struct.pack(">i", 77) + b"\x07\x02zz" + b"\x01\x06\x01" + struct.pack(">i", 5) + b"\x00"
         values, end = flexible.read(data, 0)
         assert end == len(data)
