@@ -211,6 +211,27 @@ class Compared:
             self.rounds += rounds_of(root / f"{expires}", some, self._way(some, expires=expires), write)
         return self
 
+    @property
+    def failed(self) -> dict[str, list[str]]:
+        """What is different, by the names of scenarios."""
+        found: dict[str, list[str]] = {}
+        for (name, number), problems in self.problems.items():
+            found.setdefault(name, []).extend(f"round {number}: {problem}" for problem in problems)
+        return {name: problems for name, problems in found.items() if problems}
+
+    @property
+    def cleaned(self) -> int:
+        """The number of rounds in which Kafka cleaned a log."""
+        return sum(each.outcome.end_offset is not None for each in self.rounds)
+
+    def __str__(self) -> str:
+        refused = sum(bool(each.outcome.refused) for each in self.rounds)
+        deleted = sum(each.outcome.deleted for each in self.rounds)
+        return (
+            f"{len(self.rounds)} rounds, {self.cleaned} of them cleaned, {refused} logs refused by both,"
+            f" {deleted} segments expired, {len(self.failed)} logs differ"
+        )
+
     def _way(self, found: Mapping[str, Scenario], *, expires: bool) -> Way:
         theirs = cleaned_by(self.judge, include_active=self.include_active, expires=expires)
 
@@ -299,13 +320,11 @@ class _Sides:
             for made in kafkas.glob("*.snapshot"):
                 if not (ours / made.name).exists() and not (self.before / kafkas.name / made.name).exists():
                     shutil.copy2(made, ours)
-        for side in (ours, kafkas):
-            forget_snapshots(side, log_start)
+        forget_snapshots(ours, kafkas, last_offset=log_start)
         replayed = "newest.snapshot" in state.lost and self.compared.judge.release < (3,)
         if replayed or any(name[0].isdecimal() for each in rounds for name in each.lost):
             # when Kafka rebuilds an index it replays producers: it removes snapshots and writes others; 2.8 also without one
-            for side in (ours, kafkas):
-                forget_snapshots(side)
+            forget_snapshots(ours, kafkas)
         if state.was_killed and not self.compared.include_active:
             forget_active_indexes(ours, kafkas)
 
@@ -326,11 +345,12 @@ def forget_active_indexes(*partitions: Path) -> None:
             active.with_suffix(kind).unlink(missing_ok=True)
 
 
-def forget_snapshots(partition: Path, log_start_offset: int = LONG_MAX) -> None:
-    """Removes snapshots up to the log start, as Kafka does when it loads a log."""
-    for file in partition.glob("*.snapshot"):
-        if int(file.stem) <= log_start_offset:
-            file.unlink()
+def forget_snapshots(*partitions: Path, last_offset: int = LONG_MAX) -> None:
+    """Removes snapshots up to an offset: up to the log start as Kafka does when it loads a log."""
+    for partition in partitions:
+        for file in partition.glob("*.snapshot"):
+            if int(file.stem) <= last_offset:
+                file.unlink()
 
 
 def contents(partition: Path) -> dict[str, bytes]:

@@ -19,8 +19,6 @@ from tests.scenarios.runner import Left, expire_in_place, in_place_by
 pytestmark = pytest.mark.kafka
 
 GROUPS = {name: scenarios(name) for name in files()}
-#: of the others, some files are of logs of which nothing is removed
-RULES = "cleaning", "planning", "transactions"
 CASES = [
     pytest.param(group, name, number, id=f"{name}-{number + 1}")
     for group, scenarios in GROUPS.items()
@@ -72,19 +70,6 @@ def test_the_log_equals_kafkas(outcomes: Callable[[str], Outcomes], group: str, 
     assert problems == []
     # otherwise: python -m tests.scenarios
     assert left.answer == GROUPS[group][name].answers[number]
-
-
-@pytest.mark.parametrize("group", RULES)
-def test_kafka_removes_records_in_most_scenarios(outcomes: Callable[[str], Outcomes], group: str) -> None:
-    figures = [outcomes(group)[name, 0][0].outcome.figures for name in GROUPS[group]]
-    fewer = [one for one in figures if one is not None and (one["records_after"] or 0) < (one["records_before"] or 0)]
-    assert len(fewer) > len(figures) / 2
-
-
-def test_kafka_skips_some_logs(outcomes: Callable[[str], Outcomes]) -> None:
-    planned = {**outcomes("cleaning"), **outcomes("planning")}
-    alone = {name for (name, number), (left, _) in planned.items() if number == 0 and left.outcome.end_offset is None}
-    assert alone >= {"nothing-dirty", "ratio-under-the-bound", "ratio-at-the-bound", "too-young-all", "a-single-segment"}
 
 
 @pytest.mark.parametrize("group", GROUPS)
