@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,7 +121,7 @@ def _producers(end: int) -> Sequence[ProducerEntry]:
     return [ProducerEntry(producer, 0, last, last, 1, NOW_MS, 0, -1) for producer, last in lasts]
 
 
-def write_log(directory: Path, files: ReadableFileSystem) -> None:
+def write_log(directory: Path, files: Mapping[str, bytes]) -> None:
     """Write a partition directory; all files get the same old mtime."""
     directory.mkdir(parents=True)
     for name, data in files.items():

@@ -14,7 +14,7 @@ from compaction.errors import UnforeseenError
 from tests.conformance import fuzz
 from tests.conformance.growing_logs import GrowingLogs
 from tests.crash import kill, kill_driver, snapshots
-from tests.damage import targets
+from tests.damage import fuzz as damage
 from tests.files.layouts import exchanged_uploads
 from tests.policies import evenings
 from tests.scenarios.language import Scenario, parse, sections
@@ -92,7 +92,7 @@ PLANTED: Mapping[str, Plant] = {
     "simulation": lambda patch: patch.setattr(simulation.World, "play", play_badly),
     "lying storage": lambda patch: patch.setattr(lying_storage, "run_with_lie", lie_unnoticed),
     "error loop": lambda patch: patch.setattr(error_loop.Search, "look", lambda *_: ["a record is lost"]),
-    "damage": lambda patch: patch.setattr(targets, "walk", reads_badly),
+    "damage": lambda patch: patch.setattr(damage, "walk", reads_badly),
     "threads": lambda patch: patch.setattr(threads, "differences", lambda *_: ["a record is lost"]),
     "repeated tasks": lambda patch: patch.setattr(searches, "problems_of", lambda _: ["a record is lost"]),
     "killed drivers": lambda patch: patch.setattr(kill_driver, "run_kills", lost),
