@@ -101,7 +101,7 @@ def _batches(ours: Sequence[NaiveBatch], kafkas: Sequence[NaiveBatch]) -> Iterat
         yield f"{len(ours)} batches, Kafka's {len(kafkas)}"
     for mine, theirs in zip(ours, kafkas, strict=False):
         if _header(mine) != _header(theirs):
-            yield f"batch at {mine.position}: {mine}, Kafka's {theirs}"
+            yield f"batch at {mine.position}: {mine}, {_header(mine).hex()}, Kafka's {theirs}, {_header(theirs).hex()}"
             return
         if mine.codec == 0 and mine.raw != theirs.raw:
             yield f"uncompressed batch at {mine.position} (offset {mine.last_offset}) differs"
