@@ -23,9 +23,8 @@ from compaction.rules.kafka_rules import NEWEST
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from tests.certifier.certify import certify_copy
-from tests.conformance.broker_dir import checkpoint, clean_as_broker, soon_after
 from tests.conformance.compare import differences
-from tests.conformance.kafkas import forget_active_indexes, forget_snapshots
+from tests.conformance.kafkas import checkpoint, clean_as_broker, forget_active_indexes, forget_snapshots, soon_after
 from tests.golden import unpack_sample
 from tests.kafka.broker import Broker
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due

@@ -21,8 +21,8 @@ import pytest
 
 from compaction import compact
 from compaction.report import LogReport, LogStatus
-from tests.conformance.broker_dir import checkpoint, clean_as_broker, logs_of
 from tests.conformance.compare import differences, rebuilt
+from tests.conformance.kafkas import checkpoint, clean_as_broker, logs_of
 from tests.golden import unpack_sample
 from tests.golden.make_sample import CLEANED, COMPACT, TOPICS
 from tests.kafka.broker import Broker

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from compaction import compact
-from tests.conformance.broker_dir import clean_as_broker, logs_of
 from tests.conformance.compare import differences
 from tests.conformance.fuzz import random_sizes
-from tests.conformance.kafkas import Compared
+from tests.conformance.kafkas import Compared, clean_as_broker, logs_of
 from tests.conformance.test_on_spark import CONFIGS, HOUR_MS
 from tests.golden import unpack_sample
 from tests.kafka.gateway import Gateway

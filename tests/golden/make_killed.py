@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.broker_dir import soon_after
+from tests.conformance.kafkas import soon_after
 from tests.conformance.test_brokers import CONFIG, TOPICS, write_and_kill
 from tests.golden import KILLED, KILLED_DIRS, served_by
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -267,21 +268,17 @@ _given: set[int] = set()
 
 def free_ports(count: int) -> list[int]:
     """Free ports, all bound at once so that they differ, and from those of other calls, whose brokers may still start."""
-    held: list[socket.socket] = []
     found: list[int] = []
-    try:
+    with ExitStack() as held:
         while len(found) < count:
-            held.append(socket.socket())
-            held[-1].bind(("127.0.0.1", 0))
-            port = int(held[-1].getsockname()[1])
+            one = held.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
             with _giving:
                 if port not in _given:
                     _given.add(port)
                     found.append(port)
-        return found
-    finally:
-        for one in held:
-            one.close()
+    return found
 
 
 def listens(port: int) -> bool:
