@@ -164,20 +164,6 @@ class TestMadeSegments:
         assert java_text(joined).encode() == expected
 
 
-def small_log(tools: Gateway, directory: Path, batches: int = 90) -> Path:
-    path = directory / "wide-0"
-    path.mkdir()
-    made = []
-    for i in range(batches):
-        held = tuple(r._replace(value=bytes(700), timestamp=T0 + 40 * i + 7 * (n % 3)) for n, r in enumerate(records(4, 4 * i)))
-        stamp = T0 + 40 * i + 30 if i % 7 == 0 else None
-        made.append(Batch(held, ("none", "lz4", "none", "gzip")[i % 4], log_append_time=stamp))
-    with KafkaLog(tools, path, Opening(now_ms=T0 + 10**6)) as log:
-        for batch in made:
-            log.append(batch.encode())
-    return path
-
-
 Harm = Callable[[bytes], bytes]
 
 
@@ -218,7 +204,15 @@ INDEX_HARMS: dict[str, tuple[str, Harm]] = {
 @pytest.fixture(scope="module")
 def log(tools: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A partition of one segment with indexes of many entries, written by Kafka."""
-    return small_log(tools, tmp_path_factory.mktemp("indexes"))
+    path = tmp_path_factory.mktemp("indexes") / "wide-0"
+    path.mkdir()
+    with KafkaLog(tools, path, Opening(now_ms=T0 + 10**6)) as log:
+        for i in range(90):
+            first = T0 + 40 * i
+            held = tuple(r._replace(value=bytes(700), timestamp=first + 7 * (n % 3)) for n, r in enumerate(records(4, 4 * i)))
+            codec = ("none", "lz4", "none", "gzip")[i % 4]
+            log.append(Batch(held, codec, log_append_time=first + 30 if i % 7 == 0 else None).encode())
+    return path
 
 
 @pytest.fixture(scope="module")

@@ -67,24 +67,24 @@ def _zeros_batch(codec: str) -> bytes:
     return _modern(codec, _zeros(codec))
 
 
-def _old_wrapper(messages: int) -> bytes:
-    """A wrapper of magic 1 around very many minimal messages."""
-    one = Legacy([Record(0, 0, None, None)], 1).encode()
-    payload = gzip.compress(one * messages, 1)
-    wrapper = bytearray(Legacy([Record(messages, NOW_MS, None, payload)], 1).encode())
-    wrapper[17] = 1
+def _wrapper(payload: bytes, codec: str, magic: int, last_offset: int = 0) -> bytes:
+    wrapper = bytearray(Legacy([Record(last_offset, NOW_MS, None, payload)], magic).encode())
+    wrapper[17] = CODECS.index(codec)
     return reseal(bytes(wrapper))
 
 
-def _old_zeros(codec: str, magic: int, nested: bool = False) -> bytes:
-    """A wrapper of magic 0 or 1 around very many zeros, or around a wrapper of that kind."""
-    payload = _zeros(codec)
-    for _ in range(1 + nested):
-        wrapper = bytearray(Legacy([Record(0, NOW_MS, None, payload)], magic).encode())
-        wrapper[17] = CODECS.index(codec)
-        sealed = reseal(bytes(wrapper))
-        payload = compress(codec, sealed)
-    return sealed
+def _old_messages(count: int) -> bytes:
+    """A wrapper of magic 1 around very many minimal messages."""
+    return _wrapper(gzip.compress(Legacy([Record(0, 0, None, None)], 1).encode() * count, 1), "gzip", 1, count)
+
+
+def _old_zeros(codec: str, magic: int) -> bytes:
+    """A wrapper of magic 0 or 1 around very many zeros."""
+    return _wrapper(_zeros(codec), codec, magic)
+
+
+def _nested(codec: str) -> bytes:
+    return _wrapper(compress(codec, _old_zeros(codec, 1)), codec, 1)
 
 
 def _control(codec: str) -> bytes:
@@ -108,9 +108,9 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "records that are not there": lambda: _modern("gzip", gzip.compress(b"\x0c\0\0\0\1\1\0"), 2**31 - 1),
     "records that are not there, plain": lambda: _modern("none", b"\x0c\0\0\0\1\1\0", 2**31 - 1),
     "too many records": lambda: _modern("zstd", compress("zstd", b"\x0c\0\0\0\1\1\0" * 4_200_000), 4_200_000),
-    "too many old messages": lambda: _old_wrapper(1_050_000),
+    "too many old messages": lambda: _old_messages(1_050_000),
     **{f"zeros in {codec} of magic {magic}": partial(_old_zeros, codec, magic) for codec in CODECS[1:4] for magic in (0, 1)},
-    **{f"a wrapper in a wrapper of {codec}": partial(_old_zeros, codec, 1, nested=True) for codec in CODECS[1:4]},
+    **{f"a wrapper in a wrapper of {codec}": partial(_nested, codec) for codec in CODECS[1:4]},
     "a compressed control batch": lambda: _control("gzip"),
     "empty gzip members": _empty_members,
     "likely headers": _likely_headers,

@@ -95,14 +95,11 @@ class KafkaLog:
         for batch in batches:
             self.java.appendAsFollower(records.readableRecords(wrap(batch)), leader_epoch)
 
-    def append_as_leader(self, batch: bytes, leader_epoch: int = 0, origin: str = "CLIENT") -> int:
-        """Appends as a leader does, which sets offsets, timestamps and epoch; ``origin`` as ``AppendOrigin`` has it.
-
-        Returns the first offset.
-        """
+    def append_as_leader(self, batch: bytes, origin: str) -> None:
+        """Appends as a leader does, which sets offsets, timestamps and epoch; ``origin`` as ``AppendOrigin`` has it."""
         records = self.gateway.cls(self.gateway.named("MemoryRecords")).readableRecords(self._wrap(batch))
         kind = self.gateway.cls(self.gateway.named("AppendOrigin")).valueOf(origin)
-        return int(self.java.appendAsLeader(records, leader_epoch, kind).firstOffset())
+        self.java.appendAsLeader(records, 0, kind)
 
     def _wrap(self, batch: bytes) -> Any:
         return self.gateway.cls("java.nio.ByteBuffer").wrap(batch)
