@@ -19,7 +19,7 @@ from compaction.output.journal import JOURNAL
 from compaction.run.sizing import Sizes
 from tests.crash.surroundings import Ended, run
 from tests.damage.harm import reseal
-from tests.damage.valid_logs import ReadableFileSystem, look_at, valid_log, write_log
+from tests.damage.valid_logs import look_at, valid_log, write_log
 from tests.disk import Before, Operation, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.log.logs import NOW_MS as BUILT_MS
@@ -30,7 +30,7 @@ VALID = valid_log("none")
 PARTS = Sizes(slice_bytes=300, scan_bytes=600, shard_entries=20)
 
 
-def contents(log: Path) -> ReadableFileSystem:
+def contents(log: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in log.iterdir()}
 
 
@@ -110,7 +110,7 @@ def equal_sizes(log: Path) -> dict[bytes, bytes]:
     first = [(b"key-%03d" % key, b"one") for key in range(EQUAL_KEYS)]
     second = [(b"key-%03d" % key, b"two") for key in range(EQUAL_KEYS, 2 * EQUAL_KEYS)]
     third = [(b"key-%03d" % key, b"six") for key in range(EQUAL_KEYS)]
-    files: ReadableFileSystem = {}
+    files: dict[str, bytes] = {}
     for number, records in enumerate((first, second, third)):
         base = number * 100
         batch = Batch([Record(base + i, BUILT_MS - 10**6, key, value) for i, (key, value) in enumerate(records)])
