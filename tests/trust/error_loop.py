@@ -31,31 +31,17 @@ T = TypeVar("T")
 
 
 class Mode(enum.Enum):
-    """How operations fail: a single one, or all operations after it, too."""
+    """How operations fail: a text, the ``errno``, the operations (``None`` for all), and whether all later ones fail, too."""
 
-    ONCE = "one operation fails with EIO"
-    ONCE_FULL = "one operation fails with ENOSPC"
-    LATE = "one operation is carried out, and fails with EIO"
-    DEAD = "from one operation on all fail with EIO"
-    READ_ONLY = "from one operation on all that change something fail with EROFS"
-    FULL = "from one operation on all that take space fail with ENOSPC"
+    ONCE = "one operation fails with EIO", errno.EIO, None, False
+    ONCE_FULL = "one operation fails with ENOSPC", errno.ENOSPC, GROWS, False
+    LATE = "one operation is carried out, and fails with EIO", errno.EIO, CHANGES, False
+    DEAD = "from one operation on all fail with EIO", errno.EIO, None, True
+    READ_ONLY = "from one operation on all that change something fail with EROFS", errno.EROFS, CHANGES, True
+    FULL = "from one operation on all that take space fail with ENOSPC", errno.ENOSPC, GROWS, True
 
-    @property
-    def names(self) -> frozenset[str] | None:
-        """The operations that fail; ``None`` for all."""
-        if self in (Mode.ONCE_FULL, Mode.FULL):
-            return GROWS
-        return CHANGES if self in (Mode.LATE, Mode.READ_ONLY) else None
-
-    @property
-    def error(self) -> int:
-        """The ``errno``."""
-        return {Mode.ONCE_FULL: errno.ENOSPC, Mode.FULL: errno.ENOSPC, Mode.READ_ONLY: errno.EROFS}.get(self, errno.EIO)
-
-    @property
-    def lasts(self) -> bool:
-        """Whether later operations fail too."""
-        return self in (Mode.DEAD, Mode.READ_ONLY, Mode.FULL)
+    def __init__(self, text: str, error: int, names: frozenset[str] | None, lasts: bool) -> None:
+        self.text, self.error, self.names, self.lasts = text, error, names, lasts
 
 
 class Fault(NamedTuple):
@@ -72,7 +58,7 @@ class Fault(NamedTuple):
         return self.mode.names is None or operation.name in self.mode.names
 
     def __str__(self) -> str:
-        return f"{self.mode.value} ({self.at}" + (f", killed at {self.stop_at})" if self.stop_at is not None else ")")
+        return f"{self.mode.text} ({self.at}" + (f", killed at {self.stop_at})" if self.stop_at is not None else ")")
 
 
 class FailingFileSystem(WatchedFileSystem):

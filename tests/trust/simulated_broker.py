@@ -16,6 +16,7 @@ from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.indexes import read_txn_index
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import TRANSACTIONAL, RecordBatch
+from compaction.log.read_log import segment_bases
 from compaction.names import (
     CLEANED,
     CLEANER_OFFSETS,
@@ -106,17 +107,12 @@ def put_log(disk: FaultyFileSystem, number: int) -> History:
     return History(dict(records), aborted)
 
 
-def bases(disk: FaultyFileSystem, path: str = PATH) -> list[int]:
-    """The base offsets of the segments, ascending."""
-    return sorted(int(name[:20]) for name in disk.listdir(path) if name.endswith(LOG) and name[:20].isdigit())
-
-
 def served(disk: FaultyFileSystem, path: str = PATH) -> tuple[dict[int, tuple[bytes | None, bytes | None]], frozenset[int]]:
     """What a reader of the log gets, by offset, control records left out; and the offsets that transaction indexes call
     aborted, as a reader of committed records learns of them."""
     found: dict[int, tuple[bytes | None, bytes | None]] = {}
     aborted: set[int] = set()
-    here = bases(disk, path)
+    here = segment_bases(disk, path)
     for base, end in zip(here, [*here[1:], 2**63], strict=True):
         ranges = []
         if segment_file(base, TXNINDEX) in disk.listdir(path):
@@ -153,7 +149,7 @@ class Broker:
     def start(self) -> None:
         """Load the log into memory; the active segment is kept open."""
         start_broker(self._files, PATH)
-        self._bases = bases(self._files.disk)
+        self._bases = segment_bases(self._files.disk, PATH)
         self._active = self._files.disk.inode(join(PATH, segment_file(self._bases[-1], LOG)))
         batches = list(iter_batches(self._active.data, torn_tail=True))
         self._end = batches[-1].last_offset + 1 if batches else self._bases[-1]
