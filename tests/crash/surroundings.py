@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 from unittest.mock import patch
 
@@ -81,40 +83,38 @@ def only_the_subject_failed(ended: Ended, log_dir: Path, before: object, message
 
 
 class Disturbed(LocalPasses):
-    """Passes with hooks: ``before_scan``, ``before_rewrite`` and ``after_rewrite`` are called."""
+    """Passes that call ``before_scan``, ``before_rewrite`` and ``after_rewrite`` of ``events``."""
 
-    events: dict[str, Callable[[], None]] = {}
+    def __init__(self, events: Mapping[str, Callable[[], None]]) -> None:
+        super().__init__()
+        self._events = events
 
     def shuffle(self, job: Job, *args: Any, **options: Any) -> Any:
-        if job.name == "pass 1":
-            self.events.get("before_scan", lambda: None)()
+        self._call("before_scan", job.name == "pass 1")
         return super().shuffle(job, *args, **options)
 
     def run(self, job: Job, *args: Any) -> Any:
-        if job.name != "pass 2":
-            return super().run(job, *args)
-        self.events.get("before_rewrite", lambda: None)()
+        self._call("before_rewrite", job.name == "pass 2")
         done = super().run(job, *args)
-        self.events.get("after_rewrite", lambda: None)()
+        self._call("after_rewrite", job.name == "pass 2")
         return done
+
+    def _call(self, event: str, due: bool) -> None:
+        if due and event in self._events:
+            self._events[event]()
 
 
 def run(
     log_dir: Path,
     *options: object,
-    events: dict[str, Callable[[], None]] | None = None,
+    events: Mapping[str, Callable[[], None]] = MappingProxyType({}),
     files: DiskFileSystem | None = None,
     sizes: Sizes | None = None,
 ) -> Ended:
     """``jobs/compact.py`` without Spark; all file access is through ``files``."""
 
-    class Passes(Disturbed):
-        pass
-
-    Passes.events = events or {}
-
     def carried_out(_: EngineChoice, request: CompactionRequest) -> RunReport:
-        return clean_logs(Passes, request, Environment(files, sizes))
+        return clean_logs(partial(Disturbed, events), request, Environment(files, sizes))
 
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
