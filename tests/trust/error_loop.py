@@ -95,19 +95,6 @@ class FailingFileSystem(WatchedFileSystem):
             file.data = file.data[: before + (len(file.data) - before) // 2]
 
 
-class Finding(NamedTuple):
-    """A violation, and how to reproduce it."""
-
-    kind: str
-    fault: Fault
-    operation: str
-    state: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.fault} {self.operation}: {self.state}: {self.problem}"
-
-
 @cache
 def faults(kind: Kind) -> list[Fault]:
     """Every fault of every operation of a run."""
@@ -128,21 +115,21 @@ class Search:
         self.ends: Counter[str] = Counter()
         self._seen: set[frozenset[tuple[str, str, bytes]]] = set()
 
-    def look(self, fault: Fault) -> Iterator[Finding]:
-        """Try one fault, then the same fault with a kill after it."""
+    def look(self, fault: Fault) -> Iterator[str]:
+        """Try one fault, then the same fault with a kill after it; the violations, and how to reproduce them."""
         operations, disk, ended = self._run(fault)
-        at = str(operations[fault.at]) if fault.at < len(operations) else "-"
+        tried = f"{self.kind.name}: {fault} {operations[fault.at] if fault.at < len(operations) else '-'}"
         self.ends[f"exit code {ended.code}" if ended is not None else "killed"] += 1
         states = list(self._states(fault, disk))
         if ended is not None:
             for problem in (*([ended.reason] if ended.code < 0 else []), *after_run(self.kind, ended, disk)):
-                yield Finding(self.kind.name, fault, at, f"ended with {ended.code} ({ended.reason})", problem)
+                yield f"{tried}: ended with {ended.code} ({ended.reason}): {problem}"
         if fault.stop_at is None and len(operations) > fault.at + 1:
             killed = fault._replace(stop_at=random.Random(fault.at).randrange(fault.at + 1, len(operations)))
             states += self._states(killed, self._run(killed)[1])
         for name, state in states:
             for problem in (*after_broker(self.kind, state.clone()), *after_next_run(self.kind, state)):
-                yield Finding(self.kind.name, fault, at, name, problem)
+                yield f"{tried}: {name}: {problem}"
 
     def states_after(self, fault: Fault) -> list[tuple[str, FaultyFileSystem]]:
         """The states that the next process may find after one fault."""
@@ -179,7 +166,7 @@ def _search(kind: Kind) -> Search:
 def look(case: tuple[Kind, Fault]) -> list[str]:
     """The violations by one fault in a kind of run. States that this process has checked are not checked again."""
     kind, fault = case
-    return [str(finding) for finding in _search(kind).look(fault)]
+    return list(_search(kind).look(fault))
 
 
 def sample(every: list[Fault], count: int) -> list[Fault]:

@@ -25,7 +25,7 @@ _MANY = 10
 
 def violations(kind: Kind, count: int) -> list[str]:
     search = Search(kind)
-    return [str(finding) for fault in sample(faults(kind), count) for finding in search.look(fault)]
+    return [finding for fault in sample(faults(kind), count) for finding in search.look(fault)]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=_NAMES)
@@ -76,7 +76,7 @@ def test_a_failure_of_each_operation_of_a_kind(
     found = [each.number for before, each in pairwise(operations(kind)) if fails(before, each)]
     search = Search(kind)
     assert len(found) == count
-    assert [str(finding) for at in found for finding in search.look(Fault(mode, at))] == []
+    assert [finding for at in found for finding in search.look(Fault(mode, at))] == []
 
 
 def test_a_journal_without_its_outputs_never_takes_a_source_for_one() -> None:
