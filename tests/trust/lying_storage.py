@@ -40,7 +40,7 @@ from compaction.names import DELETED, LEADER_EPOCHS, LOG, META_PROPERTIES
 from compaction.output.journal import JOURNAL
 from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
 from tests.log.broker_model import start_broker
-from tests.trust.checks import Tree, difference, tree, undisturbed
+from tests.trust.checks import Tree, below, difference, tree, undisturbed
 from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path, operations
 
 T = TypeVar("T")
@@ -293,8 +293,7 @@ def _judge(kind: Kind, ended: Ended, disk: FaultyFileSystem, fs: LyingFileSystem
     harm, found = fs.harm, tree(disk, deleted=False)
     wanted: Tree = {path: data for path, data in undisturbed(kind).end.items() if not path.endswith(DELETED)}
     if ended.code != 0:
-        done = [log_path(topic, kind.output_dir or LOG_DIR) + "/" for topic, how in ended.statuses.items() if how != "failed"]
-        wanted, found = _below(wanted, done), _below(found, done)
+        wanted, found = (below(files, *_done(kind, ended)) for files in (wanted, found))
     if found == wanted:
         return (Outcome.NOTICED if ended.code else Outcome.HARMLESS), ""
     harmed = {path for path in wanted.keys() | found.keys() if _is_harmed(path, disk, harm)}
@@ -319,8 +318,9 @@ def _left_alone(kind: Kind) -> frozenset[str]:
     return frozenset(path for path in disk.paths() if numbers.get(path) == disk.inode(path).number)
 
 
-def _below(files: Tree, directories: list[str]) -> Tree:
-    return {path: data for path, data in files.items() if path.startswith(tuple(directories))} if directories else {}
+def _done(kind: Kind, ended: Ended) -> list[str]:
+    """The logs that are reported as cleaned."""
+    return [log_path(topic, kind.output_dir or LOG_DIR) for topic, status in ended.statuses.items() if status != "failed"]
 
 
 def _is_harmed(path: str, disk: FaultyFileSystem, harm: Harm) -> bool:
@@ -344,12 +344,10 @@ def _is_as_if(kind: Kind, ended: Ended, found: Tree, harm: Harm) -> bool:
     for path in harm.looked:
         _put(disk, path, harm.always[path])
     always = kind.run(disk)
-    same = {name: status for name, status in ended.statuses.items() if status != "failed"}
     if ended.code == 0 and always.code != 0:
         return False
     other = tree(disk, deleted=False)
-    done = [log_path(topic, kind.output_dir or LOG_DIR) + "/" for topic in same]
-    other = other if ended.code == 0 else _below(other, done)
+    other = other if ended.code == 0 else below(other, *_done(kind, ended))
     names = (other.keys() | found.keys()) - harm.always.keys()
     return all(other.get(name) == found.get(name) for name in names)
 
