@@ -42,6 +42,7 @@ from compaction.run import waves
 from tests.crash.surroundings import StoppingFiles, forked, kill_this_process, run, run_in_order
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.jvm import executor_options, spark_variables
+from tests.trust.checks import difference
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("none", "zstd", "lz4", "mixed", "transactions", "v1-gzip")
@@ -70,8 +71,6 @@ _SOON_S = (0.001, 0.01, 0.1)
 _FIXED, _THEN = 20, (0, 2, 9, 40)
 _TIMEOUT_S = 300
 
-Contents = dict[str, dict[str, tuple[bytes, int, int]]]
-
 
 def write_logs(log_dir: Path) -> None:
     """Six logs of many small segments, which make many groups to write and to swap."""
@@ -79,22 +78,18 @@ def write_logs(log_dir: Path) -> None:
         write_log(log_dir / f"topic{number}-{number}", valid_log(kind, SEGMENTS).files)
 
 
-def contents(log_dir: Path) -> Contents:
-    """All files of a log directory but the lock; checkpoint entries in sorted order."""
-    found = {path.name: look_at(path) for path in sorted(log_dir.iterdir()) if path.is_dir()}
-    names = sorted(path.name for path in log_dir.iterdir() if path.is_file() and path.name != LOCK)
-    entries = sorted((log_dir / CLEANER_OFFSETS).read_bytes().splitlines()) if CLEANER_OFFSETS in names else []
-    return {**found, "files": dict.fromkeys(names, (b"", 0, 0)), "checkpoint": {"": (b"\n".join(entries), 0, 0)}}
-
-
-def difference(found: Contents, expected: Contents) -> str:
-    """The first file that differs; empty if none does."""
-    for directory in sorted({*found, *expected}):
-        ours, theirs = found.get(directory, {}), expected.get(directory, {})
-        for name in sorted({*ours, *theirs}):
-            if ours.get(name) != theirs.get(name):
-                return f"{directory}/{name}: {str(ours.get(name))[:300]}, expected {str(theirs.get(name))[:300]}"
-    return ""
+def contents(log_dir: Path) -> dict[str, object]:
+    """All files of a log directory but the lock: of logs as they are, others by name; checkpoint entries in sorted order."""
+    found: dict[str, object] = {}
+    for path in log_dir.iterdir():
+        if path.is_dir():
+            found[path.name] = "a directory"
+            found.update({f"{path.name}/{name}": state for name, state in look_at(path).items()})
+        elif path.name == CLEANER_OFFSETS:
+            found[path.name] = sorted(path.read_bytes().splitlines())
+        elif path.name != LOCK:
+            found[path.name] = "a file"
+    return found
 
 
 def begun(log_dir: Path, moment: str) -> bool:
@@ -142,7 +137,7 @@ def kill_chains(runs: Runs, chains: Chains) -> Counter[str]:
             log_dir = place / f"chain-{number}" / "logs"
             shutil.copytree(place / "template", log_dir)
             killed = list(runs.chain(number, log_dir))
-            if problem := runs.finish(log_dir) or difference(contents(log_dir), expected):
+            if problem := runs.finish(log_dir) or difference(expected, contents(log_dir)):
                 raise AssertionError(f"after {killed}: {problem}")
             done.update(each for victims in killed for each in victims)
             # of what was killed, orphans may still write
