@@ -13,7 +13,7 @@ import pytest
 from compaction.errors import UnforeseenError
 from tests.conformance import fuzz
 from tests.conformance.growing_logs import GrowingLogs
-from tests.crash import kill, kill_driver, snapshots
+from tests.crash import kill, snapshots
 from tests.damage import fuzz as damage
 from tests.files.layouts import exchanged_uploads
 from tests.policies import evenings
@@ -95,9 +95,9 @@ PLANTED: Mapping[str, Plant] = {
     "damage": lambda patch: patch.setattr(damage, "walk", reads_badly),
     "threads": lambda patch: patch.setattr(threads, "differences", lambda *_: ["a record is lost"]),
     "repeated tasks": lambda patch: patch.setattr(searches, "problems_of", lambda _: ["a record is lost"]),
-    "killed drivers": lambda patch: patch.setattr(kill_driver, "run_kills", lost),
+    "killed drivers": lambda patch: patch.setattr(kill, "kill_chains", lost),
     "snapshots": lambda patch: patch.setattr(snapshots, "check_snapshots", lost),
-    "kills": lambda patch: patch.setattr(kill, "run", lost),
+    "kills": lambda patch: patch.setattr(kill, "kill_chains", lost),
     "dumps": prints_badly,
     "query sequences": answers_badly,
     "incremental copies": copies_badly,
