@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -125,15 +124,6 @@ def test_a_copy_of_an_output_is_read(any_bucket: Bucket, sample: Path) -> None:
     turned(any_bucket, key)
     report = run("--log-dir", any_bucket.address("copy"), "--dry-run", *COMPACT)
     assert [log.name for log in report.logs if log.status is LogStatus.FAILED] == ["orders-0"]
-
-
-def test_an_output_with_a_manifest_of_format_1_is_still_read(any_bucket: Bucket, sample: Path) -> None:
-    run("--log-dir", sample, "--output-dir", any_bucket.address("out"), "--topic", "orders")
-    expected = figures(run("--log-dir", any_bucket.address("out"), "--dry-run", *COMPACT))
-    files = json.loads(any_bucket.get(f"out/{MANIFEST}"))["files"]
-    old = [{name: value for name, value in each.items() if name != "xxh3_128"} for each in files]
-    any_bucket.put(f"out/{MANIFEST}", json.dumps({"format": 1, "files": old}).encode())
-    assert figures(run("--log-dir", any_bucket.address("out"), "--dry-run", *COMPACT)) == expected
 
 
 def test_late_uploads_after_ctrl_c_are_refused_as_input_and_do_not_disturb_the_next_run(
