@@ -23,7 +23,7 @@ from tests.kafka.gateway import Gateway
 from tests.kafka.jars import REFERENCE
 from tests.kafka.log import Opening
 from tests.local_job import clean_locally
-from tests.log.settings.test_kafka_version import settings_in
+from tests.log.settings.guesses import known, settings_of
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -98,8 +98,8 @@ def test_a_broker_of_the_version_serves_what_its_own_cleaner_would_have_left(
         with Broker(kafkas, version=version) as broker:
             write(Clients(gateway, broker.bootstrap), topics)
         # a broker with a ZooKeeper has no metadata log
-        known = NEWEST if judge.release < (3, 3) else version.rpartition(".")[0]
-        assert {each.kafka.version for each in settings_in(kafkas)} == {known}
+        expected = NEWEST if judge.release < (3, 3) else version.rpartition(".")[0]
+        assert {known(each).kafka.version for each in settings_of(kafkas).values()} == {expected}
         ours = copied(kafkas, "ours")
         newest_ms = max(file.stat().st_mtime_ns for file in kafkas.rglob("*.log")) // 10**6
         ends: dict[str, int] = {}

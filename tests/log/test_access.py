@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from compaction.errors import LockedError, UsageError
+from compaction.errors import LockedError, StorageError, UsageError
+from compaction.files.durable import run_alone
 from compaction.files.local import LocalFileSystem
-from compaction.log.access import NO_OWNER, Purpose, access, is_claim, require_still_unlocked
+from compaction.log import access as mounts
+from compaction.log.access import NO_OWNER, Claim, Identity, Owner, Purpose, access, is_claim, require_still_unlocked
 from compaction.names import LOCK
+from compaction.output.swap import replace_segments
 from tests.crash.surroundings import small_disk
 from tests.files.test_lock import held_elsewhere, try_elsewhere
+from tests.output.test_swap import END, HERE, LOG_DIR, PLAIN, dirty_log, everything, write_cleaned
 
 FS = LocalFileSystem()
 
@@ -95,3 +101,157 @@ def test_all_locks_are_released_if_one_cannot_be_taken(tmp_path: Path) -> None:
             pass
     assert try_elsewhere(tmp_path / "one") == "free\n"
     assert names(tmp_path / "one") == [LOCK]
+
+
+FS = LocalFileSystem()
+
+
+def claims(log_dir: Path) -> list[str]:
+    return sorted(path.name for path in log_dir.iterdir() if is_claim(path.name))
+
+
+def test_a_claim_is_removed_when_its_run_ends(tmp_path: Path) -> None:
+    claim = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    claim.require()
+    assert claims(tmp_path) == [".compaction-run.00000001"]
+    claim.release()
+    assert claims(tmp_path) == []
+
+
+def test_a_second_run_fails_if_the_first_may_be_active(tmp_path: Path) -> None:
+    first = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    with pytest.raises(LockedError, match=rf"claimed by another run \(process {os.getpid()} on .*remove .*00000001"):
+        Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    first.require()
+
+
+def test_a_run_that_was_superseded_fails_before_its_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    monkeypatch.setattr(Identity, "is_over", lambda *_: True)
+    second = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    with pytest.raises(StorageError, match="another run has taken over this log directory"):
+        first.require()
+    first.release()
+    second.require()
+    assert claims(tmp_path) == [".compaction-run.00000002"]
+
+
+def test_a_removed_claim_is_not_valid(tmp_path: Path) -> None:
+    claim = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    (tmp_path / claims(tmp_path)[0]).unlink()
+    with pytest.raises(StorageError, match="taken over"):
+        claim.require()
+
+
+def test_the_claim_of_a_killed_run_of_this_machine_is_superseded(tmp_path: Path) -> None:
+    over = replace(Identity.of_this_process(), started="before", token="of another")
+    (tmp_path / ".compaction-run.00000007").write_text(json.dumps(asdict(over)))
+    claim = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    claim.require()
+    assert claims(tmp_path) == [".compaction-run.00000008"]
+
+
+def test_a_live_process_of_this_machine_has_not_ended(tmp_path: Path) -> None:
+    assert not Identity.of_this_process().is_over(str(tmp_path))
+
+
+def test_a_run_of_another_boot_has_ended_only_on_a_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a shared disk it may be a live run of another machine."""
+    other = replace(Identity.of_this_process(), boot="another kernel's")
+    assert other.is_over(str(tmp_path))
+    monkeypatch.setattr("compaction.log.access.is_local", lambda _: False)
+    assert not other.is_over(str(tmp_path))
+
+
+@pytest.mark.parametrize("length", [0, 1, 11, 40, -1])
+@pytest.mark.parametrize("zeros", [0, 60])
+def test_a_claim_that_its_run_cannot_have_written_to_the_end_holds_up_nobody(tmp_path: Path, length: int, zeros: int) -> None:
+    """It is left by a disk that lies and loses power. The run that made it does not go on with it, either."""
+    own = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    path = tmp_path / claims(tmp_path)[0]
+    path.write_bytes(path.read_bytes()[:length] + bytes(zeros))
+    with pytest.raises(StorageError, match="taken over"):
+        own.require()
+    claim = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    claim.require()
+    assert claims(tmp_path) == [".compaction-run.00000002"]
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", "claim", '{"token": 1}', '{"token": "a"}', '{"taken": "'])
+def test_a_malformed_claim_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".compaction-run.00000003").write_text(text)
+    with pytest.raises(LockedError, match=r"00000003: the claim of another run is malformed; .*remove it"):
+        Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    assert claims(tmp_path) == [".compaction-run.00000003"]
+
+
+def test_a_claim_number_is_granted_once(tmp_path: Path) -> None:
+    assert FS.link_new(str(tmp_path / ".compaction-run.00000001"), b"{}", str(tmp_path))
+    assert not FS.link_new(str(tmp_path / ".compaction-run.00000001"), b"other", str(tmp_path))
+    assert (tmp_path / ".compaction-run.00000001").read_bytes() == b"{}"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+class TakenOver(Owner):
+    """A claim that another run supersedes after a number of checks."""
+
+    token = "this run's"
+
+    def __init__(self, checks: int) -> None:
+        self._checks = checks
+
+    def require(self) -> None:
+        if not self._checks:
+            raise StorageError("another run has taken over this log directory", path=LOG_DIR)
+        self._checks -= 1
+
+
+@pytest.mark.parametrize("checks", [0, 1, 2, 3])
+def test_a_swap_checks_its_claim_before_each_group_and_at_its_end(checks: int) -> None:
+    fs = dirty_log()
+    before = everything(fs)
+    groups = write_cleaned(fs, PLAIN)
+    with pytest.raises(StorageError, match="taken over"):
+        run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END, owner=TakenOver(checks)))
+    renamed = [line for line in fs.log if line.startswith("rename") and line.endswith(".log.swap")]
+    assert len(renamed) == max(0, checks - 1)
+    if not checks:
+        assert everything(fs) == before
+    assert fs.read_bytes(f"{LOG_DIR}/cleaner-offset-checkpoint") == before["cleaner-offset-checkpoint"]
+
+
+MOUNTS = [
+    "21 1 {device} / / rw - ext4 /dev/vda rw",
+    "22 21 0:99 / /srv/with\\040space rw - nfs4 server:/ rw",
+    "23 21 {device} /part /var/lib/kafka rw - ext4 /dev/vda rw",
+]
+
+
+def of(path: Path, *lines: str) -> list[str]:
+    """The kernel's lines, with the device of ``path``."""
+    device = path.stat().st_dev
+    return [line.format(device=f"{os.major(device)}:{os.minor(device)}") for line in lines]
+
+
+def test_mount_points_are_listed_with_their_escapes_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounts, "_mounts", lambda: of(tmp_path, *MOUNTS))
+    assert mounts.mount_points() == {"/", "/srv/with space", "/var/lib/kafka"}
+
+
+@pytest.mark.parametrize(("kinds", "local"), [(["ext4"], True), (["nfs4"], False), (["ext4", "nfs4"], False), ([], False)])
+def test_a_disk_is_local_only_if_all_its_mounts_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: list[str], local: bool
+) -> None:
+    lines = [f"21 1 {{device}} / /{kind} rw shared:1 - {kind} x rw" for kind in kinds]
+    monkeypatch.setattr(mounts, "_mounts", lambda: of(tmp_path, *lines))
+    assert mounts.is_local(str(tmp_path)) is local
+
+
+def test_a_missing_path_is_not_known_to_be_local(tmp_path: Path) -> None:
+    assert not mounts.is_local(str(tmp_path / "missing"))
+
+
+def test_a_bind_mount_on_the_same_disk_is_a_mount_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounts, "_mounts", lambda: of(tmp_path, f"23 21 {{device}} /part {tmp_path} rw - ext4 /dev/vda rw"))
+    assert mounts.is_mount_point(str(tmp_path))
+    assert not mounts.is_mount_point(str(tmp_path.parent))

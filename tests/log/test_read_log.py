@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from compaction.config.entries import LONG_MAX
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, StorageError
 from compaction.files.filesystem import join
+from compaction.files.local import LocalFileSystem
+from compaction.files.overlay import OverlayFileSystem
 from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from compaction.log.checkpoint_store import Checkpoints
-from compaction.log.read_log import ReadOptions, read_log
+from compaction.log.read_log import (
+    ByteRange,
+    ReadOptions,
+    cut_segment,
+    has_changed,
+    read_log,
+    read_segments,
+    require_same_indexes,
+    require_unchanged,
+)
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition, segment_file
 from compaction.rules.log_view import AbortedTxn, LogView
 from tests.disk import FaultyFileSystem
@@ -309,3 +323,152 @@ def test_a_snapshot_is_read_again_if_it_is_malformed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(FaultyFileSystem, "read_bytes", wrong_once)
     assert producers_of(read(fs)) == {2: (10, -1), 4: (12, 12), 8: (9, -1)}
     assert len(reads) > 1
+
+
+FS = LocalFileSystem()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A log of two segments."""
+    made = Path(location(str(tmp_path)).path)
+    made.mkdir()
+    for segment in (data_segment(0, [5, 10]), data_segment(100, [105])):
+        segment.put(FS, str(made))
+    return made
+
+
+def view_of(path: Path) -> LogView:
+    log_dir = str(path.parent)
+    return read_log(FS, location(log_dir), Checkpoints(log_dir), ReadOptions(NOW_MS))
+
+
+def truncate(log: Path) -> None:
+    os.truncate(log, 10)
+
+
+def touch(log: Path) -> None:
+    os.utime(log, ns=(1, 1))
+
+
+def exchange(log: Path) -> None:
+    """By a file of the same bytes and modification time."""
+    copy, found = log.with_suffix(".copy"), log.stat()
+    copy.write_bytes(log.read_bytes())
+    os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
+    copy.rename(log)
+
+
+CHANGES: list[Callable[[Path], object]] = [truncate, touch, exchange, Path.unlink]
+
+
+def test_a_log_that_was_not_written_to_has_not_changed(path: Path) -> None:
+    view = view_of(path)
+    assert not has_changed(FS, view)
+    require_unchanged(FS, FS, str(path), view.segments)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_changed_segment_is_detected(path: Path, change: Callable[[Path], object]) -> None:
+    view = view_of(path)
+    change(path / segment_file(0, LOG))
+    assert has_changed(FS, view)
+    with pytest.raises(StorageError, match=r"0{20}\.log: segment has changed since it was read; the log is unchanged"):
+        require_unchanged(FS, FS, str(path), view.segments)
+
+
+def test_a_new_segment_and_a_removed_log_are_changes(path: Path) -> None:
+    view = view_of(path)
+    data_segment(200, [200]).put(FS, str(path))
+    assert has_changed(FS, view)
+    path.rename(path.with_name("orders-1"))
+    assert has_changed(FS, view)
+
+
+def test_a_renamed_segment_is_followed_through_an_overlay_to_the_disk(path: Path) -> None:
+    view, overlay = view_of(path), OverlayFileSystem(FS)
+    overlay.rename(str(path / segment_file(0, LOG)), str(path / segment_file(0, LOG, ".swap")))
+    overlay.rename(str(path / segment_file(0, LOG, ".swap")), str(path / segment_file(0, LOG)))
+    require_unchanged(overlay, FS, str(path), view.segments)
+    touch(path / segment_file(0, LOG))
+    with pytest.raises(StorageError, match="segment has changed"):
+        require_unchanged(overlay, FS, str(path), view.segments)
+
+
+@pytest.mark.parametrize(("base", "kind"), [(0, TIMEINDEX), (100, TIMEINDEX)])
+def test_a_copied_index_with_as_many_other_entries_is_refused(path: Path, base: int, kind: str) -> None:
+    """As when the disk returns zeros for a page between the plan and the copy: the index of the last segment is valid then."""
+    segments = view_of(path).segments
+    require_same_indexes(FS, str(path), segments)
+    index = path / segment_file(base, kind)
+    assert any(index.read_bytes())
+    index.write_bytes(bytes(index.stat().st_size))
+    with pytest.raises(StorageError, match="indexes have changed since they were read"):
+        require_same_indexes(FS, str(path), segments)
+
+
+PATH = location("/logs").path
+OFFSETS = range(100, 1100)
+
+
+@pytest.fixture
+def fs() -> FaultyFileSystem:
+    """A segment of a thousand batches with an index entry for every few of them."""
+    made = FaultyFileSystem()
+    made.mkdir(PATH)
+    data_segment(100, OFFSETS, interval=500).put(made, PATH)
+    return made
+
+
+def cut(fs: FaultyFileSystem, target_bytes: int) -> tuple[ByteRange, ...]:
+    segment = read_segments(fs, PATH)[0]
+    return cut_segment(fs, PATH, segment, target_bytes)
+
+
+@pytest.mark.parametrize("target_bytes", [1_000, 10_000, 50_000, 10**9])
+def test_the_ranges_cover_the_segment_at_batch_boundaries(fs: FaultyFileSystem, target_bytes: int) -> None:
+    ranges = cut(fs, target_bytes)
+    data = fs.read_bytes(join(PATH, segment_file(100, LOG)))
+    assert [each.start for each in ranges] == [0, *(each.end for each in ranges[:-1])]
+    assert [each.first_offset for each in ranges] == [100, *(each.end_offset for each in ranges[:-1])]
+    assert (ranges[-1].end, ranges[-1].end_offset) == (len(data), 1100)
+    assert all(int.from_bytes(data[each.start : each.start + 8], "big") == each.first_offset for each in ranges)
+    assert (len(ranges) > 1) == (target_bytes < len(data))
+
+
+def test_a_segment_slightly_larger_than_the_target_is_one_range(fs: FaultyFileSystem) -> None:
+    assert len(cut(fs, len(fs.read_bytes(join(PATH, segment_file(100, LOG)))) * 3 // 4)) == 1
+
+
+@pytest.mark.parametrize("entry", ["other offset", "other position", "past the end"])
+def test_an_index_entry_without_its_batch_is_not_a_boundary(fs: FaultyFileSystem, entry: str) -> None:
+    name = join(PATH, segment_file(100, INDEX))
+    segment = read_segments(fs, PATH)[0]
+    index = bytearray(fs.read_bytes(name))
+    for at in range(0, len(index), 8):
+        if entry == "other offset":
+            index[at + 3] ^= 1
+        elif entry == "other position":
+            index[at + 7] ^= 1
+        else:
+            index[at + 4 : at + 8] = (segment.size_bytes - 10 + at).to_bytes(4, "big")
+    fs.put(name, bytes(index))
+    assert cut_segment(fs, PATH, segment, 10_000) == (ByteRange(0, segment.size_bytes, 100, 1100),)
+
+
+def test_a_batch_with_an_invalid_checksum_is_not_a_boundary(fs: FaultyFileSystem) -> None:
+    segment = read_segments(fs, PATH)[0]
+    before = cut_segment(fs, PATH, segment, 10_000)
+    name = join(PATH, segment_file(100, LOG))
+    data = bytearray(fs.read_bytes(name))
+    data[before[1].start + 60] ^= 1
+    fs.put(name, bytes(data))
+    after = cut_segment(fs, PATH, segment, 10_000)
+    assert before[1].start not in [each.start for each in after]
+    assert len(after) == len(before) - 1
+
+
+def test_a_missing_index_gives_one_range(fs: FaultyFileSystem) -> None:
+    segment = read_segments(fs, PATH)[0]
+    fs.unlink(join(PATH, segment_file(100, INDEX)))
+    assert len(cut_segment(fs, PATH, replace(segment, index_bytes=0), 10_000)) == 1
