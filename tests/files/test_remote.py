@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from compaction.files.contents import view
 from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem, file_system
 from compaction.files.object_output import OutputFileSystem
-from compaction.files.object_store import ObjectFile, ObjectOutput, read_whole
+from compaction.files.object_store import ObjectFile, ObjectOutput, read_whole, remote_errors
 from compaction.files.overlay import OverlayFileSystem
 from compaction.files.remote import RemoteFileSystem, open_sequential
 from compaction.files.segment_file import SegmentReader
@@ -29,7 +31,7 @@ from compaction.files.uri import parse_uri
 from compaction.log.discover import check_log_dirs
 from compaction.log.read_log import read_segments
 from compaction.recovery.recover import recover_log
-from tests.files.remote_places import PLACE, bucket, log
+from tests.files.remote_places import PLACE, TaggingStore, bucket, log, serve
 from tests.log.logs import location
 
 __all__ = ["bucket", "log"]
@@ -152,46 +154,6 @@ def test_files_are_copied_between_disk_and_store(bucket: Path, tmp_path: Path) -
         MixedFileSystem().copy(f"{PLACE}/nothing", str(tmp_path / "there"))
 
 
-class Turned:
-    """The differences of the client of gs: from others, over a local file system."""
-
-    type_name = "gcs"
-
-    def __init__(self, opened: list[bool]) -> None:
-        self._disk, self._opened = fs.LocalFileSystem(), opened
-
-    def open_input_file(self, key: str) -> FileOf:
-        return FileOf(self._disk.open_input_file(key), self._opened)
-
-    def open_input_stream(self, key: str, compression: str | None = "detect") -> Any:
-        stream = self._disk.open_input_stream(key, compression=compression)
-        if self._opened and not self._opened.pop(0):
-            raise OSError("google::cloud::Status(PERMISSION_DENIED: no)")
-        return stream
-
-    def delete_dir(self, key: str) -> None:
-        raise OSError(f"No such directory: {key}")
-
-
-class FileOf:
-    """A file that is opened when it is looked at; ``opened`` says of each try whether it succeeds."""
-
-    def __init__(self, file: Any, opened: list[bool]) -> None:
-        self._file, self._opened = file, opened
-
-    @property
-    def closed(self) -> bool:
-        return bool(self._opened) and not self._opened.pop(0)
-
-    def size(self) -> int:
-        size: int = self._file.size()
-        return size
-
-    def read_at(self, length: int, start: int) -> bytes:
-        data: bytes = self._file.read_at(length, start)
-        return data
-
-
 @pytest.mark.parametrize(
     ("opened", "told"),
     [
@@ -204,7 +166,7 @@ def test_a_file_that_the_client_could_not_open_is_retried_or_an_error(
     bucket: Path, monkeypatch: pytest.MonkeyPatch, opened: list[bool], told: str
 ) -> None:
     path = _put(bucket, "object", b"0123456789")
-    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(Turned(opened), str(bucket)))
+    serve(monkeypatch, bucket, TaggingStore("gcs", opened))
     file = ObjectFile(path)
     if told:
         with pytest.raises(StorageError, match=told):
@@ -216,25 +178,15 @@ def test_a_file_that_the_client_could_not_open_is_retried_or_an_error(
 
 def test_removing_a_missing_directory_is_no_error(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     OutputFileSystem().remove_tree(f"{PLACE}/nothing")
-    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(Turned([]), str(bucket)))
-    monkeypatch.setattr(object_store, "_clients", {})
+    serve(monkeypatch, bucket, TaggingStore("gcs"))
     OutputFileSystem().remove_tree(f"{PLACE}/nothing")
 
 
 @pytest.mark.parametrize("field", ["ETag", "etag"])
 def test_the_etag_is_found_under_any_spelling(bucket: Path, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
-    class File:
-        """A file that knows its object's fields."""
-
-        closed = False
-
-        def metadata(self) -> dict[str, bytes]:
-            return {"Content-Type": b"x", field: b'"abc"'}
-
-    store = Turned([])
-    monkeypatch.setattr(store, "open_input_file", lambda *_: File())
-    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(store, str(bucket)))
-    assert ObjectFile(f"{PLACE}/object").etag() == "abc"
+    path = _put(bucket, "object", b"0123456789")
+    serve(monkeypatch, bucket, TaggingStore(tag_field=field))
+    assert ObjectFile(path).etag() == hashlib.md5(b"0123456789", usedforsecurity=False).hexdigest()
 
 
 def test_file_names_never_enable_compression(bucket: Path) -> None:
@@ -341,3 +293,53 @@ def test_a_dead_endpoint_is_an_error_within_seconds() -> None:
         with pytest.raises(StorageError, match="cannot reach the store: .*check URI, region and network"):
             object_store.require_store(address)
     assert time.monotonic() - began < 10
+
+
+@dataclass
+class OnlyMarked:
+    """A store of files by path and size; a non-recursive listing has no directories without marker objects."""
+
+    files: dict[str, int]
+    type_name: str = "gcs"
+
+    def get_file_info(self, selector: Any) -> list[Any]:
+        """All files below a directory, or those directly in it."""
+        below = {path: size for path, size in self.files.items() if path.startswith(f"{selector.base_dir}/")}
+        if not below:
+            raise OSError(f"No such file or directory '{selector.base_dir}'")
+        start = len(selector.base_dir) + 1
+        listed = [path for path in below if selector.recursive or "/" not in path[start:]]
+        return [fs.FileInfo(path, fs.FileType.File, size=below[path], mtime_ns=5) for path in listed]
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> OnlyMarked:
+    made = OnlyMarked({"bucket/in/meta.properties": 7, "bucket/in/orders-0/0.log": 10, "bucket/in/orders-0/0.index": 8})
+    monkeypatch.setattr(object_store, "located", lambda path: (made, path.removeprefix("gs://")))
+    return made
+
+
+def test_directories_are_found_by_their_objects(store: OnlyMarked) -> None:
+    found = object_store.list_directory("gs://bucket/in")
+    assert {name: (stat.is_dir, stat.is_file, stat.size) for name, stat in found.items()} == {
+        "meta.properties": (False, True, 7),
+        "orders-0": (True, False, 0),
+    }
+    assert set(object_store.list_directory("gs://bucket/in/orders-0")) == {"0.log", "0.index"}
+
+
+def test_what_lies_below_has_its_whole_name(store: OnlyMarked) -> None:
+    found = object_store.list_directory("gs://bucket/in", recursive=True)
+    assert set(found) == {"meta.properties", "orders-0/0.log", "orders-0/0.index"}
+
+
+def test_a_directory_that_is_not_there_is_told_as_such(store: OnlyMarked) -> None:
+    with pytest.raises(StorageError, match="cannot list the directory: No such file or directory; check the URI") as told:
+        object_store.list_directory("gs://bucket/nothing")
+    assert isinstance(told.value.__cause__, FileNotFoundError)
+
+
+def test_other_errors_keep_their_text() -> None:
+    with pytest.raises(StorageError, match="cannot read: Input/output error") as told, remote_errors("gs://bucket/x", "read"):
+        raise OSError("Input/output error")
+    assert type(told.value.__cause__) is OSError
