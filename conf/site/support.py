@@ -61,7 +61,7 @@ KIPS = (
     Kip("58", "compaction lag", APPLIED, "younger records are not cleaned", "tests/scenarios/planning.txt", ("min.compaction.lag.ms",)),
     Kip("87", "a flag for tombstones", NOT_APPLICABLE, "no version of Kafka has it: a tombstone is a record without a value"),
     Kip("98", "transactions", APPLIED, "aborted data is dropped, open transactions bound the range", "tests/scenarios/transactions.txt"),
-    Kip("101, 279", "leader epochs", APPLIED, "checkpoints are kept, and compared with the batches", "tests/recovery/test_unflushed.py"),
+    Kip("101, 279", "leader epochs", APPLIED, "checkpoints are kept, and compared with the batches", "tests/recovery/test_recover.py"),
     Kip("107", "deletion of records", APPLIED, "segments below the log start are deleted", "tests/scenarios/deletion.txt"),
     Kip("110", "zstd", APPLIED, "read and written, as gzip, snappy and lz4", "tests/formats/test_codecs.py"),
     Kip("113, 858", "several log directories", APPLIED, "all in one call; directories marked `-future`, `-stray` or `-delete` are skipped", "tests/conformance/test_jbod.py"),

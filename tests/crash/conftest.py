@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.crash.surroundings import make_logs
-from tests.kafka.fixtures import gateway
-
-__all__ = ["gateway"]
 
 
 @pytest.fixture

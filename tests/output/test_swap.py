@@ -1,4 +1,4 @@
-"""The swap: its result, and that no kill, power loss or broker start during it loses a record."""
+"""The swap and its journal: their result, and that no kill, power loss or broker start during it loses a record."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from compaction.names import (
     DELETED,
     INDEX,
     LOG,
+    SWAP,
     TIMEINDEX,
     TXNINDEX,
     LogLocation,
     TopicPartition,
     segment_file,
 )
-from compaction.output.journal import JOURNAL, JournalGroup
+from compaction.output.journal import JOURNAL, Journal, JournalGroup, Source, read_journal, remove_journal, write_journal
 from compaction.output.segment_files import remove_deleted
 from compaction.output.swap import SwapGroup, finish_group, replace_segments, source_at
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
@@ -48,7 +49,6 @@ from tests.log.logs import (
     txn_batch,
 )
 from tests.log.logs import served as served_by_a_broker
-from tests.output.test_journal import MALFORMED
 
 LOG_DIR = "/logs"
 HERE = location(LOG_DIR)
@@ -67,6 +67,21 @@ CASES: dict[str, Kept] = {
     "the last group is emptied": {0: ([5], []), 200: ([], [])},
     "a group ends before its last source": {0: ([5, 10], []), 200: ([210], [])},
     "nothing is removed": {0: ([5, 10, 60, 105, 150], [TXN]), 200: ([210, 250, 310, 390], [])},
+}
+
+WRITTEN = (FileDigest(LOG, 70, "ab" * 16, 5), FileDigest(INDEX, 8, "cd" * 16, 6))
+JOURNALED = (JournalGroup(0, WRITTEN, (Source(0, 100, 1, 7), Source(90, 50, 2, 8))),)
+#: name -> a change of a journal's bytes
+MALFORMED: dict[str, Callable[[bytes], bytes]] = {
+    "another version": lambda data: data.replace(b'"version": 2', b'"version": 99'),
+    "truncated": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "zeroed": lambda data: bytes(len(data)),
+    "another size": lambda data: data.replace(b'"size_bytes": ', b'"size_bytes": 1', 1),
+    "no group": lambda data: data.replace(b'"groups": [', b'"groups": [], "more": [', 1),
+    "a flipped bit": lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
+    "too deep": lambda data: b"[" * 100_000,
+    "not an object": lambda data: b"[2]",
 }
 
 
@@ -137,23 +152,13 @@ def stopped_run(kept: Kept) -> Callable[[int | None], FaultyFileSystem]:
     return lambda step: dirty_log().run_until(step, lambda fs: run(fs, kept))
 
 
-def test_the_outputs_replace_their_sources() -> None:
+def test_the_outputs_replace_their_sources_and_no_other_files_are_left() -> None:
     fs = dirty_log()
     run(fs, PLAIN)
-    bases = [name for name in fs.listdir(HERE.path) if name.endswith(".log")]
-    assert bases == [f"{base:020d}.log" for base in (0, 200, 400)]
+    segments = [f"{base:020d}.{kind}" for base in (0, 200, 400) for kind in ("index", "log", "timeindex")]
+    others = [f"{0:020d}.txnindex", f"{200:020d}.snapshot", f"{400:020d}.snapshot", "partition.metadata"]
+    assert fs.listdir(HERE.path) == sorted(segments + others)
     assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
-
-
-def test_snapshots_of_replaced_segments_are_removed_and_others_kept() -> None:
-    fs = dirty_log()
-    run(fs, PLAIN)
-    assert [name for name in fs.listdir(HERE.path) if "snapshot" in name] == [f"{o:020d}.snapshot" for o in (200, 400)]
-
-
-def test_the_cleaner_checkpoint_moves_and_other_entries_are_kept() -> None:
-    fs = dirty_log()
-    run(fs, PLAIN)
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets == {OTHER: 7, TOPIC: END}
 
 
@@ -187,12 +192,12 @@ def test_the_files_are_renamed_log_first_and_group_by_group() -> None:
     assert renames == expected
 
 
-def test_only_the_output_of_the_winning_attempt_is_kept() -> None:
+def test_only_the_output_of_the_winning_attempt_is_kept_and_its_names_are_durable() -> None:
     fs = dirty_log()
     write_cleaned(fs, {0: ([5], []), 200: ([250], [])}, ".clean.attempt-1")
     groups = write_cleaned(fs, PLAIN, ".clean.attempt-2")
     run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
-    assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
+    assert sorted(served(fs.after_power_loss(None), HERE.path)) == [5, 150, 250, 310, 400, 401]
     assert not [name for name in fs.listdir(HERE.path) if ".clean" in name]
 
 
@@ -202,21 +207,6 @@ def test_a_swap_without_groups_only_moves_the_checkpoint() -> None:
     run_alone(fs, replace_segments(fs, HERE, (), end_offset=END))
     assert tree(fs, HERE.path) == before
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets[TOPIC] == END
-
-
-def test_no_other_files_are_left() -> None:
-    fs = dirty_log()
-    run(fs, PLAIN)
-    segments = [f"{base:020d}.{kind}" for base in (0, 200, 400) for kind in ("index", "log", "timeindex")]
-    others = [f"{0:020d}.txnindex", f"{200:020d}.snapshot", f"{400:020d}.snapshot", "partition.metadata"]
-    assert fs.listdir(HERE.path) == sorted(segments + others)
-
-
-def test_the_names_of_outputs_are_durable_after_the_swap() -> None:
-    fs = dirty_log()
-    groups = write_cleaned(fs, PLAIN, ".clean.attempt-1")
-    run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
-    assert sorted(served(fs.after_power_loss(None), HERE.path)) == [5, 150, 250, 310, 400, 401]
 
 
 def test_a_missing_output_changes_nothing() -> None:
@@ -414,6 +404,17 @@ def test_a_journal_is_dropped_if_a_broker_has_cleaned_the_outputs_since() -> Non
     assert JOURNAL not in fs.listdir(HERE.path)
 
 
+def test_a_journal_is_dropped_if_a_broker_was_stopped_while_it_cleaned_the_outputs_again() -> None:
+    fs = stopped_after("rename 00000000000000000200.timeindex.swap")
+    start_broker(fs, HERE.path)
+    data_segment(0, [150]).put(fs, HERE.path, SWAP)
+    for kind in (LOG, INDEX, TIMEINDEX, TXNINDEX):
+        fs.rename(join(HERE.path, segment_file(0, kind)), join(HERE.path, segment_file(0, kind, DELETED)))
+    recover_log(fs, HERE)
+    assert sorted(served(fs, HERE.path)) == [150, 250, 310, 400, 401]
+    assert not [name for name in fs.listdir(HERE.path) if name == JOURNAL or name.endswith((SWAP, DELETED))]
+
+
 def test_indexes_that_a_broker_has_rebuilt_are_not_damage() -> None:
     fs = stopped_after("rename 00000000000000000000.log.clean")
     start_broker(fs, HERE.path)
@@ -490,3 +491,47 @@ def test_logs_swapped_in_step_each_have_their_sources_or_their_outputs_after_any
             assert served(fs, each.path) == (end if moved else start), (name, each.path)
             seen.add(moved)
     assert seen == {False, True}
+
+
+def partition_directory() -> FaultyFileSystem:
+    fs = FaultyFileSystem()
+    fs.mkdir(HERE.path)
+    return fs
+
+
+@pytest.mark.parametrize(
+    "journal",
+    [Journal(JOURNALED, 90, 200, "token"), Journal(JOURNALED, None, None), Journal((), None, 200)],
+    ids=["checkpoint moves", "checkpoint is unchanged", "no groups"],
+)
+def test_a_journal_is_read_as_it_was_written_even_after_a_power_loss(journal: Journal) -> None:
+    fs = partition_directory()
+    run_alone(fs, write_journal(fs, HERE.path, journal))
+    assert read_journal(fs.after_power_loss(None), HERE.path) == journal
+
+
+def test_a_log_without_a_journal_has_no_committed_swap() -> None:
+    fs = partition_directory()
+    assert read_journal(fs, HERE.path) is None
+    run_alone(fs, write_journal(fs, HERE.path, Journal(JOURNALED, 90, 200)))
+    run_alone(fs, remove_journal(fs, HERE.path))
+    assert read_journal(fs.after_power_loss(None), HERE.path) is None
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        JournalGroup(-1, WRITTEN, ()),
+        JournalGroup(2**63, WRITTEN, ()),
+        JournalGroup(0, WRITTEN[1:], ()),
+        JournalGroup(0, (), ()),
+        JournalGroup(0, (FileDigest("/etc/passwd", 1, "", 1),), ()),
+        JournalGroup(0, WRITTEN, (Source(-1, 1, 1, 1),)),
+    ],
+    ids=["negative", "too large", "no log", "no file", "another kind", "negative source"],
+)
+def test_a_journal_with_a_valid_checksum_names_segment_files_only(group: JournalGroup) -> None:
+    fs = partition_directory()
+    run_alone(fs, write_journal(fs, HERE.path, Journal((group,), None, 1)))
+    with pytest.raises(CorruptLogError, match="malformed"):
+        read_journal(fs, HERE.path)

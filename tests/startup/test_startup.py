@@ -1,18 +1,36 @@
-"""A missing or old Java is named with its path before anything starts; commands that need no Spark run without one."""
+"""Checks before Spark starts: Java, open files, directories and settings that keep other users out."""
 
 from __future__ import annotations
 
+import ast
 import os
 import resource
+import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from compaction import startup as java_version
+from compaction.engines.spark_session import private_dirs
 from compaction.errors import UsageError
 from compaction.files.local import LocalFileSystem
+from compaction.startup import (
+    AUTHENTICATE,
+    LOCAL,
+    LOCAL_MASTER,
+    LOOPBACK,
+    MASTER,
+    UI,
+    added,
+    configured,
+    exposures,
+    in_effect,
+    require_own_directory,
+)
 from tests.golden import unpack_sample
 from tests.log.logs import data_segment
 
@@ -170,3 +188,152 @@ def test_commands_that_need_no_spark_run_without_java(tmp_path: Path) -> None:
             [sys.executable, "-m", "jobs", *map(str, call)], env=environment(tmp_path, ""), capture_output=True, check=False
         )
         assert (done.returncode, done.stderr) == (0, b"")
+
+
+_PROGRAM = """
+import sys
+sys.path.insert(0, {root!r})
+from compaction.engines.spark_session import private_dirs
+print(private_dirs({parent!r}), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def run(parent: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process with a private directory that holds a file, until its standard input is closed or it is killed."""
+    program = _PROGRAM.format(root=str(ROOT), parent=str(parent))
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        directory = Path(process.stdout.readline().strip())
+        (directory / "blockmgr-1").mkdir()
+        (directory / "blockmgr-1" / "shuffle_0_0_0.data").write_bytes(b"key")
+        yield process, directory
+
+
+def test_nobody_else_may_enter_and_the_end_of_the_run_removes_it(tmp_path: Path) -> None:
+    with run(tmp_path) as (process, directory):
+        assert directory.parent == tmp_path
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        process.communicate()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_run_removes_it_if_the_run_was_killed(tmp_path: Path) -> None:
+    with run(tmp_path) as (process, directory):
+        process.kill()
+    assert (directory / "blockmgr-1").is_dir()
+    with run(tmp_path) as (_, other):
+        assert list(tmp_path.iterdir()) == [other]
+
+
+def test_the_directories_of_runs_that_have_not_ended_are_kept(tmp_path: Path) -> None:
+    with run(tmp_path) as (_, first), run(tmp_path) as (_, second):
+        assert (first / "blockmgr-1" / "shuffle_0_0_0.data").is_file()
+        assert second.is_dir()
+
+
+def test_nothing_else_is_removed(tmp_path: Path) -> None:
+    """Directories that others may enter, links, other names, directories of other users."""
+    parent, target = tmp_path / "parent", tmp_path / "target"
+    for directory in (parent, target, parent / "kafka-log-compaction-local-open", parent / "blockmgr-1"):
+        directory.mkdir()
+    (parent / "kafka-log-compaction-local-open").chmod(0o755)
+    target.chmod(0o700)
+    (parent / "kafka-log-compaction-local-link").symlink_to(target)
+    (parent / "kafka-log-compaction-local-file").touch(0o600)
+    if os.geteuid() == 0:
+        (parent / "kafka-log-compaction-local-other").mkdir(0o700)
+        os.chown(parent / "kafka-log-compaction-local-other", 65534, 65534)
+    before = sorted(tmp_path.rglob("*"))
+    with run(parent) as (process, _):
+        process.communicate()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_nothing_is_removed_where_others_could_have_renamed_it(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    renamed = shared / "kafka-log-compaction-local-renamed"
+    renamed.mkdir(parents=True)
+    renamed.chmod(0o700)
+    shared.chmod(0o777)
+    with run(shared):
+        assert renamed.is_dir()
+    shared.chmod(0o1777)
+    with run(shared):
+        assert not renamed.exists()
+
+
+def test_each_of_several_places_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atexit.register", lambda *_: None)
+    found = [Path(each) for each in private_dirs(f"{tmp_path / 'a'}, {tmp_path / 'b'}").split(",")]
+    assert [each.parent.name for each in found] == ["a", "b"]
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2]", "local[4,2]"])
+def test_a_local_session_is_closed_to_others(master: str) -> None:
+    settings = {MASTER: master, **added(master)}
+    assert settings[AUTHENTICATE] == "true"
+    assert settings[UI] == "false"
+    assert {settings["spark.driver.host"], settings["spark.driver.bindAddress"]} == {LOOPBACK}
+    assert list(exposures(settings, None)) == []
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host", "local-cluster[2,1,1024]"])
+def test_a_cluster_has_its_own_secret_and_addresses(master: str) -> None:
+    assert not set(added(master)) & set(LOCAL)
+    assert added(master)["spark.executorEnv.PYTHONSAFEPATH"] == "1"
+    (found,) = exposures({MASTER: master}, None)
+    assert found.risk.startswith(f"{master} without authentication: ")
+    assert list(exposures({MASTER: master, AUTHENTICATE: "true"}, None)) == []
+
+
+def test_a_session_whose_user_switched_authentication_off_is_told_so() -> None:
+    (found,) = exposures(in_effect({AUTHENTICATE: "false"}), None)
+    assert found.risk.startswith("local[*] without authentication")
+
+
+def test_pages_are_on_loopback_or_said_to_be_open() -> None:
+    settings = in_effect({UI: "true"})
+    assert list(exposures(settings, LOOPBACK)) == []
+    (found,) = exposures(settings, None)
+    assert found.remedy == "set SPARK_LOCAL_IP=127.0.0.1"
+    assert settings["spark.ui.killEnabled"] == "false"
+
+
+def test_the_settings_are_known_before_a_jvm_starts(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.master   spark://file:7077\nspark.authenticate true\n")
+    environment = {"SPARK_CONF_DIR": str(tmp_path)}
+    assert configured(environment) == {MASTER: "spark://file:7077", AUTHENTICATE: "true"}
+    submit = {**environment, "PYSPARK_SUBMIT_ARGS": "--master=yarn --conf spark.ui.enabled=true -c a=b=c pyspark-shell"}
+    assert configured(submit) == {MASTER: "yarn", AUTHENTICATE: "true", UI: "true", "a": "b=c"}
+    (tmp_path / "own.conf").write_text("spark.master local[3]\n")
+    own = {**environment, "PYSPARK_SUBMIT_ARGS": f"--properties-file {tmp_path / 'own.conf'} pyspark-shell"}
+    assert configured(own) == {MASTER: "local[3]"}
+    assert configured({"SPARK_CONF_DIR": str(tmp_path / "none")}) == {}
+    assert in_effect({})[AUTHENTICATE] == "true"
+    assert LOCAL_MASTER == "local[*]"
+
+
+def test_python_3_10_does_not_start_workers_where_others_can_plant_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    require_own_directory((3, 10))
+    tmp_path.chmod(0o777)
+    require_own_directory((3, 11))
+    with pytest.raises(UsageError, match="written by others, and Python 3.10 would run modules .*; change to a directory"):
+        require_own_directory((3, 10))
+
+
+def lists(package: str) -> Iterator[tuple[Path, list[str]]]:
+    """The constants in each list of the modules of a package."""
+    for file in sorted((ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.List | ast.Tuple):
+                yield file, [each.value for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+
+
+@pytest.mark.parametrize("package", ["compaction", "jobs"])
+def test_no_process_is_started_with_a_module_by_name(package: str) -> None:
+    assert [file for file, words in lists(package) if "-m" in words] == []
