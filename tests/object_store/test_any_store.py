@@ -62,9 +62,11 @@ def test_from_a_store_onto_a_disk_and_into_a_store(any_bucket: Bucket, sample: P
     assert any_bucket.tree("in") == files(sample)
 
 
-def test_a_bucket_itself_can_be_a_log_directory(any_bucket: Bucket, sample: Path) -> None:
+def test_a_dry_run_of_a_bucket_itself_has_the_same_figures_and_writes_nothing(any_bucket: Bucket, sample: Path) -> None:
     any_bucket.put_tree(sample)
+    any_bucket.forget()
     assert figures(run("--log-dir", any_bucket.address(), "--dry-run")) == figures(run("--log-dir", sample, "--dry-run"))
+    assert set() < {request.method for request in any_bucket.asked()} <= any_bucket.reading
 
 
 @on_one_store
@@ -83,14 +85,6 @@ def test_modification_times_are_kept_in_the_manifest(any_bucket: Bucket, sample:
 def test_parts_of_a_segment_are_joined_in_a_store(any_bucket: Bucket, sample: Path, on_disk: OnDisk) -> None:
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"), sizes=Sizes(4096, 4096, 64))
     assert published(any_bucket) == on_disk[0]
-
-
-@on_one_store
-def test_a_dry_run_has_the_same_figures_and_writes_nothing(any_bucket: Bucket, sample: Path) -> None:
-    any_bucket.put_tree(sample, "in")
-    any_bucket.forget()
-    assert figures(run("--log-dir", any_bucket.address("in"), "--dry-run")) == figures(run("--log-dir", sample, "--dry-run"))
-    assert {request.method for request in any_bucket.asked()} == any_bucket.reading
 
 
 @on_one_store

@@ -42,6 +42,16 @@ def parts_once(error: Exception) -> Gate:
     return gate
 
 
+def truncated(part: str) -> Gate:
+    """Stores the first half of each object with ``part`` in its key."""
+
+    def gate(request: Request) -> None:
+        if part in request.key and request.method == "PUT":
+            raise Truncated
+
+    return gate
+
+
 @pytest.mark.parametrize("gate", [every(12, SLOW_DOWN), parts_once(SLOW_DOWN), parts_once(CutOff())])
 def test_throttling_and_lost_connections_are_retried(
     bucket: Bucket, store: Store, large: Path, tmp_path: Path, gate: Gate
@@ -73,11 +83,7 @@ def test_of_two_runs_with_one_output_the_later_is_published(
 def test_a_truncated_upload_of_a_task_fails_its_log(
     bucket: Bucket, store: Store, sample: Path, on_disk: tuple[dict[str, bytes], RunReport], part: str
 ) -> None:
-    def cut(request: Request) -> None:
-        if f"/orders-0/{0:020d}{part}" in request.key and request.method == "PUT":
-            raise Truncated
-
-    with store.gate(cut):
+    with store.gate(truncated(f"/orders-0/{0:020d}{part}")):
         report = run("--log-dir", sample, "--output-dir", bucket.address("out"))
     failed = [log for log in report.logs if log.status is LogStatus.FAILED]
     assert [log.name for log in failed] == ["orders-0"]
@@ -87,11 +93,7 @@ def test_a_truncated_upload_of_a_task_fails_its_log(
 
 
 def test_a_truncated_checkpoint_fails_the_run(bucket: Bucket, store: Store, sample: Path) -> None:
-    def cut(request: Request) -> None:
-        if request.key.endswith("/cleaner-offset-checkpoint") and request.method == "PUT":
-            raise Truncated
-
-    with store.gate(cut), pytest.raises(StorageError, match="bytes in the store"):
+    with store.gate(truncated("/cleaner-offset-checkpoint")), pytest.raises(StorageError, match="bytes in the store"):
         run("--log-dir", sample, "--output-dir", bucket.address("out"))
     assert set(bucket.tree("out")) == {MARKER}
 

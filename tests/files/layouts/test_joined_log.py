@@ -1,4 +1,5 @@
-"""Where segments are cut: positions by index and headers."""
+"""Where stored segments are cut, by index and headers, and which of them form a log: uploads by several leaders, retries and
+gaps, against a simulated partition."""
 
 from __future__ import annotations
 
@@ -122,41 +123,47 @@ def chosen(*segments: StoredSegment) -> list[tuple[str, int, int]]:
     return [(piece.segment.path, piece.start_offset, piece.end_offset) for piece in pieces]
 
 
-def test_consecutive_segments_are_used_as_they_are() -> None:
-    assert chosen(segment(5, 9), segment(0, 5), segment(9, 12)) == [("0-5", 0, 5), ("5-9", 5, 9), ("9-12", 9, 12)]
+OLD, NEW = segment(0, 5, name="old", written_ms=1), segment(0, 5, name="new", written_ms=2)
 
 
-def test_of_two_uploads_of_the_same_offsets_the_later_one_is_used() -> None:
-    old, new = segment(0, 5, name="old", written_ms=1), segment(0, 5, name="new", written_ms=2)
-    assert chosen(old, new) == chosen(new, old) == [("new", 0, 5)]
-
-
-def test_a_segment_that_another_one_overlaps_is_cut() -> None:
-    assert chosen(segment(0, 10), segment(6, 20)) == [("0-10", 0, 10), ("6-20", 10, 20)]
-
-
-def test_a_segment_within_another_one_is_left_out() -> None:
-    assert chosen(segment(0, 10), segment(3, 7), segment(10, 11)) == [("0-10", 0, 10), ("10-11", 10, 11)]
+@pytest.mark.parametrize(
+    ("segments", "pieces"),
+    [
+        ([segment(5, 9), segment(0, 5), segment(9, 12)], [("0-5", 0, 5), ("5-9", 5, 9), ("9-12", 9, 12)]),
+        # of two uploads of the same offsets the later one is used
+        ([OLD, NEW], [("new", 0, 5)]),
+        ([NEW, OLD], [("new", 0, 5)]),
+        # one that overlaps is cut, one within another is left out
+        ([segment(0, 10), segment(6, 20)], [("0-10", 0, 10), ("6-20", 10, 20)]),
+        ([segment(0, 10), segment(3, 7), segment(10, 11)], [("0-10", 0, 10), ("10-11", 10, 11)]),
+        # the leader of epoch 3 uploaded offsets 80 to 99, which the leader of epoch 4 replaced by its own
+        (
+            [
+                segment(50, 100, [(3, 50)], known=[(3, 0)]),
+                segment(0, 50, [(3, 0)]),
+                segment(60, 120, [(3, 60), (4, 80)], known=[(3, 0), (4, 80)]),
+            ],
+            [("0-50", 0, 50), ("50-100", 50, 80), ("60-120", 80, 120)],
+        ),
+        # the leader of epoch 2 never was in the lineage
+        (
+            [
+                segment(0, 10, [(1, 0)]),
+                segment(10, 30, [(2, 10)], name="stray", written_ms=9),
+                segment(10, 20, [(5, 10)], known=[(1, 0), (5, 10)]),
+            ],
+            [("0-10", 0, 10), ("10-20", 10, 20)],
+        ),
+    ],
+)
+def test_each_offset_is_read_from_one_of_the_uploads(segments: list[StoredSegment], pieces: list[tuple[str, int, int]]) -> None:
+    assert chosen(*segments) == pieces
 
 
 @pytest.mark.parametrize(("segments", "told"), [(((0, 5), (7, 9)), "5 to 6"), (((0, 5), (5, 6), (1000, 1001)), "6 to 999")])
 def test_a_gap_is_an_error_that_names_the_offsets(segments: tuple[tuple[int, int], ...], told: str) -> None:
     with pytest.raises(CorruptLogError, match=f"orders-0: offsets {told} are not stored"):
         chosen(*(segment(*each) for each in segments))
-
-
-def test_what_another_leader_truncated_is_not_part_of_the_log() -> None:
-    """The leader of epoch 3 uploaded offsets 80 to 99, which the leader of epoch 4 replaced by its own."""
-    stale = segment(50, 100, [(3, 50)], known=[(3, 0)])
-    earlier = segment(0, 50, [(3, 0)])
-    newer = segment(60, 120, [(3, 60), (4, 80)], known=[(3, 0), (4, 80)])
-    assert chosen(stale, earlier, newer) == [("0-50", 0, 50), ("50-100", 50, 80), ("60-120", 80, 120)]
-
-
-def test_an_upload_of_a_leader_that_never_was_in_the_lineage_is_left_out() -> None:
-    stray = segment(10, 30, [(2, 10)], name="stray", written_ms=9)
-    newer = segment(10, 20, [(5, 10)], known=[(1, 0), (5, 10)])
-    assert chosen(segment(0, 10, [(1, 0)]), stray, newer) == [("0-10", 0, 10), ("10-20", 10, 20)]
 
 
 def test_the_lineage_is_that_of_the_highest_epoch() -> None:
@@ -169,6 +176,7 @@ def test_the_epochs_of_a_range_start_with_it() -> None:
     lineage = [EpochEntry(1, 0), EpochEntry(3, 10), EpochEntry(4, 20)]
     assert within(lineage, 5, 15) == ((1, 5), (3, 10))
     assert within(lineage, 20, 21) == ((4, 20),)
+    assert within((), 0, 10) == ()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -208,7 +216,3 @@ def test_a_piece_knows_whether_it_is_complete() -> None:
     whole = segment(0, 9)
     assert Piece(whole, 0, 9).is_complete and not Piece(whole, 1, 9).is_complete
     assert list(valid_pieces(whole, ())) == [Piece(whole, 0, 9)]
-
-
-def test_a_log_without_leader_epochs_has_none_of_its_offsets() -> None:
-    assert within((), 0, 10) == ()
