@@ -25,8 +25,7 @@ from tests.files.layouts.exports import LOG_NAME, no_exports_known, objects, req
 from tests.golden import unpack_backup_sets
 from tests.object_store.fixtures import Bucket, S3Bucket, files, published
 from tests.object_store.local_run import COMPACT, run
-from tests.object_store.server import DENIED, SLOW_DOWN, CutOff, Gate, Refusal, Request, Store
-from tests.object_store.test_object_store import every
+from tests.object_store.server import DENIED, SLOW_DOWN, CutOff, Gate, Refusal, Request, Store, every, once
 
 __all__ = ["no_exports_known", "objects", "source"]
 
@@ -35,16 +34,9 @@ pytestmark = [pytest.mark.s3, pytest.mark.filterwarnings("default")]
 RANGE_BYTES = 8 << 20
 
 
-def first_of_each_object(error: Exception) -> Gate:
-    """Fails the first request for the content of each object."""
-    seen: set[str] = set()
-
-    def gate(request: Request) -> None:
-        if request.method == "GET" and "." in request.key.rpartition("/")[2] and request.key not in seen:
-            seen.add(request.key)
-            raise error
-
-    return gate
+def is_content(request: Request) -> bool:
+    """Whether it is for the content of an object."""
+    return request.method == "GET" and "." in request.key.rpartition("/")[2]
 
 
 def compacted(bucket: Bucket, objects: Path, layout: str = "aiven") -> RunReport:
@@ -92,7 +84,7 @@ def test_an_export_in_a_store_is_compacted_as_on_a_disk(
     assert {each.method for each in asked if each.key.startswith("in/")} <= bucket.reading
 
 
-@pytest.mark.parametrize("gate", [every(10, SLOW_DOWN), first_of_each_object(CutOff()), first_of_each_object(SLOW_DOWN)])
+@pytest.mark.parametrize("gate", [every(10, SLOW_DOWN), once(CutOff(), is_content), once(SLOW_DOWN, is_content)])
 def test_throttling_and_lost_connections_are_retried_by_chunk(
     bucket: Bucket, store: Store, objects: Path, tmp_path: Path, gate: Gate
 ) -> None:

@@ -14,45 +14,29 @@ from compaction.report import LogStatus
 from compaction.run_report import RunReport
 from tests.object_store.fixtures import Bucket, files, published
 from tests.object_store.local_run import COMPACT, run
-from tests.object_store.server import ACCESS_KEY, DENIED, SECRET_KEY, SLOW_DOWN, CutOff, Gate, Request, Store, Truncated
+from tests.object_store.server import (
+    ACCESS_KEY,
+    DENIED,
+    SECRET_KEY,
+    SLOW_DOWN,
+    CutOff,
+    Gate,
+    Request,
+    Store,
+    every,
+    once,
+    truncated,
+)
 
 pytestmark = [pytest.mark.s3, pytest.mark.filterwarnings("default")]
 
 
-def every(n: int, error: Exception) -> Gate:
-    """Fails every ``n``-th request."""
-
-    def gate(request: Request) -> None:
-        if request.number % n == 0:
-            raise error
-
-    return gate
+def is_part(request: Request) -> bool:
+    """Whether it is for a part, or a range of a log."""
+    return request.is_part or (request.method == "GET" and request.key.endswith(".log"))
 
 
-def parts_once(error: Exception) -> Gate:
-    """Fails the first request for each part, and for each range of a log."""
-    seen: set[tuple[str, str]] = set()
-
-    def gate(request: Request) -> None:
-        name = (request.method, f"{request.key} {request.query.get('partNumber')}")
-        if (request.is_part or (request.method == "GET" and request.key.endswith(".log"))) and name not in seen:
-            seen.add(name)
-            raise error
-
-    return gate
-
-
-def truncated(part: str) -> Gate:
-    """Stores the first half of each object with ``part`` in its key."""
-
-    def gate(request: Request) -> None:
-        if part in request.key and request.method == "PUT":
-            raise Truncated
-
-    return gate
-
-
-@pytest.mark.parametrize("gate", [every(12, SLOW_DOWN), parts_once(SLOW_DOWN), parts_once(CutOff())])
+@pytest.mark.parametrize("gate", [every(12, SLOW_DOWN), once(SLOW_DOWN, is_part), once(CutOff(), is_part)])
 def test_throttling_and_lost_connections_are_retried(
     bucket: Bucket, store: Store, large: Path, tmp_path: Path, gate: Gate
 ) -> None:
