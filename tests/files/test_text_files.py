@@ -37,8 +37,7 @@ def test_a_file_is_read_in_its_encoding(tmp_path: Path) -> None:
 )
 def test_an_unreadable_file_is_a_usage_error(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "bad").write_bytes(b"x=\xff")
-    (tmp_path / "huge").touch()
-    os.truncate(tmp_path / "huge", 1 << 40)
+    huge(tmp_path / "huge")
     with pytest.raises(UsageError) as error:
         read_text(str(tmp_path / name))
     assert message in str(error.value)
@@ -68,11 +67,16 @@ def test_a_path_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
             check_writable(str(tmp_path / name))
 
 
+def huge(path: Path) -> None:
+    """A terabyte that takes no space."""
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        # a terabyte that takes no space
-        (lambda path: path.touch() or os.truncate(path, 1 << 40), "is larger than 64 MiB, the limit for such files; remove it"),
+        (huge, "is larger than 64 MiB, the limit for such files; remove it"),
         # without blocking
         (os.mkfifo, "is not a regular file; remove it"),
         (lambda path: path.write_bytes(b"0\n\xff"), "at byte 2: is not text; remove it"),
