@@ -1,4 +1,5 @@
-"""Locks and claims of a run, by its access to the log directories."""
+"""Locks and claims of a run: without working locks, of two runs on one directory one fails before an irreversible step. Which
+log directories are on a local disk, by the kernel's list of mounts."""
 
 from __future__ import annotations
 
@@ -103,15 +104,17 @@ def test_all_locks_are_released_if_one_cannot_be_taken(tmp_path: Path) -> None:
     assert names(tmp_path / "one") == [LOCK]
 
 
-FS = LocalFileSystem()
-
-
 def claims(log_dir: Path) -> list[str]:
-    return sorted(path.name for path in log_dir.iterdir() if is_claim(path.name))
+    return [name for name in names(log_dir) if is_claim(name)]
+
+
+def take(log_dir: Path) -> Claim:
+    """A claim of this process."""
+    return Claim.take(FS, str(log_dir), Identity.of_this_process())
 
 
 def test_a_claim_is_removed_when_its_run_ends(tmp_path: Path) -> None:
-    claim = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    claim = take(tmp_path)
     claim.require()
     assert claims(tmp_path) == [".compaction-run.00000001"]
     claim.release()
@@ -119,16 +122,16 @@ def test_a_claim_is_removed_when_its_run_ends(tmp_path: Path) -> None:
 
 
 def test_a_second_run_fails_if_the_first_may_be_active(tmp_path: Path) -> None:
-    first = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    first = take(tmp_path)
     with pytest.raises(LockedError, match=rf"claimed by another run \(process {os.getpid()} on .*remove .*00000001"):
-        Claim.take(FS, str(tmp_path), Identity.of_this_process())
+        take(tmp_path)
     first.require()
 
 
 def test_a_run_that_was_superseded_fails_before_its_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    first = take(tmp_path)
     monkeypatch.setattr(Identity, "is_over", lambda *_: True)
-    second = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    second = take(tmp_path)
     with pytest.raises(StorageError, match="another run has taken over this log directory"):
         first.require()
     first.release()
@@ -137,7 +140,7 @@ def test_a_run_that_was_superseded_fails_before_its_next_step(tmp_path: Path, mo
 
 
 def test_a_removed_claim_is_not_valid(tmp_path: Path) -> None:
-    claim = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    claim = take(tmp_path)
     (tmp_path / claims(tmp_path)[0]).unlink()
     with pytest.raises(StorageError, match="taken over"):
         claim.require()
@@ -146,17 +149,14 @@ def test_a_removed_claim_is_not_valid(tmp_path: Path) -> None:
 def test_the_claim_of_a_killed_run_of_this_machine_is_superseded(tmp_path: Path) -> None:
     over = replace(Identity.of_this_process(), started="before", token="of another")
     (tmp_path / ".compaction-run.00000007").write_text(json.dumps(asdict(over)))
-    claim = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    claim = take(tmp_path)
     claim.require()
     assert claims(tmp_path) == [".compaction-run.00000008"]
 
 
-def test_a_live_process_of_this_machine_has_not_ended(tmp_path: Path) -> None:
-    assert not Identity.of_this_process().is_over(str(tmp_path))
-
-
 def test_a_run_of_another_boot_has_ended_only_on_a_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a shared disk it may be a live run of another machine."""
+    """On a shared disk it may be a live run of another machine. A live process of this machine has not ended."""
+    assert not Identity.of_this_process().is_over(str(tmp_path))
     other = replace(Identity.of_this_process(), boot="another kernel's")
     assert other.is_over(str(tmp_path))
     monkeypatch.setattr("compaction.log.access.is_local", lambda _: False)
@@ -167,12 +167,12 @@ def test_a_run_of_another_boot_has_ended_only_on_a_local_disk(tmp_path: Path, mo
 @pytest.mark.parametrize("zeros", [0, 60])
 def test_a_claim_that_its_run_cannot_have_written_to_the_end_holds_up_nobody(tmp_path: Path, length: int, zeros: int) -> None:
     """It is left by a disk that lies and loses power. The run that made it does not go on with it, either."""
-    own = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    own = take(tmp_path)
     path = tmp_path / claims(tmp_path)[0]
     path.write_bytes(path.read_bytes()[:length] + bytes(zeros))
     with pytest.raises(StorageError, match="taken over"):
         own.require()
-    claim = Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    claim = take(tmp_path)
     claim.require()
     assert claims(tmp_path) == [".compaction-run.00000002"]
 
@@ -181,7 +181,7 @@ def test_a_claim_that_its_run_cannot_have_written_to_the_end_holds_up_nobody(tmp
 def test_a_malformed_claim_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / ".compaction-run.00000003").write_text(text)
     with pytest.raises(LockedError, match=r"00000003: the claim of another run is malformed; .*remove it"):
-        Claim.take(FS, str(tmp_path), Identity.of_this_process())
+        take(tmp_path)
     assert claims(tmp_path) == [".compaction-run.00000003"]
 
 
