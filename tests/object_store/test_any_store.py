@@ -184,18 +184,6 @@ def test_the_output_of_a_killed_run_is_refused_and_replaced_by_the_next_run(
     assert published(any_bucket) == on_disk[0]
 
 
-@on_one_store
-def test_a_finished_output_and_unrelated_objects_are_not_changed(any_bucket: Bucket, sample: Path) -> None:
-    run("--log-dir", sample, "--output-dir", any_bucket.address("out"), "--topic", "orders")
-    any_bucket.put("theirs/data.parquet", b"data")
-    before = any_bucket.tree("out")
-    for place in ("out", "theirs"):
-        with pytest.raises(UsageError, match="exists and is not empty"):
-            run("--log-dir", sample, "--output-dir", any_bucket.address(place))
-    assert any_bucket.tree("out") == before
-    assert any_bucket.tree("theirs") == {"data.parquet": b"data"}
-
-
 def test_work_in_place_is_refused_with_the_reason(any_bucket: Bucket, sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
     any_bucket.put_tree(sample / "orders-0", "in/orders-0")
     for main in (job.main, expire.main):

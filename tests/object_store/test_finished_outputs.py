@@ -113,19 +113,6 @@ def test_a_run_on_a_directory_with_a_changed_object_fails(any_bucket: Bucket, sa
             run("--log-dir", any_bucket.address("out"), "--dry-run")
 
 
-def test_a_copy_of_an_output_is_read(any_bucket: Bucket, sample: Path) -> None:
-    run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
-    for name, data in any_bucket.tree("out").items():
-        any_bucket.put(f"copy/{name}", data)
-    found = [figures(run("--log-dir", any_bucket.address(key), "--dry-run", *COMPACT)) for key in ("out", "copy")]
-    assert found[0] == found[1]
-    # small files are read completely and compared by hash, as a copy may have other ETags
-    key = next(key for key in sorted(any_bucket.keys("copy/orders-0")) if key.endswith(".timeindex") and any_bucket.get(key))
-    turned(any_bucket, key)
-    report = run("--log-dir", any_bucket.address("copy"), "--dry-run", *COMPACT)
-    assert [log.name for log in report.logs if log.status is LogStatus.FAILED] == ["orders-0"]
-
-
 def test_late_uploads_after_ctrl_c_are_refused_as_input_and_do_not_disturb_the_next_run(
     any_bucket: Bucket, sample: Path, on_disk: OnDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
