@@ -12,11 +12,13 @@ import pytest
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
 from compaction.files import contents, manifest, object_store
 from compaction.files.manifest import MANIFEST, Entry, Manifest, marker, run_of
+from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.remote import RemoteFileSystem, open_sequential, require_finished
 from compaction.files.segment_file import SegmentReader
 from compaction.log.read_log import read_segments
 from tests.files.remote_places import PLACE, Tagged, bucket, log, publish
+from tests.log.logs import data_segment
 
 __all__ = ["bucket", "log"]
 
@@ -248,8 +250,8 @@ def test_a_task_with_a_cached_manifest_reads_the_output_that_replaced_it(bucket:
     publish(f"{PLACE}/in", OUT)
     first = read()
     shutil.rmtree(bucket / "out")
-    data = (bucket / "in" / "orders-0" / f"{90:020d}.log").read_bytes()
-    (bucket / "in" / "orders-0" / f"{130:020d}.log").write_bytes(data)
+    data_segment(130, range(130, 170)).put(LocalFileSystem(), str(bucket / "in" / "orders-0"))
+    data = (bucket / "in" / "orders-0" / f"{130:020d}.log").read_bytes()
     known = manifest.shared()._known.copy()
     publish(f"{PLACE}/in", OUT)
     manifest.shared()._known.update(known)
