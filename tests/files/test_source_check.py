@@ -1,4 +1,5 @@
-"""Outputs as inputs: an object that differs from its manifest entry fails its log, with one line."""
+"""Outputs as inputs: an object that differs from its manifest entry fails its log, with one line; any change of a manifest is
+detected."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ import pytest
 
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
 from compaction.files import contents, manifest, object_store
-from compaction.files.manifest import MANIFEST, Entry, Manifest, marker, run_of
 from compaction.files.local import LocalFileSystem
+from compaction.files.manifest import MANIFEST, Entry, Manifest, marker, run_of
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.remote import RemoteFileSystem, open_sequential, require_finished
 from compaction.files.segment_file import SegmentReader
