@@ -46,7 +46,6 @@ class Tagged:
         return not self._store.opens() or bool(self._file.closed)
 
     def metadata(self) -> dict[str, bytes]:
-        """The fields of the object."""
         tag = hashlib.md5(Path(self._key).read_bytes(), usedforsecurity=False).hexdigest()
         return {"Content-Type": b"x", self._store.tag_field: f'"{tag}"'.encode()}
 
@@ -71,22 +70,18 @@ class TaggingStore:
         return not self._opened or self._opened.pop(0)
 
     def open_input_file(self, key: str) -> Tagged:
-        """A file that is read anywhere."""
         return Tagged(self._disk.open_input_file(key), key, self)
 
     def open_input_stream(self, key: str, compression: str | None = "detect") -> Tagged:
-        """A file that is read from front to back."""
         if not self.opens():
             raise OSError("google::cloud::Status(PERMISSION_DENIED: no)")
         return Tagged(self._disk.open_input_stream(key, compression=compression), key, self)
 
     def open_output_stream(self, key: str, **options: Any) -> Any:
-        """A file that is written."""
         stream = self._disk.open_output_stream(key, **options)
         return Losing(stream) if self.losing and key.endswith(self.losing) else stream
 
     def delete_dir(self, key: str) -> None:
-        """Remove a directory."""
         if self.type_name == "gcs":
             raise OSError(f"No such directory: {key}")
         self._disk.delete_dir(key)
@@ -99,11 +94,9 @@ class Losing:
         self._stream = stream
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append all but the last byte."""
         self._stream.write(memoryview(data)[:-1])
 
     def close(self) -> None:
-        """Close."""
         self._stream.close()
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,15 +200,11 @@ def test_file_names_never_enable_compression(bucket: Path) -> None:
 def test_requests_to_gs_are_retried_for_a_minute_only(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    class ReadableFileSystem:
-        """Receives the URI."""
+    def from_uri(address: str) -> tuple[object, str]:
+        asked.append(address)
+        return object(), "bucket"
 
-        @staticmethod
-        def from_uri(address: str) -> tuple[object, str]:
-            asked.append(address)
-            return object(), "bucket"
-
-    monkeypatch.setattr(fs, "FileSystem", ReadableFileSystem)
+    monkeypatch.setattr(fs, "FileSystem", SimpleNamespace(from_uri=from_uri))
     object_store._connect("gs://bucket", {}, object_store._PATIENT)
     object_store._connect("gs://anonymous@bucket", {"scheme": "http", "retry_limit_seconds": "5"}, object_store._PATIENT)
     assert asked == ["gs://bucket/?retry_limit_seconds=60", "gs://anonymous@bucket/?retry_limit_seconds=5&scheme=http"]

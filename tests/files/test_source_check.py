@@ -37,19 +37,16 @@ def out(bucket: Path, log: str) -> Path:
 
 
 def turn(path: Path, at: int = 20) -> None:
-    """Turn a bit."""
     data = bytearray(path.read_bytes())
     data[min(at, len(data) - 1)] ^= 1
     path.write_bytes(data)
 
 
 def cut(path: Path) -> None:
-    """Take the last byte away."""
     path.write_bytes(path.read_bytes()[:-1])
 
 
 def extra(path: Path) -> None:
-    """Another segment."""
     shutil.copy(path, path.with_name(f"{500:020d}{path.suffix}"))
 
 

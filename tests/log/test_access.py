@@ -109,7 +109,6 @@ def claims(log_dir: Path) -> list[str]:
 
 
 def take(log_dir: Path) -> Claim:
-    """A claim of this process."""
     return Claim.take(FS, str(log_dir), Identity.of_this_process())
 
 

@@ -103,7 +103,6 @@ class Bucket(ABC):
         """Holds writes of objects with ``part`` in their key, and drops them at the end; yields whether there was one."""
 
     def put_tree(self, directory: Path, prefix: str = "") -> None:
-        """Upload a directory."""
         for name, data in sorted(files(directory).items()):
             self.put(f"{prefix}/{name}".lstrip("/"), data)
 
@@ -123,7 +122,6 @@ def published(bucket: Bucket, prefix: str = "out") -> dict[str, bytes]:
 
 @pytest.fixture(scope="session")
 def store(missing: Callable[[str], None]) -> Iterator[Store]:
-    """The server."""
     if find_spec("moto") is None:
         missing("moto (pip install -e '.[suites]')")
     variables = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_EC2_METADATA_DISABLED": "true"}
@@ -253,14 +251,12 @@ class GoogleServer:
         return json.loads(self.ask("GET", "/test/seen"))
 
     def stop(self) -> None:
-        """Ends it."""
         with self._process as process:
             process.terminate()
 
 
 @pytest.fixture(scope="session")
 def google(missing: Callable[[str], None]) -> Iterator[GoogleServer]:
-    """The server."""
     if find_spec("gcp_storage_emulator") is None:
         missing("gcp-storage-emulator (pip install -e '.[suites]')")
     server = GoogleServer()
@@ -311,7 +307,6 @@ class GoogleBucket(Bucket):
         return found
 
     def forget(self) -> None:
-        """Begin a new list of requests, without rules."""
         self._server.gate()
 
     def asked(self) -> list[Asked]:

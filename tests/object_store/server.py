@@ -126,11 +126,9 @@ class Store:
         return f"?endpoint_override={self.endpoint}&scheme=http&region={REGION}"
 
     def stop(self) -> None:
-        """Ends it."""
         self._server.shutdown()
 
     def forget(self) -> None:
-        """Begin a new list of requests."""
         self.requests = []
 
     @contextmanager

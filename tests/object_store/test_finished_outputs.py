@@ -29,13 +29,11 @@ OnDisk = tuple[dict[str, bytes], RunReport]
 
 
 def missing(bucket: Bucket, key: str) -> str:
-    """Remove an object."""
     bucket.remove(key)
     return "is missing"
 
 
 def cut(bucket: Bucket, key: str) -> str:
-    """An object lacks its last byte."""
     bucket.put(key, bucket.get(key)[:-1])
     return "bytes, _manifest.json lists it with"
 
@@ -49,7 +47,6 @@ def turned(bucket: Bucket, key: str) -> str:
 
 
 def extra(bucket: Bucket, key: str) -> str:
-    """There is another segment."""
     bucket.put(key.replace("/00000", "/00001"), bucket.get(key))
     return "is not listed in _manifest.json"
 

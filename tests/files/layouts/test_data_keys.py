@@ -31,7 +31,6 @@ MLiJZGhIyRZ5
 
 @pytest.fixture
 def pem(tmp_path: Path) -> str:
-    """A new RSA key."""
     require_cryptography()
     new_key(tmp_path / "a,b.pem")
     return (tmp_path / "a,b.pem").read_text()

@@ -122,7 +122,6 @@ def test_a_metadata_log_with_a_torn_tail_is_read_up_to_it(tmp_path: Path) -> Non
 
 
 def settings_in(log_dir: Path, resolver: Resolver | None = None, version: str | None = None) -> list[Settings]:
-    """The settings of all logs."""
     return [known(each) for each in settings_of(log_dir, resolver=resolver, version=version).values()]
 
 
