@@ -12,10 +12,12 @@ from pyarrow import fs
 
 from compaction.config.request import CompactionRequest
 from compaction.files import manifest, object_store
-from compaction.files.contents import digest_of
+from compaction.files.contents import digest_of, view
+from compaction.files.filesystem import ReadableFileSystem
 from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem, file_system
 from compaction.files.overlay import OverlayFileSystem
+from compaction.files.segment_file import SegmentReader
 from compaction.log.read_log import read_segments
 from compaction.names import LOG
 from compaction.output.publish import Publication
@@ -158,3 +160,18 @@ def publish(log_dir: str, target: str, **options: Any) -> Publication:
     publication, source = begin(log_dir, target, **options)
     publication.commit(source)
     return publication
+
+
+def require_read_alike(near: Path, far: ReadableFileSystem, place: str) -> None:
+    """The files of a log in ``place`` are those of a directory of this machine: as a whole, in ranges, and as segments."""
+    assert far.listdir(place) == LocalFileSystem().listdir(str(near)) != []
+    for name in far.listdir(place):
+        path, data = f"{place}/{name}", (near / name).read_bytes()
+        found = far.stat(path)
+        assert found is not None and (found.size, found.is_file) == (len(data), True)
+        assert far.read_bytes(path) == view(far, path)[:].tobytes() == data
+        assert far.read_bytes(path, 5, 7) == data[5:12]
+        assert far.real_path(path) == (path, 0, len(data))
+        for block_bytes in (100, 1000, 100_000) if name.endswith(LOG) else ():
+            with SegmentReader(far, path, 0, len(data), block_bytes=block_bytes) as reader:
+                assert b"".join(block.raw.tobytes() for block in reader.blocks(check_crc=True)) == data

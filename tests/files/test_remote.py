@@ -20,7 +20,6 @@ from pyarrow import fs
 
 from compaction.errors import CorruptLogError, StorageError
 from compaction.files import contents, object_store
-from compaction.files.contents import view
 from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem, file_system
 from compaction.files.object_output import OutputFileSystem
@@ -32,28 +31,20 @@ from compaction.files.uri import parse_uri
 from compaction.log.discover import check_log_dirs
 from compaction.log.read_log import read_segments
 from compaction.recovery.recover import recover_log
-from tests.files.remote_places import PLACE, TaggingStore, bucket, log, serve
+from tests.files.remote_places import PLACE, TaggingStore, bucket, log, require_read_alike, serve
 from tests.log.logs import location
 
 __all__ = ["bucket", "log"]
 
 
-def test_a_uri_is_read_like_a_local_directory(bucket: Path, log: str) -> None:
-    here, there = str(bucket / "in"), f"{PLACE}/in"
-    local, far = LocalFileSystem(), RemoteFileSystem()
-    assert far.listdir(f"{there}/") == ["orders-0"]
-    assert far.listdir(log) == local.listdir(f"{here}/orders-0")
-    for name in far.listdir(log):
-        ours, theirs = local.stat(f"{here}/orders-0/{name}"), far.stat(f"{log}/{name}")
-        assert ours is not None and theirs is not None
-        assert (ours.size, ours.mtime_ns, ours.is_file) == (theirs.size, theirs.mtime_ns, theirs.is_file)
-        data = local.read_bytes(f"{here}/orders-0/{name}")
-        assert far.read_bytes(f"{log}/{name}") == view(far, f"{log}/{name}")[:].tobytes() == data
-        assert far.read_bytes(f"{log}/{name}", 5, 7) == data[5:12]
-        assert far.real_path(f"{log}/{name}") == (f"{log}/{name}", 0, len(data))
-    found = far.stat(there)
+def test_a_log_is_read_as_in_a_local_directory(bucket: Path, log: str) -> None:
+    far, near = MixedFileSystem(), bucket / "in" / "orders-0"
+    require_read_alike(near, far, log)
+    assert {(near / name).stat().st_mtime_ns - far.stat(f"{log}/{name}").mtime_ns for name in far.listdir(log)} == {0}  # type: ignore[union-attr]
+    assert far.listdir(f"{PLACE}/in/") == ["orders-0"]
+    found = far.stat(f"{PLACE}/in")
     assert found is not None and found.is_dir
-    assert far.stat(f"{there}/nothing") is None
+    assert far.stat(f"{PLACE}/in/nothing") is None
     assert far.stat(f"{log}/nothing") is None
 
 
@@ -104,16 +95,6 @@ def test_read_ahead_returns_the_same_bytes_at_any_pace(bucket: Path, monkeypatch
         # also before the ranges that are kept
         at = chance.choice([at, at + 1, at + n, at + n, chance.randint(at, at + n), chance.randint(start, at)])
     reader.close()
-
-
-@pytest.mark.parametrize("block_bytes", [100, 1000, 100_000])
-def test_a_segment_is_read_like_a_local_one(bucket: Path, log: str, block_bytes: int) -> None:
-    found = []
-    for path in (str(bucket / "in" / "orders-0" / f"{0:020d}.log"), f"{log}/{0:020d}.log"):
-        size = (bucket / "in" / "orders-0" / f"{0:020d}.log").stat().st_size
-        with SegmentReader(MixedFileSystem(), path, 0, size, block_bytes=block_bytes) as reader:
-            found.append(b"".join(block.raw.tobytes() for block in reader.blocks(check_crc=True)))
-    assert found[0] == found[1] != b""
 
 
 def test_a_truncated_object_is_an_error(bucket: Path, log: str) -> None:
