@@ -34,7 +34,7 @@ from tests.kafka.jars import REFERENCE
 from tests.kafka.log import Opening
 from tests.local_job import TopicConfigs, clean_locally, request_for
 from tests.local_passes import LocalPasses
-from tests.log.settings.test_kafka_version import settings_in
+from tests.log.settings.guesses import known, settings_of
 from tests.oracle.disk import read_partition, write_partition
 from tests.oracle.logs import COMMIT, Batching, LogBuilder, Sent
 from tests.oracle.records import decode
@@ -122,8 +122,8 @@ def test_a_broker_of_the_version_serves_what_its_own_cleaner_would_have_left(
         with Broker(kafkas, version=version) as broker:
             write(Clients(gateway, broker.bootstrap), topics)
         # a broker with a ZooKeeper has no metadata log
-        known = NEWEST if judge.release < (3, 3) else version.rpartition(".")[0]
-        assert {each.kafka.version for each in settings_in(kafkas)} == {known}
+        expected = NEWEST if judge.release < (3, 3) else version.rpartition(".")[0]
+        assert {known(each).kafka.version for each in settings_of(kafkas).values()} == {expected}
         ours = copied(kafkas, "ours")
         soon_ms = soon_after(kafkas)
         ends: dict[str, int] = {}
