@@ -104,7 +104,7 @@ def missing_identifiers(document: Path) -> set[str]:
 
 
 #: what finds names that do not exist, by pattern, and the documents that it reads
-NAMES = {
+NAMES: dict[Callable[[Path], set[str]], tuple[re.Pattern[str], list[Path]]] = {
     missing_paths: (PATH, DOCUMENTS),
     missing_module_paths: (MODULE_FILE, ABOUT_THE_CODE),
     missing_modules: (MODULE, [*DOCUMENTS, *NOTEBOOKS]),
