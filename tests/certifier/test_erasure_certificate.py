@@ -31,7 +31,7 @@ from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.keys import KeyCriteria, KeyPattern
 from compaction.log.discover import Selector
 from compaction.names import TopicPartition
-from tests.erasure.test_erase_keys import ODD_KEYS, SALT, erase, keys_of, write_case, write_odd
+from tests.erasure.test_erase_keys import ODD_KEYS, SALT, erase, keys_of, write_odd
 from tests.kafka.encode import COMMIT, Batch, Producer, Record, marker
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
@@ -64,7 +64,7 @@ def test_erasures_of_random_logs_hold_and_are_counted(version: str, tombstones: 
     keys = random.Random(1).sample(every, len(every) // 3)
     with scratch() as root:
         for case in cases:
-            write_case(root / "before", case)
+            case.write(root / "before")
         options = {"tombstones": tombstones, "include_active": include_active, "kafka_version": version}
         report = erase(root / "before", keys, output_dir=root / "after", **options)  # type: ignore[arg-type]
         found = certified(
@@ -87,7 +87,7 @@ def test_a_log_that_ends_with_an_erased_record_of_an_old_batch_holds(version: st
     key = case.segments[-1].batches[-1].records()[-1].key
     assert key is not None
     with scratch() as root:
-        write_case(root / "before", case)
+        case.write(root / "before")
         erase(root / "before", [key], output_dir=root / "after", include_active=True, kafka_version=version)
         found = certified(root / "before", root / "after", erased_keys([key]), version)
     assert [log.lines() for log in found.report.logs if log.status is not Status.HOLDS] == []

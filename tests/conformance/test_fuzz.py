@@ -19,8 +19,9 @@ from tests.conformance import kafkas
 from tests.conformance.fuzz import random_sizes, run_scenarios
 from tests.kafka.gateway import Gateway
 from tests.memory import scratch
-from tests.scenarios.draw import draw
+from tests.scenarios.draw import draw, drawn
 from tests.scenarios.language import scenarios
+from tests.scenarios.plain import is_plain, plainly
 from tests.scenarios.runner import in_place_by, on_spark
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ pytestmark = pytest.mark.kafka
 
 #: the first seed, and how many; on Spark fewer, which takes longer for each
 FIRST, LOGS, ON_SPARK = 40, 40, 4
+#: the first logs of the plain cleaner's tests
+JUDGED = 120
 
 
 def test_random_logs_equal_kafkas_after_every_round(gateway: Gateway) -> None:
@@ -38,6 +41,15 @@ def test_random_logs_equal_kafkas_after_every_round(gateway: Gateway) -> None:
         tally = run_scenarios(gateway, root, found, in_place_by(sizes=random_sizes(FIRST)))
     assert not tally.failed
     assert tally.cleaned > LOGS
+
+
+def test_the_plain_cleaner_leaves_what_kafka_leaves_after_every_round(gateway: Gateway) -> None:
+    """So it may judge the job where there is no Kafka (``tests/scenarios/test_drawn.py``)."""
+    found = {name: one for name, one in drawn(range(JUDGED)).items() if is_plain(one)}
+    with scratch() as root:
+        tally = run_scenarios(gateway, root, found, plainly(found))
+    assert not tally.failed
+    assert tally.cleaned > JUDGED
 
 
 def test_what_verify_rejects_fails_a_log_unless_its_checkpoint_is_invented(

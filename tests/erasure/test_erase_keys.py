@@ -28,23 +28,15 @@ from tests.kafka.encode import Batch, Legacy, Record
 from tests.local_job import clean_locally, logs_in, read_offsets, resolver_of, write_offsets
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
-from tests.oracle.disk import read_partition, write_partition, write_producers
+from tests.oracle.disk import read_partition, write_partition
 from tests.oracle.records import NaiveRecord
 from tests.oracle.segments import NaiveSegment, write_segment
-from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
-from tests.passes.rounds import INTERVAL_BYTES, Case
+from tests.passes.random_cases import FLAVOURS, INTERVAL_BYTES, NOW_MS, Case, random_case
 
 SALT = b"salt of these tests"
 TINY = Sizes(500, 1_500, 7)
 #: that of topics whose records are never compacted
 CONFIG = {"cleanup.policy": "delete", "index.interval.bytes": str(INTERVAL_BYTES)}
-
-
-def write_case(log_dir: Path, case: Case) -> None:
-    path = log_dir / f"{case.name}-0"
-    write_partition(path, case.segments)
-    active = (entry._replace(last_timestamp_ms=NOW_MS) for entry in case.producers)
-    write_producers(path, case.segments[-1].next_offset, active)
 
 
 def keys_of(case: Case) -> list[bytes]:
@@ -121,7 +113,7 @@ def test_random_logs_of_all_formats_and_codecs_lose_the_records_of_the_keys_and_
     keys = random.Random(seeds.start).sample(every, len(every) // 3)
     with scratch() as log_dir:
         for case in cases:
-            write_case(log_dir, case)
+            case.write(log_dir)
         found = erase(log_dir, keys, sizes=sizes, tombstones=tombstones, include_active=include_active)
         reports = {log.topic: log for log in found.logs}
         wrong = []
@@ -148,7 +140,7 @@ def test_the_log_ends_where_it_did_if_the_last_record_of_a_compressed_old_batch_
     key = records[-1].key
     assert key is not None
     with scratch() as log_dir:
-        write_case(log_dir, case)
+        case.write(log_dir)
         (log,) = erase(log_dir, [key], include_active=True, kafka_version=version).logs
         assert log.status is LogStatus.CLEANED
         found = read_partition(log_dir / f"{case.name}-0")
@@ -247,7 +239,7 @@ def test_keys_in_many_shards_are_erased_as_in_one(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(find_matches, "shards", tiny)
     with scratch() as log_dir:
-        write_case(log_dir, case)
+        case.write(log_dir)
         report = erase(log_dir, [*keys, *(b"other-%d" % number for number in range(20))], include_active=True)
         segments = len(case.segments) - (not case.segments[-1].log)
         plain = PlainEraser(set(keys).__contains__, case.producers, segments, INTERVAL_BYTES)

@@ -27,13 +27,12 @@ def _java_sum(one: int, other: int) -> int:
 
 @dataclass(frozen=True)
 class NaiveConfig:
-    """The topic's settings that a round uses, under their own names; ``max_keys`` is the offset map's bound."""
+    """The topic's settings that a round uses, under their own names."""
 
     segment_bytes: int = 1 << 30
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
     delete_retention_ms: int = 86_400_000
-    max_keys: int = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,8 @@ class NaiveRound:
 
 @dataclass
 class NaiveStats:
-    """Kafka's ``CleanerStats``, and the number of keys mapped."""
+    """Those of Kafka's ``CleanerStats`` that a report has, and the number of keys mapped."""
 
-    map_messages_read: int = 0
-    map_bytes_read: int = 0
     messages_read: int = 0
     bytes_read: int = 0
     messages_written: int = 0
@@ -77,7 +74,6 @@ class NaiveGroup:
 class Judged(NamedTuple):
     """The verdict on a batch before its records are read."""
 
-    last_offset: int
     discard_records: bool
     retain_empty: bool
     marker_of_empty_txn: bool
@@ -85,12 +81,11 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class NaiveResult:
-    """``end_offset`` is the first offset not cleaned; ``judged`` has the verdicts on all batches of the groups, in order."""
+    """``end_offset`` is the first offset not cleaned."""
 
     groups: tuple[NaiveGroup, ...]
     end_offset: int
     stats: NaiveStats
-    judged: tuple[Judged, ...]
 
 
 def clean_log_naively(segments: Sequence[NaiveSegment], config: NaiveConfig, round_: NaiveRound) -> NaiveResult:
@@ -163,7 +158,6 @@ class _Cleaning:
         self.round = round_
         self.map = _OffsetMap()
         self.stats = NaiveStats()
-        self.judged: list[Judged] = []
         self.txns = CleanedTransactions()
         self.producers = {entry.producer_id: entry for entry in round_.producers}
         self.rules = round_.rules
@@ -179,7 +173,7 @@ class _Cleaning:
         groups = group_segments(chosen, self.config, self.round.first_uncleanable_offset, self.rules)
         done = tuple(self._clean_group(group) for group in groups)
         self.stats.keys = len(self.map.offsets)
-        return NaiveResult(done, end_offset, self.stats, tuple(self.judged))
+        return NaiveResult(done, end_offset, self.stats)
 
     def _values(self, start: int, end: int) -> list[NaiveSegment]:
         """``LogSegments.values``: from the segment that holds ``start`` to the last one that begins below ``end``."""
@@ -198,41 +192,22 @@ class _Cleaning:
         txns = CleanedTransactions()
         txns.add(self._aborted(start, end))
         for at, segment in enumerate(dirty):
-            if self._map_segment(segment, txns):
-                return
+            self._map_segment(segment, txns)
             following = dirty[at + 1].base_offset if at + 1 < len(dirty) else end
             self.map.latest_offset = following - 1
 
-    def _map_segment(self, segment: NaiveSegment, txns: CleanedTransactions) -> bool:
-        """Whether the map was full.
-
-        Bytes are counted at the end: Kafka counts them per read, which is here a complete segment.
-        """
+    def _map_segment(self, segment: NaiveSegment, txns: CleanedTransactions) -> None:
         start = self.round.first_dirty_offset
         first_position = segment.position_of(start)
         for batch in segment.batches:
             if batch.position < first_position:
                 continue
             discarded = txns.on_batch(batch)
-            if batch.control:
-                self.stats.map_messages_read += 1
-            elif discarded:
-                self.stats.map_messages_read += batch.count
-            elif self._map_batch(batch, start):
-                return True
+            for record in () if batch.control or discarded else batch.records():
+                if record.key is not None and record.offset >= start:
+                    self.map.put(record.key, record)
             if batch.last_offset >= start:
                 self.map.latest_offset = batch.last_offset
-        self.stats.map_bytes_read += len(segment.log) - first_position
-        return False
-
-    def _map_batch(self, batch: NaiveBatch, start: int) -> bool:
-        for record in batch.records():
-            if record.key is not None and record.offset >= start:
-                if len(self.map.offsets) >= self.config.max_keys:
-                    return True
-                self.map.put(record.key, record)
-            self.stats.map_messages_read += 1
-        return False
 
     def _clean_group(self, group: list[NaiveSegment]) -> NaiveGroup:
         writer = SegmentWriter(group[0].base_offset, self.config.index_interval_bytes)
@@ -254,7 +229,6 @@ class _Cleaning:
     def _filter(self, batch: NaiveBatch, young: bool) -> _Filtered | None:
         """``young``: the segment was modified after the delete horizon by modification times."""
         judged = self._judge(batch, young)
-        self.judged.append(judged)
         if judged.discard_records and not judged.retain_empty:
             return None
         retained, dropped = [], False
@@ -280,7 +254,7 @@ class _Cleaning:
             passed = not young if self.rules.by_mtime else horizon is not None and horizon <= self.round.now_ms
             discard = can_discard and passed
         retain_empty = self._is_last_record(batch) or self._ends_round(batch)
-        return Judged(batch.last_offset, discard, retain_empty, can_discard and batch.control)
+        return Judged(discard, retain_empty, can_discard and batch.control)
 
     def _ends_round(self, batch: NaiveBatch) -> bool:
         end, high_watermark = self.round.first_uncleanable_offset, self.round.high_watermark

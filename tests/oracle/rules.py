@@ -11,12 +11,14 @@ ALWAYS, NEVER, AT_HIGH_WATERMARK = "always", "never", "at high watermark"
 
 @dataclass(frozen=True)
 class NaiveRules:
-    """``retains_last``: whether the last batch of a round stays without records."""
+    """``retains_last``: whether the last batch of a round stays without records. ``producer_expiration_ms`` is the default of
+    ``producer.id.expiration.ms``, before that of ``transactional.id.expiration.ms``."""
 
     by_mtime: bool
     retains_last: str
     keeps_magic: bool
     joins_empty: bool
+    producer_expiration_ms: int
 
 
 def rules_in(release: str) -> NaiveRules:
@@ -28,6 +30,7 @@ def rules_in(release: str) -> NaiveRules:
         retains_last=NEVER if number < (3, 9, 2) else retains,
         keeps_magic=number < (4, 0),
         joins_empty=number >= (3, 0),
+        producer_expiration_ms=86_400_000 * (1 if number >= (3, 4) else 7),
     )
 
 
