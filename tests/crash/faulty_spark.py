@@ -42,7 +42,7 @@ from tests.golden import SAMPLE_ROOT, unpack_sample
 from tests.jvm import executor_options
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
-from tests.passes.repeated_tasks import ALL, AS_OF_MS, LOG, digests, errors_in
+from tests.passes.test_repeated_tasks import ALL, AS_OF_MS, LOG, digests, errors_in
 
 R = TypeVar("R")
 
