@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.errors import CorruptLogError, LockedError, StorageError
+from compaction.errors import LockedError
 from compaction.files.filesystem import join
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.overlay import OverlayFileSystem
@@ -140,54 +140,6 @@ def test_the_lineage_of_the_tail_decides(tmp_path: Path) -> None:
     assert read_log_files(address)["leader-epoch-checkpoint"] == b"0\n2\n0 0\n1 12\n"
 
 
-Epochs = list[tuple[int, int]]
-FIRST: Epochs = [(0, 0)]
-NEWER: list[tuple[range, Epochs]] = [
-    (range(100), [(5, 0)]), (range(100, 200), [(5, 0), (6, 100)]), (range(200, 300), [(5, 0), (6, 100), (7, 200)]),
-]  # fmt: skip
-#: uploads with their leader epochs, the arguments of ``tail``, and the text of the error
-REFUSED: list[tuple[list[tuple[range, Epochs]], tuple[range, dict[str, str]] | None, str]] = [
-    ([(range(10), FIRST), (range(12, 20), FIRST)], None, "offsets 10 to 11 are not stored"),
-    ([(range(10), FIRST)], (range(15, 20), {}), "offsets 10 to 14 are not stored"),
-    (
-        [(range(10), FIRST)], (range(10, 20), {"topic_id": OTHER_ID}),
-        f"the local tail has topic id {OTHER_ID}, the export has {TOPIC_ID}",
-    ),
-    # otherwise its leader epochs would decide, and what the newer leaders uploaded would be dropped
-    (
-        NEWER, (range(80, 120), {"epochs": "0\n1\n5 0\n"}),
-        "the local tail is not of the newest leader: its last leader epoch is 5, the export has 7",
-    ),
-    (
-        NEWER, (range(80, 120), {"epochs": "0\n2\n5 0\n6 100\n"}),
-        "the local tail is not of the newest leader: its last leader epoch is 6, the export has 7",
-    ),
-    # its high watermark would apply to what was uploaded later
-    ([(range(100), FIRST)], (range(80, 90), {}), "the local tail ends before offset 90, the export before 100"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("uploads", "local", "told"), REFUSED)
-def test_an_export_with_a_gap_or_with_a_tail_that_does_not_continue_it_is_an_error(
-    tmp_path: Path, uploads: list[tuple[range, Epochs]], local: tuple[range, dict[str, str]] | None, told: str
-) -> None:
-    for offsets_of_upload, epochs in uploads:
-        upload(tmp_path / "export", offsets_of_upload, epochs)
-    address = local_tiered(tmp_path / "export")
-    if local is not None:
-        add_tail(address, str(tail(tmp_path / "local", local[0], **local[1])))
-    with pytest.raises(CorruptLogError, match=told):
-        offsets(address)
-
-
-def test_a_tail_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    upload(tmp_path / "export", range(10))
-    address = local_tiered(tmp_path / "export")
-    add_tail(address, str(tmp_path / "nothing"))
-    with pytest.raises(StorageError, match="nothing"):
-        offsets(address)
-
-
 def test_partitions_of_which_nothing_is_uploaded_are_read_from_the_tail(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -217,14 +169,6 @@ def test_the_tail_of_a_live_broker_is_refused(tmp_path: Path, by_option: bool) -
         address = parse_uri(f"local-tiered+file://{tmp_path}/export?tail={local}", "--log-dir")
     with held_elsewhere(local), pytest.raises(LockedError, match="log directory is in use"):
         offsets(address)
-
-
-def test_uploads_of_which_none_is_complete_are_no_empty_log(tmp_path: Path) -> None:
-    upload(tmp_path / "export", range(10)).with_suffix(".snapshot").unlink()
-    with pytest.raises(CorruptLogError, match="no upload is complete: 1 incomplete upload"):
-        offsets(local_tiered(tmp_path / "export"))
-    address = parse_uri(f"local-tiered+{tmp_path}/export?tail={tail(tmp_path / 'local', range(20))}", "--before")
-    assert offsets(address) == list(range(20))
 
 
 def test_a_log_start_within_a_batch_retains_the_batch(tmp_path: Path) -> None:

@@ -218,46 +218,56 @@ def test_an_upload_ends_at_its_last_offset_though_its_last_records_are_gone(tmp_
     assert {path.stem.partition("-")[2] for path in (tmp_path / "out").rglob("*.log")} == stems
 
 
-def test_every_upload_of_the_same_offsets_is_written(tmp_path: Path) -> None:
-    """Which of them the cluster's metadata names is not known, and new leaders upload from an earlier offset."""
-    for each in (range(10), range(10), range(6, 20), range(20, 25)):
-        upload(tmp_path / "in", each)
-    copy = a_copy(tmp_path / "copy", [0, 0, 5, 7, 8], [10, 11, 16], [20, 24])
-    write(copy, tmp_path / "out", "local-tiered", local_tiered(tmp_path / "in"))
-    found = [(path.name, offsets_in(LocalFileSystem(), str(path))) for path in (tmp_path / "out").rglob("*.log")]
-    assert sorted((int(name.partition("-")[0]), each) for name, each in found) == [
-        (0, [0, 5, 7, 8, 9]),
-        (0, [0, 5, 7, 8, 9]),
-        (6, [7, 8, 11, 16, 19]),
-        (20, [24]),
-    ]
-    assert offsets(local_tiered(tmp_path / "out"))[-2:] == [19, 24]
+Epochs = list[tuple[int, int]]
+FIRST, SECOND, THIRD = [(0, 0)], [(0, 0), (1, 10)], [(0, 0), (2, 10)]
+THREE = [(0, 0), (1, 10), (2, 15)]
 
 
-def test_an_upload_that_another_leader_has_truncated_has_no_records(tmp_path: Path) -> None:
-    """Brokers do not read it, and what the log has in its offsets may be larger."""
-    upload(tmp_path / "in", range(10))
-    upload(tmp_path / "in", range(10, 12), [(0, 0), (1, 10)])
-    upload(tmp_path / "in", range(10, 20), [(0, 0), (2, 10)])
-    copy = a_copy(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)], epochs=[(0, 0), (2, 10)])
-    write(copy, tmp_path / "out", "aiven", local_tiered(tmp_path / "in"))
-    found = [offsets_in(LocalFileSystem(), str(path)) for path in (tmp_path / "out").rglob("*.log")]
-    assert sorted(found) == [list(range(10)), list(range(10, 20)), [11]]
-    log = join(aiven(tmp_path / "out"), "orders-0")
-    assert MixedFileSystem().listdir(log)[:2] == [f"{0:020d}.index", f"{0:020d}.log"]
-    assert offsets(aiven(tmp_path / "out")) == list(range(20))
-
-
-def test_what_another_leader_has_truncated_of_an_upload_is_not_written_with_its_records(tmp_path: Path) -> None:
-    """They are in the offsets of the older leader's upload, but of a later epoch than its lineage has."""
-    upload(tmp_path / "in", range(20), [(0, 0), (1, 10)])
-    upload(tmp_path / "in", range(15, 30), [(0, 0), (1, 10), (2, 15)])
-    epochs = [(0, 0), (1, 10), (2, 15)]
-    copy = a_copy(tmp_path / "copy", [0, 0, 12, 14], [15, *range(16, 30)], epochs=epochs)
-    write(copy, tmp_path / "out", "local-tiered", local_tiered(tmp_path / "in"))
-    found = [offsets_in(LocalFileSystem(), str(path)) for path in (tmp_path / "out").rglob("*.log")]
-    assert sorted(found) == [[0, 12, 14, 19], [*range(16, 30)]]
-    assert offsets(local_tiered(tmp_path / "out")) == [0, 12, 14, *range(16, 30)]
+@pytest.mark.parametrize(
+    ("layout", "uploads", "segments", "epochs", "written", "log"),
+    [
+        # which of them the cluster's metadata names is not known, and new leaders upload from an earlier offset
+        pytest.param(
+            "local-tiered",
+            [(range(10), FIRST), (range(10), FIRST), (range(6, 20), FIRST), (range(20, 25), FIRST)],
+            [[0, 0, 5, 7, 8], [10, 11, 16], [20, 24]], FIRST,
+            [(0, [0, 5, 7, 8, 9]), (0, [0, 5, 7, 8, 9]), (6, [7, 8, 11, 16, 19]), (20, [24])],
+            [0, 5, 7, 8, 9, 11, 16, 19, 24], id="all uploads of the same offsets",
+        ),
+        # brokers do not read it, and what the log has in its offsets may be larger
+        pytest.param(
+            "aiven",
+            [(range(10), FIRST), (range(10, 12), SECOND), (range(10, 20), THIRD)],
+            [[0, *range(10)], [10, *range(10, 20)]], THIRD,
+            [(0, [*range(10)]), (10, [*range(10, 20)]), (10, [11])],
+            [*range(20)], id="an upload that another leader has truncated",
+        ),
+        # these are in the offsets of the older leader's upload, but of a later epoch than its lineage has
+        pytest.param(
+            "local-tiered",
+            [(range(20), SECOND), (range(15, 30), THREE)],
+            [[0, 0, 12, 14], [15, *range(16, 30)]], THREE,
+            [(0, [0, 12, 14, 19]), (15, [*range(16, 30)])],
+            [0, 12, 14, *range(16, 30)], id="records that another leader has truncated of an upload",
+        ),
+    ],
+)  # fmt: skip
+def test_each_upload_has_the_records_of_its_offsets_and_lineage(
+    tmp_path: Path,
+    layout: str,
+    uploads: list[tuple[range, Epochs]],
+    segments: list[list[int]],
+    epochs: Epochs,
+    written: list[tuple[int, list[int]]],
+    log: list[int],
+) -> None:
+    for offsets_of_upload, lineage in uploads:
+        upload(tmp_path / "in", offsets_of_upload, lineage)
+    copy = a_copy(tmp_path / "copy", *segments, epochs=epochs)
+    write(copy, tmp_path / "out", layout, local_tiered(tmp_path / "in"))
+    logs = [(path.name, offsets_in(LocalFileSystem(), str(path))) for path in (tmp_path / "out").rglob("*.log")]
+    assert sorted((int(name.partition("-")[0]), each) for name, each in logs) == written
+    assert offsets((aiven if layout == "aiven" else local_tiered)(tmp_path / "out")) == log
 
 
 def test_indexes_of_a_segment_that_consists_of_others_are_rebuilt(tmp_path: Path) -> None:

@@ -71,15 +71,6 @@ def test_copies_keep_the_hashes_of_the_sources_manifest(bucket: Path, log: str) 
     assert found[0] == found[1]
 
 
-def test_an_output_without_a_manifest_is_unfinished_and_cannot_be_a_source(bucket: Path, log: str) -> None:
-    begin(SOURCE, OUT)
-    with pytest.raises(UsageError, match="unfinished"):
-        require_finished(OUT)
-    for look in (RemoteFileSystem().listdir, lambda path: RemoteFileSystem().stat(f"{path}/{FIRST}")):
-        with pytest.raises(StorageError, match="unfinished"):
-            look(OUT)
-
-
 def test_a_task_reads_back_its_part_of_an_unfinished_output(bucket: Path, log: str) -> None:
     publication = Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
     path = f"{publication.log_path(location(SOURCE))}/{0:020d}.log.clean.one"
@@ -102,18 +93,27 @@ def test_a_task_reads_back_its_part_of_an_unfinished_output(bucket: Path, log: s
     reader.close()
 
 
-def test_after_an_abort_late_uploads_are_no_source_and_the_next_run_removes_them(bucket: Path, log: str) -> None:
+@pytest.mark.parametrize("aborted", [False, True])
+def test_an_unfinished_output_is_no_source_and_the_next_run_removes_it(bucket: Path, log: str, aborted: bool) -> None:
     publication, _ = begin(SOURCE, OUT)
-    publication.abort()
-    assert names(bucket / "out") == {MARKER}
-    late = bucket / "out" / f"{FIRST}.clean.two"
-    late.parent.mkdir()
-    late.write_bytes(b"late")
+    if aborted:
+        publication.abort()
+        assert names(bucket / "out") == {MARKER}
+    # uploads of killed tasks, also of a log that the source does not have
+    late = [bucket / "out" / f"{log}/{0:020d}.log.clean.two" for log in ("orders-0", "gone-7")]
+    for path in late:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"late")
     with pytest.raises(UsageError, match="unfinished"):
         require_finished(OUT)
+    for look in (RemoteFileSystem().listdir, lambda path: RemoteFileSystem().stat(f"{path}/{FIRST}")):
+        with pytest.raises(StorageError, match="unfinished"):
+            look(OUT)
     publish(SOURCE, OUT)
-    assert not late.exists()
+    assert not any(path.exists() for path in late)
     require_finished(OUT)
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        publish(SOURCE, OUT)
 
 
 def test_an_aborted_run_without_tasks_leaves_no_marker(bucket: Path, log: str) -> None:
@@ -150,18 +150,6 @@ def test_an_upload_of_a_killed_run_after_the_manifest_is_hidden(bucket: Path, lo
     assert set(far.listdir(f"{OUT}/orders-0")) == before
     assert "left-out-3" not in far.listdir(OUT)
     assert far.stat(f"{OUT}/{FIRST}.clean.dead") is None
-
-
-def test_the_objects_of_an_unfinished_run_are_removed(bucket: Path, log: str) -> None:
-    begin(SOURCE, OUT)
-    left_over = bucket / "out" / "gone-7" / f"{0:020d}.log.clean.dead"
-    left_over.parent.mkdir()
-    left_over.write_bytes(b"x")
-    publish(SOURCE, OUT)
-    assert not left_over.exists()
-    assert (bucket / "out" / MANIFEST).exists()
-    with pytest.raises(UsageError, match="exists and is not empty"):
-        publish(SOURCE, OUT)
 
 
 @pytest.mark.parametrize("kind", [LOG, ".timeindex"])

@@ -144,6 +144,13 @@ def run(fs: FileSystem, kept: Kept) -> None:
     remove_deleted(fs, HERE.path)
 
 
+def cleaned_log(kept: Kept = PLAIN) -> FaultyFileSystem:
+    """The log after an undisturbed run."""
+    fs = dirty_log()
+    run(fs, kept)
+    return fs
+
+
 def everything(fs: FileSystem, *, ignore: tuple[str, ...] = ()) -> dict[str, bytes]:
     return {**tree(fs, HERE.path, ignore=ignore), **tree(fs, LOG_DIR)}
 
@@ -153,8 +160,7 @@ def stopped_run(kept: Kept) -> Callable[[int | None], FaultyFileSystem]:
 
 
 def test_the_outputs_replace_their_sources_and_no_other_files_are_left() -> None:
-    fs = dirty_log()
-    run(fs, PLAIN)
+    fs = cleaned_log()
     segments = [f"{base:020d}.{kind}" for base in (0, 200, 400) for kind in ("index", "log", "timeindex")]
     others = [f"{0:020d}.txnindex", f"{200:020d}.snapshot", f"{400:020d}.snapshot", "partition.metadata"]
     assert fs.listdir(HERE.path) == sorted(segments + others)
@@ -250,9 +256,7 @@ def test_after_a_full_disk_at_the_checkpoint_the_next_run_finishes_the_swap() ->
     assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
     fs.fail = lambda operation, path: None
     run(fs, PLAIN)
-    undisturbed = dirty_log()
-    run(undisturbed, PLAIN)
-    assert everything(fs) == everything(undisturbed)
+    assert everything(fs) == everything(cleaned_log())
 
 
 def test_an_output_that_changes_before_the_end_of_the_swap_keeps_the_journal_and_the_sources() -> None:
@@ -280,9 +284,7 @@ def test_an_output_that_changes_before_the_end_of_the_swap_keeps_the_journal_and
 
 @pytest.mark.parametrize("kept", CASES.values(), ids=CASES.keys())
 def test_after_any_interruption_recovery_restores_the_sources_or_finishes_the_swap(kept: Kept) -> None:
-    undisturbed = dirty_log()
-    run(undisturbed, kept)
-    start, end = everything(dirty_log()), everything(undisturbed)
+    start, end = everything(dirty_log()), everything(cleaned_log(kept))
     seen = set()
     for name, fs in crash_states(stopped_run(kept)):
         recover(fs)
@@ -296,10 +298,7 @@ def test_after_any_interruption_recovery_restores_the_sources_or_finishes_the_sw
 
 @pytest.mark.parametrize("kept", CASES.values(), ids=CASES.keys())
 def test_a_broker_started_after_any_interruption_serves_every_survivor(kept: Kept) -> None:
-    undisturbed = dirty_log()
-    before = served(undisturbed, HERE.path)
-    run(undisturbed, kept)
-    survivors = served(undisturbed, HERE.path)
+    before, survivors = (served(fs, HERE.path) for fs in (dirty_log(), cleaned_log(kept)))
     for name, fs in crash_states(stopped_run(kept)):
         start_broker(fs, HERE.path)
         found = served(fs, HERE.path)
@@ -313,9 +312,7 @@ def test_a_broker_started_after_any_interruption_serves_every_survivor(kept: Kep
 
 
 def test_recovery_can_itself_be_interrupted() -> None:
-    undisturbed = dirty_log()
-    run(undisturbed, PLAIN)
-    start, end = everything(dirty_log()), everything(undisturbed)
+    start, end = everything(dirty_log()), everything(cleaned_log())
     for first in range(0, stopped_run(PLAIN)(None).done, 4):
         for second in range(first % 5, 40, 5):
             fs = stopped_run(PLAIN)(first).after_power_loss(first)
@@ -419,20 +416,16 @@ def test_indexes_that_a_broker_has_rebuilt_are_not_damage() -> None:
     fs = stopped_after("rename 00000000000000000000.log.clean")
     start_broker(fs, HERE.path)
     recover(fs)
-    undisturbed = dirty_log()
-    run(undisturbed, PLAIN)
     # the broker removes these with the sources; their data has been removed
     lost = (".snapshot", ".txnindex")
-    assert everything(fs, ignore=lost) == everything(undisturbed, ignore=lost)
+    assert everything(fs, ignore=lost) == everything(cleaned_log(), ignore=lost)
 
 
 def test_an_output_that_a_broker_has_touched_does_not_fail_the_log() -> None:
     fs = stopped_after("rename 00000000000000000200.timeindex.swap")
     fs.inode(join(HERE.path, f"{200:020d}.timeindex")).mtime_ns += 10**9
     recover(fs)
-    undisturbed = dirty_log()
-    run(undisturbed, PLAIN)
-    assert everything(fs) == everything(undisturbed)
+    assert everything(fs) == everything(cleaned_log())
 
 
 def assert_no_overlap(fs: FileSystem, name: str) -> None:

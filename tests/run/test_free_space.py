@@ -1,21 +1,55 @@
-"""Refusing logs whose outputs exceed the free space: by an upper bound first, then by exact sizes."""
+"""Free space: shared by the directories of a file system; logs whose outputs exceed it are refused, by an upper bound first,
+then by exact sizes."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from compaction.files.local import FreeSpace
+from compaction.files.local import FreeSpace, free_space
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, PartResult, Slice
+from compaction.rules.log_view import AbortedTxn, Segment
 from compaction.rules.record_retention import ActiveProducers, RoundRules
 from compaction.rules.transactions import AbortedRanges
 from compaction.run import waves
-from compaction.run.waves import Lacking, SpaceBudget, logs_without_space
+from compaction.run.waves import Lacking, SpaceBudget, copied_bytes, logs_without_space
 
 MIB = 1 << 20
+DISKS = {"/a": FreeSpace(1, 20 * MIB, 0), "/a/deep": FreeSpace(1, 20 * MIB, 0), "/b": FreeSpace(2, 8 * MIB, 0)}
+
+
+@pytest.fixture
+def disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waves, "free_space", DISKS.__getitem__)
+
+
+def test_a_path_that_does_not_exist_has_the_free_space_of_its_parent(tmp_path: Path) -> None:
+    found = free_space(str(tmp_path / "not" / "yet"))
+    assert found.device == tmp_path.stat().st_dev
+    assert 0 < found.free_bytes <= os.statvfs(tmp_path).f_frsize * os.statvfs(tmp_path).f_blocks
+
+
+def test_the_directories_of_a_file_system_share_its_space_of_which_a_margin_stays_free(disks: None) -> None:
+    budget = SpaceBudget()
+    assert (budget.free_bytes("/a"), budget.free_bytes("/b")) == (16 * MIB, 4 * MIB)
+    # this allocates nothing
+    assert [budget.fits([("/a", 16 * MIB), ("/b", needed)]) for needed in (0, 4 * MIB, 4 * MIB + 1)] == [True, True, False]
+    assert budget.take("/a", 10 * MIB)
+    assert not budget.take("/a/deep", 10 * MIB)
+    assert budget.take("/a/deep", 6 * MIB)
+    assert budget.free_bytes("/a") == 0
+    assert budget.take("/b", 4 * MIB)
+    assert SpaceBudget(6 * MIB).free_bytes("/b") == -2 * MIB
+
+
+def test_a_copy_needs_space_for_its_indexes() -> None:
+    segment = Segment(0, 1000, 0, 8 * MIB, 12 * MIB, 0, 0, 0, (AbortedTxn(1, 0, 0, 0),) * 10)
+    assert copied_bytes([segment, segment]) >= 2 * (1000 + 20 * MIB + 340)
 
 
 def log(directory: str) -> CleanContext:
