@@ -41,7 +41,7 @@ _INTERPRETED = [
     f"tests/kernels/test_{name}.py"
     for name in ("batch_retention", "index", "key_filter", "key_set", "rewrite", "slot_table", "tally")
 ]
-_COMPILED = "tests/passes", "tests/policies", "tests/erasure"
+_COMPILED = "tests/passes", "tests/scenarios/test_drawn.py", "tests/policies", "tests/erasure"
 #: with these, ``make test`` has no Spark and no Kafka
 _QUICK = "not (spark or kafka or crash or slow or notebook or airflow or browser or cluster or s3 or gs)"
 _OPERATORS = ("ReplaceComparison", "ReplaceBinary", "ReplaceUnary", "ReplaceTrue", "ReplaceFalse", "ReplaceAnd", "ReplaceOr",

@@ -1,23 +1,64 @@
 """One cleaning round, in plain Python and in Kafka's own order (Kafka 4.4.0: ``Cleaner``, ``MemoryRecords.filterTo``).
 
-``NaiveRules`` has what older versions do differently.
+``NaiveRules`` has what older versions do differently, read from the source of each.
 """
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.rules.log_view import AbortedTxn
-from tests.oracle.messages import encode_message_set, has_other_magic
-from tests.oracle.records import KafkaRefuses, NaiveBatch, NaiveRecord, encode, encode_empty
-from tests.oracle.rules import ALWAYS, AT_HIGH_WATERMARK, NEWEST, NaiveRules
+from tests.kafka.jars import REFERENCE
+from tests.oracle import compression
+from tests.oracle.records import (
+    KafkaRefuses,
+    NaiveBatch,
+    NaiveRecord,
+    check_appends,
+    encode,
+    encode_empty,
+    inner_messages,
+    legacy_message,
+)
 from tests.oracle.segments import NaiveSegment, SegmentWriter
 from tests.oracle.txns import CleanedTransactions, collect_aborted
 
 _INT_MAX = 2**31 - 1
+_APPEND_TIME = 0x08
+ALWAYS, NEVER, AT_HIGH_WATERMARK = "always", "never", "at high watermark"
+
+
+@dataclass(frozen=True)
+class NaiveRules:
+    """``retains_last``: whether the last batch of a round stays without records. ``producer_expiration_ms`` is the default of
+    ``producer.id.expiration.ms``, before that of ``transactional.id.expiration.ms``."""
+
+    by_mtime: bool
+    retains_last: str
+    keeps_magic: bool
+    joins_empty: bool
+    producer_expiration_ms: int
+
+
+def rules_in(release: str) -> NaiveRules:
+    """Those of a release, e.g. ``3.9.1``."""
+    number = tuple(int(part) for part in release.split("."))
+    retains = ALWAYS if number < (4, 4) else AT_HIGH_WATERMARK
+    return NaiveRules(
+        by_mtime=number < (3, 1),
+        retains_last=NEVER if number < (3, 9, 2) else retains,
+        keeps_magic=number < (4, 0),
+        joins_empty=number >= (3, 0),
+        producer_expiration_ms=86_400_000 * (1 if number >= (3, 4) else 7),
+    )
+
+
+NEWEST = rules_in(REFERENCE)
 
 
 def _java_sum(one: int, other: int) -> int:
@@ -298,3 +339,37 @@ class _Cleaning:
         if batch.magic < 2 or self.rules.by_mtime:
             return young
         return batch.delete_horizon_ms is None or self.round.now_ms < batch.delete_horizon_ms
+
+
+def has_other_magic(batch: NaiveBatch) -> bool:
+    """Whether a wrapper has a message of another magic: Kafka then writes it even if it loses none."""
+    return any(raw[16] != batch.magic for raw in _inner(batch))
+
+
+def encode_message_set(batch: NaiveBatch, retained: Sequence[NaiveRecord]) -> bytes:
+    """What Kafka up to 3.9 writes of a set that loses messages (``MemoryRecordsBuilder``, 3.6.2): the wrapper with the
+    ``retained`` ones, their offsets from the first one with magic 1, absolute with magic 0."""
+    check_appends(batch, retained)
+    first = retained[0].offset if batch.magic else 0
+    append_ms = batch.max_timestamp if batch.log_append_time else None
+    flag = 0 if append_ms is None else _APPEND_TIME
+    inner = b"".join(
+        _message(batch.magic, flag, record.offset - first, record.timestamp if append_ms is None else append_ms, record)
+        for record in retained
+    )
+    largest = max(-1, *(record.timestamp for record in retained)) if append_ms is None else append_ms
+    payload = NaiveRecord(0, 0, None, compression.compress(batch.codec, inner, magic=batch.magic))
+    return _message(batch.magic, batch.codec | flag, retained[-1].offset, largest, payload)
+
+
+def _inner(batch: NaiveBatch) -> list[bytes]:
+    if not batch.codec:
+        return []
+    return inner_messages(compression.decompress(batch.codec, legacy_message(batch.raw).value or b"", magic=batch.magic))
+
+
+def _message(magic: int, attributes: int, offset: int, timestamp: int, record: NaiveRecord) -> bytes:
+    body = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"")
+    for part in (record.key, record.value):
+        body += struct.pack(">i", -1 if part is None else len(part)) + (part or b"")
+    return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body

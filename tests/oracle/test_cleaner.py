@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from tests.kafka.jars import REFERENCE
-from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively, group_segments
+from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively, group_segments, rules_in
 from tests.oracle.logs import Batching, LogBuilder, Sent
 from tests.oracle.random_logs import Flavour, random_log
-from tests.oracle.rules import rules_in
 from tests.oracle.segments import NaiveSegment, SegmentOverflows, write_segment
 
 RETENTION_MS = 1_000

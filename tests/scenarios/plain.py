@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 from compaction.config.entries import MAX_RECORD
 from tests.local_job import KAFKA, TopicConfigs, write_offsets
-from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively
+from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively, rules_in
 from tests.oracle.disk import read_partition, write_partition, write_producers
 from tests.oracle.producers import NaiveProducers
 from tests.oracle.records import KafkaRefuses, decode
-from tests.oracle.rules import rules_in
 from tests.oracle.segments import NaiveSegment, write_segment
 from tests.scenarios.answers import Outcome
 from tests.scenarios.language import Scenario
