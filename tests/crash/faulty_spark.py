@@ -42,7 +42,7 @@ from tests.golden import unpack_sample
 from tests.jvm import executor_options
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
-from tests.passes.repeated_tasks import (
+from tests.passes.test_repeated_tasks import (
     ALL,
     AS_OF_MS,
     LOG,

@@ -36,8 +36,7 @@ from tests.memory import scratch
 from tests.oracle.disk import read_partition, write_partition
 from tests.oracle.records import NaiveRecord
 from tests.oracle.segments import NaiveSegment, write_segment
-from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
-from tests.passes.rounds import INTERVAL_BYTES, Case, write_case
+from tests.passes.random_cases import FLAVOURS, INTERVAL_BYTES, NOW_MS, Case, random_case
 
 SALT = b"salt of these tests"
 TINY = Sizes(500, 1_500, 7)
@@ -124,7 +123,7 @@ def test_random_logs_of_all_formats_and_codecs_lose_the_records_of_the_keys_and_
     with scratch() as root:
         before, log_dir = root / "before", root / "logs"
         for case in cases:
-            write_case(before, case, NOW_MS)
+            case.write(before)
         shutil.copytree(before, log_dir)
         found = erase(log_dir, keys, sizes=sizes, **options)
         reports = {log.topic: log for log in found.logs}
@@ -166,7 +165,7 @@ def test_the_log_ends_where_it_did_if_the_last_record_of_a_compressed_old_batch_
     assert key is not None
     with scratch() as root:
         before, after = root / "before", root / "after"
-        write_case(before, case, NOW_MS)
+        case.write(before)
         (log,) = erase(before, [key], include_active=True, kafka_version=version, output_dir=after).logs
         assert log.status is LogStatus.CLEANED
         found = read_partition(after / f"{case.name}-0")
@@ -272,7 +271,7 @@ def test_keys_in_many_shards_are_erased_as_in_one(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(find_matches, "shards", tiny)
     with scratch() as log_dir:
-        write_case(log_dir, case, NOW_MS)
+        case.write(log_dir)
         report = erase(log_dir, [*keys, *(b"other-%d" % number for number in range(20))], include_active=True)
         segments = len(case.segments) - (not case.segments[-1].log)
         plain = PlainEraser(set(keys).__contains__, case.producers, segments, INTERVAL_BYTES)

@@ -18,8 +18,7 @@ from tests.erasure.test_erase_keys import SALT, erase
 from tests.kafka.encode import Batch, Record
 from tests.oracle.disk import write_partition, write_producers
 from tests.oracle.segments import write_segment
-from tests.passes.random_cases import NOW_MS
-from tests.passes.rounds import INTERVAL_BYTES
+from tests.passes.random_cases import INTERVAL_BYTES, NOW_MS
 
 KEY, VALUE, HEADER = b"key-to-erase", b"value-of-it", b"header-of-it"
 PRODUCER = 7

@@ -1,4 +1,4 @@
-"""The producer state of a partition: batch by batch, and equal to a naive replay for any history."""
+"""The producer state of a partition: batch by batch, and of random logs that of a plain replay."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.formats.record_batch import CONTROL, TRANSACTIONAL, EndTxnMarker, read_end_txn_marker
 from compaction.kernels.tables import ABORT, BATCH_ROW, COMMIT, EMPTY_CONTROL, NOT_CONTROL
+from compaction.rules.log_view import AbortedTxn
 from compaction.rules.producer_state import ProducerStates
 from tests.kafka.encode import Producer, marker
+from tests.oracle.random_logs import Flavour, random_log
+from tests.oracle.tables import batch_table
 
 DAY_MS = 86_400_000
 NOW_MS = 1_700_000_000_000
@@ -180,57 +181,20 @@ def test_markers_of_log_append_time_have_the_append_time() -> None:
     assert read_end_txn_marker(data).timestamp_ms == NOW_MS + 5
 
 
-class Naive:
-    """The rules one batch at a time, with nothing gathered and nothing skipped."""
-
-    def __init__(self) -> None:
-        self.entries: dict[int, list[int]] = {}
-
-    def append(self, batch: np.void) -> None:
-        kind = int(batch["control_type"])
-        if int(batch["producer_id"]) < 0 or kind not in (NOT_CONTROL, ABORT, COMMIT):
-            return
-        epoch, first, last = int(batch["producer_epoch"]), int(batch["base_offset"]), int(batch["last_offset"])
-        state = self.entries.setdefault(int(batch["producer_id"]), [epoch, -1, -1, 0, -1, -1, -1])
-        if state[0] != epoch:
-            state[:4] = [epoch, -1, -1, 0]
-        state[4] = NOW_MS + last
-        if kind == NOT_CONTROL:
-            state[1:4] = [int(batch["base_sequence"]) + last - first, last, last - first]
-            if int(batch["attributes"]) & TRANSACTIONAL and state[6] < 0:
-                state[6] = first
-        else:
-            state[5:] = [COORDINATOR, -1]
-
-
-@st.composite
-def histories(draw: st.DrawFn) -> list[np.void]:
-    """Batches of a few producers whose epochs only grow, as logs have them."""
-    made: list[np.void] = []
-    epochs = [0, 0, 0]
-    offset = 0
-    for _ in range(draw(st.integers(0, 150))):
-        producer = draw(st.integers(-1, 2))
-        kind = draw(st.sampled_from([NOT_CONTROL] * 12 + [ABORT, COMMIT, EMPTY_CONTROL]))
-        if producer >= 0 and draw(st.integers(0, 9)) == 0:
-            epochs[producer] += 1
-        epoch = epochs[producer] if producer >= 0 else -1
-        count = draw(st.integers(1, 3))
-        if kind == NOT_CONTROL:
-            made.append(row(offset, producer, count=count, epoch=epoch, sequence=offset, txn=draw(st.booleans())))
-        else:
-            made.append(control(offset, producer, kind, epoch=epoch))
-        offset += count
-    return made
-
-
-@given(histories(), st.lists(st.integers(0, 150), max_size=4))
-def test_any_history_in_any_segments_equals_a_naive_replay(history: list[np.void], cuts: list[int]) -> None:
-    naive = Naive()
-    for batch in history:
-        naive.append(batch)
-    bounds = [0, *sorted(cuts), len(history)]
-    segments = [history[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
-    states = replayed(*(segment for segment in segments if segment))
-    found = {e.producer_id: list(e[1:]) for e in states.entries()}
-    assert found == {producer: state for producer, state in naive.entries.items() if producer >= 0}
+@pytest.mark.parametrize("seeds", [range(60), range(60, 120)], ids=["batch by batch", "segment by segment"])
+def test_random_logs_leave_the_producers_and_aborted_transactions_of_a_plain_replay(seeds: range) -> None:
+    aborted, by_batch = 0, seeds.start == 0
+    for seed in seeds:
+        log = random_log(seed, Flavour(batches=80, producers=5, odd=0.4, settled=0.3))
+        states = ProducerStates()
+        for each in log.segments:
+            found, rows = [], batch_table(each)
+            for row in np.split(rows, range(1, len(rows))) if by_batch else [rows]:
+                states.append(row, lambda position: read_end_txn_marker(each.log[position:]))  # noqa: B023 - called here
+                found += [AbortedTxn(*txn) for txn in states.flush()]
+            # of several that end in one append, each is stable from where the last one is
+            width = 4 if by_batch else 3
+            assert [txn[:width] for txn in found] == [txn[:width] for txn in each.aborted_txns], seed
+            aborted += len(found)
+        assert states.entries() == log.producers, seed
+    assert aborted > 50
