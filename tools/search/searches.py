@@ -11,8 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from tests.conformance import fuzz
-from tests.conformance.dump_files import random_files
-from tests.conformance.dump_tool import KafkaDump, agree_on_all
+from tests.conformance.dump_files import KafkaDump, agree_on_all, random_files
 from tests.conformance.growing_logs import GrowingLogs
 from tests.conformance.growing_logs import random_logs as random_growing_logs
 from tests.crash import kill, snapshots
