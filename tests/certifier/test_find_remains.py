@@ -80,11 +80,6 @@ def test_a_directory_that_cannot_be_read_is_named(log_dir: Path, monkeypatch: py
     assert remains_in(f"{log_dir}/{marked.name}/", erased(b"k")) == Remains(f"{marked}/")
 
 
-def test_all_segments_of_a_log_that_failed_are_out_of_reach(log_dir: Path) -> None:
-    found = unreached(str(log_dir), set(), {ODD}, replaced=False)
-    assert found == [f"odd-0/{base:020d}.log" for base in (0, 10, 20)]
-
-
 def test_what_has_no_record_batches_is_named_only(log_dir: Path) -> None:
     (log_dir / "keys.txt").write_text("k\n")
     (log_dir / "backup").mkdir()

@@ -93,16 +93,3 @@ def test_a_copy_has_only_files_that_a_broker_loads_and_the_others_are_named(tmp_
     (note,) = (note for note in report.erasure["notes"] if "other files" in note)
     assert note.startswith("10 other files, which no broker loads, were not examined and not copied: ")
     assert str(logs / "keys.txt") in note
-
-
-def test_an_erasure_in_place_names_the_files_that_it_leaves(tmp_path: Path) -> None:
-    write_log(tmp_path)
-    log = tmp_path / "odd-0" / f"{0:020d}.log"
-    for end in ("~", ".orig"):
-        log.with_name(log.name + end).write_bytes(log.read_bytes())
-    report = erase(tmp_path, [KEY], include_active=True)
-    left = [str(log.with_name(log.name + end)) for end in (".orig", "~")]
-    assert report.erasure["left_files"] == left
-    note = f"2 other files, which no broker loads, were not examined and not changed: {', '.join(left)}"
-    assert note in report.erasure["notes"]
-    assert all(KEY in Path(path).read_bytes() for path in left)
