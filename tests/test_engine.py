@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -89,3 +90,18 @@ def test_only_a_job_that_reads_much_is_shown(size: int, name: str | None) -> Non
 def test_adjacent_items_are_packed_until_the_target_is_reached(items: list[int], packs: list[list[int]]) -> None:
     as_it_is: Callable[[int], int] = int
     assert pack(items, as_it_is, 6) == packs
+
+
+def test_only_the_first_task_of_a_worker_freezes_what_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These objects are not collected again."""
+    monkeypatch.setattr(engine._Worker, "frozen", False)
+    before = gc.get_freeze_count()
+    try:
+        engine.freeze_gc()
+        frozen = gc.get_freeze_count()
+        assert frozen > before
+        later = [[object()] for _ in range(1_000)]
+        engine.freeze_gc()
+        assert gc.get_freeze_count() < frozen + len(later)
+    finally:
+        gc.unfreeze()

@@ -1,9 +1,26 @@
-"""File and directory names are parsed as Kafka parses them."""
+"""Names, errors and texts: parsed as Kafka parses them, one line, escaped for terminals, reports and parsers."""
 
 from __future__ import annotations
 
-import pytest
+import io
+import json
+import os
+import pickle
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.errors import (
+    CompactionError,
+    ConfigError,
+    CorruptLogError,
+    LogError,
+    StorageError,
+    UnforeseenError,
+    UnsupportedLogError,
+    as_log_error,
+)  # fmt: skip
 from compaction.names import (
     LOG,
     SNAPSHOT,
@@ -17,6 +34,7 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )  # fmt: skip
+from compaction.printable import TerminalOutput, printable, printable_json, printable_lines
 
 HEX = "0123456789abcdef0123456789abcdef"
 
@@ -90,3 +108,101 @@ def test_what_lies_beside_partition_directories_is_a_brokers_or_somebody_elses()
     others = [".lock", "cleaner-offset-checkpoint", "orders-0", "__cluster_metadata-0", f"orders-0.{HEX}-stray"]
     assert [name for name in (*copied, *others, "keys.txt") if is_log_dir_file(name)] == copied
     assert [name for name in (*copied, *others, "keys.txt", "lost+found", "x.hprof") if is_of_log_dir(name)] == copied + others
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (StorageError("no space"), "no space"),
+        (StorageError("no space", path="/a"), "/a: no space"),
+        (CorruptLogError("bad CRC", path="/a", position=61, hint="restore it"), "/a at byte 61: bad CRC; restore it"),
+        (CorruptLogError("bad CRC", position=61), "bad CRC"),
+        (ConfigError("line one\nline two", path="s"), "s: line one line two"),
+    ],
+)
+def test_an_error_is_one_line_with_path_position_and_hint(error: CompactionError, text: str) -> None:
+    assert str(error) == text
+
+
+def test_an_error_survives_pickling() -> None:
+    error = CorruptLogError("bad CRC", path="/a", position=61, hint="restore it")
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert (type(copy), str(copy), copy.position) == (CorruptLogError, str(error), 61)
+
+
+def test_an_error_of_a_log_keeps_its_type_and_path() -> None:
+    error = StorageError("no space", path="/own")
+    assert as_log_error(error, "/other") is error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (MemoryError(), UnsupportedLogError, "/log: does not fit into memory"),
+        (ConfigError("bad value", path="s"), UnforeseenError, "/log: unforeseen failure (s: bad value)"),
+        (ZeroDivisionError("by zero"), UnforeseenError, "/log: unforeseen failure (ZeroDivisionError: by zero)"),
+    ],
+)
+def test_any_other_exception_becomes_an_error_of_the_log(error: Exception, kind: type[LogError], text: str) -> None:
+    found = as_log_error(error, "/log")
+    assert type(found) is kind
+    assert str(found).startswith(text)
+
+
+#: terminal escapes, bidirectional controls, and a byte that is not UTF-8
+ESCAPES = {
+    "\x1b]0;title\x07": "\\x1b]0;title\\x07",
+    "\x9b2J": "\\x9b2J",
+    "\x7f": "\\x7f",
+    "\r": "\\x0d",
+    "a\u202eb": "a\\u202eb",
+    "\u2066": "\\u2066",
+    os.fsdecode(b"\xff"): "\\udcff",
+    "é\U0001f600漢 \\": "é\U0001f600漢 \\",
+}
+
+
+@pytest.mark.parametrize("text", ESCAPES)
+def test_control_characters_are_escaped(text: str) -> None:
+    assert printable(text) == printable_lines(text) == ESCAPES[text]
+    assert printable(ESCAPES[text]) == ESCAPES[text]
+
+
+def test_line_feeds_and_tabs_are_kept_in_lines() -> None:
+    assert (printable("a\tb\n"), printable_lines("a\tb\n")) == ("a\\x09b\\x0a", "a\tb\n")
+
+
+@given(st.text(st.characters()))
+def test_no_text_keeps_a_control_character(text: str) -> None:
+    shown = printable(text)
+    shown.encode()
+    assert all(character >= " " and not "\x7f" <= character <= "\x9f" for character in shown)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_json_strings_keep_their_values(text: str) -> None:
+    document = printable_json(json.dumps({text: [text]}, ensure_ascii=False))
+    assert json.loads(document) == {text: [text]}
+    assert printable(document) == document
+
+
+def test_json_has_no_unpaired_surrogates() -> None:
+    document = printable_json(json.dumps(os.fsdecode(b"/logs/\xff"), ensure_ascii=False))
+    assert document.encode() == rb'"/logs/\\udcff"'
+    assert json.loads(document) == "/logs/\\udcff"
+
+
+@given(st.binary(max_size=30), st.integers(1, 4))
+def test_chunks_of_any_size_give_the_same_output(data: bytes, size: int) -> None:
+    expected, chunked = io.BytesIO(), io.BytesIO()
+    TerminalOutput(expected).write(data + b"\n")
+    output = TerminalOutput(chunked)
+    for start in range(0, len(data) + 1, size):
+        output.write((data + b"\n")[start : start + size])
+    assert chunked.getvalue() == expected.getvalue()
+    assert b"\x1b" not in chunked.getvalue()
+
+
+def test_an_errors_message_is_one_printable_line() -> None:
+    error = CorruptLogError("entry '\x1b[2J\u202e'", path=os.fsdecode(b"/logs/\xff\x1b\nx"), hint="remove it")
+    assert str(error) == "/logs/\\udcff\\x1b x: entry '\\x1b[2J\\u202e'; remove it"

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
+from compaction.config.request import CompactionRequest
 from compaction.files import manifest, object_store
 from compaction.files.contents import digest_of
 from compaction.files.local import LocalFileSystem
-from compaction.files.mixed import file_system
-from compaction.files.object_store import ObjectOutput
+from compaction.files.mixed import MixedFileSystem, file_system
 from compaction.files.overlay import OverlayFileSystem
+from compaction.log.read_log import read_segments
 from compaction.names import LOG
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
 from tests.log.logs import build, data_batch, data_segment, location
-from tests.output.requests import copying
 
 PLACE = "s3://bucket"
 
@@ -106,19 +106,30 @@ def log(bucket: Path) -> str:
     return f"{PLACE}/in/orders-0"
 
 
+def names(directory: Path) -> set[str]:
+    """The files below a directory."""
+    return {str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file()}
+
+
+def copying(*log_dirs: str, **options: Any) -> CompactionRequest:
+    """The request of a copy."""
+    return CompactionRequest(log_dirs, (), 0, **options)
+
+
 def begin(log_dir: str, target: str, **options: Any) -> tuple[Publication, OverlayFileSystem]:
-    """A run whose task has written its output."""
+    """A run whose task has written its output, to a disk or to a store."""
     here = location(log_dir)
     publication = Publication.begin(file_system([log_dir]), target, copying(log_dir, **options))
     files = []
     for kind, data in build(0, [data_batch(10)]).files.items():
-        output = ObjectOutput(f"{publication.log_path(here)}/{0:020d}{kind}.clean.one")
+        output = MixedFileSystem().create(f"{publication.log_path(here)}/{0:020d}{kind}.clean.one", None)
         output.write([data])
         output.close(sync=True)
         files.append(digest_of(data)._replace(kind=kind))
     assert files[0].kind == LOG
     source = OverlayFileSystem(file_system([log_dir]))
-    publication.add_log(source, here, [SwapGroup(0, (0, 90), ".clean.one", 7000, tuple(files))], (), end_offset=130)
+    group = SwapGroup(0, (0, 90), ".clean.one", 7000, tuple(files))
+    publication.add_log(source, here, [group], read_segments(source, here.path), end_offset=130)
     return publication, source
 
 

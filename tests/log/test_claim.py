@@ -1,4 +1,5 @@
-"""Claims: without working locks, of two runs on one directory one fails before an irreversible step."""
+"""Claims: without working locks, exactly one of several runs gets a directory, in any order of their steps and with any planted
+claim; the others fail before an irreversible step."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from compaction.files.durable import run_alone
 from compaction.files.local import LocalFileSystem
 from compaction.log.access import Claim, Identity, Owner, is_claim
 from compaction.output.swap import replace_segments
+from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
 from tests.output.test_swap import END, HERE, LOG_DIR, PLAIN, dirty_log, everything, write_cleaned
 
 FS = LocalFileSystem()
@@ -21,6 +24,10 @@ FS = LocalFileSystem()
 
 def claims(log_dir: Path) -> list[str]:
     return sorted(path.name for path in log_dir.iterdir() if is_claim(path.name))
+
+
+def named(token: str) -> Identity:
+    return Identity(token, "host", "boot", "namespace", 1, "0")
 
 
 def test_a_claim_is_removed_when_its_run_ends(tmp_path: Path) -> None:
@@ -49,6 +56,24 @@ def test_a_run_that_was_superseded_fails_before_its_next_step(tmp_path: Path, mo
     assert claims(tmp_path) == [".compaction-run.00000002"]
 
 
+def test_a_live_run_keeps_its_claim_when_a_lower_number_becomes_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs = FaultyFileSystem()
+    monkeypatch.setattr(Identity, "is_over", lambda run, log_dir: run.token == "dead")
+    fs.mkdir("/logs")
+    Claim.take(fs, "/logs", named("dead"))
+    living: list[Claim] = []
+
+    def another_run_ends_and_a_third_one_begins(operation: Operation) -> None:
+        if operation.name == "link" and not living:
+            Claim.take(fs, "/logs", named("short")).release()
+            living.append(Claim.take(fs, "/logs", named("third")))
+
+    with pytest.raises(LockedError, match="claimed by another run"):
+        Claim.take(WatchedFileSystem(fs, another_run_ends_and_a_third_one_begins), "/logs", named("slow"))
+    living[0].require()
+    assert fs.listdir("/logs") == [".compaction-run.00000001"]
+
+
 def test_a_removed_claim_is_not_valid(tmp_path: Path) -> None:
     claim = Claim.take(FS, str(tmp_path), Identity.of_this_process())
     (tmp_path / claims(tmp_path)[0]).unlink()
@@ -68,12 +93,16 @@ def test_a_live_process_of_this_machine_has_not_ended(tmp_path: Path) -> None:
     assert not Identity.of_this_process().is_over(str(tmp_path))
 
 
-def test_a_run_of_another_boot_has_ended_only_on_a_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("other", [{"boot": "another kernel's"}, {"namespace": "pid:[1]"}], ids=["boot", "container"])
+def test_a_run_of_another_boot_or_container_has_ended_only_on_a_local_disk(
+    other: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a shared disk it may be a live run of another machine."""
-    other = replace(Identity.of_this_process(), boot="another kernel's")
-    assert other.is_over(str(tmp_path))
+    run = replace(Identity.of_this_process(), token="other", **other)
+    monkeypatch.setattr("compaction.log.access.is_local", lambda _: True)
+    assert run.is_over(str(tmp_path))
     monkeypatch.setattr("compaction.log.access.is_local", lambda _: False)
-    assert not other.is_over(str(tmp_path))
+    assert not run.is_over(str(tmp_path))
 
 
 @pytest.mark.parametrize("length", [0, 1, 11, 40, -1])
@@ -90,12 +119,49 @@ def test_a_claim_that_its_run_cannot_have_written_to_the_end_holds_up_nobody(tmp
     assert claims(tmp_path) == [".compaction-run.00000002"]
 
 
-@pytest.mark.parametrize("text", ["{}", "[1]", "claim", '{"token": 1}', '{"token": "a"}', '{"taken": "'])
-def test_a_malformed_claim_is_an_error(tmp_path: Path, text: str) -> None:
-    (tmp_path / ".compaction-run.00000003").write_text(text)
-    with pytest.raises(LockedError, match=r"00000003: the claim of another run is malformed; .*remove it"):
+WRITTEN = asdict(named("x"))
+WRONG_FIELDS = (
+    ("pid", [1]), ("pid", 2**70), ("pid", "../../etc"), ("boot", {"a": 1}), ("more", 1), ("host", "h" * 10_000),
+)  # fmt: skip
+MALFORMED = (
+    b"{}", b"[1]", b"[]", b"null", b"claim", b'{"token": 1}', b'{"token": "a"}', b'{"taken": "', b"\xff\xfe", b"[" * 100_000,
+    b"9" * 10_000,
+    *(json.dumps({**WRITTEN, name: value}).encode() for name, value in WRONG_FIELDS),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content", MALFORMED, ids=lambda content: content[:20].decode("latin1") + content[-20:].decode("latin1")
+)
+def test_a_malformed_claim_of_any_content_is_an_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ".compaction-run.00000003").write_bytes(content)
+    with pytest.raises(
+        LockedError, match="00000003: the claim of another run is malformed; make sure that no other run .*remove it"
+    ):
         Claim.take(FS, str(tmp_path), Identity.of_this_process())
-    assert claims(tmp_path) == [".compaction-run.00000003"]
+    assert [path.name for path in tmp_path.iterdir()] == [".compaction-run.00000003"]
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo", "link to a device"])
+def test_a_claim_that_is_no_file_is_not_opened(kind: str, tmp_path: Path) -> None:
+    planted = tmp_path / ".compaction-run.00000007"
+    if kind == "directory":
+        planted.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(planted)
+    else:
+        planted.symlink_to("/dev/zero")
+    with pytest.raises(LockedError, match="malformed"):
+        Claim.take(FS, str(tmp_path), Identity.of_this_process())
+
+
+def test_the_last_claim_is_named_if_no_further_claim_can_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Identity, "is_over", lambda *_: True)
+    planted = tmp_path / ".compaction-run.99999999"
+    planted.write_text(json.dumps(asdict(named("over"))))
+    with pytest.raises(LockedError, match="the highest possible claim number is taken"):
+        Claim.take(FS, str(tmp_path), named("new"))
+    assert list(tmp_path.iterdir()) == [planted]
 
 
 def test_a_claim_number_is_granted_once(tmp_path: Path) -> None:

@@ -1,10 +1,24 @@
-"""Tables that fit a width."""
+"""Tables that fit a width: their columns, their rows, and the screen on which they are printed."""
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
-from compaction.screen.text_table import Column, Row, Style, shortened, table, wrapped
+from compaction.screen.text_table import (
+    MOST_ROWS,
+    PIPE_WIDTH,
+    Column,
+    Line,
+    Row,
+    Screen,
+    Style,
+    shortened,
+    table,
+    top_rows,
+    wrapped,
+)
 
 COLUMNS = (Column("log", right=False), Column("bytes"), Column("keys", rank=1), Column("why", right=False, rank=2))
 ROWS = (Row(("orders-0", "1.5 MB", "12", "ratio")), Row(("a-0", "9 B", "1,350", "lag"), details=("some more words",)))
@@ -61,3 +75,35 @@ def test_sentences_are_broken_between_words_only() -> None:
     ]
     assert [line.text for line in wrapped("one two three", Style(5, wraps=False), indent=2)] == ["  one two three"]
     assert wrapped("", Style(5)) == wrapped("", Style(5, wraps=False)) == []
+
+
+def test_few_logs_have_a_row_each_the_largest_effect_first() -> None:
+    found = top_rows([("a", 0), ("a", 1), ("b", 0)], lambda row: -[5, 1, 9][row[0]], "…", all_rows=False)
+    assert [row.name for row in found.rows] == ["b-0", "a-0", "a-1"]
+    assert (found.title, found.hidden) == ("log", "")
+
+
+def test_many_logs_are_grouped_by_topic() -> None:
+    names = [("few", 7), *(("many", partition) for partition in range(MOST_ROWS))]
+    found = top_rows(names, len, "…", all_rows=False)
+    assert [(row.name, len(row.logs)) for row in found.rows] == [("few-7", 1), ("many (20)", 20)]
+    assert found.hidden == ""
+
+
+def test_of_many_topics_only_the_first_are_shown_and_the_others_counted() -> None:
+    names = [(f"t{number}", 0) for number in range(MOST_ROWS + 1)]
+    found = top_rows(names, lambda row: row[0], "…", all_rows=False)
+    assert len(found.rows) == MOST_ROWS
+    assert found.hidden == "… and 1 more topic, in the report (--all shows every log)"
+    assert len(top_rows(names, lambda row: row[0], "…", all_rows=True).rows) == MOST_ROWS + 1
+
+
+def test_lines_are_printed_as_they_are_without_colours() -> None:
+    stream = io.StringIO()
+    Screen(stream).print([Line("[red]one", "red"), Line("")])
+    assert stream.getvalue() == "[red]one\n\n"
+
+
+def test_a_stream_without_a_width_has_tables_of_one_width_and_unbroken_sentences() -> None:
+    assert (Screen(io.StringIO()).style.width, Screen(io.StringIO()).style.wraps) == (PIPE_WIDTH, False)
+    assert (Screen(io.StringIO(), 60).style.width, Screen(io.StringIO(), 60).style.wraps) == (60, True)

@@ -1,4 +1,4 @@
-"""The plan of a read: logs, byte ranges and bounds by options."""
+"""Which parts of which segments a read covers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import LockedError, StorageError, UsageError
+from compaction.files.local import LocalFileSystem
+from compaction.files.mixed import MixedFileSystem
+from compaction.log.checkpoint_store import read_checkpoints
+from compaction.log.discover import Selector, discover
+from compaction.log.read_log import ReadOptions, read_log
+from compaction.rules.log_view import Segment
 from compaction.source.data_source import KafkaLogReader, KafkaLogSource, end_offsets, source_schema
-from compaction.source.read_plan import OPTIONS
+from compaction.source.read_plan import OPTIONS, ReadRequest, first_offset_since, plan_read, positions_of, read_ends
 from tests.exports.test_local_tiered import tail
 from tests.files.layouts.exports import local_tiered, upload
 from tests.files.test_lock import held_elsewhere
+from tests.log.logs import data_segment
+from tests.oracle.segments import NaiveSegment
 from tests.source.plain_consumer import read_rows, reader_of, serve, served
 from tests.source.random_partition import write_random
 
@@ -151,3 +159,64 @@ def test_a_directory_in_use_is_not_read(tmp_log_dir: Path) -> None:
     with held_elsewhere(tmp_log_dir) as holder, pytest.raises(LockedError, match=str(holder)):
         read_rows(tmp_log_dir)
     assert read_rows(tmp_log_dir)
+
+
+FS = MixedFileSystem()
+
+
+def largest(log_dir: Path, flavour: str = "plain") -> tuple[str, Segment, NaiveSegment]:
+    """The largest segment of a random log: the log's path, the segment, and its twin that the plain reader made."""
+    path, made = write_random(log_dir, flavour, 3)
+    (location,) = discover(FS, [str(log_dir)], Selector())
+    view = read_log(FS, location, read_checkpoints(FS, str(log_dir)), ReadOptions(now_ms=0))
+    naive = max(made.segments, key=lambda segment: len(segment.log))
+    return str(path), next(each for each in view.segments if each.base_offset == naive.base_offset), naive
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+def test_without_a_usable_index_the_whole_segment_is_read(tmp_log_dir: Path, kind: str) -> None:
+    path, segment, _ = largest(tmp_log_dir)
+    index = Path(path) / f"{segment.base_offset:020d}.{kind}"
+    data = index.read_bytes()
+    contents = [None, b"x"] if kind == "timeindex" else [None, b"x", bytes(each ^ (i % 8 == 7) for i, each in enumerate(data))]
+    for content in contents:
+        index.unlink(missing_ok=True)
+        if content is not None:
+            index.write_bytes(content)
+        if kind == "index":
+            middle = (segment.base_offset + segment.next_offset) // 2
+            assert positions_of(FS, path, segment, middle, middle) == (0, segment.size_bytes)
+        else:
+            assert first_offset_since(FS, path, segment, segment.largest_timestamp_ms) == segment.base_offset
+
+
+def test_records_below_the_first_offset_since_a_time_are_older(tmp_log_dir: Path) -> None:
+    path, segment, naive = largest(tmp_log_dir)
+    records = [record for batch in naive.batches for record in batch.records()]
+    found = {first_offset_since(FS, path, segment, each.timestamp): each.timestamp for each in records}
+    assert len(found) > 2
+    for offset, time in found.items():
+        assert all(record.timestamp < time for record in records if record.offset < offset)
+
+
+@pytest.fixture
+def dirs(tmp_path: Path) -> list[str]:
+    for name in ("a", "b"):
+        log = tmp_path / name / "orders-0"
+        log.mkdir(parents=True)
+        data_segment(0, range(3)).put(LocalFileSystem(), str(log))
+    return [f"{tmp_path}/a", f"{tmp_path}/b"]
+
+
+@pytest.mark.parametrize("below", [[], [0], [0, 1]], ids=["log directories", "one log", "two logs"])
+def test_the_data_source_refuses_it(dirs: list[str], below: list[int]) -> None:
+    paths = [f"{path}/orders-0" if at in below else path for at, path in enumerate(dirs)]
+    request = ReadRequest.parse({"paths": json.dumps(paths)})
+    for read in (lambda: plan_read(request, 0), lambda: read_ends(request)):
+        with pytest.raises(UsageError, match="this partition is also in "):
+            read()
+
+
+def test_a_log_that_is_given_twice_is_read_once(dirs: list[str]) -> None:
+    request = ReadRequest.parse({"paths": json.dumps([dirs[0], f"{dirs[0]}/orders-0"])})
+    assert sum(len(task.slices) for task in plan_read(request, 0)) == 1

@@ -1,0 +1,460 @@
+"""What arrived when, what superseded it, and the replay of policies over it: by a plain program, record by record."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from compaction.errors import UnsupportedLogError
+from compaction.kernels.slot_table import ENDS, SlotTable
+from compaction.names import TopicPartition
+from compaction.policies import arrivals as module
+from compaction.policies.arrivals import (
+    BATCHES,
+    COLUMNS,
+    CONTROLS,
+    FIRST_OFFSET,
+    LARGEST_TIMESTAMP,
+    NEVER,
+    RECORDS,
+    STORED,
+    Arrivals,
+    Cells,
+    Int64s,
+)
+from compaction.policies.over_time import arrival_times, changed, clock, continued, fit, period
+from compaction.policies.replay import Clock, Replay
+from compaction.policies.result import Effect, Event, Sample
+from compaction.rules.log_view import LogView, Segment
+from tests.kafka.encode import Batch, Record
+from tests.policies.simulated import arrivals_of, config_of
+from tests.policies.stories import Shape, story
+
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+NOW_MS = FIRST_MS = 20_000 * DAY_MS
+MIXED = [each.data for day in story(7, Shape(transactions=True, keyless=True, most_records=3), days=20) for each in day]
+PLAIN = [
+    Batch([Record(offset, offset, b"k%d" % (offset * 7 % 31), None if offset % 5 == 0 else b"v" * (offset % 40))])
+    for offset in range(300)
+]  # fmt: skip
+
+
+def expected(batches: list[Batch]) -> dict[tuple[int, int, bool, bool], tuple[int, int]]:
+    """Records and bytes by bucket, successor, and whether the two are tombstones."""
+    records = [batch.records[0] for batch in batches]
+    cells: dict[tuple[int, int, bool, bool], tuple[int, int]] = {}
+    for at, (record, batch) in enumerate(zip(records, batches, strict=True)):
+        later = [other for other in range(at + 1, len(records)) if records[other].key == record.key]
+        successor = later[0] if later else NEVER
+        by_tombstone = bool(later) and records[successor].value is None
+        cells[at, successor, record.value is None, by_tombstone] = 1, len(batch.encode()) - 61
+    return cells
+
+
+@pytest.mark.parametrize(("slice_bytes", "shard_entries"), [(1 << 26, 1 << 20), (2000, 1 << 20), (2000, 3), (100, 1)])
+def test_each_record_has_the_next_one_of_its_key(tmp_path: Path, slice_bytes: int, shard_entries: int) -> None:
+    found = arrivals_of(tmp_path, [batch.encode() for batch in PLAIN], slice_bytes=slice_bytes, shard_entries=shard_entries)
+    columns = (found.cells.bucket, found.cells.successor, found.cells.tombstone, found.cells.by_tombstone)
+    keys = zip(*(column.tolist() for column in columns), strict=True)
+    assert dict(zip(keys, map(tuple, found.cells.numbers.tolist()), strict=True)) == expected(PLAIN)
+    assert found.exact
+
+
+def test_a_task_that_spills_its_keys_finds_the_same_cells(tmp_path: Path) -> None:
+    whole = arrivals_of(tmp_path / "a", MIXED)
+    with patch.object(module, "SlotTable", _Small):
+        spilled = arrivals_of(tmp_path / "b", MIXED, slice_bytes=3000, shard_entries=10)
+    assert np.array_equal(whole.cells.keys, spilled.cells.keys)
+    assert np.array_equal(whole.cells.numbers, spilled.cells.numbers)
+    assert np.array_equal(whole.parts, spilled.parts)
+
+
+class _Small(SlotTable):
+    """Holds few keys."""
+
+    def __init__(self, layout: object, *args: object) -> None:
+        super().__init__(ENDS, 5 * 8 * ENDS.words, 0.9, 4)
+
+    @classmethod
+    def of_keys(cls, layout: object, keys: int) -> SlotTable:
+        return SlotTable.of_keys(ENDS, keys)
+
+
+def test_a_large_log_has_buckets_of_equal_size(tmp_path: Path) -> None:
+    exact = arrivals_of(tmp_path / "a", MIXED)
+    with patch.object(module, "EXACT_RECORDS", 10), patch.object(module, "BUCKETS", 16):
+        found = arrivals_of(tmp_path / "b", MIXED, slice_bytes=5000, shard_entries=50)
+    assert not found.exact
+    assert len(found.starts) == 16
+    assert found.buckets.tolist() == sorted(found.buckets.tolist())
+    assert 16 < len(found.parts) <= 16 * module.PARTS
+    for column in (BATCHES, RECORDS, STORED, CONTROLS):
+        assert found.parts[:, column].sum() == exact.parts[:, column].sum()
+    assert found.cells.numbers.sum(axis=0).tolist() == exact.cells.numbers.sum(axis=0).tolist()
+    assert (np.diff(found.parts[:, LARGEST_TIMESTAMP]) >= 0).all()
+    never, ever = (each.cells.records[each.cells.successor == NEVER].sum() for each in (found, exact))
+    assert never == ever
+
+
+def arrivals(*times: int) -> Arrivals:
+    parts = np.zeros((len(times), COLUMNS), np.int64)
+    parts[:, LARGEST_TIMESTAMP], parts[:, FIRST_OFFSET] = times, np.arange(len(times)) * 10
+    none = np.empty((0, 2), np.int64)
+    return Arrivals(parts, np.arange(len(parts)), Cells(none[:, 0], none), True, none)
+
+
+def view(*written_ms: int, end: int) -> LogView:
+    segments = [
+        Segment(number * 20, 100, at_ms * 1_000_000, 0, 0, at_ms, at_ms, number * 20 + 20)
+        for number, at_ms in enumerate(written_ms)
+    ]
+    return LogView(TopicPartition("t", 0), "/logs", "/logs/t-0", tuple(segments), 0, end, end, end, None)
+
+
+def test_timestamps_are_times_of_arrival_even_if_some_are_late() -> None:
+    times = [NOW_MS - 50 * HOUR_MS, NOW_MS - 60 * HOUR_MS, NOW_MS - HOUR_MS]
+    found, by_files = arrival_times(arrivals(*times), view(NOW_MS, end=30), NOW_MS)
+    assert (found.tolist(), by_files) == ([times[0], times[0], times[2]], False)
+
+
+@pytest.mark.parametrize(
+    ("times", "problem"),
+    [
+        ([NOW_MS, NOW_MS + 2 * DAY_MS, NOW_MS], "in the future"),
+        ([NOW_MS - DAY_MS] * 3, "equal"),
+        ([NOW_MS - 5 * DAY_MS, -1, NOW_MS], "have none"),
+        ([NOW_MS - days * DAY_MS for days in range(1, 6)], "decrease"),
+    ],
+)
+def test_other_timestamps_are_replaced_by_file_times_or_refused(times: list[int], problem: str) -> None:
+    written = (NOW_MS - 10 * DAY_MS, NOW_MS - 4 * DAY_MS, NOW_MS - DAY_MS)
+    found, by_files = arrival_times(arrivals(*times), view(*written, end=60), NOW_MS)
+    assert by_files
+    assert found[0] == written[0] and (np.diff(found) >= 0).all() and found[-1] <= NOW_MS
+    with pytest.raises(UnsupportedLogError, match=problem):
+        arrival_times(arrivals(*times), view(*[NOW_MS] * 3, end=60), NOW_MS)
+
+
+def test_an_empty_log_has_no_times() -> None:
+    found, by_files = arrival_times(arrivals(), replace(view(NOW_MS, end=0), segments=()), NOW_MS)
+    assert (len(found), by_files) == (0, False)
+
+
+def test_periods_are_days_unless_there_are_few() -> None:
+    assert period(0, 60 * DAY_MS) == DAY_MS
+    assert period(0, 3 * DAY_MS) == HOUR_MS
+    assert period(0, 3 * HOUR_MS) == 600_000
+
+
+def test_each_end_of_a_period_is_a_check() -> None:
+    first_ms = NOW_MS + HOUR_MS
+    found = clock(first_ms, first_ms + 3 * DAY_MS, first_ms + DAY_MS, DAY_MS)
+    assert found.ends.tolist() == [first_ms + DAY_MS, NOW_MS + 2 * DAY_MS, NOW_MS + 3 * DAY_MS, first_ms + 3 * DAY_MS]
+    assert set(found.ends.tolist()) <= set(found.checks.tolist())
+    assert found.checks[0] == first_ms and (np.diff(found.checks) > 0).all()
+
+
+def daily(log_dir: Path, days: int, keys: int) -> tuple[Arrivals, Int64s]:
+    """Each key once a day, and a key of its own on each day."""
+    names = [[b"k%d" % number for number in range(keys)] + [b"only-%d" % day] for day in range(days)]
+    times = [FIRST_MS + day * DAY_MS + number for day, of_day in enumerate(names) for number in range(len(of_day))]
+    records = [Record(at, times[at], name, b"value") for at, name in enumerate(sum(names, []))]
+    return arrivals_of(log_dir, [Batch([record]).encode() for record in records]), np.array(times)
+
+
+def test_keys_recur_as_they_did(tmp_path: Path) -> None:
+    arrivals, times = daily(tmp_path / "a", 40, 10)
+    now_ms = FIRST_MS + 40 * DAY_MS - 1
+    found, found_ms = continued(arrivals, times, now_ms, 70 * DAY_MS)
+    longer, longer_ms = daily(tmp_path / "b", 110, 10)
+    assert found_ms.tolist() == longer_ms.tolist()
+    assert found.cells.bucket.tolist() == longer.cells.bucket.tolist()
+    assert found.cells.successor.tolist() == longer.cells.successor.tolist()
+    assert found.cells.records.tolist() == longer.cells.records.tolist()
+
+
+def test_a_day_that_is_cut_has_no_later_records(tmp_path: Path) -> None:
+    arrivals, times = daily(tmp_path, 3, 4)
+    now_ms = FIRST_MS + 3 * DAY_MS - 1
+    found, found_ms = continued(arrivals, times, now_ms, DAY_MS)
+    assert found_ms[-1] <= now_ms + DAY_MS
+    assert len(found_ms) == len(found.parts) == 4 * 5
+    assert found.cells.records.sum() == len(found_ms)
+    ends = found.cells.successor[found.cells.successor < NEVER]
+    assert ends.max() < len(found_ms)
+
+
+def test_nothing_recurs_if_nothing_arrived_lately(tmp_path: Path) -> None:
+    arrivals, times = daily(tmp_path, 3, 4)
+    same = continued(arrivals, times, FIRST_MS + 300 * DAY_MS, 90 * DAY_MS)
+    assert same[0] is arrivals and same[1] is times
+
+
+def effect(text: str, peak: int, written: int = 0, deleted: int = 0) -> Effect:
+    samples = tuple(Sample(at_ms, peak, peak, peak, peak, 0, 0, 1, peak) for at_ms in (1, 2))
+    events = (Event(1, "cleaned", 0, written), Event(1, "deleted", deleted, 0))
+    return Effect(text, samples, events)
+
+
+def test_the_gentlest_setting_that_fits_is_found() -> None:
+    peaks = {"segment.ms=1d": 90, "segment.ms=6h": 80, "segment.ms=1h": 70}
+
+    def simulate(policy: str) -> Effect:
+        peak = next((peak for change, peak in peaks.items() if change in policy), 200)
+        return effect(policy, peak, written=1000 - peak)
+
+    found = fit("cleanup.policy=compact", 85, True, False, simulate)
+    assert found.found is not None and found.strongest is not None
+    assert found.found.changes == ("segment.ms=6h",)
+    assert found.strongest.changes == ("segment.ms=1h",)
+    assert found.trials[0].changes == () and found.trials[0].peak_bytes == 200
+
+
+def test_settings_are_combined_and_the_search_ends() -> None:
+    def simulate(policy: str) -> Effect:
+        return effect(policy, 100 - 10 * policy.count("="), written=1)
+
+    found = fit("configured", 75, True, True, simulate)
+    assert found.found is not None and len(found.found.changes) == 3
+    nothing = fit("configured", 1, True, False, simulate)
+    assert nothing.found is None and max(len(trial.changes) for trial in nothing.trials) == 3
+
+
+def test_a_setting_of_the_policy_is_replaced() -> None:
+    assert changed("configured", ("segment.ms=1d",)) == "segment.ms=1d"
+    text = changed("cleanup.policy=[compact,delete],segment.ms=7d", ("segment.ms=1d", "retention.ms=3d"))
+    assert text == "cleanup.policy=[compact,delete],segment.ms=1d,retention.ms=3d"
+
+
+def test_what_comes_after_is_cleaned_as_if_it_had_come(tmp_path: Path) -> None:
+    short, longer = daily(tmp_path / "a", 40, 10), daily(tmp_path / "b", 100, 10)
+    ends = FIRST_MS + DAY_MS * np.arange(1, 101)
+    config = config_of({"cleanup.policy": "compact", "segment.ms": str(DAY_MS), "min.cleanable.dirty.ratio": "0.3"})
+    effects = []
+    for arrivals, times in (continued(*short, FIRST_MS + 40 * DAY_MS - 1, 60 * DAY_MS), longer):
+        effects.append(Replay(arrivals, times, config, DAY_MS).run(Clock(ends, ends), "simulated"))
+    found, expected = effects
+    assert [event.at_ms for event in found.events] == [event.at_ms for event in expected.events]
+    # keys of single days have other lengths
+    assert all(abs(one.bytes / other.bytes - 1) < 0.01 for one, other in zip(found.samples, expected.samples, strict=True))
+
+
+@dataclass
+class Stored:
+    """A record in its own batch; ``horizon_ms`` once a cleaning has retained it as a tombstone."""
+
+    offset: int
+    at_ms: int
+    key: bytes | None
+    value: bytes | None
+    horizon_ms: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Of its batch."""
+        key = 0 if self.key is None else len(self.key)
+        value = 0 if self.value is None else len(self.value)
+        base_ms = self.at_ms if self.horizon_ms is None else self.horizon_ms
+        sizes = [_varint(-1 if self.key is None else key), key, _varint(-1 if self.value is None else value), value]
+        body = 1 + _varint(self.at_ms - base_ms) + 1 + sum(sizes) + 1
+        return 61 + _varint(body) + body
+
+
+def _varint(value: int) -> int:
+    left, size = (value << 1) ^ (value >> 63), 1
+    while left > 0x7F:
+        left, size = left >> 7, size + 1
+    return size
+
+
+@dataclass
+class Piece:
+    """A segment."""
+
+    base: int
+    written_ms: int
+    records: list[Stored] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return sum(record.size for record in self.records)
+
+    @property
+    def largest_ms(self) -> int:
+        return max((record.at_ms for record in self.records), default=self.written_ms)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The settings of a policy."""
+
+    compacts: bool
+    deletes: bool
+    segment_bytes: int
+    segment_ms: int
+    ratio: float
+    delete_retention_ms: int
+    min_lag_ms: int
+    max_lag_ms: int
+    retention_ms: int
+    retention_bytes: int
+
+
+class Oracle:
+    """The log."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules, self.pieces, self._end, self._clean_end = rules, list[Piece](), 0, 0
+
+    @property
+    def size(self) -> int:
+        return sum(piece.size for piece in self.pieces)
+
+    def append(self, record: Stored) -> None:
+        rules = self._rules
+        active = self.pieces[-1] if self.pieces else None
+        longest_ms = min(rules.segment_ms, rules.max_lag_ms) if rules.compacts else rules.segment_ms
+        if active is not None:
+            full = active.size + record.size > rules.segment_bytes
+            old = bool(active.records) and record.at_ms - active.records[0].at_ms > longest_ms
+            active = None if full or old else active
+        if active is None:
+            active = Piece(record.offset, record.at_ms)
+            self.pieces.append(active)
+        active.records.append(record)
+        active.written_ms = record.at_ms
+        self._end = record.offset + 1
+
+    def check(self, now_ms: int) -> bool:
+        """The cleaner, then the deletion of segments; whether the log was cleaned."""
+        cleaned = self._rules.compacts and self._clean(now_ms)
+        if self._rules.deletes:
+            self._delete(now_ms)
+        return cleaned
+
+    def _clean(self, now_ms: int) -> bool:
+        rules, closed = self._rules, self.pieces[:-1]
+        first_dirty = max(self._clean_end, self.pieces[0].base) if self.pieces else 0
+        dirty = [piece for piece in closed if piece.base >= first_dirty]
+        overdue = any(piece.records and now_ms - piece.records[0].at_ms > rules.max_lag_ms for piece in dirty)
+        if rules.min_lag_ms:
+            young = next((at for at, piece in enumerate(dirty) if piece.largest_ms > now_ms - rules.min_lag_ms), len(dirty))
+            dirty = dirty[:young]
+        dirty_bytes = sum(piece.size for piece in dirty)
+        clean_bytes = sum(piece.size for piece in closed if piece.base < first_dirty)
+        total = dirty_bytes + clean_bytes
+        if not dirty_bytes or not (dirty_bytes / total > rules.ratio or overdue):
+            return False
+        end = len(closed) - len([piece for piece in closed if piece.base > dirty[-1].base])
+        end_offset = self.pieces[end].base
+        newest = {record.key: record.offset for piece in dirty for record in piece.records if record.key is not None}
+        outputs: list[Piece] = []
+        sizes: list[int] = []
+        for piece in closed[:end]:
+            before = piece.size
+            kept = [record for record in piece.records if self._keeps(record, newest, now_ms)]
+            if outputs and sizes[-1] + before <= rules.segment_bytes:
+                outputs[-1].records += kept
+                outputs[-1].written_ms = piece.written_ms
+                sizes[-1] += before
+            else:
+                outputs.append(Piece(piece.base, piece.written_ms, kept))
+                sizes.append(before)
+        self.pieces[:end] = outputs
+        self._clean_end = end_offset
+        return True
+
+    def _keeps(self, record: Stored, newest: dict[bytes, int], now_ms: int) -> bool:
+        if record.key is None or record.offset < newest.get(record.key, -1):
+            return False
+        if record.value is None:
+            if record.horizon_ms is not None and record.horizon_ms <= now_ms:
+                return False
+            if record.horizon_ms is None:
+                record.horizon_ms = now_ms + self._rules.delete_retention_ms
+        return True
+
+    def _delete(self, now_ms: int) -> None:
+        rules, size = self._rules, self.size
+        if 0 <= rules.retention_bytes <= size:
+            while self._may_drop and size - self.pieces[0].size >= rules.retention_bytes:
+                size -= self._drop(now_ms)
+        while rules.retention_ms >= 0 and self._may_drop and now_ms - self.pieces[0].largest_ms > rules.retention_ms:
+            self._drop(now_ms)
+
+    @property
+    def _may_drop(self) -> bool:
+        """An empty last segment remains."""
+        return len(self.pieces) > 1 or any(piece.records for piece in self.pieces)
+
+    def _drop(self, now_ms: int) -> int:
+        dropped = self.pieces.pop(0).size
+        if not self.pieces:
+            self.pieces.append(Piece(self._end, now_ms))
+        return dropped
+
+
+LOGS = 100
+
+
+def policy(chance: random.Random) -> tuple[dict[str, str], Rules]:
+    rules = Rules(
+        compacts=(kind := chance.randrange(3)) != 1,
+        deletes=kind != 0,
+        segment_bytes=chance.choice([300, 700, 3000, 1 << 30]),
+        segment_ms=chance.choice([DAY_MS // 3, DAY_MS, 5 * DAY_MS, 50 * DAY_MS]),
+        ratio=chance.choice([0.0, 0.1, 0.3, 0.5, 0.9]),
+        delete_retention_ms=chance.choice([0, DAY_MS // 2, 3 * DAY_MS]),
+        min_lag_ms=(lag := chance.choice([0, 0, DAY_MS])),
+        max_lag_ms=chance.choice([2**63 - 1, max(lag, 2 * DAY_MS)]),
+        retention_ms=chance.choice([-1, 2 * DAY_MS, 6 * DAY_MS]),
+        retention_bytes=chance.choice([-1, -1, 1000, 4000]),
+    )
+    cleanup = {0: "compact", 1: "delete", 2: "compact,delete"}[kind]
+    return {
+        "cleanup.policy": cleanup, "internal.segment.bytes": str(rules.segment_bytes), "segment.ms": str(rules.segment_ms),
+        "min.cleanable.dirty.ratio": str(rules.ratio), "delete.retention.ms": str(rules.delete_retention_ms),
+        "min.compaction.lag.ms": str(rules.min_lag_ms), "max.compaction.lag.ms": str(rules.max_lag_ms),
+        "retention.ms": str(rules.retention_ms), "retention.bytes": str(rules.retention_bytes),
+    }, rules  # fmt: skip
+
+
+def log(chance: random.Random) -> list[Stored]:
+    times = sorted(FIRST_MS + chance.randrange(12 * DAY_MS) for _ in range(chance.randrange(1, 70)))
+    keys = [b"k%d" % number for number in range(chance.choice([1, 3, 10, 40]))]
+    return [
+        Stored(
+            offset,
+            at_ms,
+            None if chance.random() < 0.05 else chance.choice(keys),
+            None if chance.random() < 0.2 else bytes(chance.randrange(90)),
+        )
+        for offset, at_ms in enumerate(times)
+    ]
+
+
+@pytest.mark.parametrize("first", range(0, 500, LOGS))
+def test_every_check_is_as_record_by_record(tmp_path: Path, first: int) -> None:
+    for number in range(first, first + LOGS):
+        chance = random.Random(number)
+        records, (settings, rules) = log(chance), policy(chance)
+        ends = [FIRST_MS + count * DAY_MS // 2 for count in range(1, 40)]
+        batches = [Batch([Record(each.offset, each.at_ms, each.key, each.value)]).encode() for each in records]
+        assert [len(batch) for batch in batches] == [record.size for record in records]
+        arrivals = arrivals_of(tmp_path / str(number), batches)
+        times = np.array([record.at_ms for record in records])
+        effect = Replay(arrivals, times, config_of(settings), DAY_MS).run(Clock(np.array(ends), np.array(ends)), "simulated")
+        cleaned = {event.at_ms for event in effect.events if event.what == "cleaned"}
+        ours = [(sample.bytes, sample.segments, sample.at_ms in cleaned) for sample in effect.samples]
+        oracle, expected = Oracle(rules), []
+        for end_ms in ends:
+            while records and records[0].at_ms <= end_ms:
+                oracle.append(records.pop(0))
+            done = oracle.check(end_ms)
+            expected.append((oracle.size, len(oracle.pieces), done))
+        assert ours == expected, (number, settings)
