@@ -1,14 +1,17 @@
-"""``count --bytes``: every byte of the ``.log`` files is counted once; figures equal those of plain Python, and DuckDB's."""
+"""``count --bytes``: every byte of the ``.log`` files is counted once; figures equal those of plain Python, record by record
+without the kernels. And groups of keys: what is a group, and which keys are in none."""
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 import struct
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from compaction.commands import count as count_command
@@ -17,6 +20,7 @@ from compaction.counting.count_logs import GROUPS, HEADER_NAMES, KEYS, PRODUCERS
 from compaction.counting.key_totals import KeyGroups, Largest
 from compaction.engine import Engine
 from compaction.engines.local import LocalEngine
+from compaction.errors import UsageError
 from compaction.screen.progress import Progress
 from compaction.source.read_plan import ReadRequest
 from tests.counting.test_count_keys import location, log_of
@@ -31,11 +35,11 @@ from tests.source.random_partition import FLAVOURS, write_random
 
 NOW = "2026-11-26T00:00Z"
 NOW_MS = 1_795_651_200_000
+#: the start of a window in a key
+WINDOW = struct.pack(">q", 1_700_000_000_000)
 FORMATS = Path(__file__).parents[1] / "golden" / "formats"
 #: the figures of a log; others are of its topic alone
 PARTS = ("components", "states", "values")
-
-
 Cells = dict[Any, list[int]]
 
 
@@ -328,7 +332,7 @@ def test_the_start_of_a_window_is_a_time(tmp_log_dir: Path, capsys: pytest.Captu
 def test_the_largest_keys_of_streams_are_shown_with_their_window(
     tmp_log_dir: Path, capsys: pytest.CaptureFixture[str], groups: str, after: bytes
 ) -> None:
-    keys = [b"user" + (1_700_000_000_000).to_bytes(8, "big") + after, b"short"]
+    keys = [b"user" + WINDOW + after, b"short"]
     records = [Record(i, T0, key, b"v" * (9 - i)) for i, key in enumerate(keys)]
     log_of(tmp_log_dir, Batch(tuple(records)).encode())
     (topic,) = counted(capsys, tmp_log_dir, "--group-by", groups, "--as-of", NOW)
@@ -336,3 +340,56 @@ def test_the_largest_keys_of_streams_are_shown_with_their_window(
     assert count_command.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", groups, "--top", "2"]) == 0
     largest = [line.partition("records  ")[2] for line in capsys.readouterr().out.splitlines()[-3:-1]]
     assert largest == ["user @ 2023-11-14T22:13:20.000Z", "short"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "key", "group"),
+    [
+        ("prefix:3", b"abcdef", b"abc"),
+        ("prefix:3", b"ab", b"ab"),
+        ("prefix:3", None, None),
+        (r"regex:^(\w+)-", b"orders-17\xff", None),
+        (r"bytes:^(\w+)-", b"orders-17\xff", b"orders"),
+        ("regex:^(.)", "Ärger".encode(), "Ä".encode()),
+        ("bytes:^(.)", "Ärger".encode(), b"\xc3"),
+        ("regex:(?i)^(ä)", "Ärger".encode(), "Ä".encode()),
+        (r"regex:^([\pL]+)-", "Größe-1".encode(), "Größe".encode()),
+        (r"bytes:^(\xc3.)", "Ärger".encode(), "Ä".encode()),
+        (r"regex:^(\w+)-", b"orders", None),
+        (r"regex:[0-9]+", b"a12b345", b"12"),
+        (r"regex:(a)|b", b"xxb", b""),
+        (r"regex:-(\d+)$", b"a\nb-5", b"5"),
+        ("regex:^(?:a|b)c", b"bcd", b"bc"),
+        ("window", b"user" + WINDOW, WINDOW),
+        ("window", b"short", None),
+        ("window", b"user" + bytes(8), bytes(8)),
+        ("window", b"user" + struct.pack(">q", -1), None),
+        ("window", b"user" + struct.pack(">q", -(2**63)), None),
+        ("window", b"customer-17", None),
+        ("window-store", b"user" + struct.pack(">q", -1) + b"\0\0\0\7", None),
+        ("window-store", b"customer-17 of", None),
+        ("window-store", b"user" + WINDOW + b"\0\0\0\7", WINDOW),
+        ("window-store", WINDOW, None),
+    ],
+)
+def test_the_group_of_a_key(argument: str, key: bytes | None, group: bytes | None) -> None:
+    keys = pa.array([b"other", key, key], pa.binary()).slice(1)
+    groups = KeyGroups.parse(argument)
+    assert groups.of(keys).to_pylist() == [group, group]
+    if groups.windowed and key is not None:
+        assert (groups.windowed_key(key) or (None, None))[1] == group
+
+
+def test_keys_that_are_not_text_do_not_hide_others() -> None:
+    keys = pa.array([b"\xff-1", "ä-1".encode(), None, b"\xc3"], pa.binary())
+    assert KeyGroups.parse("regex:^(.)-").of(keys).to_pylist() == [None, "ä".encode(), None, None]
+
+
+@pytest.mark.parametrize(("expression", "reason"), [("bytes:ä", "is not ASCII"), ("regex:(", "missing )"), ("bytes:a)(b", "")])
+def test_a_wrong_expression_is_refused(expression: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=f"--group-by: the expression .*{re.escape(reason)}.*; give prefix:NUMBER, regex:"):
+        KeyGroups.parse(expression)
+
+
+def test_an_expression_is_not_shown() -> None:
+    assert "secret" not in repr(KeyGroups.parse("regex:secret"))
