@@ -91,7 +91,8 @@ def test_logs_that_hold_have_the_same_report(
     told = io.StringIO()
     with engine(name, request, told) as runner:
         assert document(certify(request_, range_bytes, runner)) == document(local)
-    assert [line.partition(":")[0] for line in told.getvalue().splitlines()] == ["segments", "records"]
+    # a busy machine is told of the same pass again
+    assert [*dict.fromkeys(line.partition(":")[0] for line in told.getvalue().splitlines())] == ["segments", "records"]
 
 
 @pytest.mark.parametrize(
