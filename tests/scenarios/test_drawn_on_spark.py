@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compaction.run.sizing import Sizes
-from tests.conformance.ours import topics_file
 from tests.conftest import ROOT
 from tests.kafka.jars import spark_home
-from tests.local_job import KAFKA, TopicConfigs
+from tests.local_job import KAFKA, TopicConfigs, topics_file
 from tests.scenarios.answers import Outcome
 from tests.scenarios.draw import ROUND_TIMES, drawn
 from tests.scenarios.runner import Outcomes, in_place, in_place_by, on_spark
