@@ -42,7 +42,6 @@ class Case:
     producers: tuple[ProducerEntry, ...]
     topic_config: dict[str, str]
     checkpoint: int
-    ended: bool = False
 
     def write(self, log_dir: Path, now_ms: int = NOW_MS) -> None:
         """The partition directory; no producer has expired."""

@@ -10,7 +10,6 @@ import pytest
 
 from compaction.certifier.certificate import Status
 from compaction.certifier.find_pairs import VerifyRequest
-from compaction.engines.local import LocalEngine
 from compaction.report import LogStatus
 from tests.certifier.certify import certify
 from tests.local_job import KAFKA, TopicConfigs, clean_locally, resolver_of
@@ -23,7 +22,6 @@ from tests.scenarios.runner import (
     Outcomes,
     Way,
     after_a_dry_run,
-    by,
     expire_in_copies,
     expire_in_place,
     in_copies,
@@ -123,14 +121,6 @@ def test_the_plain_cleaner_leaves_the_same() -> None:
     read = {name: one for found in compacted.values() for name, one in found.items()}
     assert len(read) > 100
     assert answers(plainly(read), compacted) == {name: ANSWERS[name] for name in read}
-
-
-def test_worker_processes_leave_the_same() -> None:
-    engine = LocalEngine(2, inline_bytes=0)
-    try:
-        assert answers(by(lambda: engine)) == ANSWERS
-    finally:
-        engine.close()
 
 
 @pytest.mark.spark
