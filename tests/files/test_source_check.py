@@ -16,7 +16,9 @@ from compaction.files.mixed import MixedFileSystem
 from compaction.files.remote import RemoteFileSystem, open_sequential, require_finished
 from compaction.files.segment_file import SegmentReader
 from compaction.log.read_log import read_segments
+from compaction.names import LOG
 from tests.files.remote_places import PLACE, bucket, log, publish
+from tests.log.logs import data_segment
 
 __all__ = ["bucket", "log"]
 
@@ -250,7 +252,7 @@ def test_a_task_with_a_cached_manifest_reads_the_output_that_replaced_it(bucket:
     publish(f"{PLACE}/in", OUT)
     first = read()
     shutil.rmtree(bucket / "out")
-    data = (bucket / "in" / "orders-0" / f"{90:020d}.log").read_bytes()
+    data = data_segment(130, range(130, 170)).files[LOG]
     (bucket / "in" / "orders-0" / f"{130:020d}.log").write_bytes(data)
     known = manifest.shared()._known.copy()
     publish(f"{PLACE}/in", OUT)
