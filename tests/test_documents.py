@@ -1,22 +1,18 @@
-"""What the documents name exists: files, modules, links, make targets, options, packages and identifiers."""
+"""What the documents name exists: files, modules, links, make targets, packages, identifiers and messages."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
-import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 import compaction
-from compaction.cli import console
 from compaction.exports import GROUP
-
-if sys.version_info >= (3, 11):
-    pass
-else:
-    pass
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for part in ("conf", "docs", "tests") for path in (ROOT / part).rglob("*.md"))])
@@ -24,7 +20,6 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 #: documents that name identifiers of the code
 ABOUT_THE_CODE = [CONTRIBUTING, ROOT / "docs" / "architecture.md"]
-COMMANDS = {name: module for name, module, _ in console.COMMANDS}
 
 PATH = re.compile(r"(?<![\w/.@-])(?:compaction|conf|docs|jobs|notebooks|tests|\.ci)/[\w./*-]*")
 MODULE = re.compile(r"(?<![\w/.-])(?:compaction|jobs|tests)(?:\.[A-Za-z_]\w*)+")
@@ -71,55 +66,59 @@ def words_of_the_code() -> frozenset[str]:
     return frozenset(word for path in sources for word in re.findall(r"\w+", path.read_text()))
 
 
-@pytest.mark.parametrize("pattern", [PATH, MODULE, MODULE_FILE, IMPORT, MAKE, LINK, CODE, IDENTIFIER])
-def test_some_document_has_what_is_checked(pattern: re.Pattern[str]) -> None:
-    assert any(pattern.search(document.read_text()) for document in [*DOCUMENTS, *NOTEBOOKS])
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
-def test_every_path_in_a_document_exists(document: Path) -> None:
+def missing_paths(document: Path) -> set[str]:
     paths = {found.rstrip("./") for found in PATH.findall(document.read_text())}
-    assert [path for path in sorted(paths) if not any(ROOT.glob(path))] == []
+    return {path for path in paths if not any(ROOT.glob(path))}
 
 
-@pytest.mark.parametrize("document", ABOUT_THE_CODE, ids=relative)
-def test_every_module_path_in_a_document_about_the_code_exists(document: Path) -> None:
+def missing_module_paths(document: Path) -> set[str]:
     """Also those that leave out ``compaction/``."""
-    for path in MODULE_FILE.findall(document.read_text()):
-        assert (ROOT / path).exists() or (ROOT / "compaction" / path).exists(), path
+    paths = set(MODULE_FILE.findall(document.read_text()))
+    return {path for path in paths if not (ROOT / path).exists() and not (ROOT / "compaction" / path).exists()}
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, *NOTEBOOKS], ids=relative)
-def test_every_module_in_a_document_exists(document: Path) -> None:
-    named = set(MODULE.findall(document.read_text())) - {GROUP}
-    assert [name for name in sorted(named) if not is_module_or_attribute(name)] == []
+def missing_modules(document: Path) -> set[str]:
+    """Of those that a document names or imports."""
+    text = document.read_text()
+    imported = (f"{module}.{name}" for module, names in IMPORT.findall(text) for name in names.split(", "))
+    return {name for name in {*MODULE.findall(text), *imported} - {GROUP} if not is_module_or_attribute(name)}
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, *NOTEBOOKS], ids=relative)
-def test_everything_that_a_document_imports_exists(document: Path) -> None:
-    for module, names in IMPORT.findall(document.read_text()):
-        for name in names.split(", "):
-            assert is_module_or_attribute(f"{module}.{name}"), f"{module}.{name}"
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
-def test_every_link_in_a_document_leads_to_a_file_and_a_heading(document: Path) -> None:
+def missing_targets_of_links(document: Path) -> set[str]:
+    """Files and headings."""
+    found = set()
     for target, anchor in LINK.findall(document.read_text()):
         path = document.parent / target if target else document
-        assert path.exists(), target
-        assert not anchor or anchor in anchors(path), target + anchor
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            found.add(target + anchor)
+    return found
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
-def test_every_make_target_in_a_document_exists(document: Path) -> None:
-    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(MAKE.findall(code_of(document))) - targets == set()
+def missing_make_targets(document: Path) -> set[str]:
+    targets = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return set(MAKE.findall(code_of(document))) - set(targets)
 
 
-@pytest.mark.parametrize("document", ABOUT_THE_CODE, ids=relative)
-def test_every_identifier_in_a_document_about_the_code_is_in_the_code(document: Path) -> None:
-    names = {found.removesuffix("()") for found in IDENTIFIER.findall(document.read_text())}
-    assert names - words_of_the_code() == set()
+def missing_identifiers(document: Path) -> set[str]:
+    return {found.removesuffix("()") for found in IDENTIFIER.findall(document.read_text())} - words_of_the_code()
+
+
+#: what finds names that do not exist, by pattern, and the documents that it reads
+NAMES: dict[Callable[[Path], set[str]], tuple[re.Pattern[str], list[Path]]] = {
+    missing_paths: (PATH, DOCUMENTS),
+    missing_module_paths: (MODULE_FILE, ABOUT_THE_CODE),
+    missing_modules: (MODULE, [*DOCUMENTS, *NOTEBOOKS]),
+    missing_targets_of_links: (LINK, DOCUMENTS),
+    missing_make_targets: (MAKE, DOCUMENTS),
+    missing_identifiers: (IDENTIFIER, ABOUT_THE_CODE),
+}
+
+
+@pytest.mark.parametrize("missing", NAMES, ids=lambda missing: missing.__name__)
+def test_what_documents_name_exists(missing: Callable[[Path], set[str]]) -> None:
+    pattern, documents = NAMES[missing]
+    assert any(pattern.search(document.read_text()) for document in documents)
+    assert {relative(document): names for document in documents if (names := missing(document))} == {}
 
 
 def test_the_map_of_packages_has_every_package() -> None:
@@ -142,3 +141,28 @@ def test_the_readme_leads_to_every_page() -> None:
 def test_the_page_of_the_python_api_has_every_function_result_and_error() -> None:
     named = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "python.md").read_text()))
     assert set(compaction.__all__) - named == set()
+
+
+#: messages of the operating system
+SYSTEM = {os.strerror(number) for number in errno.errorcode}
+#: names in messages of the program
+PLACEHOLDERS = {
+    "{LOCK}": ".lock",
+    "{CLUSTER_METADATA_TOPIC}": "__cluster_metadata",
+    "{MANIFEST}": "_manifest.json",
+    "{OLDEST_JAVA}": "17",
+}
+
+
+def test_the_page_of_errors_quotes_messages_of_the_program() -> None:
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "compaction").rglob("*.py"))
+    for placeholder, name in PLACEHOLDERS.items():
+        sources = sources.replace(placeholder, name)
+    page = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
+    rows = [line.removeprefix("| ") for line in page.splitlines() if line.startswith("| ")][2:]
+    quoted = re.findall(r"`([^`]+)`", "\n".join(row.partition(" | ")[0] for row in rows))
+    parts = [part.strip(" :%()") for message in quoted for part in re.split("…|process", message)]
+    sentences = [part for part in parts if " " in part and part not in SYSTEM]
+    assert len(sentences) >= 8
+    # "cannot" precedes the failed action
+    assert [each for each in sentences if each.removeprefix("cannot ") not in sources] == []

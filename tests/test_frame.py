@@ -34,104 +34,67 @@ def run(*command: str | Path, path: Path | None = None, **env: str) -> subproces
     )
 
 
-class TestPrerequisites:
-    """``.ci/prerequisites`` on machines of all kinds: the programs on the path are scripts that imitate the real ones."""
+#: programs on the path, which imitate the real ones; ``HERE`` is their directory
+PYTHON = f'exec "{sys.executable}" "$@"'
+BARE_PYTHON = 'case "$2" in *executable*) echo HERE/bare ;; *) exit 1 ;; esac'
+NO_PYTHON, NO_JAVA = "missing: Python 3.10 or newer.*", "missing: Java 17 or newer.*"
 
-    @pytest.fixture
-    def machine(self, tmp_path: Path) -> Path:
-        """A directory for the path with the tools that every machine has, and nothing else."""
-        for tool in ("sed", "sh"):
-            found = next(Path(each, tool) for each in os.environ["PATH"].split(os.pathsep) if Path(each, tool).exists())
-            (tmp_path / tool).symlink_to(found)
-        return tmp_path
 
-    @staticmethod
-    def install(machine: Path, name: str, script: str) -> Path:
-        program = machine / name
+def java(version: str) -> str:
+    """Prints its version among its settings, on standard error."""
+    return f"echo '    java.specification.version = {version}' >&2"
+
+
+def old_java(shown: str) -> str:
+    return rf".*is Java {shown}, Spark 4 needs 17 or newer.*"
+
+
+@pytest.mark.parametrize(
+    ("programs", "given", "told"),
+    [
+        *(({"python3": PYTHON, "java": java(version)}, "", []) for version in ("17", "21", "25")),
+        ({"python3.13": "echo 'command not found' >&2; exit 127", "python3": PYTHON, "java": java("17")}, "", []),
+        ({}, "", [NO_PYTHON, f"{NO_JAVA}: install one.*"]),
+        ({"python3": PYTHON}, "python", []),
+        ({"python3": PYTHON}, "java", [NO_JAVA]),
+        ({"python3": "exit 0", "java": java("17")}, "", [NO_PYTHON]),
+        ({"bare": BARE_PYTHON, "java": java("17")}, "PYTHON=HERE/bare", [".*HERE/bare lacks the venv module.*"]),
+        ({"python3": PYTHON, "java": java("17")}, "PYTHON=/nowhere/python", [".*PYTHON=/nowhere/python.*"]),
+        ({"python3": PYTHON, "java": java("1.8")}, "", [old_java("8")]),
+        *(({"python3": PYTHON, "java": java(version)}, "", [old_java(version)]) for version in ("11", "16")),
+        (
+            {"python3": PYTHON, "java": java("17"), "jdk-11/bin/java": java("11")}, "JAVA_HOME=HERE/jdk-11",
+            [".*JAVA_HOME=HERE/jdk-11 is Java 11.*"],
+        ),
+        (
+            {"python3": PYTHON, "java": java("17")}, "JAVA_HOME=/nowhere",
+            [".*JAVA_HOME=/nowhere has no working bin/java.*"],
+        ),
+    ],
+)  # fmt: skip
+def test_prerequisites_are_found_or_each_missing_one_is_a_line(
+    programs: dict[str, str], given: str, told: list[str], tmp_path: Path
+) -> None:
+    """``given`` is a variable or an argument. The path also has the tools that every machine has."""
+    for tool in ("sed", "sh"):
+        found = next(Path(each, tool) for each in os.environ["PATH"].split(os.pathsep) if Path(each, tool).exists())
+        (tmp_path / tool).symlink_to(found)
+    for name, script in programs.items():
+        program = tmp_path / name
         program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.write_text(f"#!/bin/sh\n{script.replace('HERE', str(tmp_path))}\n")
         program.chmod(0o755)
-        return program
-
-    def java(self, machine: Path, version: str, name: str = "java") -> Path:
-        """A Java that prints its version among its settings, on standard error."""
-        return self.install(machine, name, f"echo '    java.specification.version = {version}' >&2")
-
-    def python(self, machine: Path, name: str) -> Path:
-        return self.install(machine, name, f'exec "{sys.executable}" "$@"')
-
-    @pytest.mark.parametrize("version", ["17", "21", "25"])
-    def test_a_machine_with_python_and_java_passes_and_prints_its_python(self, machine: Path, version: str) -> None:
-        self.python(machine, "python3")
-        self.java(machine, version)
-        done = run(".ci/prerequisites", path=machine)
-        assert (done.returncode, done.stderr) == (0, "")
+    variable, assigned, value = given.replace("HERE", str(tmp_path)).partition("=")
+    arguments = [] if assigned or not given else [given]
+    done = run(".ci/prerequisites", *arguments, path=tmp_path, **({variable: value} if assigned else {}))
+    assert done.returncode == (1 if told else 0)
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(told), lines
+    for line, expected in zip(lines, told, strict=True):
+        assert re.fullmatch(expected.replace("HERE", re.escape(str(tmp_path))), line), line
+    assert given != "java" or done.stdout == ""
+    if not told:
         assert Path(done.stdout.strip()).samefile(sys.executable)
-
-    def test_a_shim_that_starts_nothing_is_ignored(self, machine: Path) -> None:
-        self.install(machine, "python3.13", "echo 'command not found' >&2; exit 127")
-        self.python(machine, "python3")
-        self.java(machine, "17")
-        assert run(".ci/prerequisites", path=machine).returncode == 0
-
-    def test_each_missing_thing_is_one_line_that_says_what_to_install(self, machine: Path) -> None:
-        done = run(".ci/prerequisites", path=machine)
-        assert done.returncode == 1
-        python, java = done.stderr.splitlines()
-        assert python.startswith("missing: Python 3.10 or newer")
-        assert java.startswith("missing: Java 17 or newer: install one")
-
-    def test_a_part_is_checked_alone(self, machine: Path) -> None:
-        self.python(machine, "python3")
-        assert run(".ci/prerequisites", "python", path=machine).returncode == 0
-        done = run(".ci/prerequisites", "java", path=machine)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.startswith("missing: Java 17 or newer")
-
-    def test_an_old_python_is_ignored(self, machine: Path) -> None:
-        self.install(machine, "python3", "exit 0")
-        self.java(machine, "17")
-        done = run(".ci/prerequisites", path=machine)
-        assert done.returncode == 1
-        assert done.stderr.startswith("missing: Python 3.10 or newer")
-
-    def test_a_python_without_venv_is_named(self, machine: Path) -> None:
-        bare = machine / "bare-python"
-        self.install(machine, "bare-python", f'case "$2" in *executable*) echo {bare} ;; *) exit 1 ;; esac')
-        self.java(machine, "17")
-        done = run(".ci/prerequisites", path=machine, PYTHON=str(bare))
-        assert done.returncode == 1
-        assert f"{bare} lacks the venv module" in done.stderr
-
-    def test_an_unusable_python_variable_is_named(self, machine: Path) -> None:
-        self.python(machine, "python3")
-        self.java(machine, "17")
-        done = run(".ci/prerequisites", path=machine, PYTHON="/nowhere/python")
-        assert done.returncode == 1
-        assert "PYTHON=/nowhere/python" in done.stderr
-
-    @pytest.mark.parametrize("version", ["1.8", "11", "16"])
-    def test_an_old_java_is_refused_with_its_version(self, machine: Path, version: str) -> None:
-        self.python(machine, "python3")
-        self.java(machine, version)
-        done = run(".ci/prerequisites", path=machine)
-        assert done.returncode == 1
-        assert f"is Java {version.removeprefix('1.')}, Spark 4 needs 17 or newer" in done.stderr
-
-    def test_java_home_overrides_the_path(self, machine: Path) -> None:
-        self.python(machine, "python3")
-        self.java(machine, "17")
-        self.java(machine, "11", "jdk-11/bin/java")
-        done = run(".ci/prerequisites", path=machine, JAVA_HOME=str(machine / "jdk-11"))
-        assert done.returncode == 1
-        assert f"JAVA_HOME={machine / 'jdk-11'} is Java 11" in done.stderr
-
-    def test_a_java_home_without_java_is_named(self, machine: Path) -> None:
-        self.python(machine, "python3")
-        self.java(machine, "17")
-        done = run(".ci/prerequisites", path=machine, JAVA_HOME="/nowhere")
-        assert done.returncode == 1
-        assert "JAVA_HOME=/nowhere has no working bin/java" in done.stderr
 
 
 class TestStep:
@@ -302,19 +265,3 @@ class TestConsoleCommand:
         assert callable(getattr(importlib.import_module(module), function))
         for package in ("compaction", "jobs"):
             assert run(sys.executable, "-m", package, "--version").stdout == f"kafka-log-compaction {__version__}\n"
-
-    @pytest.mark.parametrize("command", [command for command, _, _ in console.COMMANDS])
-    def test_every_command_shows_its_help_under_its_name(
-        self, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(sys, "argv", ["jobs", command, "--help"])
-        assert console.main() == 0
-        told = capsys.readouterr()
-        assert told.out.startswith(f"usage: kafka-log-compaction {command} ")
-        assert told.err == ""
-
-    def test_a_wrong_call_of_a_command_is_a_wrong_call(self) -> None:
-        done = run(sys.executable, "-m", "jobs", "compact", "--log-dir", "/no/such/directory")
-        assert done.returncode == 2
-        assert len(done.stderr.splitlines()) == 1
-        assert "/no/such/directory" in done.stderr

@@ -69,7 +69,6 @@ def submit(
 
 @pytest.fixture(scope="module")
 def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A cluster."""
     place = tmp_path_factory.mktemp("two-workers") / "cluster"
     with standalone(place, bare_environment(place)) as cluster:
         yield cluster

@@ -2,8 +2,8 @@
 ``python -m tests.crash.faulty_spark PLACE MASTER CASE...``.
 
 Executors import this module by its name. A fault occurs a fixed number of times, counted by files ("marks") in a directory that
-all processes share. Each case prints a line of JSON: its name, its exit code, whether it has the result of an undisturbed run,
-its errors, and the marks.
+all processes share. Each case prints a line of JSON: its name, whether it has the result of an undisturbed run, its errors, and
+the marks.
 """
 
 from __future__ import annotations
@@ -38,11 +38,21 @@ from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from tests.crash.kill import CLUSTER, ROOT, contents
 from tests.damage.valid_logs import NOW_MS, valid_log, write_log
-from tests.golden import SAMPLE_ROOT, unpack_sample
+from tests.golden import unpack_sample
 from tests.jvm import executor_options
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
-from tests.passes.repeated_tasks import ALL, AS_OF_MS, LOG, digests, errors_in
+from tests.passes.repeated_tasks import (
+    ALL,
+    AS_OF_MS,
+    LOG,
+    compact_copy,
+    compact_in_place,
+    count,
+    digests,
+    errors_in,
+    without_times,
+)
 
 R = TypeVar("R")
 
@@ -244,9 +254,10 @@ def _lose_shuffle_files() -> None:
 
 
 class Disturbed(SparkEngine):
-    """``at`` is the place of a case."""
+    """``at`` is the place of a case; ``context`` is Spark's, once it has been started."""
 
     at = ""
+    context: Any = None
 
     def run(self, job: Job, source: Any, work: Any) -> list[Any]:
         if job.name == "pass 2" and self.at in CLEANING:
@@ -268,61 +279,40 @@ class Disturbed(SparkEngine):
         return super().shuffle(job, source, faulty, places, merges=merges)
 
 
-# the commands: each returns its report, and what is compared
+# the commands: each returns its report as a document, and perhaps digests of its ``files``
 
 
-def small(place: Path, spark: Any) -> tuple[Any, Any]:
-    """Small logs of several kinds are cleaned in place; no other file is left."""
-    log_dir = place / "small"
-    shutil.rmtree(log_dir, ignore_errors=True)
+def small(log_dir: Path) -> dict[str, Any]:
+    """Small logs of several kinds are cleaned in place, beside the sample; no other file is left."""
+    place = log_dir.with_name("small")
+    shutil.rmtree(place, ignore_errors=True)
     for kind in KINDS:
-        write_log(log_dir / f"{kind}-0", valid_log(kind, segments=7).files)
-    request = request_for(log_dir, NOW_MS, dict.fromkeys(KINDS, CONFIG))
-    engine = LocalPasses if spark is None else partial(Disturbed, spark.sparkContext)
-    return clean_logs(engine, request, Environment(sizes=SIZES)), contents(log_dir)
+        write_log(place / f"{kind}-0", valid_log(kind, segments=7).files)
+    engine = LocalPasses if Disturbed.context is None else partial(Disturbed, Disturbed.context)
+    report = clean_logs(engine, request_for(place, NOW_MS, dict.fromkeys(KINDS, CONFIG)), Environment(sizes=SIZES))
+    assert report.exit_code == 0
+    return report.to_dict() | {"files": contents(place)}
 
 
-def copy(place: Path, spark: Any) -> tuple[Any, Any]:
-    output = place / "copy"
-    shutil.rmtree(output, ignore_errors=True)
-    return compaction.compact(place / SAMPLE_ROOT, output_dir=output, spark=spark, **ALL), digests(output)
-
-
-def _changed(place: Path) -> Path:
-    changed = place / "changed"
+def erase(log_dir: Path) -> dict[str, Any]:
+    changed = log_dir.with_name("changed")
     shutil.rmtree(changed, ignore_errors=True)
-    return Path(shutil.copytree(place / SAMPLE_ROOT, changed, copy_function=shutil.copy2))
+    shutil.copytree(log_dir, changed, copy_function=shutil.copy2)
+    report = compaction.erase(changed, topics="payments", where="regex=.*", as_of=AS_OF_MS)
+    return report.to_dict() | {"files": digests(changed)}
 
 
-def in_place(place: Path, spark: Any) -> tuple[Any, Any]:
-    changed = _changed(place)
-    return compaction.compact(changed, spark=spark, **ALL), digests(changed)
-
-
-def erase(place: Path, spark: Any) -> tuple[Any, Any]:
-    changed = _changed(place)
-    report = compaction.erase(changed, topics="payments", where="regex=.*", as_of=AS_OF_MS, spark=spark)
-    return report, digests(changed)
-
-
-def count(place: Path, spark: Any) -> tuple[Any, Any]:
-    report = compaction.count(place / SAMPLE_ROOT, by_partition=True, spark=spark)
-    return report, report.to_dict()["topics"]
-
-
-def verify(place: Path, spark: Any) -> tuple[Any, Any]:
-    if not (copied := place / "copied").exists():
-        compaction.compact(place / SAMPLE_ROOT, output_dir=copied, engine="local", **ALL)
-    report = compaction.verify(place / SAMPLE_ROOT, copied, spark=spark, **ALL)
-    logs = report.to_dict()["logs"]
-    return report, [{name: value for name, value in log.items() if name != "seconds"} for log in logs]
+def verify_copy(log_dir: Path) -> dict[str, Any]:
+    if not (copied := log_dir.with_name("copied")).exists():
+        compaction.compact(log_dir, output_dir=copied, engine="local", **ALL)
+    return compaction.verify(log_dir, copied, **ALL).to_dict()
 
 
 class Case(NamedTuple):
     """``at`` is where a fault occurs: the executors are killed there, if it is not one of ``CLEANING``. With ``fails`` a
     repeated task cannot read."""
 
-    command: Callable[[Path, Any], tuple[Any, Any]]
+    command: Callable[[Path], dict[str, Any]]
     at: str
     fails: bool = False
 
@@ -332,8 +322,8 @@ class Case(NamedTuple):
 
 CASES = (
     Case(small, "tasks"), Case(small, "twice"), Case(small, "executor"),
-    Case(copy, "pass 1"), Case(copy, "between", True), Case(in_place, "pass 2", True), Case(count, "join", True),
-    Case(verify, "join", True), Case(erase, "run", True),
+    Case(compact_copy, "pass 1"), Case(compact_copy, "between", True), Case(compact_in_place, "pass 2", True),
+    Case(count, "join", True), Case(verify_copy, "join", True), Case(erase, "run", True),
 )  # fmt: skip
 
 
@@ -347,6 +337,11 @@ def results(place: Path, master: str, cases: Sequence[Case]) -> dict[Case, dict[
     return dict(zip(cases, lines, strict=True))
 
 
+def compared(report: dict[str, Any]) -> Any:
+    """What is the same by every engine: files, counts, or verdicts."""
+    return report.get("files") or report.get("topics") or without_times(report["logs"])
+
+
 def main(place: Path, master: str, names: Sequence[str]) -> None:
     os.environ.update({
         MARKS: str(place / "marks"), "SPARK_LOCAL_DIRS": str(place / "scratch"), "SPARK_LOCAL_IP": "127.0.0.1",
@@ -355,7 +350,7 @@ def main(place: Path, master: str, names: Sequence[str]) -> None:
     log_dir, marks = unpack_sample(place), place / "marks"
     marks.mkdir()
     cases = [case for case in CASES if str(case) in names]
-    undisturbed = {case.command: case.command(place, None)[1] for case in cases}
+    undisturbed = {case.command: compared(case.command(log_dir)) for case in cases}
     session = build_session(
         "faulty tasks",
         extra={
@@ -370,24 +365,25 @@ def main(place: Path, master: str, names: Sequence[str]) -> None:
             "spark.shuffle.io.retryWait": "100ms",
         },
     )
-    EngineChoice.passes = lambda self, progress=None: partial(Disturbed, session.sparkContext)  # type: ignore[method-assign]
+    Disturbed.context = session.sparkContext
+    EngineChoice.passes = lambda *_: partial(Disturbed, Disturbed.context)  # type: ignore[method-assign]
     for case in cases:
         shutil.rmtree(marks)
         marks.mkdir()
         if case.fails:
             (marks / _FAILS).touch()
         Disturbed.at = case.at
-        report, result = case.command(place, session)
+        report, expected = case.command(log_dir), undisturbed[case.command]
+        result = compared(report)
         found = {
             "case": str(case),
-            "code": report.exit_code,
-            "equal": result == undisturbed[case.command],
-            "errors": sorted(set(errors_in(report.to_dict()))),
+            "equal": result == expected,
+            "errors": sorted(set(errors_in(report))),
             "faults": sorted(mark.name for mark in marks.iterdir() if "-" not in mark.name),
         }
-        if case.command is in_place:
+        if case.command is compact_in_place:
             found["unchanged"] = result[LOG] == digests(log_dir)[LOG]
-            found["others"] = all(result[log] == undisturbed[in_place][log] for log in result if log != LOG)
+            found["others"] = all(result[log] == expected[log] for log in result if log != LOG)
         print(json.dumps(found), flush=True)
     session.stop()
 

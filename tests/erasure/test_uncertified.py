@@ -15,7 +15,7 @@ from compaction.certifier import erased_keys
 from compaction.commands import verify
 from compaction.erasure import certify_result
 from compaction.errors import StorageError
-from tests.crash.stops import end_process
+from tests.crash.surroundings import end_process
 from tests.disk import Stopped
 from tests.erasure.test_erase_keys import call, records_in, write_odd
 from tests.passes.random_cases import NOW_MS

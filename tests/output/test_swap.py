@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -247,14 +247,20 @@ def test_a_full_disk_before_the_commit_point_changes_nothing() -> None:
     assert everything(fs) == before
 
 
+def full_at_the_checkpoint(fs: FaultyFileSystem, groups: Sequence[SwapGroup]) -> None:
+    """A swap that fails when all outputs have replaced their sources."""
+    fs.fail = lambda operation, path: "No space left" if operation == "write" and CLEANER_OFFSETS in path else None
+    try:
+        run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
+    finally:
+        fs.fail = lambda operation, path: None
+
+
 def test_after_a_full_disk_at_the_checkpoint_the_next_run_finishes_the_swap() -> None:
     fs = dirty_log()
-    groups = write_cleaned(fs, PLAIN)
-    fs.fail = lambda operation, path: "No space left" if operation == "write" and CLEANER_OFFSETS in path else None
     with pytest.raises(StorageError, match="No space left"):
-        run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
+        full_at_the_checkpoint(fs, write_cleaned(fs, PLAIN))
     assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
-    fs.fail = lambda operation, path: None
     run(fs, PLAIN)
     assert everything(fs) == everything(cleaned_log())
 
@@ -370,6 +376,47 @@ def test_a_swap_with_a_damaged_output_and_a_lost_source_is_an_error_that_changes
         recover_log(fs, HERE)
     assert raised.value.path == join(HERE.path, f"{300:020d}.log")
     assert everything(fs) == before
+
+
+def test_a_rollback_keeps_the_indexes_of_sources_that_still_have_their_names() -> None:
+    fs = stopped_after("rename 00000000000000000000.log.clean")
+    swap = join(HERE.path, segment_file(0, LOG, SWAP))
+    fs.put(swap, fs.read_bytes(swap)[:-1] + b"?")
+    finish_interrupted_swap(fs, HERE)
+    assert everything(fs) == everything(dirty_log())
+
+
+def test_a_damaged_output_is_not_taken_for_the_lost_source_that_it_equals_in_size_and_mtime() -> None:
+    fs = dirty_log()
+    log = join(HERE.path, segment_file(0, LOG))
+    group = SwapGroup(0, (0, 100), files=data_segment(0, [5, 10, 60]).put(fs, HERE.path, CLEAN))
+    with pytest.raises(StorageError, match="No space left"):
+        full_at_the_checkpoint(fs, (group,))
+    # the journal has the mtime of the source
+    before, output = fs.stat(log + DELETED), fs.inode(log)
+    assert before is not None
+    output.data, output.mtime_ns = output.data[:-1] + b"?", before.mtime_ns
+    fs.unlink(log + DELETED)
+    with pytest.raises(CorruptLogError, match="neither the output of an earlier swap nor the segment"):
+        finish_interrupted_swap(fs, HERE)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_an_output_that_a_broker_swaps_in_meanwhile_keeps_its_name(links: bool) -> None:
+    """Locks may not work: a broker starts just before a source becomes ``.deleted``."""
+    fs, log = committed_but_not_begun(), join(HERE.path, segment_file(0, LOG))
+
+    def start(operation: str, path: str) -> None:
+        if (operation, path) == ("second name" if links else "rename", log):
+            fs.fail = lambda *_: None
+            fs.rename(log + SWAP, log)
+
+    fs.fail = start
+    if not links:
+        fs.link = lambda *_: False  # type: ignore[method-assign]
+    recover(fs)
+    assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
+    assert JOURNAL not in fs.listdir(HERE.path)
 
 
 def test_a_checkpoint_that_has_moved_since_is_kept() -> None:

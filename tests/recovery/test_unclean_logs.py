@@ -110,7 +110,7 @@ def test_the_marker_of_aborted_data_is_found_in_the_active_segment(tmp_path: Pat
 def test_a_transaction_that_the_snapshots_do_not_have_is_none_as_for_a_broker(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """``tests/conformance/test_truncated_markers.py`` has such a log of Kafka's. Without snapshots it is open."""
+    """``tests/conformance/test_scenarios.py`` has such a log of Kafka's. Without snapshots it is open."""
     path = tmp_path / "t-0"
     path.mkdir()
     (path / f"{0:020d}.log").write_bytes(data_batch(0) + aborted_batch(1, b"key-0"))

@@ -27,7 +27,7 @@ from compaction.run import prepare
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run_report import RunReport
-from tests.crash.stops import StoppingFiles
+from tests.crash.surroundings import StoppingFiles
 from tests.disk import Operation, Stopped, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.local_job import read_offsets, request_for, write_offsets

@@ -91,6 +91,7 @@ def test_help_fits_80_columns(command: str, monkeypatch: pytest.MonkeyPatch, cap
     assert console.main([*filter(None, [command]), "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 5
+    assert lines[0].startswith(f"usage: kafka-log-compaction {command or 'COMMAND'} ")
     assert [line for line in lines if len(line) > COLUMNS] == []
 
 

@@ -1,4 +1,5 @@
-"""A user who owns a log directory, or can write near it, cannot make a run of root change any other file."""
+"""A user who owns a log directory, or can write near it, cannot make a run of root change any other file; permissions are
+kept."""
 
 from __future__ import annotations
 
@@ -8,24 +9,22 @@ import random
 import re
 import shutil
 import signal
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import pytest
 import xxhash
 
+from compaction.errors import CompactionError
+from compaction.files.filesystem import DiskFileSystem
 from compaction.files.local import LocalFileSystem
-from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
+from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOCK, LOG_STARTS
 from compaction.output.journal import JOURNAL
-from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
 from compaction.run.run import Environment
-from tests.crash.surroundings import NOBODY, become_nobody, forked, make_logs, run
+from tests.crash.surroundings import NOBODY, become_nobody, forked, make_logs, open_up, run
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log
 from tests.disk import Operation, WatchedFileSystem
 from tests.local_job import request_for
@@ -33,7 +32,6 @@ from tests.local_passes import LocalPasses
 
 _CREATES = frozenset(("create", "write_file", "link", "copy", "rename", "second name", "mkdir"))
 _TOKEN = re.compile(r"[0-9a-f]{32}")
-SETTINGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 
 class Seen(NamedTuple):
@@ -82,12 +80,24 @@ def plant(place: Path, target: Path) -> None:
     place.symlink_to(target)
 
 
-def run_quietly(log_dir: Path, options: Sequence[object]) -> int:
+def run_quietly(log_dir: Path, options: Sequence[object], files: DiskFileSystem | None = None) -> int:
     """Run the job; returns its exit code. A stack trace is a failure."""
-    ended = run(log_dir, *options)
+    ended = run(log_dir, *options, files=files)
     assert "Traceback" not in ended.err + ended.out, ended.err
     assert "unforeseen" not in ended.err + ended.out, ended.err
     return ended.code
+
+
+def run_kind(kind: str, place: Path, files: DiskFileSystem | None = None) -> None:
+    """A run of a kind over the logs in ``data`` of a directory."""
+    if kind != "expire":
+        run_quietly(place / "data", ["--output-dir", place / "out"] if kind == "copy" else [], files)
+        return
+    deleting = {"cleanup.policy": "delete", "retention.ms": "1"}
+    with suppress(CompactionError):
+        request = request_for(place / "data", NOW_MS * 2, {"aside": deleting, "subject": deleting})
+        report = delete_old_segments(LocalPasses, request, Environment(files))
+        assert not [log.reason for log in report.logs if "unforeseen" in log.reason]
 
 
 @pytest.fixture
@@ -95,32 +105,14 @@ def victims(tmp_path: Path) -> Path:
     return make_victims(tmp_path / "victims")
 
 
-@pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
-    return make_logs(tmp_path / "data")
-
-
-def names_of_a_run(place: Path, kind: str) -> list[str]:
-    """The predictable names that a run of a kind creates, relative to ``place``, where the logs are in ``data``."""
-    files, logs = WatchedFileSystem(LocalFileSystem()), make_logs(place / "data")
-    request = request_for(logs, NOW_MS, {"aside": SETTINGS, "subject": SETTINGS})
-    if kind == "expire":
-        deleting = {"cleanup.policy": "delete", "retention.ms": "1"}
-        expiry = request_for(logs, NOW_MS * 2, {"aside": deleting, "subject": deleting})
-        delete_old_segments(LocalPasses, expiry, Environment(files))
-    elif kind == "copy":
-        clean_logs(LocalPasses, replace(request, output_dir=str(place / "out")), Environment(files))
-    else:
-        clean_logs(LocalPasses, request, Environment(files))
-    return predictable(files.log, place)
-
-
 @pytest.mark.parametrize("kind", ["in place", "copy", "expire"])
 def test_a_link_at_a_name_that_a_run_creates_is_not_followed(kind: str, tmp_path: Path, victims: Path) -> None:
-    names = names_of_a_run(tmp_path / "rehearsal", kind)
+    files, rehearsal = WatchedFileSystem(LocalFileSystem()), tmp_path / "rehearsal"
+    make_logs(rehearsal / "data")
+    run_kind(kind, rehearsal, files)
+    names = predictable(files.log, rehearsal)
     assert len(names) > 5 or names == ["data/.lock", "out"]
     before = seen(victims)
-    options = ["--output-dir", tmp_path / "case" / "out"] if kind == "copy" else []
     for name in names:
         # a link given as --output-dir is the user's choice of its target, which may be a new directory
         for target in (victims / "secret", victims, *([victims / "nothing"] if name != "out" else [])):
@@ -128,18 +120,53 @@ def test_a_link_at_a_name_that_a_run_creates_is_not_followed(kind: str, tmp_path
             place = tmp_path / "case" / name
             if not place.is_dir() or place.is_symlink():
                 plant(place, target)
-                run_quietly(tmp_path / "case" / "data", options)
+                run_kind(kind, tmp_path / "case")
                 assert seen(victims) == before, (name, target)
             shutil.rmtree(tmp_path / "case")
 
 
-def test_a_planted_staging_directory_or_link_is_neither_used_nor_emptied(tmp_path: Path, log_dir: Path, victims: Path) -> None:
-    before = seen(victims)
-    for name in (".out.partial", ".out." + "a" * 32 + ".partial"):
-        plant(tmp_path / name, victims)
-    assert run_quietly(log_dir, ["--output-dir", tmp_path / "out"]) == 0
+CLAIM = ".compaction-run.00000001"
+#: file names of a run, now or in the past, or like them
+NAMES = (
+    f"{CLEANER_OFFSETS}.tmp", f"subject-0/{JOURNAL}.tmp", "subject-0/00000000000000000000.log.clean",
+    "subject-0/00000000000000000000.log.swap.tmp", f"{CLAIM}.tmp", CLAIM, LOCK, "../.out.partial",
+    f"../.out.{'a' * 32}.partial",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["secret", "."])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("copies", [False, True], ids=["in place", "to a copy"])
+def test_a_link_planted_at_a_name_of_any_run_is_neither_used_nor_emptied(
+    log_dir: Path, victims: Path, name: str, target: str, copies: bool
+) -> None:
+    before, out = seen(victims), log_dir.with_name("out")
+    plant(log_dir / name, victims / target)
+    refused = name == LOCK or (name == CLAIM and not copies)
+    assert run_quietly(log_dir, ["--output-dir", out] if copies else []) == (2 if refused else 0)
     assert seen(victims) == before
-    assert (tmp_path / "out" / "subject-0").is_dir()
+    assert (out / "subject-0").is_dir() == (copies and not refused)
+
+
+@pytest.mark.parametrize("kind", ["write_file", "create"])
+def test_a_link_planted_at_the_next_file_to_be_written_fails_the_log(log_dir: Path, victims: Path, kind: str) -> None:
+    """As if somebody had guessed the name or won a race for it."""
+    shutil.rmtree(log_dir / "aside-0")
+    before, logs = seen(victims), look_at(log_dir / "subject-0")
+    planted: list[Path] = []
+
+    def plant_there(found: Operation) -> None:
+        if found.name == kind and not planted:
+            planted.append(Path(found.path))
+            plant(planted[0], victims / "secret")
+
+    ended = run(log_dir, files=WatchedFileSystem(LocalFileSystem(), plant_there))
+    assert planted
+    assert ended.code == 1
+    assert "File exists" in ended.err
+    assert seen(victims) == before
+    planted[0].unlink(missing_ok=True)
+    assert look_at(log_dir / "subject-0") == logs
 
 
 ABSURD = {
@@ -201,48 +228,53 @@ def test_a_hostile_name_of_a_directory_changes_no_other_log(name: str, log_dir: 
     assert (log_dir / CLEANER_OFFSETS).read_text().count("aside") == 1
 
 
-# twin mounts
+# permissions
 
 
-@pytest.fixture
-def twin(root: None, tmp_path: Path, log_dir: Path) -> Iterator[Path]:
-    """The log directory under a second name."""
-    place = tmp_path / "twin"
-    place.mkdir()
-    subprocess.run(["mount", "--bind", str(log_dir), str(place)], check=True)
+def give_to_nobody(log_dir: Path) -> None:
+    for each in [log_dir, *log_dir.rglob("*")]:
+        os.lchown(each, NOBODY, NOBODY)
+
+
+def test_modes_owners_and_attributes_survive_the_replacement_of_files(root: None, log_dir: Path, tmp_path: Path) -> None:
+    """A SELinux label or an ACL is an extended attribute, too."""
+    checkpoint = log_dir / CLEANER_OFFSETS
+    checkpoint.write_text("0\n0\n")
+    log = log_dir / "subject-0"
+    for path in (checkpoint, *log.iterdir()):
+        os.chown(path, NOBODY, NOBODY)
+        path.chmod(0o640)
+        os.setxattr(path, "user.label", b"kept")
+    assert run(log_dir).code == 0
+    assert run(log_dir, "--output-dir", tmp_path / "out").code == 0
+    replaced = [checkpoint, *(log / f"{0:020d}{kind}" for kind in (".log", ".index", ".timeindex"))]
+    replaced += [tmp_path / "out/subject-0" / f"{0:020d}.log", tmp_path / "out" / CLEANER_OFFSETS]
+    for path in replaced:
+        found = path.stat()
+        assert (found.st_mode & 0o7777, found.st_uid, found.st_gid) == (0o640, NOBODY, NOBODY), path
+        assert os.getxattr(path, "user.label") == b"kept", path
+
+
+def test_after_a_kill_under_umask_077_the_brokers_user_can_read_and_remove_everything(root: None, log_dir: Path) -> None:
+    give_to_nobody(log_dir)
+    seen: dict[str, tuple[int, int]] = {}
+
+    def look(found: Operation) -> None:
+        if found.name not in ("rename", "unlink"):
+            return
+        for path in log_dir.rglob("*"):
+            if path.is_file() and not path.name.endswith(".tmp"):
+                stat = path.stat()
+                seen[path.name.split(".clean")[0]] = (stat.st_uid, stat.st_mode & 0o400)
+
+    old = os.umask(0o077)
     try:
-        yield place
+        ended = run(log_dir, files=WatchedFileSystem(LocalFileSystem(), look))
     finally:
-        subprocess.run(["umount", str(place)], check=True)
-
-
-def logs_of(log_dir: Path) -> list[object]:
-    return [{name: data for name, (data, *_) in look_at(log).items()} for log in sorted(log_dir.glob("*-0"))]
-
-
-def twin_runs(log_dir: Path, twin: Path, runs: int, tmp_path: Path) -> None:
-    undisturbed, options = make_logs(tmp_path / "undisturbed"), ["--set", "file.delete.delay.ms=0"]
-    assert run_quietly(undisturbed, options) == 0
-    for number in range(runs):
-        for log in log_dir.glob("*"):
-            shutil.rmtree(log) if log.is_dir() else log.unlink()
-        make_logs(log_dir)
-        if number % 2:
-            assert run_quietly(log_dir, [*options, "--log-dir", twin]) == 0
-        else:
-            children = [forked(partial(run_quietly, place, options)) for place in (log_dir, twin)]
-            codes = sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
-            assert codes in ([0, 0], [0, 2]), codes
-        assert logs_of(log_dir) == logs_of(undisturbed)
-
-
-def test_a_directory_under_two_names_is_cleaned_once(log_dir: Path, twin: Path, tmp_path: Path) -> None:
-    twin_runs(log_dir, twin, 10, tmp_path)
-
-
-@pytest.mark.crash
-def test_a_directory_under_two_names_is_cleaned_once_in_many_runs(log_dir: Path, twin: Path, tmp_path: Path) -> None:
-    twin_runs(log_dir, twin, 80, tmp_path)
+        os.umask(old)
+    assert ended.code == 0, ended.err
+    assert JOURNAL in seen and CLEANER_OFFSETS in seen and LOCK in seen
+    assert {name: found for name, found in seen.items() if found != (NOBODY, 0o400)} == {}
 
 
 # a hostile user during a run of root
@@ -256,7 +288,7 @@ def be_hostile(log_dir: Path, victims: Path) -> NoReturn:
         directory = chance.choice([log_dir, log_dir / "aside-0", log_dir / "subject-0"])
         with suppress(OSError):
             names = [each for each in directory.iterdir() if not each.is_dir() or each.is_symlink()]
-            fixed = [CLEANER_OFFSETS, CLEANER_OFFSETS + ".tmp", ".lock", JOURNAL, ".compaction-run.00000001"]
+            fixed = [CLEANER_OFFSETS, CLEANER_OFFSETS + ".tmp", LOCK, JOURNAL, CLAIM]
             path = chance.choice([*names, *(directory / name for name in fixed)])
             act = chance.randrange(4)
             if act == 0:
@@ -268,18 +300,12 @@ def be_hostile(log_dir: Path, victims: Path) -> NoReturn:
                 path.symlink_to(chance.choice([victims / "secret", victims]))
 
 
-def give_to_nobody(log_dir: Path) -> None:
-    for each in [log_dir, *log_dir.rglob("*")]:
-        os.lchown(each, NOBODY, NOBODY)
-
-
-def beside_a_hostile_user(tmp_path: Path, victims: Path, runs: int) -> None:
-    # the hostile user must be able to reach the directory
-    for above in (tmp_path, *tmp_path.parents):
-        if above != Path("/") and above.stat().st_uid == 0:
-            above.chmod(above.stat().st_mode | 0o011)
-    before = seen(victims)
-    log_dir = make_logs(tmp_path / "hostile")
+@pytest.mark.parametrize("runs", [10, pytest.param(100, marks=pytest.mark.crash)])
+def test_a_hostile_owner_cannot_redirect_root_outside_the_directory(
+    root: None, tmp_path: Path, victims: Path, runs: int
+) -> None:
+    before, log_dir = seen(victims), make_logs(tmp_path / "hostile")
+    open_up(log_dir)
     give_to_nobody(log_dir)
     child = forked(lambda: be_hostile(log_dir, victims))
     try:
@@ -295,12 +321,3 @@ def beside_a_hostile_user(tmp_path: Path, victims: Path, runs: int) -> None:
             os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     assert seen(victims) == before
-
-
-def test_a_hostile_owner_cannot_redirect_root_outside_the_directory(root: None, tmp_path: Path, victims: Path) -> None:
-    beside_a_hostile_user(tmp_path, victims, 10)
-
-
-@pytest.mark.crash
-def test_a_hostile_owner_who_tries_more_often_cannot_redirect_root(root: None, tmp_path: Path, victims: Path) -> None:
-    beside_a_hostile_user(tmp_path, victims, 100)
