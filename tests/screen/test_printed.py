@@ -50,7 +50,7 @@ def many() -> Comparison:
 
 
 #: by the name of its golden files
-RESULTS = {
+RESULTS: dict[str, RunReport | Comparison] = {
     "run-every-outcome": every_outcome(),
     "run-many-logs": many_logs(dry_run=True),
     "comparison-few": few(),
